@@ -1,0 +1,133 @@
+"""Every error that mvc raises, as one tree (layer 0; docs/errors.md).
+
+A class names a cause, its ``exit_code`` is what the command line returns, and
+``hint`` says what the user can do. Library code raises these and nothing else
+for anything that input, a repository or the operating system can cause.
+"""
+
+from __future__ import annotations
+
+
+class MvcError(Exception):
+    """Root of the tree: refused or failed, one clear line, exit code 3."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    @property
+    def kind(self) -> str:
+        """The cause as a stable word for ``--json``, such as ``unknown-revision``."""
+        name = type(self).__name__
+        return "".join("-" + c.lower() if c.isupper() else c for c in name).lstrip("-")
+
+
+class WrongUsage(MvcError):
+    """Arguments that contradict each other or lie outside their range."""
+
+    exit_code = 2
+
+
+class NotARepository(MvcError):
+    """No ``.mvc`` folder here or in any parent."""
+
+
+class AlreadyARepository(MvcError):
+    """``init`` where a repository exists."""
+
+
+class UnsupportedFormat(MvcError):
+    """The repository's format or one of its feature flags is newer than this program."""
+
+
+class UnknownRevision(MvcError):
+    """No commit goes by this name."""
+
+
+class AmbiguousRevision(MvcError):
+    """A short id that fits several commits."""
+
+
+class UnknownTarget(MvcError):
+    """No deployment target goes by this name, or none was named where several exist."""
+
+
+class NoDeployment(MvcError):
+    """Nothing was deployed at or before the moment asked for."""
+
+
+class UnknownPath(MvcError):
+    """A version does not hold this path or tensor."""
+
+
+class InvalidName(MvcError):
+    """A name that mvc does not accept: control characters, ``..``, reserved words."""
+
+
+class InvalidTime(MvcError):
+    """A moment that cannot be read, or that a clock change makes ambiguous."""
+
+
+class InvalidConfig(MvcError):
+    """A configuration key or value that is unknown or out of range."""
+
+
+class InvalidPipeline(MvcError):
+    """A pipeline that cannot be built: unknown stage, wrong order, bad parameter."""
+
+
+class RefConflict(MvcError):
+    """A branch or tag exists already, or is in use."""
+
+
+class WouldOverwrite(MvcError):
+    """Uncommitted work would be lost."""
+
+
+class NothingToCommit(MvcError):
+    """No tracked path differs from HEAD: the answer is no."""
+
+    exit_code = 1
+
+
+class BadModelFile(MvcError):
+    """A model file that is truncated, malformed or outside the limits."""
+
+
+class UnsupportedTensor(MvcError):
+    """A tensor kind that cannot be kept exactly."""
+
+
+class SourceChanged(MvcError):
+    """A file or array changed while it was being read."""
+
+
+class IoFailed(MvcError):
+    """The operating system refused a read or a write."""
+
+
+class StorageFull(IoFailed):
+    """No space left, or a quota is used up."""
+
+
+class ReadOnly(IoFailed):
+    """The repository's folder cannot be written."""
+
+
+class SyncFailed(IoFailed):
+    """A flush to disk failed; the handle is poisoned and must be reopened."""
+
+
+class DamagedData(MvcError):
+    """Stored bytes do not match their checksum or hash."""
+
+    exit_code = 4
+
+
+class Busy(MvcError):
+    """Another process holds what is needed for too long."""
+
+    exit_code = 5

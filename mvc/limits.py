@@ -1,0 +1,37 @@
+"""Every cap in one place (layer 0; docs/limits.md).
+
+Sizes are bytes unless the name says otherwise. What comes from outside is
+compared with these before anything is allocated.
+"""
+
+from __future__ import annotations
+
+MIB = 1 << 20
+
+# model
+MAX_NAME_BYTES = 1024  # one tensor key or path
+MAX_REF_BYTES = 200  # branch, tag, target
+MAX_DIMENSIONS = 64
+MAX_TENSORS = 1_000_000  # per file
+MAX_MANIFEST = 256 * MIB
+MAX_COMMIT = 4 * MIB  # canonical bytes of one commit, message and metrics included
+MAX_MESSAGE = MIB
+MAX_METRICS = 1000
+
+# codecs: one chunk is the unit of parallel work, one slab the unit of memory
+CHUNK = MIB  # raw bytes
+SLAB = 64 * MIB  # raw bytes of one tensor encoded as one payload; a multiple of CHUNK
+MAX_PIPELINE_TEXT = 400
+ZSTD_MAX_WINDOW = 8 * MIB
+
+# store
+PACK_TARGET = 128 * MIB  # a pack this large is not appended to any more
+MAX_RECORD_HEADER = 64 * MIB
+MAX_ENTRY = 16 * MIB  # one journal entry's payload
+INDEX_BATCH = 512  # journal entries that may wait in memory before they are indexed
+
+# adapters
+MAX_SAFETENSORS_HEADER = 100_000_000
+MAX_ZIP_MEMBERS = 1_000_000
+MAX_PICKLE = 256 * MIB
+MAX_PICKLE_DEPTH = 1000
