@@ -1,0 +1,141 @@
+"""Canonical bytes: one encoding per value, so that equal values have equal hashes.
+
+Unsigned integers are LEB128 without redundant trailing groups, signed ones are
+zigzagged first, byte strings carry their length. ``Reader`` refuses anything
+that ``Writer`` would not have written (docs/format.md, "Primitives").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mvc.errors import DamagedData
+
+__all__ = ["Reader", "Writer", "encode_uint"]
+
+_MAX_UINT_BYTES = 10
+
+
+def encode_uint(value: int) -> bytes:
+    """LEB128 of 0 <= ``value`` < 2**64.
+
+    >>> encode_uint(300).hex()
+    'ac02'
+    """
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{value} does not fit 64 unsigned bits")
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class Writer:
+    """Collects canonical bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def uint(self, value: int) -> Writer:
+        self._parts.append(encode_uint(value))
+        return self
+
+    def sint(self, value: int) -> Writer:
+        return self.uint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+    def raw(self, data: bytes) -> Writer:
+        """Bytes whose length the reader knows."""
+        self._parts.append(data)
+        return self
+
+    def blob(self, data: bytes) -> Writer:
+        self._parts.append(encode_uint(len(data)))
+        self._parts.append(data)
+        return self
+
+    def text(self, value: str) -> Writer:
+        return self.blob(value.encode("utf-8", "surrogateescape"))
+
+    def uints(self, values: Sequence[int]) -> Writer:
+        self.uint(len(values))
+        for value in values:
+            self.uint(value)
+        return self
+
+    def done(self) -> bytes:
+        return b"".join(self._parts)
+
+
+class Reader:
+    """Reads what ``Writer`` wrote; ``DamagedData`` for anything else.
+
+    ``what`` names the value in messages.
+    """
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data = data
+        self._at = 0
+        self._what = what
+
+    def fail(self, why: str) -> DamagedData:
+        return DamagedData(f"{self._what} is damaged: {why} at byte {self._at}")
+
+    @property
+    def position(self) -> int:
+        return self._at
+
+    def uint(self, limit: int = (1 << 64) - 1) -> int:
+        data, at, value, shift = self._data, self._at, 0, 0
+        for step in range(_MAX_UINT_BYTES):
+            if at >= len(data):
+                raise self.fail("it ends within a number")
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if step and byte == 0:
+                    raise self.fail("a number has redundant bytes")
+                if value > limit:
+                    raise self.fail(f"a number exceeds {limit}")
+                self._at = at
+                return value
+            shift += 7
+        raise self.fail("a number is longer than 64 bits")
+
+    def sint(self) -> int:
+        value = self.uint()
+        return value >> 1 if not value & 1 else -((value + 1) >> 1)
+
+    def raw(self, length: int) -> bytes:
+        end = self._at + length
+        if end > len(self._data):
+            raise self.fail(f"{length} bytes are missing")
+        part = self._data[self._at : end]
+        self._at = end
+        return part
+
+    def blob(self, limit: int) -> bytes:
+        return self.raw(self.uint(limit))
+
+    def text(self, limit: int) -> str:
+        data = self.blob(limit)
+        try:
+            return data.decode("utf-8", "surrogateescape")
+        except UnicodeDecodeError:  # pragma: no cover - surrogateescape accepts all bytes
+            raise self.fail("text is not UTF-8") from None
+
+    def count(self, limit: int) -> int:
+        """A number of things that take at least one byte each."""
+        value = self.uint(limit)
+        if value > len(self._data) - self._at:
+            raise self.fail(f"{value} items cannot fit")
+        return value
+
+    def uints(self, limit: int) -> tuple[int, ...]:
+        return tuple(self.uint() for _ in range(self.count(limit)))
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise self.fail(f"{len(self._data) - self._at} bytes follow its end")

@@ -1,0 +1,269 @@
+"""A manifest: the paths of a version, each with its tensors and its layout.
+
+Logical tensors and layout are two lists. The layout says of which blobs and
+other bytes a file is made: *contents* (blobs at offsets), *checks* (zip CRC-32
+fields, which follow from the content and are computed, not stored) and the
+*skeleton*, one raw blob of every remaining byte in file order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from mvc.errors import DamagedData
+from mvc.ids import BlobId, ManifestId, Root
+from mvc.limits import MAX_DIMENSIONS, MAX_MANIFEST, MAX_NAME_BYTES, MAX_TENSORS
+from mvc.model.canonical import Reader, Writer
+from mvc.model.hashing import digest
+from mvc.model.merkle import MerkleTree, leaf
+from mvc.model.names import check_key, check_path
+from mvc.model.state import State, StateTensor
+from mvc.model.tensor import DTYPES, TensorSpec
+
+__all__ = ["Check", "Content", "FileEntry", "LogicalTensor", "Manifest", "View"]
+
+_TAG = b"mvc.manifest.1"
+_TAG_ENTRY = b"mvc.entry.1"
+_VERSION = 1
+_FORMATS = ("opaque", "safetensors", "torch", "npz", "npy", "state")
+_DTYPE_NAMES = tuple(DTYPES)
+_DTYPE_CODES = {name: code for code, name in enumerate(_DTYPE_NAMES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A blob that fills ``spec.nbytes`` bytes of the file from ``offset``."""
+
+    offset: int
+    spec: TensorSpec
+    id: BlobId
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A little-endian CRC-32 of file bytes [start, start + length), kept at ``position``."""
+
+    position: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A tensor inside raw content: element offset and element strides."""
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalTensor:
+    """A named tensor of the state.
+
+    ``content`` is a position in ``FileEntry.contents``; with ``view`` None the
+    tensor is that blob, otherwise it is read out of it by offset and strides.
+    """
+
+    key: str
+    spec: TensorSpec
+    id: BlobId
+    content: int
+    view: View | None = None
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One path of a version. ``size`` and all offsets are bytes of the file."""
+
+    path: str
+    format: str
+    size: int
+    contents: tuple[Content, ...]
+    skeleton: BlobId | None
+    checks: tuple[Check, ...] = ()
+    tensors: tuple[LogicalTensor, ...] = ()
+
+    @cached_property
+    def state(self) -> State:
+        return State(StateTensor(t.key, t.spec, t.id) for t in self.tensors)
+
+    @property
+    def skeleton_size(self) -> int:
+        return self.size - sum(c.spec.nbytes for c in self.contents)
+
+    @cached_property
+    def content_id(self) -> bytes:
+        """32 bytes that determine every byte of the file, whatever its path."""
+        writer = Writer()
+        _write_entry(writer, self, with_path=False)
+        return digest(_TAG_ENTRY, writer.done())
+
+    def with_path(self, path: str) -> FileEntry:
+        return FileEntry(
+            path, self.format, self.size, self.contents, self.skeleton, self.checks, self.tensors
+        )
+
+
+class Manifest:
+    """The entries of a version in path order; named by the hash of its canonical bytes."""
+
+    def __init__(self, entries: Iterable[FileEntry]) -> None:
+        self.entries = tuple(sorted(entries, key=lambda e: e.path.encode()))
+
+    @cached_property
+    def by_path(self) -> dict[str, FileEntry]:
+        return {e.path: e for e in self.entries}
+
+    @cached_property
+    def encoded(self) -> bytes:
+        writer = Writer().uint(_VERSION).uint(len(self.entries))
+        for entry in self.entries:
+            _write_entry(writer, entry, with_path=True)
+        return writer.done()
+
+    @cached_property
+    def id(self) -> ManifestId:
+        return self.id_of(self.encoded)
+
+    @staticmethod
+    def id_of(encoded: bytes) -> ManifestId:
+        return ManifestId(digest(_TAG, encoded))
+
+    @cached_property
+    def root(self) -> Root:
+        """The version's Merkle root: of its only state, else of a tree over its states' roots."""
+        states = [e for e in self.entries if e.tensors]
+        if len(states) == 1:
+            return states[0].state.root
+        return MerkleTree([leaf(e.state.root, e.path) for e in states]).root
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Raises DamagedData unless ``data`` is exactly what ``encoded`` gives."""
+        reader = Reader(data, "a manifest")
+        if len(data) > MAX_MANIFEST:
+            raise reader.fail(f"it is longer than {MAX_MANIFEST} bytes")
+        if reader.uint() != _VERSION:
+            raise reader.fail("its version is unknown")
+        entries = [_read_entry(reader) for _ in range(reader.count(MAX_TENSORS))]
+        reader.end()
+        manifest = cls(entries)
+        if manifest.encoded != data:
+            raise reader.fail("its entries are not in canonical order")
+        return manifest
+
+
+def _write_entry(writer: Writer, entry: FileEntry, *, with_path: bool) -> None:
+    if with_path:
+        writer.text(entry.path)
+    writer.uint(_FORMATS.index(entry.format)).uint(entry.size)
+    writer.uint(len(entry.contents))
+    end = 0
+    for content in entry.contents:
+        writer.uint(content.offset - end)
+        _write_spec(writer, content.spec)
+        end = content.offset + content.spec.nbytes
+    for content in entry.contents:
+        writer.raw(content.id)
+    writer.blob(entry.skeleton or b"")
+    writer.uint(len(entry.checks))
+    for check in entry.checks:
+        writer.uint(check.position).uint(check.start).uint(check.length)
+    writer.uint(len(entry.tensors))
+    for tensor in entry.tensors:
+        writer.text(tensor.key).uint(tensor.content).uint(0 if tensor.view is None else 1)
+        if tensor.view is not None:
+            _write_spec(writer, tensor.spec)
+            writer.raw(tensor.id).uint(tensor.view.offset).uints(tensor.view.strides)
+
+
+def _write_spec(writer: Writer, spec: TensorSpec) -> None:
+    writer.uint(_DTYPE_CODES[spec.dtype]).uints(spec.shape)
+
+
+def _read_spec(reader: Reader) -> TensorSpec:
+    code = reader.uint(len(_DTYPE_NAMES) - 1)
+    shape = reader.uints(MAX_DIMENSIONS)
+    return TensorSpec(_DTYPE_NAMES[code], shape)
+
+
+def _read_entry(reader: Reader) -> FileEntry:
+    path = check_path(reader.text(MAX_NAME_BYTES))
+    format_ = _FORMATS[reader.uint(len(_FORMATS) - 1)]
+    size = reader.uint(1 << 63)
+    placed: list[tuple[int, TensorSpec]] = []
+    end = 0
+    for _ in range(reader.count(MAX_TENSORS)):
+        offset = end + reader.uint(1 << 63)
+        spec = _read_spec(reader)
+        placed.append((offset, spec))
+        end = offset + spec.nbytes
+    if end > size:
+        raise reader.fail(f"contents of {path} reach past its end")
+    contents = tuple(Content(o, s, BlobId(reader.raw(32))) for o, s in placed)
+    skeleton = reader.blob(32)
+    if len(skeleton) not in {0, 32}:
+        raise reader.fail("a skeleton id has a wrong length")
+    checks = tuple(
+        Check(reader.uint(size), reader.uint(size), reader.uint(size))
+        for _ in range(reader.count(MAX_TENSORS))
+    )
+    tensors = _read_tensors(reader, contents)
+    entry = FileEntry(
+        path, format_, size, contents, BlobId(skeleton) if skeleton else None, checks, tensors
+    )
+    _check_layout(entry)
+    return entry
+
+
+def _read_tensors(reader: Reader, contents: tuple[Content, ...]) -> tuple[LogicalTensor, ...]:
+    tensors = []
+    for _ in range(reader.count(MAX_TENSORS)):
+        key = check_key(reader.text(MAX_NAME_BYTES))
+        if not contents:
+            raise reader.fail("a tensor has no content")
+        at = reader.uint(len(contents) - 1)
+        content = contents[at]
+        if reader.uint(1) == 0:
+            tensors.append(LogicalTensor(key, content.spec, content.id, at))
+            continue
+        spec, id_ = _read_spec(reader), BlobId(reader.raw(32))
+        view = View(reader.uint(1 << 62), reader.uints(MAX_DIMENSIONS))
+        tensors.append(LogicalTensor(key, spec, id_, at, view))
+        _check_view(reader, tensors[-1], content)
+    if len({t.key for t in tensors}) != len(tensors):
+        raise reader.fail("two tensors have one name")
+    return tuple(tensors)
+
+
+def _check_view(reader: Reader, tensor: LogicalTensor, content: Content) -> None:
+    view = tensor.view
+    if view is None or len(view.strides) != len(tensor.spec.shape):
+        raise reader.fail(f"the strides of {tensor.key} do not fit its shape")
+    if not tensor.spec.elements:
+        return
+    last = view.offset + sum(
+        (n - 1) * s for n, s in zip(tensor.spec.shape, view.strides, strict=True)
+    )
+    if (last + 1) * DTYPES[tensor.spec.dtype].itemsize > content.spec.nbytes:
+        raise reader.fail(f"{tensor.key} reaches outside its storage")
+
+
+def _check_layout(entry: FileEntry) -> None:
+    """Checks lie in the skeleton and cover file bytes; a skeleton exists iff bytes remain."""
+    if (entry.skeleton is None) != (entry.skeleton_size == 0):
+        raise DamagedData(f"a manifest is damaged: the skeleton of {entry.path} does not fit")
+    spans = [(c.offset, c.offset + c.spec.nbytes) for c in entry.contents if c.spec.nbytes]
+    end = 0
+    for check in sorted(entry.checks, key=lambda c: c.position):
+        inside = end <= check.position and check.position + 4 <= entry.size
+        if not inside or check.start + check.length > entry.size:
+            raise DamagedData(f"a manifest is damaged: a checksum field of {entry.path}")
+        end = check.position + 4
+    positions = [(c.position, c.position + 4) for c in entry.checks]
+    marks = sorted([*spans, *positions])
+    if any(a[1] > b[0] for a, b in pairwise(marks)):
+        raise DamagedData(f"a manifest is damaged: contents of {entry.path} overlap")

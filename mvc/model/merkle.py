@@ -1,0 +1,101 @@
+"""The Merkle tree over the tensors of a state (MMlib §3.2; seeds.md 4a).
+
+Leaves are ``H(param hash, key)``; an inner node is ``H(left, right)``. An odd
+number of leaves is made even at the front: with n leaves and 2**x the largest
+power of two not above n, the first n - 2**x *pairs* are joined, their parents
+stay in front, the other leaves follow; the 2**x nodes then form a perfect tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mvc.ids import Root
+from mvc.model.hashing import digest
+
+__all__ = ["MerkleTree", "TreeDiff", "compare", "leaf"]
+
+_TAG_LEAF = b"mvc.leaf.1"
+_TAG_NODE = b"mvc.node.1"
+_TAG_EMPTY = b"mvc.empty.1"
+
+
+def leaf(content: bytes, key: str) -> bytes:
+    """The leaf of one tensor: its param hash bound to its name."""
+    return digest(_TAG_LEAF, content, key.encode("utf-8", "surrogateescape"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    hash: bytes
+    left: _Node | None = None
+    right: _Node | None = None
+    index: int = -1  # leaves only
+
+
+def _join(left: _Node, right: _Node) -> _Node:
+    return _Node(digest(_TAG_NODE, left.hash, right.hash), left, right)
+
+
+def _pairs(nodes: Sequence[_Node]) -> Iterator[_Node]:
+    for at in range(0, len(nodes), 2):
+        yield _join(nodes[at], nodes[at + 1])
+
+
+class MerkleTree:
+    """A tree over leaf hashes; the root of no leaves is defined, too."""
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        self.count = len(leaves)
+        nodes = [_Node(h, index=i) for i, h in enumerate(leaves)]
+        self._top: _Node | None = None
+        if nodes:
+            extra = len(nodes) - (1 << (len(nodes).bit_length() - 1))
+            nodes = [*_pairs(nodes[: 2 * extra]), *nodes[2 * extra :]]
+            while len(nodes) > 1:
+                nodes = list(_pairs(nodes))
+            self._top = nodes[0]
+
+    @property
+    def root(self) -> Root:
+        return Root(self._top.hash if self._top else digest(_TAG_EMPTY))
+
+    @property
+    def top(self) -> _Node | None:
+        return self._top
+
+
+@dataclass(frozen=True, slots=True)
+class TreeDiff:
+    """Leaf positions that differ, in order, and the hash comparisons it took."""
+
+    changed: tuple[int, ...]
+    comparisons: int
+
+
+def compare(a: MerkleTree, b: MerkleTree) -> TreeDiff:
+    """Leaves in which two trees of equal leaf count differ.
+
+    Compares the roots, then both children of every differing inner node:
+    1 + 2 * (differing inner nodes) comparisons; 2n - 1 if all differ, 1 if none.
+    Raises ValueError for different leaf counts (join those by name instead).
+    """
+    if a.count != b.count:
+        raise ValueError("trees of different leaf counts are joined by name")
+    if a.top is None or b.top is None:
+        return TreeDiff((), 1)
+    changed: list[int] = []
+    comparisons = 1
+    stack = [(a.top, b.top)] if a.top.hash != b.top.hash else []
+    while stack:
+        x, y = stack.pop()
+        if x.left is None or x.right is None or y.left is None or y.right is None:
+            changed.append(x.index)
+            continue
+        comparisons += 2
+        if x.right.hash != y.right.hash:
+            stack.append((x.right, y.right))
+        if x.left.hash != y.left.hash:
+            stack.append((x.left, y.left))
+    return TreeDiff(tuple(sorted(changed)), comparisons)

@@ -1,0 +1,90 @@
+"""Names from outside: paths, tensor keys, branches, tags, targets (layer 1).
+
+One validator, used on write and on read. Printing goes through ``printable``.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from mvc.errors import InvalidName
+from mvc.limits import MAX_NAME_BYTES, MAX_REF_BYTES
+
+__all__ = ["check_key", "check_path", "check_ref", "printable"]
+
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{p}{n}" for p in ("com", "lpt") for n in range(1, 10))}
+_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+/-]*")
+_HEX_ID = re.compile(r"[0-9a-fA-F]{40,64}")
+
+
+def printable(text: str) -> str:
+    """``text`` with every control, format or undecodable character escaped."""
+    return "".join(
+        c
+        if c == " " or (c.isprintable() and not 0xD800 <= ord(c) <= 0xDFFF)
+        else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in text
+    )
+
+
+def _no_controls(kind: str, text: str) -> None:
+    for char in text:
+        if unicodedata.category(char) in {"Cc", "Cs", "Cf", "Zl", "Zp"}:
+            raise InvalidName(
+                f"{kind} holds a control character: {printable(text)}",
+                hint="rename it: control and invisible characters are not accepted",
+            )
+
+
+def check_key(key: str) -> str:
+    """A tensor's name: not empty, at most 1,024 bytes of UTF-8, no control characters."""
+    if not key:
+        raise InvalidName("a tensor has an empty name")
+    if len(key.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise InvalidName(f"a tensor's name is longer than {MAX_NAME_BYTES} bytes: {key[:60]}…")
+    _no_controls("a tensor's name", key)
+    return key
+
+
+def check_path(path: str) -> str:
+    """A tracked path: relative, '/' between parts, none of them special on any system."""
+    if not path or len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise InvalidName(f"a path must have 1 to {MAX_NAME_BYTES} bytes")
+    _no_controls("a path", path)
+    if unicodedata.normalize("NFC", path) != path:
+        raise InvalidName(f"a path is not in Unicode form NFC: {printable(path)}")
+    for part in path.split("/"):
+        _check_part(path, part)
+    return path
+
+
+def _check_part(path: str, part: str) -> None:
+    if part in {"", ".", ".."}:
+        raise InvalidName(f"a path must be relative and without '.' or '..': {path}")
+    if part.lower() == ".mvc":
+        raise InvalidName(f"a path leads into a repository's own folder: {path}")
+    if "\\" in part or ":" in part or part[-1] in ". " or part.split(".")[0].lower() in _RESERVED:
+        raise InvalidName(
+            f"a path is not valid on every system: {path}",
+            hint=r"avoid '\', ':', names that end in '.' or a space, and CON, NUL, COM1, ...",
+        )
+
+
+def check_ref(kind: str, name: str) -> str:
+    """A branch, tag or target: letters, digits, ``. _ + / -``, not mistakable for an id."""
+    good = (
+        0 < len(name) <= MAX_REF_BYTES
+        and _REF.fullmatch(name)
+        and not _HEX_ID.fullmatch(name)
+        and name != "HEAD"
+        and all(part and part[0] not in ".-" and part[-1] != "." for part in name.split("/"))
+        and ".." not in name
+        and not name.endswith(".lock")
+    )
+    if not good:
+        raise InvalidName(
+            f"not a valid name for a {kind}: {printable(name)!r}",
+            hint="use letters, digits and . _ + / -, starting with a letter or digit",
+        )
+    return name

@@ -1,0 +1,90 @@
+"""What a tensor is apart from its bytes: dtype name and shape.
+
+dtype names are torch's (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes
+that are no tensor, so that every blob has a spec.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from mvc.errors import DamagedData
+from mvc.limits import MAX_DIMENSIONS
+
+__all__ = ["DTYPES", "DType", "TensorSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """``itemsize`` in bytes; ``width``: bytes of the unsigned integers that deltas act on."""
+
+    name: str
+    itemsize: int
+    width: int
+    floating: bool = False
+
+
+def _table() -> dict[str, DType]:
+    rows = [
+        DType("raw", 1, 1),
+        DType("bool", 1, 1),
+        *(DType(f"{sign}int{8 * n}", n, n) for sign in ("", "u") for n in (1, 2, 4, 8)),
+        DType("float64", 8, 8, True),
+        DType("float32", 4, 4, True),
+        DType("float16", 2, 2, True),
+        DType("bfloat16", 2, 2, True),
+        *(
+            DType(name, 1, 1, True)
+            for name in (
+                "float8_e4m3fn",
+                "float8_e4m3fnuz",
+                "float8_e5m2",
+                "float8_e5m2fnuz",
+                "float8_e8m0fnu",
+                "float4_e2m1fn_x2",
+            )
+        ),
+        DType("complex32", 4, 2, True),
+        DType("complex64", 8, 4, True),
+        DType("complex128", 16, 8, True),
+        DType("qint8", 1, 1),
+        DType("quint8", 1, 1),
+        DType("qint32", 4, 4),
+    ]
+    return {row.name: row for row in rows}
+
+
+DTYPES: dict[str, DType] = _table()
+"""The closed table of dtypes, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """dtype name and shape of one tensor; the empty shape is a scalar."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise DamagedData(f"unknown dtype {self.dtype!r}")
+        if len(self.shape) > MAX_DIMENSIONS or any(not 0 <= n < 1 << 63 for n in self.shape):
+            raise DamagedData(f"a shape is outside the limits: {len(self.shape)} dimensions")
+        if self.nbytes >= 1 << 63:
+            raise DamagedData("a shape's product overflows")
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * DTYPES[self.dtype].itemsize
+
+    @property
+    def width(self) -> int:
+        return DTYPES[self.dtype].width
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
