@@ -1,0 +1,63 @@
+"""Tensors inside raw content: row-major bytes out of offset and strides.
+
+Strides count elements and are not negative (torch has no others). The bounds
+are checked here again: what asks may come from a damaged repository.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mvc.errors import DamagedData
+from mvc.model.manifest import View
+from mvc.model.tensor import DTYPES, TensorSpec
+
+__all__ = ["c_strides", "extract", "is_contiguous", "reach"]
+
+
+def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Element strides of a row-major tensor."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the elements lie in row-major order without gaps."""
+    if 0 in shape:
+        return True
+    rows = zip(shape, strides, c_strides(shape), strict=True)
+    return all(n == 1 or has == wants for n, has, wants in rows)
+
+
+def reach(spec: TensorSpec, view: View) -> tuple[int, int]:
+    """Bytes [first, end) of the content between a view's first and last element."""
+    if not spec.elements:
+        return 0, 0
+    size = DTYPES[spec.dtype].itemsize
+    last = view.offset + sum((n - 1) * s for n, s in zip(spec.shape, view.strides, strict=True))
+    return view.offset * size, (last + 1) * size
+
+
+def extract(raw: memoryview, spec: TensorSpec, view: View) -> memoryview:
+    """Row-major bytes of the tensor; a slice of ``raw`` where it is contiguous.
+
+    Raises DamagedData if the view does not fit its shape or leaves ``raw``.
+    """
+    raw = raw.cast("B") if raw.nbytes else memoryview(b"")
+    if len(view.strides) != len(spec.shape) or view.offset < 0 or min(view.strides, default=0) < 0:
+        raise DamagedData("the strides of a tensor do not fit its shape")
+    first, end = reach(spec, view)
+    if end > raw.nbytes:
+        raise DamagedData("a tensor reaches outside its storage")
+    if is_contiguous(spec.shape, view.strides):
+        return raw[first : first + spec.nbytes]
+    size = DTYPES[spec.dtype].itemsize
+    inside = np.frombuffer(
+        raw, np.dtype((np.void, size)), count=(end - first) // size, offset=first
+    )
+    steps = tuple(s * size for s in view.strides)
+    strided = np.lib.stride_tricks.as_strided(inside, spec.shape, steps, writeable=False)
+    return np.ascontiguousarray(strided).reshape(-1).view(np.uint8).data
