@@ -127,6 +127,12 @@ class DamagedData(MvcError):
     exit_code = 4
 
 
+class HistoryMissing(MvcError):
+    """The journal lacks operations that are known to have been acknowledged."""
+
+    exit_code = 4
+
+
 class Busy(MvcError):
     """Another process holds what is needed for too long."""
 

@@ -20,7 +20,7 @@ MAX_METRICS = 1000
 
 # codecs: one chunk is the unit of parallel work, one slab the unit of memory
 CHUNK = MIB  # raw bytes
-SLAB = 64 * MIB  # raw bytes of one tensor encoded as one payload; a multiple of CHUNK
+SLAB = 32 * MIB  # raw bytes of one tensor encoded as one payload; a multiple of CHUNK
 MAX_PIPELINE_TEXT = 400
 ZSTD_MAX_WINDOW = 8 * MIB
 

@@ -1,0 +1,146 @@
+"""Choosing how a piece is stored: nothing else than the smallest sound coding.
+
+Sizes are estimated on samples, never by encoding twice. A delta must save at least a
+tenth of the full record, its chain must stay within the length and the bytes that
+the policy allows (Mercurial bounds chains by cost as well as by length;
+anchors in docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from mvc.codecs.estimate import estimate
+from mvc.codecs.patch import encode_patch
+from mvc.codecs.pipeline import Pipeline
+from mvc.model.tensor import DTYPES, TensorSpec
+
+__all__ = ["Base", "BasePiece", "Choice", "Policy", "choose"]
+
+_WORTH = 0.9  # a delta larger than this share of the full record is not worth its chain
+_SAMPLE = 64 << 10
+_TINY = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """``reset_interval``: deltas after which a full record follows.
+
+    ``max_chain``: stored bytes of a chain, as a multiple of the raw size.
+    ``reset``: store everything in full.
+    """
+
+    pipeline: Pipeline
+    reset_interval: int = 28
+    max_chain: float = 16.0
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BasePiece:
+    """A base's bytes of one piece and the chain under them (deltas, stored bytes)."""
+
+    data: memoryview
+    depth: int
+    stored: int
+
+
+class Base(Protocol):
+    """Something a new blob may be coded against."""
+
+    @property
+    def id(self) -> bytes: ...
+    @property
+    def spec(self) -> TensorSpec: ...
+    def piece(self, start: int, length: int) -> BasePiece:
+        """Bytes from ``start``: ``length`` of them, fewer where the base ends earlier."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A coding: ``bridge`` and pipeline (None: a patch), element width, share of raw size."""
+
+    bridge: str
+    pipeline: Pipeline | None
+    width: int
+    against: bool
+    share: float
+
+    @property
+    def text(self) -> str:
+        parts = [self.bridge] if self.bridge else []
+        return " | ".join([*parts, self.pipeline.text] if self.pipeline else parts)
+
+
+def choose(
+    spec: TensorSpec,
+    new: memoryview,
+    base_spec: TensorSpec | None,
+    base: BasePiece | None,
+    policy: Policy,
+) -> Choice:
+    """The coding for one piece. ``base`` is already converted for a cast or cut for a resize."""
+    full = _full(spec, new, policy)
+    if base is None or base_spec is None or policy.reset:
+        return full
+    if base.depth + 1 >= policy.reset_interval:
+        return full
+    delta = _delta(spec, new, base_spec, base, policy)
+    longest = policy.max_chain * len(new)
+    if delta.share > _WORTH * full.share or base.stored + delta.share * len(new) > longest:
+        return full
+    return delta
+
+
+def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:
+    """Raw bytes may be floats of any width; the sample tells."""
+    return (4, 1) if spec.dtype == "raw" and size >= _TINY else (spec.width,)
+
+
+def _full(spec: TensorSpec, new: memoryview, policy: Policy) -> Choice:
+    pipeline = policy.pipeline.full()
+    best = min(
+        (Choice("", pipeline, w, False, estimate(pipeline, new, None, w)) for w in
+         _widths(spec, len(new))),
+        key=lambda choice: choice.share,
+    )  # fmt: skip
+    if spec.dtype != "raw" or pipeline.text == "raw":
+        return best
+    patch = Choice("patch", None, 1, False, _patch_share(new, memoryview(b"")))
+    return min(best, patch, key=lambda choice: choice.share)
+
+
+def _delta(
+    spec: TensorSpec, new: memoryview, base_spec: TensorSpec, base: BasePiece, policy: Policy
+) -> Choice:
+    pipeline, choices = policy.pipeline, []
+    castable = DTYPES[spec.dtype].floating and spec.dtype != base_spec.dtype
+    bridge = f"cast:{base_spec.dtype}>{spec.dtype}" if castable else ""
+    if len(base.data) != len(new):
+        bridge = "resize"
+    if pipeline.operator != "none":
+        data = fitted(base.data, len(new))
+        for width in _widths(spec, len(new)):
+            share = estimate(pipeline, new, data, width)
+            choices.append(Choice(bridge, pipeline, width, True, share))
+    if spec.dtype == "raw" and pipeline.text != "raw":
+        choices.append(Choice("patch", None, 1, True, _patch_share(new, base.data)))
+    return min(choices, key=lambda c: c.share, default=Choice("", pipeline, 1, True, 9.0))
+
+
+def fitted(data: memoryview, size: int) -> memoryview:
+    """``data`` cut or filled with zeros to ``size`` bytes."""
+    if len(data) == size:
+        return data
+    return memoryview(bytes(data[:size]).ljust(size, b"\0"))
+
+
+def _patch_share(new: memoryview, base: memoryview) -> float:
+    if not len(new):
+        return 0.0
+    middle = max(0, len(new) // 2 - _SAMPLE // 2) if len(new) > 2 * _SAMPLE else 0
+    sample = new[middle : middle + (len(new) if not middle else _SAMPLE)][: 2 * _SAMPLE]
+    near = base[max(0, middle - 2 * _SAMPLE) : middle + 4 * _SAMPLE]
+    return len(encode_patch(sample, near)) / len(sample)

@@ -1,0 +1,202 @@
+"""What one journal entry says: refs moved, commits published, deployments, retractions.
+
+An entry is an operation. It names the pack regions it makes part of the repository
+and carries the canonical bytes of the commits it publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mvc.ids import CommitId
+from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REF_BYTES
+from mvc.model.canonical import Reader, Writer
+from mvc.model.commit import Commit
+
+__all__ = ["Deployment", "Entry", "RefChange", "RefValue", "Region", "Retraction"]
+
+_VERSION = 1
+_MANY = 1_000_000
+
+RefValue = CommitId | str | None
+"""A commit, the name of another ref (HEAD on a branch), or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Bytes [start, start + length) of a pack, a whole number of records."""
+
+    pack: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefChange:
+    """A ref's value before and after the operation."""
+
+    name: str
+    old: RefValue
+    new: RefValue
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """``commit`` went live on ``target`` at ``time_ns``.
+
+    ``previous`` is the sequence number of the target's deployment recorded before this
+    one, or None: a gap in the evidence is seen.
+    """
+
+    target: str
+    time_ns: int
+    commit: CommitId
+    previous: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retraction:
+    """Takes back the deployment on ``target`` that entry ``sequence`` recorded."""
+
+    target: str
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operation. ``removed``: paths to leave out of the next commit, None if untouched.
+
+    ``marks``: the first 8 bytes of content roots, for finding versions by content.
+    """
+
+    operation: str
+    time_ns: int
+    note: str = ""
+    regions: tuple[Region, ...] = ()
+    commits: tuple[Commit, ...] = ()
+    refs: tuple[RefChange, ...] = ()
+    deployments: tuple[Deployment, ...] = ()
+    retractions: tuple[Retraction, ...] = ()
+    removed: tuple[str, ...] | None = None
+    marks: tuple[bytes, ...] = ()
+
+    @cached_property
+    def encoded(self) -> bytes:
+        writer = Writer().uint(_VERSION).text(self.operation).uint(self.time_ns).text(self.note)
+        writer.uint(len(self.regions))
+        for region in self.regions:
+            writer.uint(region.pack).uint(region.start).uint(region.length)
+        writer.uint(len(self.commits))
+        for commit in self.commits:
+            writer.blob(commit.encoded)
+        writer.uint(len(self.refs))
+        for change in self.refs:
+            writer.text(change.name)
+            _write_value(writer, change.old, self.commits)
+            _write_value(writer, change.new, self.commits)
+        writer.uint(len(self.deployments))
+        for deployment in self.deployments:
+            writer.text(deployment.target).sint(deployment.time_ns)
+            _write_value(writer, deployment.commit, self.commits)
+            writer.uint(0 if deployment.previous is None else deployment.previous + 1)
+        writer.uint(len(self.retractions))
+        for retraction in self.retractions:
+            writer.text(retraction.target).uint(retraction.sequence)
+        _write_removed(writer, self.removed)
+        writer.uint(len(self.marks))
+        for mark in self.marks:
+            writer.raw(mark)
+        return writer.done()
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> Entry:
+        """Raises DamagedData unless ``data`` is canonical."""
+        reader = Reader(data, where)
+        if reader.uint() != _VERSION:
+            raise reader.fail("its version is unknown")
+        operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()
+        note = reader.text(MAX_COMMIT)
+        regions = tuple(
+            Region(reader.uint(1 << 32), reader.uint(1 << 62), reader.uint(1 << 62))
+            for _ in range(reader.count(_MANY))
+        )
+        commits = tuple(
+            Commit.decode(reader.blob(MAX_COMMIT)) for _ in range(reader.count(_MANY))
+        )
+        refs = tuple(
+            RefChange(
+                reader.text(MAX_REF_BYTES),
+                _read_value(reader, commits),
+                _read_value(reader, commits),
+            )
+            for _ in range(reader.count(_MANY))
+        )
+        deployments = tuple(_read_deployment(reader, commits) for _ in range(reader.count(_MANY)))
+        retractions = tuple(
+            Retraction(reader.text(MAX_REF_BYTES), reader.uint())
+            for _ in range(reader.count(_MANY))
+        )
+        removed = None
+        if count := reader.uint(_MANY):
+            removed = tuple(reader.text(MAX_NAME_BYTES) for _ in range(count - 1))
+        marks = tuple(reader.raw(8) for _ in range(reader.count(_MANY)))
+        reader.end()
+        return cls(
+            operation,
+            time_ns,
+            note,
+            regions,
+            commits,
+            refs,
+            deployments,
+            retractions,
+            removed,
+            marks,
+        )
+
+
+def _write_removed(writer: Writer, removed: Sequence[str] | None) -> None:
+    writer.uint(0 if removed is None else len(removed) + 1)
+    for path in removed or ():
+        writer.text(path)
+
+
+# A value that the entry's own commits already say costs one byte instead of 33.
+_NONE, _ID, _NAME, _NEW, _PARENT = range(5)
+
+
+def _write_value(writer: Writer, value: RefValue, commits: Sequence[Commit]) -> None:
+    if value is None:
+        writer.uint(_NONE)
+    elif isinstance(value, str):
+        writer.uint(_NAME).text(value)
+    elif len(commits) == 1 and value == commits[0].id:
+        writer.uint(_NEW)
+    elif len(commits) == 1 and commits[0].parents[:1] == (value,):
+        writer.uint(_PARENT)
+    else:
+        writer.uint(_ID).raw(value)
+
+
+def _read_value(reader: Reader, commits: Sequence[Commit]) -> RefValue:
+    tag = reader.uint(_PARENT)
+    if tag == _NONE:
+        return None
+    if tag == _NAME:
+        return reader.text(MAX_REF_BYTES)
+    if tag == _ID:
+        return CommitId(reader.raw(32))
+    if len(commits) != 1 or (tag == _PARENT and not commits[0].parents):
+        raise reader.fail("a ref points to a commit that is not there")
+    return commits[0].id if tag == _NEW else commits[0].parents[0]
+
+
+def _read_deployment(reader: Reader, commits: Sequence[Commit]) -> Deployment:
+    target, time_ns = reader.text(MAX_REF_BYTES), reader.sint()
+    commit = _read_value(reader, commits)
+    previous = reader.uint()
+    if not isinstance(commit, CommitId):
+        raise reader.fail("a deployment names no commit")
+    return Deployment(target, time_ns, commit, previous - 1 if previous else None)

@@ -1,0 +1,160 @@
+"""The storage graph: objects are nodes, full records sources, deltas edges (design §3).
+
+An undirected delta can be walked from either end; a bridged one only forward. To
+recover an object is to walk the cheapest path from a source to it, so that a version
+is recovered from the nearer reset point on either side (VSOL §3.2.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from mvc.errors import DamagedData
+from mvc.store import keys
+from mvc.store.records import Member, RecordHeader
+from mvc.store.speed import Speed
+from mvc.store.view import View
+
+__all__ = ["Graph", "Path", "Step"]
+
+_MAX_VISITED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One payload to decode. ``reverse``: the delta is undone, not applied."""
+
+    pack: int
+    offset: int
+    header: RecordHeader
+    member: Member
+    reverse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A full record first, then deltas in the order they apply.
+
+    ``cost`` is the estimated time in seconds of one decoding thread.
+    """
+
+    steps: tuple[Step, ...]
+    cost: float
+
+    @property
+    def depth(self) -> int:
+        """Deltas to apply after the full record."""
+        return len(self.steps) - 1
+
+    @property
+    def stored(self) -> int:
+        """Payload bytes to read."""
+        return sum(step.member.stored for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    step: Step
+    rest: _Link | None
+
+
+class Graph:
+    """Plans paths over a view's records."""
+
+    def __init__(self, view: View, speed: Speed) -> None:
+        self._view = view
+        self._speed = speed
+
+    def homes(self, id_: bytes) -> list[int]:
+        """Offsets of the entries whose records hold an object with this id, oldest first."""
+        return [keys.offset_of(key) for key in self._view.under(keys.BLOB + id_[:8])]
+
+    def codings(self, id_: bytes, start: int | None = None) -> Iterator[Step]:
+        """Every stored coding of the object, or of its piece at ``start``."""
+        for offset in self.homes(id_):
+            yield from self._in_entry(offset, id_, start)
+
+    def _in_entry(self, offset: int, id_: bytes, start: int | None) -> Iterator[Step]:
+        for pack, at, header in self._view.records(offset):
+            for i in header.by_id.get(id_, ()):
+                member = header.members[i]
+                if start is None or member.start == start:
+                    yield Step(pack, at, header, member, False)
+
+    def holds(self, id_: bytes) -> bool:
+        """Whether the repository has the object."""
+        return next(self.codings(id_), None) is not None
+
+    def collides(self, id_: bytes) -> bool:
+        """Whether another object took the bytes by which this one would be named as a base."""
+        first = self._first(id_[: keys.ID_BYTES])
+        return first is not None and first != id_
+
+    def _first(self, prefix: bytes) -> bytes | None:
+        """The object that a base's bytes mean: the first one published with them."""
+        for key in self._view.under(keys.BLOB + prefix):
+            for _, _, header in self._view.records(keys.offset_of(key)):
+                for id_ in header.by_id:
+                    if id_.startswith(prefix):
+                        return id_
+        return None
+
+    def path(self, id_: bytes, start: int = 0) -> Path:
+        """The cheapest path to one piece; DamagedData if no full record reaches it."""
+        heap: list[tuple[float, int, tuple[bytes, int] | None, _Link | None]] = []
+        heappush(heap, (0.0, 0, (id_, start), None))
+        settled: set[tuple[bytes, int]] = set()
+        ticket = 0
+        while heap and len(settled) < _MAX_VISITED:
+            cost, _, node, link = heappop(heap)
+            if node is None:
+                return _unwind(cost, link)
+            if node in settled:
+                continue
+            settled.add(node)
+            for target, step in self._neighbours(node):
+                if target is not None and target in settled:
+                    continue
+                ticket += 1
+                more = cost + self._speed.seconds(step.member)
+                heappush(heap, (more, ticket, target, _Link(step, link)))
+        raise DamagedData(
+            f"object {id_.hex()[:10]} cannot be recovered: no full record leads to it",
+            hint="run 'mvc fsck' to see which versions it touches",
+        )
+
+    def _neighbours(
+        self, node: tuple[bytes, int]
+    ) -> Iterator[tuple[tuple[bytes, int] | None, Step]]:
+        """(node to recover first, payload that then leads here); None for a full record."""
+        id_, start = node
+        for home in self.homes(id_):
+            for step in self._in_entry(home, id_, start):
+                base = step.member.base
+                if not base:
+                    yield None, step
+                elif (origin := self._first(base)) is not None:
+                    yield (origin, start), step
+            for key in self._view.under(keys.EDGE + keys.number(home)):
+                yield from self._undone(keys.offset_of(key), id_, start)
+            yield from self._undone(home, id_, start)
+
+    def _undone(
+        self, offset: int, id_: bytes, start: int
+    ) -> Iterator[tuple[tuple[bytes, int], Step]]:
+        """Deltas *from* this object in an entry: undone, they lead back to it."""
+        for pack, at, header in self._view.records(offset):
+            for i in header.by_base.get(id_[: keys.ID_BYTES], ()):
+                member = header.members[i]
+                if member.start == start and member.id != id_:
+                    yield (member.id, start), Step(pack, at, header, member, True)
+
+
+def _unwind(cost: float, link: _Link | None) -> Path:
+    steps = []
+    while link is not None:
+        steps.append(link.step)
+        link = link.rest
+    return Path(tuple(steps), cost)

@@ -1,0 +1,244 @@
+"""The LMDB index: derived, disposable, verified (docs/format.md, "Index").
+
+LMDB holds blocks of sorted runs and one *meta* value, which names the journal
+position that is indexed and the hash of every run's directory. Nothing in LMDB is
+believed beyond its hash; any doubt is ``DamagedData`` and the caller rebuilds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import merge
+from pathlib import Path
+from typing import Any
+
+import lmdb
+from blake3 import blake3
+
+from mvc.errors import DamagedData
+from mvc.io.files import FileSystem
+from mvc.model.canonical import Reader, Writer
+from mvc.store.journal import GENESIS, Position
+from mvc.store.runs import Directory, RunReader, block_check, build_run
+
+__all__ = ["Index", "Meta", "Run"]
+
+_VERSION = 1
+_META = b"meta"
+_CHECK = 16
+_FAN = 4  # runs of one level before they are merged into the next
+_FIRST_MAP = 16 << 20
+_MAGIC = 0xBEEFC0DE
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``level`` grows by one with each merge; ``check`` is the hash of the run's directory."""
+
+    number: int
+    level: int
+    check: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is indexed: everything of repository ``identity`` before ``position``."""
+
+    identity: bytes
+    position: Position
+    runs: tuple[Run, ...]
+    next_run: int
+
+    def encoded(self) -> bytes:
+        writer = Writer().uint(_VERSION).raw(self.identity)
+        writer.uint(self.position.offset).uint(self.position.sequence).raw(self.position.chain)
+        writer.uint(self.next_run).uint(len(self.runs))
+        for run in self.runs:
+            writer.uint(run.number).uint(run.level).raw(run.check)
+        data = writer.done()
+        return data + blake3(data).digest(_CHECK)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Meta:
+        if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:
+            raise DamagedData("the index does not match its checksum")
+        reader = Reader(data[:-_CHECK], "the index")
+        if reader.uint() != _VERSION:
+            raise reader.fail("its version is unknown")
+        identity = reader.raw(16)
+        position = Position(reader.uint(), reader.uint(), reader.raw(16))
+        next_run = reader.uint()
+        runs = tuple(
+            Run(reader.uint(), reader.uint(), reader.raw(_CHECK))
+            for _ in range(reader.count(1000))
+        )
+        reader.end()
+        return cls(identity, position, runs, next_run)
+
+
+class Index:
+    """One open environment. LMDB allows one per file and process: see ``environments``."""
+
+    def __init__(self, fs: FileSystem, folder: Path, *, writable: bool) -> None:
+        """Raises DamagedData where the file cannot be an intact LMDB file."""
+        self._folder = folder
+        self._writable = writable
+        if not writable and fs.stat(folder / "data.mdb") is None:
+            raise DamagedData("there is no index")
+        _check_file(fs, folder / "data.mdb")
+        if writable:
+            fs.make_dir(folder, exist_ok=True)
+        self._lock = threading.Lock()
+        try:
+            self._env = lmdb.open(
+                str(folder),
+                map_size=_FIRST_MAP,
+                readonly=not writable,
+                lock=writable,
+                max_dbs=0,
+                writemap=False,
+                metasync=True,
+                sync=True,
+                create=writable,
+                max_spare_txns=2,
+            )
+            if writable:
+                self._env.reader_check()
+        except lmdb.Error as e:
+            raise DamagedData(f"the index cannot be opened: {e}") from e
+        self._readers: dict[int, RunReader] = {}
+
+    def close(self) -> None:
+        self._env.close()
+
+    def meta(self, identity: bytes) -> Meta:
+        """What is indexed now; an empty index knows nothing."""
+        data = self._get(_META)
+        if data is None:
+            return Meta(identity, GENESIS, (), 0)
+        meta = Meta.decode(data)
+        if meta.identity != identity:
+            raise DamagedData("the index belongs to another repository")
+        return meta
+
+    def readers(self, meta: Meta) -> list[RunReader]:
+        """A reader for every run of ``meta``."""
+        with self._lock:
+            self._readers = {
+                run.number: self._readers.get(run.number) or self._reader(run) for run in meta.runs
+            }
+            return list(self._readers.values())
+
+    def _reader(self, run: Run) -> RunReader:
+        data = self._get(_directory_key(run.number))
+        if data is None:
+            raise DamagedData("a run of the index is missing")
+        directory = Directory.decode(data, run.check)
+        return RunReader(directory, lambda number: self._get(_block_key(run.number, number)))
+
+    def _get(self, key: bytes) -> bytes | None:
+        try:
+            with self._env.begin() as txn:
+                value: bytes | None = txn.get(key)
+                return value
+        except lmdb.MapResizedError:
+            self._env.set_mapsize(0)
+            with self._env.begin() as txn:
+                value = txn.get(key)
+                return value
+        except lmdb.Error as e:
+            raise DamagedData(f"the index cannot be read: {e}") from e
+
+    def extend(self, old: Meta, keys: Iterable[bytes], position: Position) -> Meta:
+        """Adds ``keys`` as one run and moves the indexed position; merges runs that pile up.
+
+        If another process has indexed in the meantime, its state is returned unchanged.
+        """
+        fresh = sorted(set(keys))
+        while True:
+            try:
+                return self._extend(old, fresh, position)
+            except lmdb.MapFullError:
+                self._env.set_mapsize(self._env.info()["map_size"] * 4)
+            except lmdb.MapResizedError:
+                self._env.set_mapsize(0)
+            except lmdb.Error as e:
+                raise DamagedData(f"the index cannot be written: {e}") from e
+
+    def _extend(self, old: Meta, fresh: list[bytes], position: Position) -> Meta:
+        with self._env.begin(write=True) as txn:
+            data = txn.get(_META)
+            if data is not None and data != old.encoded():
+                return Meta.decode(data)
+            runs, number, keys, level = list(old.runs), old.next_run, fresh, 0
+            while sum(run.level == level for run in runs) >= _FAN - 1:
+                doomed = [run for run in runs if run.level == level]
+                keys = list(_unique(merge(keys, *(self._keys(run) for run in doomed))))
+                for run in doomed:
+                    _delete(txn, run.number, len(self._directory(run).blocks))
+                runs = [run for run in runs if run.level != level]
+                level += 1
+            directory = build_run(
+                keys, lambda block, data: txn.put(_block_key(number, block), data)
+            )
+            encoded = directory.encoded()
+            txn.put(_directory_key(number), encoded)
+            runs.append(Run(number, level, block_check(encoded)))
+            meta = Meta(old.identity, position, tuple(runs), number + 1)
+            txn.put(_META, meta.encoded())
+        return meta
+
+    def _directory(self, run: Run) -> Directory:
+        data = self._get(_directory_key(run.number))
+        if data is None:
+            raise DamagedData("a run of the index is missing")
+        return Directory.decode(data, run.check)
+
+    def _keys(self, run: Run) -> Iterator[bytes]:
+        return self._reader(run).scan(b"", b"\xff" * 32)
+
+
+def _unique(keys: Iterable[bytes]) -> Iterator[bytes]:
+    previous = None
+    for key in keys:
+        if key != previous:
+            yield key
+        previous = key
+
+
+def _directory_key(run: int) -> bytes:
+    return b"d" + run.to_bytes(6, "big")
+
+
+def _block_key(run: int, block: int) -> bytes:
+    return b"b" + run.to_bytes(6, "big") + block.to_bytes(4, "big")
+
+
+def _delete(txn: Any, run: int, blocks: int) -> None:
+    txn.delete(_directory_key(run))
+    for block in range(blocks):
+        txn.delete(_block_key(run, block))
+
+
+def _check_file(fs: FileSystem, path: Path) -> None:
+    """LMDB maps what its header claims: a short or foreign file would kill the process."""
+    identity = fs.stat(path)
+    if identity is None or identity.size == 0:
+        return
+    with fs.open_read(path) as file:
+        pages = file.read(0, 2 * _PAGE)
+    if len(pages) < 2 * _PAGE or identity.size % _PAGE:
+        raise DamagedData("the index file is cut off")
+    newest, last_page = -1, 0
+    for at in (0, _PAGE):
+        if int.from_bytes(pages[at + 16 : at + 20], "little") != _MAGIC:
+            raise DamagedData("the index file is not an LMDB file")
+        transaction = int.from_bytes(pages[at + 144 : at + 152], "little")
+        if transaction >= newest:
+            newest = transaction
+            last_page = int.from_bytes(pages[at + 136 : at + 144], "little")
+    if (last_page + 1) * _PAGE > identity.size:
+        raise DamagedData("the index file is shorter than its header says")

@@ -1,0 +1,193 @@
+"""The journal: append-only, hash-linked, every entry written twice (docs/format.md, "Journal").
+
+The one commit point: an operation has happened when its entry is durable. A frame
+carries its sequence number, the checksum of the frame before it and its own
+checksum; two equal frames make an entry. A damaged copy is read from the other one.
+At the end of the file, bytes in which no valid frame stands are an interrupted
+write: they were never acknowledged, readers skip them and the next writer removes them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from blake3 import blake3
+
+from mvc.errors import DamagedData
+from mvc.limits import MAX_ENTRY
+from mvc.store.entries import Entry
+
+__all__ = ["GENESIS", "Position", "Recorded", "encode_entry", "scan"]
+
+_MAGIC = b"mvJ1"
+_HEAD = struct.Struct("<4sIQ16s")
+_CHECK = 16
+_OVERHEAD = _HEAD.size + _CHECK
+
+
+class _Source(Protocol):
+    path: Path
+
+    def size(self) -> int: ...
+    def read(self, offset: int, length: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the next entry goes: byte offset, its sequence number, the chain so far."""
+
+    offset: int
+    sequence: int
+    chain: bytes
+
+
+GENESIS = Position(0, 0, bytes(16))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An entry in its place. ``copies`` is how many of its two frames are sound."""
+
+    entry: Entry
+    offset: int
+    sequence: int
+    after: Position
+    copies: int
+    check: bytes
+
+
+def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
+    """Both copies of the frame, and the position after them."""
+    payload = entry.encoded
+    head = _HEAD.pack(_MAGIC, len(payload), at.sequence, at.chain) + payload
+    check = blake3(head).digest(_CHECK)
+    frame = head + check
+    return frame * 2, Position(at.offset + 2 * len(frame), at.sequence + 1, check)
+
+
+def _frame_at(data: bytes, offset: int) -> tuple[bytes, int, bytes, bytes] | None:
+    """(payload, sequence, chain, check) of a sound frame at ``offset`` of ``data``."""
+    if len(data) - offset < _OVERHEAD:
+        return None
+    magic, length, sequence, chain = _HEAD.unpack_from(data, offset)
+    end = offset + _HEAD.size + length
+    if magic != _MAGIC or length > MAX_ENTRY or end + _CHECK > len(data):
+        return None
+    check = data[end : end + _CHECK]
+    if blake3(data[offset:end]).digest(_CHECK) != check:
+        return None
+    return data[offset + _HEAD.size : end], sequence, chain, check
+
+
+def _frames_after(data: bytes, offset: int) -> Iterator[tuple[int, tuple[bytes, int, bytes, bytes]]]:
+    at = data.find(_MAGIC, offset)
+    while at >= 0:
+        if frame := _frame_at(data, at):
+            yield at, frame
+        at = data.find(_MAGIC, at + 1)
+
+
+def read_entry(source: _Source, offset: int, size: int | None = None) -> Recorded:
+    """The entry at a known offset; DamagedData if neither copy stands there."""
+    size = source.size() if size is None else size
+    found = _read_window(source, offset, size)
+    if found is None:
+        raise DamagedData(
+            f"the journal's entry at byte {offset} is damaged in both copies",
+            hint="run 'mvc fsck' to see what it touches",
+        )
+    return found
+
+
+def _read_window(source: _Source, offset: int, size: int) -> Recorded | None:
+    """The entry at ``offset`` from whichever copy is sound."""
+    window = 4096
+    while True:
+        data = source.read(offset, min(window, size - offset))
+        if found := _parse(data, offset):
+            return found
+        if offset + window >= size or window > 4 * MAX_ENTRY:
+            return None
+        window *= 8
+
+
+def _parse(data: bytes, offset: int) -> Recorded | None:
+    frame = _frame_at(data, 0)
+    if frame is not None:
+        length = _OVERHEAD + len(frame[0])
+        copies = 2 if data[length : 2 * length] == data[:length] else 1
+        if copies == 1 and len(data) < 2 * length:
+            copies = 0  # the window ends too early to tell; the caller looks further
+        if copies:
+            return _recorded(frame, offset, length, copies)
+    for at, second in _frames_after(data, 1):
+        if at == _OVERHEAD + len(second[0]):
+            return _recorded(second, offset, at, 1)
+        break
+    return None
+
+
+def _recorded(
+    frame: tuple[bytes, int, bytes, bytes], offset: int, length: int, copies: int
+) -> Recorded:
+    payload, sequence, _, check = frame
+    entry = Entry.decode(payload, f"journal entry {sequence}")
+    after = Position(offset + 2 * length, sequence + 1, check)
+    return Recorded(entry, offset, sequence, after, copies, check)
+
+
+def scan(source: _Source, start: Position) -> Iterator[Recorded]:
+    """Every entry from ``start`` on, up to the end or an interrupted write.
+
+    Raises DamagedData where an entry is lost although a later one stands, or where
+    the chain of checksums breaks.
+    """
+    at, size = start, source.size()
+    if size < start.offset:
+        raise DamagedData(
+            f"the journal has {size} bytes, but {start.offset} were recorded",
+            hint="acknowledged operations are missing: restore the journal from a copy",
+        )
+    while at.offset < size:
+        found = _tail(source, at, size)
+        if found is None:
+            return
+        if found.sequence != at.sequence or _chain_of(source, found) != at.chain:
+            raise DamagedData(
+                f"the journal's chain breaks at entry {at.sequence} (byte {at.offset})",
+                hint="run 'mvc fsck' to see what it touches",
+            )
+        yield found
+        at = found.after
+
+
+def _tail(source: _Source, at: Position, size: int) -> Recorded | None:
+    found = _read_window(source, at.offset, size)
+    if found is not None:
+        return found
+    data = source.read(at.offset, size - at.offset)
+    lone = _frame_at(data, 0)
+    if lone is not None:  # the second copy was cut off by an interruption
+        return _recorded(lone, at.offset, _OVERHEAD + len(lone[0]), 1)
+    for _, frame in _frames_after(data, 1):
+        if frame[1] >= at.sequence:
+            raise DamagedData(
+                f"the journal's entry {at.sequence} (byte {at.offset}) is damaged in both copies",
+                hint="run 'mvc fsck' to see what it touches",
+            )
+    return None
+
+
+def _chain_of(source: _Source, found: Recorded) -> bytes:
+    """The chain field, from whichever copy is sound."""
+    half = (found.after.offset - found.offset) // 2
+    for begin in (found.offset, found.offset + half):
+        data = source.read(begin, half)
+        frame = _frame_at(data, 0)
+        if frame is not None:
+            return frame[2]
+    return b""

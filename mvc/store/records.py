@@ -1,0 +1,203 @@
+"""Records: self-describing groups of encoded objects inside a pack (docs/format.md, "Records").
+
+A record names its members by id, says how each is coded and against which base,
+and carries a checksum over its header and one over every payload, so that no
+byte is unchecked and a pack can be read without any index.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from blake3 import blake3
+
+from mvc.errors import DamagedData
+from mvc.limits import MAX_PIPELINE_TEXT, MAX_RECORD_HEADER, MAX_TENSORS
+from mvc.model.canonical import Reader, Writer
+from mvc.types import Bytes
+
+__all__ = [
+    "BASE_BYTES",
+    "BLOB",
+    "MANIFEST",
+    "Coding",
+    "Member",
+    "RecordHeader",
+    "decode_header",
+    "encode_header",
+    "patch_extra",
+    "payload_check",
+    "read_prefix",
+]
+
+MAGIC = b"mvR1"
+_PREFIX = struct.Struct("<4sIQ")
+PREFIX_SIZE = _PREFIX.size
+CHECK_SIZE = 16
+PAYLOAD_CHECK = 8
+BASE_BYTES = 8
+"""A base is named by the first bytes of its id: the first object published with them."""
+
+BLOB, MANIFEST = 1, 2
+_KINDS = (BLOB, MANIFEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """How payload bytes become an object.
+
+    ``text`` is ``[bridge |] pipeline``. Without a bridge a coding with a base is an
+    undirected delta between pieces of equal length. The bridges are forward only:
+    ``resize`` (the base is cut or zero-filled first), ``cast:A>B`` (converted first)
+    and ``patch`` (a zstd dictionary).
+    """
+
+    text: str
+
+    @property
+    def bridge(self) -> str:
+        head = self.text.split(" | ", 1)[0]
+        return head if head in {"resize", "patch"} or head.startswith("cast:") else ""
+
+    @property
+    def pipeline(self) -> str:
+        return self.text.split(" | ", 1)[1] if self.bridge not in {"", "patch"} else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One object, or one piece of a large one, inside a record.
+
+    ``start`` and ``nbytes`` are raw bytes of the object; ``at`` and ``stored`` say where
+    its payload lies in the record's body. ``base`` is empty for a full coding.
+    """
+
+    kind: int
+    id: bytes
+    start: int
+    nbytes: int
+    coding: Coding
+    base: bytes
+    at: int
+    stored: int
+    check: bytes
+
+
+@dataclass(frozen=True)
+class RecordHeader:
+    """A parsed header. A *group* record has one payload for all of its members."""
+
+    members: tuple[Member, ...]
+    group: bool
+    header_size: int
+    body_size: int
+
+    @property
+    def size(self) -> int:
+        return PREFIX_SIZE + self.header_size + CHECK_SIZE + self.body_size
+
+    @property
+    def body_at(self) -> int:
+        return PREFIX_SIZE + self.header_size + CHECK_SIZE
+
+    @cached_property
+    def by_id(self) -> dict[bytes, list[int]]:
+        table: dict[bytes, list[int]] = {}
+        for i, member in enumerate(self.members):
+            table.setdefault(member.id, []).append(i)
+        return table
+
+    @cached_property
+    def by_base(self) -> dict[bytes, list[int]]:
+        """Positions of undirected deltas, by the bytes that name their base."""
+        table: dict[bytes, list[int]] = {}
+        for i, member in enumerate(self.members):
+            if member.base and not member.coding.bridge:
+                table.setdefault(member.base, []).append(i)
+        return table
+
+
+def patch_extra(members: Sequence[Member], kind: int) -> bytes:
+    """What a patch may draw on beside its base.
+
+    A manifest lists the ids of blobs, many of them in its own record: they are the
+    end of its dictionary, so that an id costs a few bytes the second time.
+    """
+    return b"".join(m.id for m in members if m.kind == BLOB) if kind == MANIFEST else b""
+
+
+def payload_check(payload: Sequence[Bytes]) -> bytes:
+    """The 8-byte checksum of one payload given in parts."""
+    hasher = blake3()
+    for part in payload:
+        hasher.update(part)
+    return hasher.digest(PAYLOAD_CHECK)
+
+
+def encode_header(members: Sequence[Member], *, group: bool, body_size: int) -> bytes:
+    """Everything of a record before its body."""
+    texts = list(dict.fromkeys(m.coding.text for m in members))
+    writer = Writer().uint(1 if group else 0).uint(len(texts))
+    for text in texts:
+        writer.text(text)
+    if group:
+        writer.raw(members[0].check)
+    writer.uint(len(members))
+    for member in members:
+        flags = member.kind | (4 if member.base else 0) | (8 if member.start else 0)
+        writer.uint(flags).raw(member.id).uint(member.nbytes)
+        if member.start:
+            writer.uint(member.start)
+        writer.uint(texts.index(member.coding.text)).raw(member.base)
+        if not group:
+            writer.uint(member.stored).raw(member.check)
+    header = writer.done()
+    head = _PREFIX.pack(MAGIC, len(header), body_size) + header
+    return head + blake3(head).digest(CHECK_SIZE)
+
+
+def read_prefix(prefix: bytes, room: int, where: str) -> tuple[int, int]:
+    """(header size, body size) from a record's first 16 bytes; both fit into ``room``."""
+    if len(prefix) < PREFIX_SIZE:
+        raise DamagedData(f"a record in {where} is cut off")
+    magic, header_size, body_size = _PREFIX.unpack(prefix[:PREFIX_SIZE])
+    if magic != MAGIC or header_size > MAX_RECORD_HEADER:
+        raise DamagedData(f"a record in {where} does not begin as one")
+    if PREFIX_SIZE + header_size + CHECK_SIZE + body_size > room:
+        raise DamagedData(f"a record in {where} is longer than its place")
+    return header_size, body_size
+
+
+def decode_header(data: bytes, where: str) -> RecordHeader:
+    """From prefix, header and header checksum; raises DamagedData."""
+    header_size, body_size = read_prefix(data, 1 << 63, where)
+    end = PREFIX_SIZE + header_size
+    if len(data) != end + CHECK_SIZE or blake3(data[:end]).digest(CHECK_SIZE) != data[end:]:
+        raise DamagedData(f"the header of a record in {where} does not match its checksum")
+    reader = Reader(data[PREFIX_SIZE:end], f"a record header in {where}")
+    group = bool(reader.uint(1))
+    texts = [reader.text(MAX_PIPELINE_TEXT) for _ in range(reader.count(256))]
+    group_check = reader.raw(PAYLOAD_CHECK) if group else b""
+    members: list[Member] = []
+    at = 0
+    for _ in range(reader.count(MAX_TENSORS)):
+        flags = reader.uint(15)
+        if flags & 3 not in _KINDS:
+            raise reader.fail("an object's kind is unknown")
+        id_, nbytes = reader.raw(32), reader.uint(1 << 62)
+        start = reader.uint(1 << 62) if flags & 8 else 0
+        coding = reader.uint(len(texts) - 1) if texts else reader.uint(0)
+        base = reader.raw(BASE_BYTES) if flags & 4 else b""
+        stored = body_size if group else reader.uint(body_size)
+        check = group_check if group else reader.raw(PAYLOAD_CHECK)
+        members.append(
+            Member(flags & 3, id_, start, nbytes, Coding(texts[coding]), base, at, stored, check)
+        )
+        at += 0 if group else stored
+    reader.end()
+    if not members or (not group and at != body_size):
+        raise reader.fail("its payloads do not fill its body")
+    return RecordHeader(tuple(members), group, header_size, body_size)

@@ -1,0 +1,308 @@
+"""A view: what the repository holds at one moment, index and journal tail together.
+
+The index covers the journal up to some entry; the entries behind it are kept as
+sorted keys in memory. Every question is one ordered look-up over both. ``refresh``
+moves the view to the journal's present end. A damaged index is remade from the
+journal, or done without where the folder cannot be written.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+from pathlib import Path
+from typing import TypeVar
+
+from mvc.errors import DamagedData, HistoryMissing
+from mvc.io.files import FileSystem, ReadFile
+from mvc.limits import INDEX_BATCH
+from mvc.store import environments, keys
+from mvc.store.index import Index, Meta
+from mvc.store.journal import GENESIS, Position, Recorded, read_entry, scan
+from mvc.store.packs import PackReader
+from mvc.store.records import RecordHeader
+from mvc.store.runs import RunReader
+
+__all__ = ["JOURNAL", "Placed", "View"]
+
+JOURNAL = "journal"
+INDEX = "index.lmdb"
+PACKS = "packs"
+_REBUILD_BATCH = 50_000
+_CACHED_ENTRIES = 4096
+_T = TypeVar("_T")
+
+Placed = tuple[int, int, RecordHeader]
+"""A record: pack number, byte offset, header."""
+
+
+class View:
+    """Reads a repository's folder. Safe across threads; one per process."""
+
+    def __init__(self, fs: FileSystem, folder: Path, *, writable: bool) -> None:
+        self.fs = fs
+        self.folder = folder
+        self.writable = writable
+        self.packs = PackReader(fs, folder / PACKS)
+        self.rebuilt = False
+        self._lock = threading.RLock()
+        self._journal: ReadFile = fs.open_read(folder / JOURNAL)
+        first = read_entry(self._journal, 0)
+        self.identity = first.check
+        self._entries: dict[int, Recorded] = {0: first}
+        self._records: dict[int, list[Placed]] = {}
+        self._tail: list[bytes] = []
+        self._unread: list[int] = []  # entries of the tail whose records are not in it yet
+        self.position = GENESIS
+        self.newest_offset = 0
+        self._index: Index | None = None
+        self._meta = Meta(self.identity, GENESIS, (), 0)
+        self._runs: list[RunReader] = []
+        self._open_index()
+        self.refresh()
+
+    # -- what is there ---------------------------------------------------------------
+
+    def entry(self, offset: int) -> Recorded:
+        """The journal entry at ``offset``."""
+        found = self._entries.get(offset)
+        if found is None:
+            found = read_entry(self._journal, offset)
+            if len(self._entries) > _CACHED_ENTRIES:
+                self._entries.clear()
+            self._entries[offset] = found
+        return found
+
+    def entries(self) -> Iterator[Recorded]:
+        """Every entry from the first one on."""
+        return scan(self._journal, GENESIS)
+
+    def records(self, offset: int) -> list[Placed]:
+        """The records that an entry made part of the repository."""
+        found = self._records.get(offset)
+        if found is None:
+            found = [
+                (region.pack, at, header)
+                for region in self.entry(offset).entry.regions
+                for at, header in self.packs.records(region)
+            ]
+            if len(self._records) > _CACHED_ENTRIES:
+                self._records.clear()
+            self._records[offset] = found
+        return found
+
+    def last(self, low: bytes, high: bytes) -> bytes | None:
+        """The greatest key with low <= key < high."""
+
+        def look() -> bytes | None:
+            self._read_tail(low)
+            found = [key for run in self._runs if (key := run.last(low, high)) is not None]
+            at = bisect_left(self._tail, high) - 1
+            if at >= 0 and self._tail[at] >= low:
+                found.append(self._tail[at])
+            return max(found, default=None)
+
+        return self._guarded(look)
+
+    def scan(self, low: bytes, high: bytes) -> list[bytes]:
+        """Keys with low <= key < high, ascending."""
+
+        def look() -> list[bytes]:
+            self._read_tail(low)
+            tail = self._tail[bisect_left(self._tail, low) : bisect_left(self._tail, high)]
+            found = merge(tail, *(run.scan(low, high) for run in self._runs))
+            return list(dict.fromkeys(found))
+
+        return self._guarded(look)
+
+    def under(self, prefix: bytes) -> list[bytes]:
+        return self.scan(prefix, keys.after(prefix))
+
+    def newest(self, prefix: bytes) -> Recorded | None:
+        """The newest entry with a key under ``prefix`` (prefixes whose next part is the offset)."""
+        key = self.last(prefix, keys.after(prefix))
+        return None if key is None else self.entry(keys.offset_of(key))
+
+    def _guarded(self, look: Callable[[], _T]) -> _T:
+        """Runs a look-up; a damaged or outrun index is renewed once."""
+        with self._lock:
+            try:
+                return look()
+            except DamagedData:
+                self._reload()
+            return look()
+
+    # -- keeping up ------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Takes in what other processes, or this one, have appended since."""
+        with self._lock:
+            for recorded in scan(self._journal, self.position):
+                self._take(recorded)
+
+    def _take(self, recorded: Recorded) -> None:
+        self._entries[recorded.offset] = recorded
+        for key in keys.entry_keys(recorded):
+            insort(self._tail, key)
+        self._unread.append(recorded.offset)
+        self.position = recorded.after
+        self.newest_offset = recorded.offset
+
+    def _read_tail(self, low: bytes) -> None:
+        """Adds the objects of the tail's entries, once somebody asks for objects."""
+        if low[:1] not in {keys.BLOB, keys.EDGE}:
+            return
+        while self._unread:
+            offset = self._unread[0]
+            for key in self._object_keys(offset, None):
+                insort(self._tail, key)
+            self._unread.pop(0)
+
+    def _object_keys(self, offset: int, known: dict[bytes, int] | None) -> Iterator[bytes]:
+        """Blob and edge keys of an entry; ``known`` has the objects not looked up yet."""
+        headers = [header for _, _, header in self.records(offset)]
+        yield from keys.blob_keys(offset, headers)
+        bases = {base for header in headers for base in header.by_base}
+        if known is not None:
+            for header in headers:
+                for id_ in header.by_id:
+                    known.setdefault(id_[:8], offset)
+        found = set()
+        for base in bases:
+            at = known.get(base) if known is not None else None
+            found.add(self._first_home(base) if at is None else at)
+        for at in found:
+            if at is not None and at != offset:
+                yield keys.edge_key(at, offset)
+
+    def _first_home(self, base: bytes) -> int | None:
+        low = keys.BLOB + base
+        high = keys.after(low)
+        places = [next(run.scan(low, high), None) for run in self._runs]
+        at = bisect_left(self._tail, low)
+        places.append(self._tail[at] if at < len(self._tail) and self._tail[at] < high else None)
+        homes = [keys.offset_of(key) for key in places if key is not None]
+        return min(homes, default=None)
+
+    # -- the index -------------------------------------------------------------------
+
+    def _open_index(self) -> None:
+        path = self.folder / INDEX
+        try:
+            self._index = environments.lend(self.fs, path, writable=self.writable)
+            self._use(self._index.meta(self.identity))
+        except DamagedData:
+            self._without_index()
+            if self.writable:
+                self._remake()
+
+    def _use(self, meta: Meta) -> None:
+        """Stands on what ``meta`` says is indexed; the tail begins there."""
+        assert self._index is not None
+        size, end = self._journal.size(), meta.position.offset
+        if size < end:
+            raise HistoryMissing(
+                f"the journal ends at byte {size}, but operations up to byte {end} were "
+                "acknowledged",
+                hint="restore .mvc/journal from a copy, or accept the loss with "
+                "'mvc fsck --rebuild-index'",
+            )
+        if end and self._journal.read(end - 16, 16) != meta.position.chain:
+            self._check_link(meta.position)
+        self._runs = self._index.readers(meta)
+        self._meta = meta
+        self.position = meta.position
+        self._tail.clear()
+        self._unread.clear()
+
+    def _check_link(self, position: Position) -> None:
+        """The last copy's checksum differs: damage in that copy, or another journal."""
+        at = position.offset
+        nearby = self._journal.read(max(0, at - (1 << 20)), min(at, 1 << 20))
+        if position.chain not in nearby:
+            raise DamagedData("the index does not belong to this journal")
+
+    def _without_index(self) -> None:
+        environments.forget(self.folder / INDEX)
+        self._index = None
+        self._runs = []
+        self._meta = Meta(self.identity, GENESIS, (), 0)
+        self.position = GENESIS
+        self._tail.clear()
+        self._unread.clear()
+
+    def _reload(self) -> None:
+        """Another process may have merged runs under us; else the index is damaged."""
+        try:
+            if self._index is None:
+                raise DamagedData("there is no index")
+            meta = self._index.meta(self.identity)
+            if meta == self._meta:
+                raise DamagedData("the index is damaged")
+            self._use(meta)
+        except DamagedData:
+            self._without_index()
+            if self.writable:
+                self._remake()
+        self.refresh()
+
+    def _remake(self) -> None:
+        """A new index from journal and packs."""
+        path = self.folder / INDEX
+        for name in self.fs.list(path) if self.fs.stat(path) else []:
+            if name == "data.mdb":
+                self.fs.unlink(path / name, missing_ok=True)
+        self.rebuilt = True
+        try:
+            self._index = environments.lend(self.fs, path, writable=True)
+        except DamagedData:
+            return  # the look-ups work without, from memory
+        self.refresh()
+
+    def index_tail(self, *, force: bool = False) -> None:
+        """Moves the tail into the index once it is long enough to be worth it.
+
+        The journal is made durable first: the index must never know of an entry that a
+        power loss could still take.
+        """
+        with self._lock:
+            if self._index is None or not self.writable or not self.position.sequence:
+                return
+            waiting = self.position.sequence - self._meta.position.sequence
+            if not waiting or (waiting < INDEX_BATCH and not force):
+                return
+            with self.fs.open_write(self.folder / JOURNAL) as file:
+                file.sync()
+            try:
+                self._index_entries()
+            except DamagedData:
+                self._reload()
+
+    def _index_entries(self) -> None:
+        assert self._index is not None
+        known: dict[bytes, int] = {}
+        batch: list[bytes] = []
+        count, last = 0, self._meta.position
+        for recorded in list(scan(self._journal, self._meta.position)):
+            batch.extend(keys.entry_keys(recorded))
+            batch.extend(self._object_keys(recorded.offset, known))
+            count, last = count + 1, recorded.after
+            if count % _REBUILD_BATCH == 0:
+                self._extend(batch, last)
+                batch = []
+        if batch:
+            self._extend(batch, last)
+        self.refresh()
+
+    def _extend(self, batch: Iterable[bytes], position: Position) -> None:
+        assert self._index is not None
+        self._use(self._index.extend(self._meta, batch, position))
+
+    def close(self) -> None:
+        if self._index is not None:
+            environments.release(self.folder / INDEX, self._index)
+            self._index = None
+        self.packs.close()
+        self._journal.close()

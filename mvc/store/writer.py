@@ -1,0 +1,287 @@
+"""Writing objects: choose a coding, encode chunks in parallel, append records.
+
+Objects are gathered into a record until their raw bytes fill a slab; then the record
+is encoded and appended to the writer's pack. Nothing is visible before ``publish``
+in ``mvc.store.publish`` has written the journal entry that names the regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from mvc.codecs import cast
+from mvc.codecs.group import encode_group
+from mvc.codecs.patch import encode_patch
+from mvc.codecs.payload import pack_chunks
+from mvc.codecs.pipeline import Pipeline
+from mvc.limits import CHUNK, SLAB
+from mvc.model.tensor import TensorSpec
+from mvc.store.choose import Base, BasePiece, Choice, Policy, choose, fitted
+from mvc.store.graph import Graph
+from mvc.store.packs import PackWriter
+from mvc.store.records import (
+    BASE_BYTES,
+    BLOB,
+    MANIFEST,
+    Coding,
+    Member,
+    encode_header,
+    patch_extra,
+    payload_check,
+)
+from mvc.types import Bytes
+
+__all__ = ["ObjectWriter", "Written"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one piece: its chain, for the next version's choice."""
+
+    depth: int
+    stored: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A piece on its way into the current record."""
+
+    kind: int
+    id: bytes
+    start: int
+    nbytes: int
+    text: str
+    base: bytes
+    width: int
+    chunks: list[Future[bytes]]
+    raw: tuple[memoryview, memoryview | None]  # group pipelines encode at the end
+    under: tuple[int, int]
+    report: Callable[[Written], None] | None
+
+
+@dataclass(slots=True)
+class _Record:
+    pieces: list[_Waiting] = field(default_factory=list)
+    raw: int = 0
+
+
+class ObjectWriter:
+    """Adds objects to a repository through one pack writer. Not thread-safe."""
+
+    def __init__(
+        self, graph: Graph, packs: PackWriter, pool: ThreadPoolExecutor, policy: Policy
+    ) -> None:
+        self._graph = graph
+        self._packs = packs
+        self._pool = pool
+        self._policy = policy
+        self._added: set[bytes] = set()
+        self._single = _Record()  # pieces that are coded one by one
+        self._grouped = _Record()  # pieces that share one payload
+        self.payload_bytes = 0
+
+    def holds(self, id_: bytes) -> bool:
+        """Whether the object is stored already, or was added here."""
+        return id_ in self._added or self._graph.holds(id_)
+
+    def begin(self, id_: bytes) -> None:
+        """Announces a blob whose pieces follow by ``put``."""
+        self._added.add(id_)
+
+    def put(
+        self,
+        id_: bytes,
+        spec: TensorSpec,
+        start: int,
+        new: memoryview,
+        base: Base | None,
+        *,
+        adopt: bool = False,
+        report: Callable[[Written], None] | None = None,
+    ) -> None:
+        """Adds bytes [start, start + len(new)) of a blob, one piece of it.
+
+        ``new`` must stay as it is until ``flush``. With ``adopt`` the base's bytes are
+        replaced by the new ones as they are encoded.
+        """
+        piece, bridged = self._base_piece(spec, base, start, len(new))
+        choice = choose(spec, new, base.spec if base else None, piece, self._policy)
+        if choice.against and (base is None or self._graph.collides(id_)):
+            choice = choose(spec, new, None, None, self._policy)
+        against = piece.data if piece and choice.against else None
+        target = piece.data if piece and adopt and not bridged else None
+        waiting = _Waiting(
+            BLOB,
+            id_,
+            start,
+            len(new),
+            choice.text,
+            base.id[:BASE_BYTES] if base and choice.against else b"",
+            choice.width,
+            [],
+            (new, against),
+            (piece.depth + 1, piece.stored) if piece and choice.against else (0, 0),
+            report,
+        )
+        self._encode(waiting, choice, target)
+        self._gather(waiting, choice)
+
+    def _base_piece(
+        self, spec: TensorSpec, base: Base | None, start: int, length: int
+    ) -> tuple[BasePiece | None, bool]:
+        """The base's bytes in the new blob's terms, and whether they had to be converted."""
+        if base is None or self._policy.reset:
+            return None, False
+        if base.spec.dtype == spec.dtype or not cast.supported(base.spec.dtype, spec.dtype):
+            return base.piece(start, length), False
+        if start or base.spec.elements != spec.elements or base.spec.nbytes > SLAB:
+            return None, False  # pieces of differing element size do not line up
+        found = base.piece(0, base.spec.nbytes)
+        converted = cast.cast(found.data, base.spec.dtype, spec.dtype)
+        return BasePiece(memoryview(converted).cast("B"), found.depth, found.stored), True
+
+    def _encode(self, waiting: _Waiting, choice: Choice, target: memoryview | None) -> None:
+        new, against = waiting.raw
+        pipeline = choice.pipeline
+        if pipeline is None:
+            base = memoryview(bytes(against)) if against is not None else memoryview(b"")
+            waiting.chunks.append(self._pool.submit(encode_patch, new, base))
+        elif pipeline.scope == "group":
+            return
+        elif against is None:
+            waiting.chunks = [
+                self._pool.submit(_full_chunk, pipeline, new, at, waiting.width, target)
+                for at in range(0, len(new), CHUNK)
+            ]
+        else:
+            fit = fitted(against, len(new))
+            waiting.chunks = [
+                self._pool.submit(_delta_chunk, pipeline, new, fit, at, waiting.width, target)
+                for at in range(0, len(new), CHUNK)
+            ]
+
+    def _gather(self, waiting: _Waiting, choice: Choice) -> None:
+        group = choice.pipeline is not None and choice.pipeline.scope == "group"
+        record = self._grouped if group else self._single
+        record.pieces.append(waiting)
+        record.raw += waiting.nbytes
+        if record.raw >= SLAB:
+            self._flush(record)
+
+    def put_bytes(self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None) -> None:
+        """Adds a skeleton or a manifest whole, as a patch against ``base`` (id, bytes)."""
+        self._added.add(id_)
+        depth, stored, origin = 0, 0, b""
+        old = b""
+        if base is not None and not self._policy.reset and not self._graph.collides(id_):
+            path = self._graph.path(base[0])
+            if path.depth + 1 < self._policy.reset_interval:
+                depth, stored, origin, old = path.depth + 1, path.stored, base[0], base[1]
+        extra = b""
+        if kind == MANIFEST:
+            extra = patch_extra([_placed(w, b"", 0) for w in self._single.pieces], kind)
+        encoded: Future[bytes] = Future()
+        encoded.set_result(encode_patch(memoryview(data), memoryview(old), extra))
+        waiting = _Waiting(
+            kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
+            (memoryview(data), None), (depth, stored), None,
+        )  # fmt: skip
+        self._single.pieces.append(waiting)
+        self._single.raw += len(data)
+
+    def flush(self) -> None:
+        """Appends what waits. The caller may reuse its buffers afterwards."""
+        self._flush(self._grouped)
+        self._flush(self._single)
+
+    def _flush(self, record: _Record) -> None:
+        if not record.pieces:
+            return
+        pieces, record.pieces, record.raw = record.pieces, [], 0
+        if record is self._grouped:
+            self._append_group(pieces)
+            return
+        members: list[Member] = []
+        body: list[Bytes] = []
+        at = 0
+        for piece in pieces:
+            payload = _payload(piece)
+            stored = sum(len(part) for part in payload)
+            members.append(_placed(piece, payload_check(payload), stored, at))
+            body.extend(payload)
+            at += stored
+            _tell(piece, stored)
+        self._append(members, body, at, group=False)
+
+    def _append_group(self, pieces: Sequence[_Waiting]) -> None:
+        """One payload per coding text, since full and delta members decode differently."""
+        for text in dict.fromkeys(piece.text for piece in pieces):
+            chosen = [piece for piece in pieces if piece.text == text]
+            members = [(piece.raw[0], piece.raw[1], piece.width) for piece in chosen]
+            body: list[Bytes] = list(encode_group(Pipeline.parse(Coding(text).pipeline), members))
+            check, size = payload_check(body), sum(len(part) for part in body)
+            placed = [_placed(piece, check, size) for piece in chosen]
+            raw = sum(piece.nbytes for piece in chosen) or 1
+            for piece in chosen:
+                _tell(piece, size * piece.nbytes // raw)
+            self._append(placed, body, size, group=True)
+
+    def _append(
+        self, members: Sequence[Member], body: Sequence[Bytes], size: int, *, group: bool
+    ) -> None:
+        self.payload_bytes += size
+        self._packs.append(encode_header(members, group=group, body_size=size), body)
+
+
+def _full_chunk(
+    pipeline: Pipeline, new: memoryview, at: int, width: int, target: memoryview | None
+) -> bytes:
+    part = new[at : at + CHUNK]
+    encoded = pipeline.encode_chunk(part, None, width)
+    if target is not None:
+        target[at : at + CHUNK] = part
+    return encoded
+
+
+def _delta_chunk(
+    pipeline: Pipeline,
+    new: memoryview,
+    base: memoryview,
+    at: int,
+    width: int,
+    target: memoryview | None,
+) -> bytes:
+    part = new[at : at + CHUNK]
+    encoded = pipeline.encode_chunk(part, base[at : at + CHUNK], width)
+    if target is not None:
+        target[at : at + CHUNK] = part
+    return encoded
+
+
+def _payload(piece: _Waiting) -> Sequence[Bytes]:
+    chunks = [future.result() for future in piece.chunks]
+    if Coding(piece.text).bridge == "patch":
+        return chunks
+    return pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
+
+
+def _placed(piece: _Waiting, check: bytes, stored: int, at: int = 0) -> Member:
+    return Member(
+        piece.kind,
+        piece.id,
+        piece.start,
+        piece.nbytes,
+        Coding(piece.text),
+        piece.base,
+        at,
+        stored,
+        check,
+    )
+
+
+def _tell(piece: _Waiting, stored: int) -> None:
+    if piece.report is not None:
+        depth, under = piece.under
+        piece.report(Written(depth, under + stored))
