@@ -1,0 +1,76 @@
+"""Byte patches between buffers of unequal length: skeletons, manifests, opaque files.
+
+Forward only. The new buffer is cut in blocks, and each is a zstd frame whose
+dictionary is the part of the base around the same relative place, so memory is
+bounded by the block and its window, whatever the lengths (zstd calls the idea
+``--patch-from``). A block that equals nothing in the base is merely compressed.
+"""
+
+from __future__ import annotations
+
+import zstandard
+
+from mvc.codecs import frames
+from mvc.codecs.varint import Cursor, varint
+from mvc.errors import WrongUsage
+from mvc.limits import MIB
+
+__all__ = ["decode_patch", "encode_patch"]
+
+BLOCK = 4 * MIB  # bytes of the new buffer in one frame
+MARGIN = 2 * MIB  # bytes of the base before and after the block's place
+_MAX_EXTRA = MIB
+_WINDOW_LOG = 23
+
+
+def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: int = 3) -> bytes:
+    """What leads from ``base`` (and ``extra``, up to 1 MiB that both sides know) to ``new``.
+
+    ``level`` is zstd's, 1 to 19. An empty base makes it plain compression.
+    """
+    if len(extra) > _MAX_EXTRA or not 1 <= level <= frames.MAX_LEVEL:
+        raise WrongUsage("a patch takes a level from 1 to 19 and at most 1 MiB of extra bytes")
+    parts = []
+    for start in range(0, len(new), BLOCK):
+        block = new[start : start + BLOCK]
+        dictionary = _dictionary(start, len(new), base, extra)
+        size = len(block) + len(dictionary.as_bytes())
+        parameters = zstandard.ZstdCompressionParameters.from_level(
+            level,
+            source_size=size,
+            window_log=max(10, min(_WINDOW_LOG, size.bit_length())),
+            write_checksum=False,
+            write_dict_id=False,
+        )
+        compressor = zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
+        frame = compressor.compress(block)
+        parts += [varint(len(frame)), frame]
+    return b"".join(parts)
+
+
+def decode_patch(data: memoryview | bytes, base: memoryview, extra: bytes, nbytes: int) -> bytes:
+    """The ``nbytes`` that :func:`encode_patch` was given; DamagedData if ``data`` is not its work.
+
+    A wrong base of the right length may go unnoticed: check the result's hash.
+    """
+    cursor = Cursor(data)
+    parts = []
+    for start in range(0, nbytes, BLOCK):
+        frame = cursor.take(cursor.varint())
+        size = min(BLOCK, nbytes - start)
+        frames.check_frame(frame, size)
+        decompressor = zstandard.ZstdDecompressor(dict_data=_dictionary(start, nbytes, base, extra))
+        parts.append(frames.run_decompress(decompressor.decompress, frame, size))
+    cursor.end()
+    return b"".join(parts)
+
+
+def _dictionary(
+    start: int, total: int, base: memoryview, extra: bytes
+) -> zstandard.ZstdCompressionDict:
+    """What the block at ``start`` of ``total`` bytes may refer to."""
+    place = start * len(base) // total
+    window = base[max(0, place - MARGIN) : place + BLOCK + MARGIN]
+    return zstandard.ZstdCompressionDict(
+        b"".join((extra, window)), dict_type=zstandard.DICT_TYPE_RAWCONTENT
+    )

@@ -1,0 +1,77 @@
+"""The container of one tensor's chunks.
+
+One byte holds the width (bits 0-1, as a power of two) and the size of a chunk
+(bits 2-7, likewise). Then come the lengths of all chunks but the last, as
+variable-length integers, and the chunks. The number of chunks follows from the
+tensor's length and the last chunk takes what is left, so a tensor of one chunk
+costs one byte here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from mvc.codecs.varint import Cursor, varint
+from mvc.errors import DamagedData, WrongUsage
+
+__all__ = ["Payload", "pack_chunks"]
+
+_SMALLEST_CHUNK = 6  # log2: 64 bytes, a multiple of every width
+_LARGEST_CHUNK = 40
+
+
+def pack_chunks(chunks: Sequence[bytes], nbytes: int, width: int, chunk_size: int) -> list[bytes]:
+    """Header and table, then ``chunks`` themselves: parts to be written one after the other.
+
+    ``nbytes`` is the length of the raw tensor, ``chunk_size`` the raw bytes of
+    all chunks but the last: a power of two, at least 64.
+    """
+    exponent = chunk_size.bit_length() - 1
+    if chunk_size != 1 << exponent or not _SMALLEST_CHUNK <= exponent <= _LARGEST_CHUNK:
+        raise WrongUsage(f"a chunk holds a power of two of bytes, at least 64, not {chunk_size}")
+    if width not in (1, 2, 4, 8):
+        raise WrongUsage(f"an element has 1, 2, 4 or 8 bytes, not {width}")
+    if len(chunks) != -(-nbytes // chunk_size):
+        raise WrongUsage(f"{len(chunks)} chunks of {chunk_size} do not make {nbytes} bytes")
+    head = bytes((exponent << 2 | width.bit_length() - 1,))
+    return [head + b"".join(varint(len(c)) for c in chunks[:-1]), *chunks]
+
+
+class Payload:
+    """Read access to a stored tensor's chunks; checked against its length when made."""
+
+    __slots__ = ("_cuts", "_data", "chunk_size", "count", "nbytes", "width")
+
+    def __init__(self, data: memoryview | bytes, nbytes: int) -> None:
+        """``nbytes`` is the raw length. Raises DamagedData unless all fits to the last byte."""
+        cursor = Cursor(data)
+        head = cursor.byte()
+        exponent = head >> 2
+        if not _SMALLEST_CHUNK <= exponent <= _LARGEST_CHUNK:
+            raise DamagedData(f"stored chunks of 2^{exponent} bytes are not allowed")
+        self.width = 1 << (head & 3)
+        self.chunk_size = 1 << exponent
+        self.nbytes = nbytes
+        self.count = -(-nbytes // self.chunk_size)
+        if self.count > cursor.left + 1:
+            raise DamagedData("stored data is too short for its number of chunks")
+        lengths = [cursor.varint() for _ in range(self.count - 1)]
+        start = cursor.position
+        self._cuts = list(accumulate(lengths, initial=start))
+        if self.count:
+            self._cuts.append(len(cursor.data))
+        if any(a >= b for a, b in zip(self._cuts, self._cuts[1:], strict=False)):
+            raise DamagedData("a stored chunk is empty or lies outside the data")
+        if self._cuts[-1] != len(cursor.data):
+            raise DamagedData("stored data goes on after the last chunk")
+        self._data = cursor.data
+
+    def chunk(self, index: int) -> memoryview:
+        """The stored bytes of chunk ``index``."""
+        return self._data[self._cuts[index] : self._cuts[index + 1]]
+
+    def raw_range(self, index: int) -> tuple[int, int]:
+        """Start and stop of chunk ``index`` in the raw tensor."""
+        start = index * self.chunk_size
+        return start, min(start + self.chunk_size, self.nbytes)

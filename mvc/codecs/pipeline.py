@@ -1,0 +1,240 @@
+"""A pipeline: a line of text that says how tensors are stored, and does it chunk by chunk.
+
+``sub | zigzag | elide | planes | zstd:huff`` codes the delta to a base; the
+same line without its delta stages codes full records. What is stored can be
+decoded from the line and the bytes alone.
+
+A chunk begins with its shape, one byte:
+
+    RAW       the words as the operator left them, then the tail
+    ZERO      nothing: every word and the tail are zero
+    CONSTANT  one word, then the tail
+    CODED     the streams, then the tail
+    ELIDED    the bitmap of the changed words, their streams, then the tail
+
+The tail are the bytes that fill no word. Every byte of a chunk is accounted
+for: one too many or too few is damage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from mvc.codecs.scratch import scratch_bytes, scratch_words
+from mvc.codecs.stages import STAGES, Elide, Kind, Operator, Planes, Raw, Stage, Zigzag, Zstd
+from mvc.codecs.streams import Bytes, Parts
+from mvc.codecs.varint import Cursor
+from mvc.codecs.words import Words, move, word_type, words_of
+from mvc.errors import DamagedData, InvalidPipeline, WrongUsage
+from mvc.limits import MAX_PIPELINE_TEXT
+
+__all__ = ["PRESETS", "Pipeline"]
+
+PRESETS = {
+    "lossless": "sub | zigzag | elide | planes | zstd:huff",
+    "vsol": "xor | planes:all | zstd:1",
+    "none": "raw",
+}
+
+RAW, ZERO, CONSTANT, CODED, ELIDED = range(5)
+
+S = TypeVar("S", bound=Stage)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A checked order of stages. Equal texts are equal pipelines."""
+
+    text: str
+    scope: Literal["tensor", "group"]
+    operator: Literal["none", "sub", "xor"]
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def parse(cls, text_or_preset: str) -> Pipeline:
+        """The pipeline of this line or preset; InvalidPipeline says what does not fit."""
+        return _parse(text_or_preset)
+
+    def full(self) -> Pipeline:
+        """The same without its delta stages: how records without a base are coded."""
+        return _build(tuple(s for s in self.stages if not s.delta) or (Raw("raw"),))
+
+    def find(self, kind: type[S]) -> S | None:
+        """The stage of this kind, if there is one."""
+        return next((s for s in self.stages if isinstance(s, kind)), None)
+
+    def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
+        """One chunk of a tensor; a base of equal length if and only if this is a delta pipeline.
+
+        ``width`` is the size of an element: 1, 2, 4 or 8 bytes.
+        """
+        data, tail = self._delta(new, base, width)
+        changed = np.not_equal(data, 0, out=scratch_bytes("changed", len(data)).view(np.bool_))
+        count = int(np.count_nonzero(changed))
+        if not count and not any(tail):
+            return bytes((ZERO,))
+        if count in (0, len(data)) and len(data) > 1 and bool((data == data[0]).all()):
+            return b"".join((bytes((CONSTANT,)), data[:1].tobytes(), tail))
+        stored = 1 + data.nbytes
+        if not self._coded or not len(data):
+            return b"".join((bytes((RAW,)), data.tobytes(), tail))
+        parts = self._encode_words(data, changed, count)
+        if sum(map(len, parts)) >= stored:
+            # The stages work in place, so the words are formed once more.
+            data = self._delta(new, base, width)[0]
+            return b"".join((bytes((RAW,)), data.tobytes(), tail))
+        return b"".join((*parts, tail))
+
+    def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
+        """Write a full record's chunk into ``out``, which is as long as the raw chunk."""
+        if self.operator != "none":
+            raise WrongUsage(f"pipeline {self.text} codes deltas, not full records")
+        target = words_of(out, width)
+        words, tail = self._decode(Cursor(data), len(out), width, target)
+        if words is not target:
+            np.copyto(target, words)
+        out[len(out) - len(tail) :] = tail
+
+    def apply_chunk(
+        self, data: memoryview, state: memoryview, width: int, *, reverse: bool
+    ) -> None:
+        """Move ``state`` along a delta's chunk in place: base to new, or back if ``reverse``.
+
+        On DamagedData ``state`` is unchanged.
+        """
+        if self.operator == "none":
+            raise WrongUsage(f"pipeline {self.text} codes full records, not deltas")
+        words, tail = self._decode(Cursor(data), len(state), width, None)
+        move(self.operator, words_of(state, width), words, reverse=reverse)
+        if tail:
+            end = words_of(state[len(state) - len(tail) :], 1)
+            move(self.operator, end, np.frombuffer(tail, np.uint8), reverse=reverse)
+
+    @property
+    def _coded(self) -> bool:
+        return self.find(Raw) is None and len(self.stages) > (self.operator != "none")
+
+    def _delta(
+        self, new: memoryview, base: memoryview | None, width: int
+    ) -> tuple[Words, bytes | memoryview]:
+        """Words to be coded, and the tail. For a delta the words lie in scratch."""
+        words = words_of(new, width)
+        end = words.nbytes
+        if self.operator == "none":
+            if base is not None:
+                raise WrongUsage(f"pipeline {self.text} takes no base")
+            return words, new[end:]
+        if base is None or len(base) != len(new):
+            raise WrongUsage(f"pipeline {self.text} takes a base of {len(new)} bytes")
+        operator = self.stages[0]
+        assert isinstance(operator, Operator)
+        out = scratch_words("delta", len(words), width)
+        operator.encode(words, words_of(base, width), out)
+        tail = np.empty(len(new) - end, np.uint8)
+        operator.encode(words_of(new[end:], 1), words_of(base[end:], 1), tail)
+        return out, tail.tobytes()
+
+    def _encode_words(self, data: Words, changed: Words, count: int) -> Parts:
+        parts: Parts = [bytes((CODED,))]
+        elide = self.find(Elide)
+        if elide and count <= elide.SHARE * len(data):
+            parts = [bytes((ELIDED,)), *elide.encode_marks(changed)]
+            data = elide.encode(data, changed, count)
+        if zigzag := self.find(Zigzag):
+            zigzag.encode(data)
+        planes = self.find(Planes)
+        zstd = self.find(Zstd)
+        for stream in planes.encode(data) if planes else [data.view(np.uint8)]:
+            parts += zstd.encode(stream) if zstd else [stream.tobytes()]
+        return parts
+
+    def _decode(
+        self, cursor: Cursor, size: int, width: int, out: Words | None
+    ) -> tuple[Words, memoryview]:
+        """The words of a chunk of ``size`` raw bytes (in ``out`` or scratch), and its tail."""
+        dtype = word_type(width)
+        count = size // width
+        shape = cursor.byte()
+        if shape in (CODED, ELIDED) and self._coded:
+            words = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
+        elif shape == RAW:
+            words = np.frombuffer(cursor.take(count * width), dtype)
+        elif shape in (CONSTANT, ZERO):
+            words = scratch_words("delta", count, width) if out is None else out
+            value = cursor.take(width) if shape == CONSTANT else bytes(width)
+            words.fill(int.from_bytes(value, "little"))
+        else:
+            raise DamagedData(f"a chunk of unknown shape {shape}")
+        tail = memoryview(bytes(size % width))
+        if shape != ZERO:
+            tail = cursor.take(size % width)
+        cursor.end()
+        return words, tail
+
+    def _decode_words(
+        self, cursor: Cursor, count: int, width: int, out: Words | None, *, elided: bool
+    ) -> Words:
+        elide = self.find(Elide) if elided else None
+        if elided and elide is None:
+            raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
+        positions = elide.decode_marks(cursor, count) if elide else None
+        kept = count if positions is None else len(positions)
+        words = scratch_words("kept", kept, width) if out is None else out
+        planes = self.find(Planes)
+        if planes:
+            streams = [self._stream(cursor, kept, f"plane{i}") for i in range(width)]
+            planes.decode(streams, words)
+        else:
+            words.view(np.uint8)[:] = self._stream(cursor, kept * width, "plane")
+        if zigzag := self.find(Zigzag):
+            zigzag.decode(words)
+        if elide is None or positions is None:
+            return words
+        spread = scratch_words("delta", count, width)
+        elide.decode(words, positions, spread)
+        return spread
+
+    def _stream(self, cursor: Cursor, count: int, slot: str) -> Bytes | int:
+        zstd = self.find(Zstd)
+        if zstd:
+            return zstd.decode(cursor, count, slot)
+        return np.frombuffer(cursor.take(count), np.uint8)
+
+
+@lru_cache(maxsize=256)
+def _parse(text: str) -> Pipeline:
+    if len(text) > MAX_PIPELINE_TEXT:
+        raise InvalidPipeline(f"a pipeline has at most {MAX_PIPELINE_TEXT} characters")
+    stages = []
+    for word in PRESETS.get(text.strip(), text).split("|"):
+        name, colon, parameter = word.strip().partition(":")
+        if name not in STAGES or (colon and not parameter):
+            raise InvalidPipeline(
+                f"{word.strip()!r} is neither a stage nor a preset",
+                hint=f"stages: {', '.join(STAGES)}; presets: {', '.join(PRESETS)}",
+            )
+        stages.append(STAGES[name](name, parameter))
+    return _build(tuple(stages))
+
+
+def _build(stages: tuple[Stage, ...]) -> Pipeline:
+    """Check the order by what each stage takes and gives."""
+    text = " | ".join(s.text for s in stages)
+    kind = Kind.PAIR if isinstance(stages[0], Operator) else Kind.TENSOR
+    for stage in stages:
+        if kind not in stage.takes:
+            raise InvalidPipeline(
+                f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"
+            )
+        kind = stage.gives
+    group = any(s.scope == "group" for s in stages)
+    if group and any(isinstance(s, Elide) for s in stages):
+        raise InvalidPipeline(f"{text!r}: elide works on one tensor, planes:all on a whole record")
+    operator: Literal["none", "sub", "xor"] = "none"
+    if isinstance(stages[0], Operator):
+        operator = "sub" if stages[0].text == "sub" else "xor"
+    return Pipeline(text, "group" if group else "tensor", operator, stages)
