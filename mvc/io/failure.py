@@ -1,0 +1,85 @@
+"""What the operating system refuses, as mvc's errors (layer 1; docs/errors.md).
+
+Every message names the path and the cause. FileExistsError passes as it is: that a
+name is taken is an answer, which the caller of an exclusive creation handles.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mvc.errors import IoFailed, ReadOnly, StorageFull, SyncFailed
+
+__all__ = ["failure", "sync_failure", "translate"]
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+_MANY = frozenset({errno.EMFILE, errno.ENFILE})
+_READING = frozenset({"read", "list", "inspect"})
+
+_HINTS = {
+    errno.EIO: "the disk reports a fault: check it before you go on",
+    errno.ESTALE: "the network file system lost this file: try again",
+    errno.ELOOP: "a symbolic link stands where a file is expected",
+    errno.ENOLCK: "this file system has no locks: keep the repository on a local disk",
+}
+
+
+@contextmanager
+def translate(path: Path, action: str) -> Iterator[None]:
+    """Turns an OSError of the block into the mvc error for it.
+
+    ``action`` is the verb of the message: "read", "list" or "inspect" for what
+    changes nothing, else any verb, such as "write" or "replace".
+    """
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise failure(error, path, action) from error
+
+
+def failure(error: OSError, path: Path, action: str) -> IoFailed:
+    """The mvc error for ``error``, met on the attempt to ``action`` the file ``path``."""
+    code = error.errno
+    if code in _FULL:
+        return StorageFull(
+            f"no space left to {action} {path} ({_cause(error)})",
+            hint="free some space and run it again; nothing was changed",
+        )
+    if code == errno.EROFS or (code in _DENIED and action not in _READING):
+        return ReadOnly(
+            f"cannot {action} {path}: {_cause(error)}",
+            hint="check the permissions of the folder, or work on a copy that can be written",
+        )
+    if code == errno.ENOENT and action == "read":
+        return IoFailed(f"no such file: {path}")
+    hint = _HINTS.get(code) if code is not None else None
+    if code in _MANY:
+        hint = "too many files are open: raise the limit with 'ulimit -n' or close some"
+    return IoFailed(f"cannot {action} {path}: {_cause(error)}", hint=hint)
+
+
+def sync_failure(path: Path, error: OSError | None = None) -> SyncFailed:
+    """The error of a flush that failed, or of a handle whose flush has failed before."""
+    if error is None:
+        return SyncFailed(
+            f"cannot use {path}: an earlier flush to disk failed",
+            hint="open it again: what was written since the last flush may be missing",
+        )
+    full = error.errno in _FULL
+    return SyncFailed(
+        f"cannot flush {path} to disk: {_cause(error)}",
+        hint="free some space and run it again" if full else "check the disk, then run it again",
+    )
+
+
+def _cause(error: OSError) -> str:
+    if error.errno is None:
+        return str(error) or type(error).__name__
+    return os.strerror(error.errno)

@@ -1,0 +1,297 @@
+"""Open files: reads and writes that are complete or fail (layer 1).
+
+Nothing relies on a shared file position: every transfer names its offset, so one
+handle serves many threads. The methods that begin with an underscore are the system
+calls, one each; twins for tests replace those and inherit the rest.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mvc.errors import WrongUsage
+from mvc.io.failure import sync_failure, translate
+from mvc.types import Bytes
+
+__all__ = ["FileIdentity", "ReadFile", "WriteFile"]
+
+_SMALL = 1 << 16
+_MOST = 1 << 30  # bytes in one call: Linux stops below 2 GiB, macOS refuses more
+_VECTORS = 1024  # IOV_MAX on Linux and macOS
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What tells whether a file is still the same: times in ns since 1970, size in bytes."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    device: int
+    mode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Self:
+        s = status
+        return cls(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev, s.st_mode)
+
+    @property
+    def is_dir(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        return stat.S_ISLNK(self.mode)
+
+    @property
+    def permissions(self) -> int:
+        """Read, write and execute bits of owner, group and others; no set-uid bits."""
+        return self.mode & 0o777
+
+
+class _Handle:
+    """A descriptor that is closed once; usable as a context manager."""
+
+    _fd = -1
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._fd = descriptor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file; a second time does nothing. Flushes nothing to disk."""
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            with translate(self.path, "close"):
+                os.close(descriptor)
+
+    def size(self) -> int:
+        """Length in bytes, as of now."""
+        return self.identity().size
+
+    def identity(self) -> FileIdentity:
+        """What the open file is, whatever its name points to by now."""
+        with translate(self.path, "inspect"):
+            return self._stat()
+
+    def read(self, offset: int, length: int) -> bytes:
+        """``length`` bytes at ``offset``, or fewer where the file ends."""
+        if length > _SMALL:  # a length out of damaged data must not allocate what is not there
+            length = max(0, min(length, self.size() - offset))
+        with translate(self.path, "read"):
+            data = self._call_read(offset, length)
+            if len(data) == length or not data:
+                return data
+            parts = [data]
+            done = len(data)
+            while done < length and (data := self._call_read(offset + done, length - done)):
+                parts.append(data)
+                done += len(data)
+        return b"".join(parts)
+
+    def _call_read(self, offset: int, length: int) -> bytes:
+        while True:
+            try:
+                return self._read(offset, min(length, _MOST))
+            except InterruptedError:
+                continue
+
+    def _read(self, offset: int, length: int) -> bytes:
+        return os.pread(self._fd, length, offset)
+
+    def _stat(self) -> FileIdentity:
+        return FileIdentity.of(os.fstat(self._fd))
+
+
+class ReadFile(_Handle):
+    """A regular file open for reading at any offset, from any thread."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fills ``buffer`` (contiguous, writable) from ``offset`` on; how many bytes were read.
+
+        Fewer than asked for only where the file ends.
+        """
+        view = _flat(buffer)
+        done = 0
+        with translate(self.path, "read"):
+            while done < len(view):
+                try:
+                    count = self._read_into(offset + done, view[done : done + _MOST])
+                except InterruptedError:
+                    continue
+                if count == 0:
+                    break
+                done += count
+        return done
+
+    def _read_into(self, offset: int, view: memoryview) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._fd, [view], offset)
+        data = os.pread(self._fd, len(view), offset)
+        view[: len(data)] = data
+        return len(data)
+
+
+class WriteFile(_Handle):
+    """A regular file open for writing; ``position`` is where the next ``write`` goes.
+
+    Nothing is durable before ``sync`` has returned. When a flush fails, the kernel may
+    have dropped the data and calls the pages clean, so a second flush would lie: the
+    handle is poisoned, and every later call but ``close`` raises SyncFailed.
+    """
+
+    def __init__(self, path: Path, descriptor: int, position: int) -> None:
+        super().__init__(path, descriptor)
+        self.position = position
+        self._poisoned = False
+        self._mode_changed = False
+
+    def write(self, data: Bytes | Sequence[Bytes]) -> None:
+        """Writes all of ``data`` (one buffer, or several in turn) at ``position``, and moves it."""
+        self.position += self._write_all(self.position, data)
+
+    def write_at(self, offset: int, data: Bytes | Sequence[Bytes]) -> None:
+        """Writes all of ``data`` at ``offset``; ``position`` stays."""
+        self._write_all(offset, data)
+
+    def truncate(self, size: int) -> None:
+        """Cuts or extends (with zeros) to ``size`` bytes; ``position`` is the new end."""
+        self._check()
+        with translate(self.path, "write"):
+            self._truncate(size)
+        self.position = size
+
+    def set_mode(self, mode: int) -> None:
+        """Gives the file exactly these permission bits."""
+        self._check()
+        with translate(self.path, "change the mode of"):
+            self._set_mode(mode)
+        self._mode_changed = True
+
+    def sync(self) -> None:
+        """Returns when content and size are durable; the name is not (see ``sync_dir``)."""
+        self._check()
+        try:
+            self._sync()
+        except OSError as error:
+            self._poisoned = True
+            raise sync_failure(self.path, error) from error
+
+    def identity(self) -> FileIdentity:
+        self._check()
+        return super().identity()
+
+    def read(self, offset: int, length: int) -> bytes:
+        self._check()
+        return super().read(offset, length)
+
+    def _check(self) -> None:
+        if self._poisoned:
+            raise sync_failure(self.path)
+
+    def _write_all(self, offset: int, data: Bytes | Sequence[Bytes]) -> int:
+        self._check()
+        single = isinstance(data, bytes | bytearray | memoryview) or not isinstance(data, Sequence)
+        views = [view for part in ([data] if single else data) if len(view := _flat(part))]
+        start = offset
+        with translate(self.path, "write"):
+            while views:
+                try:
+                    count = self._write(offset, _batch(views))
+                except InterruptedError:
+                    continue
+                if count <= 0:
+                    raise OSError(errno.EIO, "nothing was written")
+                offset += count
+                views = _after(views, count)
+        return offset - start
+
+    def _write(self, offset: int, views: Sequence[memoryview]) -> int:
+        if hasattr(os, "pwritev"):
+            return os.pwritev(self._fd, views, offset)
+        return os.pwrite(self._fd, views[0], offset)
+
+    def _truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def _set_mode(self, mode: int) -> None:
+        os.fchmod(self._fd, mode)
+
+    def _sync(self) -> None:
+        if sys.platform == "darwin":
+            _full_sync(self._fd)
+        elif self._mode_changed or not hasattr(os, "fdatasync"):
+            os.fsync(self._fd)
+            self._mode_changed = False
+        else:
+            os.fdatasync(self._fd)
+
+
+def _full_sync(descriptor: int) -> None:
+    """macOS: plain fsync leaves data in the drive's cache; F_FULLFSYNC does not."""
+    import fcntl
+
+    try:
+        fcntl.fcntl(descriptor, getattr(fcntl, "F_FULLFSYNC", 51))
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EINVAL):
+            raise
+        os.fsync(descriptor)  # some network and FUSE file systems know only this one
+
+
+def _flat(data: object) -> memoryview:
+    """Any contiguous buffer as plain bytes, without a copy."""
+    view = memoryview(data)  # type: ignore[arg-type]
+    if view.format == "B" and view.ndim == 1 and view.contiguous:
+        return view
+    if not view.c_contiguous:
+        raise WrongUsage("a buffer to read or write must be contiguous")
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _batch(views: list[memoryview]) -> list[memoryview]:
+    """The first of ``views``, as many and as large as one call takes."""
+    room, batch = _MOST, []
+    for view in views[:_VECTORS]:
+        batch.append(view[:room])
+        room -= len(batch[-1])
+        if room == 0:
+            break
+    return batch
+
+
+def _after(views: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of ``views`` when ``count`` bytes of them are done."""
+    for i, view in enumerate(views):
+        if count < len(view):
+            return [view[count:], *views[i + 1 :]]
+        count -= len(view)
+    return []

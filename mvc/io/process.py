@@ -1,0 +1,29 @@
+"""Who runs mvc and where (layer 1). None of it fails: a default is better than no commit."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+__all__ = ["cpu_count", "host_name", "user_name"]
+
+
+def user_name() -> str:
+    """The user's login name; the number where the system has no name for it."""
+    uid = os.getuid()
+    try:
+        return pwd.getpwuid(uid).pw_name or f"uid-{uid}"
+    except (KeyError, OSError):
+        return f"uid-{uid}"
+
+
+def host_name() -> str:
+    """The name of this machine, as it calls itself."""
+    return os.uname().nodename or "localhost"
+
+
+def cpu_count() -> int:
+    """How many processors this process may use, at least one."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
