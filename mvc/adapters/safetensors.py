@@ -11,7 +11,8 @@ import json
 from typing import Any, NoReturn
 
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source
-from mvc.errors import BadModelFile
+from mvc.adapters.structure import decode
+from mvc.errors import BadModelFile, DamagedData
 from mvc.limits import MAX_SAFETENSORS_HEADER, MAX_TENSORS
 from mvc.model.tensor import TensorSpec
 
@@ -67,9 +68,24 @@ def parse_safetensors(source: Source, name: str) -> FileParts:
         raise BadModelFile(f"{name}: its header is longer than the file or than the limit")
     header = source.read(_LENGTH_BYTES, length)
     entries = parse_header(header, name)
-    entries.pop("__metadata__", None)
+    structure = entries.pop("__metadata__", {}).get("mvc")
     start = _LENGTH_BYTES + length
-    return _layout(name, entries, start, size - start)
+    contents, tensors = _layout(name, entries, start, size - start)
+    is_state = structure is not None and _describes(structure, entries)
+    return FileParts("state" if is_state else "safetensors", contents, tensors)
+
+
+def _describes(structure: str, entries: dict[str, Any]) -> bool:
+    """Whether a state's structure names exactly the tensors of the file that it came in.
+
+    So a state that was written to a file is the same state when it is read from there.
+    """
+    names: list[str] = []
+    try:
+        decode(structure, lambda _tag, name: names.append(name))
+    except DamagedData:
+        return False
+    return len(names) == len(entries) and set(names) == entries.keys()
 
 
 def parse_header(header: bytes, name: str) -> dict[str, Any]:
@@ -102,7 +118,9 @@ def parse_header(header: bytes, name: str) -> dict[str, Any]:
     return entries  # type: ignore[no-any-return]
 
 
-def _layout(name: str, entries: dict[str, Any], start: int, length: int) -> FileParts:
+def _layout(
+    name: str, entries: dict[str, Any], start: int, length: int
+) -> tuple[tuple[ParsedContent, ...], tuple[ParsedTensor, ...]]:
     if len(entries) > MAX_TENSORS:
         raise BadModelFile(f"{name}: it has more than {MAX_TENSORS} tensors")
     placed = [(*_entry(name, key, value), key) for key, value in entries.items()]
@@ -117,7 +135,7 @@ def _layout(name: str, entries: dict[str, Any], start: int, length: int) -> File
         tensors.append(ParsedTensor(key, spec, at))
     if end != length:
         raise BadModelFile(f"{name}: its tensors do not fill it to the end")
-    return FileParts("safetensors", tuple(contents), tuple(tensors))
+    return tuple(contents), tuple(tensors)
 
 
 def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:

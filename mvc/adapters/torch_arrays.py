@@ -1,0 +1,84 @@
+"""torch tensors to and from tensor specs and bytes. torch is imported only when one is met."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mvc.errors import UnsupportedTensor
+from mvc.model.tensor import DTYPES, TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["contiguous", "make_tensor", "tensor_bytes", "tensor_spec"]
+
+_INTEGERS = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "raw": "uint8"}
+
+
+def tensor_spec(tensor: torch.Tensor, place: str) -> TensorSpec:
+    """Raises UnsupportedTensor, naming ``place`` and the reason, for what is no plain tensor."""
+    import torch
+
+    reason, hint = _refusal(tensor)
+    if reason:
+        raise UnsupportedTensor(f"{place} is {reason}, which cannot be kept exactly", hint=hint)
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise UnsupportedTensor(f"{place} has the dtype {name}, which cannot be kept exactly")
+    if tensor.dtype == getattr(torch, "float4_e2m1fn_x2", None) and not tensor.shape:
+        raise UnsupportedTensor(
+            f"{place} is a packed tensor without dimensions", hint="reshape it to one dimension"
+        )
+    return TensorSpec(name, tuple(int(n) for n in tensor.shape))
+
+
+def _refusal(tensor: torch.Tensor) -> tuple[str, str]:
+    import torch
+
+    kind = type(tensor)
+    if torch.nn.parameter.is_lazy(tensor):
+        return "a parameter without values", "run the model once so that it gets its shape"
+    if tensor.is_nested:
+        return "a nested tensor", "keep its parts as tensors of their own"
+    if tensor.layout is not torch.strided:
+        return f"a sparse tensor ({tensor.layout})", "use to_dense() or keep indices and values"
+    if tensor.is_quantized:
+        return "a quantised tensor", "keep int_repr(), scale and zero point"
+    if tensor.device.type == "meta":
+        return "a tensor without data (device meta)", "materialise it before it is committed"
+    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return f"a {kind.__qualname__}", "gather it into a plain tensor, for example full_tensor()"
+    return "", ""
+
+
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in this process's memory, row-major; the tensor itself if it is that."""
+    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview | None:
+    """The bytes as they lie in memory, without a copy, or None if they do not lie in order."""
+    import torch
+
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        return None
+    if tensor.is_conj() or tensor.is_neg():
+        return None
+    if not tensor.numel():
+        return memoryview(b"")
+    flat: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
+
+
+def make_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
+    """A tensor over ``data``, without a copy where ``data`` is writable.
+
+    Quantised dtypes and ``raw`` come back as the plain integers they are made of.
+    """
+    import torch
+
+    dtype: torch.dtype = getattr(torch, _INTEGERS.get(spec.dtype, spec.dtype))
+    if not spec.nbytes:
+        return torch.empty(spec.shape, dtype=dtype)
+    buffer = bytearray(data) if data.readonly else data
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(spec.shape)
