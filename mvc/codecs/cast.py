@@ -1,8 +1,11 @@
 """A copy of a tensor in a narrower float type: a bf16 model beside its fp32 master.
 
 Computed on bit patterns, rounding to nearest with ties to even, so that a copy
-that equals the cast of its master need not be stored. NaN handling follows what
-torch's CPU kernels do; the caller compares the bytes before relying on it.
+that equals the cast of its master need not be stored. The result depends on the
+input alone, never on the processor or its flush-to-zero mode. NaNs become what
+torch's vector kernels make of them on x86 (bfloat16: all ones; the others: quiet,
+with the upper payload bits); other builds of torch differ there, so the caller
+compares the bytes before relying on a cast.
 """
 
 from __future__ import annotations
@@ -36,22 +39,38 @@ def cast(base: memoryview, source: str, to: str) -> bytearray:
     for start in range(0, len(bits), _BLOCK):
         block = bits[start : start + _BLOCK]
         part = target[start : start + _BLOCK]
-        if to == "bfloat16":
-            part[:] = _to_bfloat16(block)
-        else:
-            part[:] = _narrow(block, f"<f{width}", f"<f{width // 2}")
+        part[:] = _ROUND[to](block)
     return out
 
 
 def _to_bfloat16(bits: Words) -> Words:
-    with np.errstate(over="ignore"):
-        rounded: Words = bits + (0x7FFF + (bits >> 16 & 1))
+    rounded: Words = bits + (0x7FFF + (bits >> 16 & 1))
     rounded >>= 16
     # Rounding would carry a NaN's payload into the exponent.
-    rounded[(bits & 0x7FFFFFFF) > 0x7F800000] = 0x7FC0
+    rounded[(bits & 0x7FFFFFFF) > 0x7F800000] = 0xFFFF
     return rounded
 
 
-def _narrow(bits: Words, source: str, to: str) -> Words:
+def _to_float16(bits: Words) -> Words:
     with np.errstate(all="ignore"):
-        return bits.view(source).astype(to).view(f"<u{np.dtype(to).itemsize}")
+        rounded: Words = bits.view("<f4").astype("<f2").view("<u2")
+    nan = np.flatnonzero((bits & 0x7FFFFFFF) > 0x7F800000)
+    rounded[nan] = bits[nan] >> 16 & 0x8000 | 0x7E00 | bits[nan] >> 13 & 0x3FF
+    return rounded
+
+
+def _to_float32(bits: Words) -> Words:
+    values = bits.view("<f8")
+    with np.errstate(all="ignore"):
+        rounded: Words = values.astype("<f4").view("<u4")
+    magnitude = bits & 0x7FFFFFFFFFFFFFFF
+    nan = np.flatnonzero(magnitude > 0x7FF0000000000000)
+    rounded[nan] = bits[nan] >> 32 & 0x80000000 | 0x7FC00000 | bits[nan] >> 29 & 0x7FFFFF
+    # Results below 2^-126 are multiples of 2^-149: scaled, no step has a subnormal to flush.
+    small = np.flatnonzero(magnitude < 0x3810000000000000)
+    scaled = np.rint(np.abs(values[small]) * 2.0**149).astype("<u8")
+    rounded[small] = bits[small] >> 32 & 0x80000000 | scaled
+    return rounded
+
+
+_ROUND = {"bfloat16": _to_bfloat16, "float16": _to_float16, "float32": _to_float32}

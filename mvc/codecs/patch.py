@@ -20,7 +20,9 @@ __all__ = ["decode_patch", "encode_patch"]
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
 MARGIN = 2 * MIB  # bytes of the base before and after the block's place
 _MAX_EXTRA = MIB
-_WINDOW_LOG = 23
+# The tables of a level hold the places of a fraction of so large a dictionary.
+_LARGE_SIZE = MIB // 4
+_LARGE = {"window_log": 23, "hash_log": 20}
 
 
 def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: int = 3) -> bytes:
@@ -38,9 +40,9 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: i
         parameters = zstandard.ZstdCompressionParameters.from_level(
             level,
             source_size=size,
-            window_log=max(10, min(_WINDOW_LOG, size.bit_length())),
             write_checksum=False,
             write_dict_id=False,
+            **(_LARGE if size > _LARGE_SIZE else {}),
         )
         compressor = zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
         frame = compressor.compress(block)

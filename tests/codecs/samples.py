@@ -1,0 +1,49 @@
+"""Buffers that the codec tests share: patterns that trap floats, and data like that of training."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+TRAPS = np.array([0, 0x80000000, 0x3F800000, 0x7FC00001, 1], np.uint32)
+PATTERNS = np.array(
+    [0, 1, 0x80000000, 0x80000001, 0x7F800000, 0xFF800000, 0x7FC00001, 0x7F800001, 0xFFFFFFFF],
+    np.uint32,
+)
+WIDTHS = (1, 2, 4, 8)
+TENSOR_PIPELINES = (
+    "lossless",
+    "sub | zigzag | planes | zstd:huff",
+    "sub | elide | planes | zstd:3",
+    "sub | planes",
+    "sub | raw",
+    "sub | zigzag | elide | zstd:huff",
+    "xor | planes | zstd:1",
+    "xor | elide | planes | zstd:huff",
+    "xor | elide",
+    "xor | zstd:1",
+    "xor",
+)
+
+widths = st.sampled_from(WIDTHS)
+
+
+def pair(nbytes: int, width: int, share: float, seed: int) -> tuple[bytes, bytes]:
+    """Two byte strings of which ``share`` of the elements differ, most of them by little."""
+    rng = np.random.default_rng(seed)
+    base = rng.integers(0, 256, nbytes, dtype=np.uint8)
+    words = base[: nbytes // width * width].view(f"<u{width}").copy()
+    step = rng.normal(0, 2 ** (4 * width - 1), len(words)).astype(np.int64).astype(f"<u{width}")
+    moved = rng.random(len(words)) < share
+    words[moved] += step[moved]
+    tail = base[len(words) * width :] ^ (share > 0)
+    return words.tobytes() + tail.tobytes(), base.tobytes()
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[bytes, bytes, int]:
+    """New bytes, base of equal length, width."""
+    width = draw(widths)
+    size = draw(st.one_of(st.integers(0, 600), st.integers(0, 20_000)))
+    share = draw(st.sampled_from([0.0, 0.001, 0.05, 0.4, 0.95, 1.0]))
+    if size <= 64 and draw(st.booleans()):
+        return draw(st.binary(min_size=size, max_size=size)), bytes(size), width
+    return *pair(size, width, share, draw(st.integers(0, 1000))), width

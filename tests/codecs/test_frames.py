@@ -1,0 +1,67 @@
+import struct
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mvc.codecs.frames import compress, decompress
+from mvc.errors import DamagedData
+
+
+@given(st.binary(min_size=1, max_size=5000), st.sampled_from(["huff", "1", "19"]))
+def test_round_trip(data, method):
+    assert decompress(memoryview(compress(data, method)), len(data)) == data
+
+
+def test_huff_spends_its_bits_on_symbols():
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    plane = np.clip(rng.normal(120, 3, 1 << 16), 0, 255).astype(np.uint8)
+    share = np.bincount(plane)[np.bincount(plane) > 0] / len(plane)
+    entropy = -(share * np.log2(share)).sum() / 8 * len(plane)
+    assert len(compress(plane, "huff")) < 1.03 * entropy
+
+
+def forged(size: int) -> bytes:
+    """A frame whose header declares ``size`` bytes."""
+    return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", size) + b"\x01\x00\x00"
+
+
+good = zstandard.ZstdCompressor().compress(bytes(1000))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\x28\xb5\x2f\xfd",
+        forged(1 << 40),
+        forged(1000),
+        good + b"x",
+        good + good,
+        good[:-1],
+        zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000)),
+        zstandard.ZstdCompressor().compress(bytes(1 << 20)),
+        struct.pack("<II", 0x184D2A50, 1000) + bytes(1000),
+        b"\x28\xb5\x2f\xfd\x40\xf8" + struct.pack("<H", 744) + b"\x01\x00\x00",
+    ],
+    ids=[
+        "empty",
+        "magic",
+        "tib",
+        "size",
+        "trailing",
+        "two",
+        "cut",
+        "unsized",
+        "bomb",
+        "skippable",
+        "window",
+    ],
+)
+def test_refuses_what_is_not_one_frame_of_the_recorded_size(frame):
+    assert decompress(memoryview(good), 1000) == bytes(1000)
+    with pytest.raises(DamagedData):
+        decompress(memoryview(frame), 1000)

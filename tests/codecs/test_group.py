@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mvc.codecs.group import decode_group, encode_group
+from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.streams import encode_stream
+from mvc.codecs.words import combine
+from mvc.errors import WrongUsage
+from tests.codecs.samples import pairs
+
+PIPELINES = ("vsol", "sub | zigzag | planes:all | zstd:huff", "xor | planes:all")
+
+
+@given(st.sampled_from(PIPELINES), st.lists(pairs(), max_size=6))
+def test_round_trip_both_ways(text, samples):
+    pipeline = Pipeline.parse(text)
+    sizes = [len(new) for new, _, _ in samples]
+    members = [(memoryview(new), memoryview(base), width) for new, base, width in samples]
+    data = b"".join(encode_group(pipeline, members))
+    deltas = decode_group(pipeline, memoryview(data), sizes)
+    for (new, base, width), delta in zip(samples, deltas, strict=True):
+        state = bytearray(base)
+        combine(pipeline.operator, memoryview(state), delta, width)
+        assert state == new
+        combine(pipeline.operator, memoryview(state), delta, width, reverse=True)
+        assert state == base
+    full = pipeline.full()
+    data = b"".join(encode_group(full, [(new, None, width) for new, _, width in members]))
+    assert list(map(bytes, decode_group(full, memoryview(data), sizes))) == [s[0] for s in samples]
+
+
+def test_planes_of_all_tensors_equal_the_split_of_their_concatenation():
+    """VSOL's forms 2 and 3 are the same bytes."""
+    rng = np.random.default_rng(0)
+    tensors = [rng.normal(size=n).astype(np.float32).tobytes() for n in (10, 1, 500, 33)]
+    form_2 = encode_group(
+        Pipeline.parse("vsol").full(), [(memoryview(t), None, 4) for t in tensors]
+    )
+    whole = np.frombuffer(b"".join(tensors), np.uint8).reshape(-1, 4)
+    form_3 = [p for i in range(4) for p in encode_stream(np.ascontiguousarray(whole[:, i]), "1")]
+    assert b"".join(form_2) == bytes((4 << 2 | 2,)) + b"".join(map(bytes, form_3))
+
+
+def test_planes_longer_than_a_segment():
+    tensor = np.random.default_rng(1).normal(size=5 << 20).astype(np.float32).tobytes()
+    pipeline = Pipeline.parse("vsol").full()
+    data = b"".join(encode_group(pipeline, [(memoryview(tensor), None, 4)]))
+    assert decode_group(pipeline, memoryview(data), [len(tensor)]) == [tensor]
+
+
+def test_misuse_is_refused():
+    member = (memoryview(bytes(8)), None, 4)
+    with pytest.raises(WrongUsage):
+        encode_group(Pipeline.parse("lossless"), [member])
+    with pytest.raises(WrongUsage):
+        encode_group(Pipeline.parse("vsol"), [member])
+    with pytest.raises(WrongUsage):
+        decode_group(Pipeline.parse("lossless"), memoryview(b""), [])

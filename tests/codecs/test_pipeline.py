@@ -1,0 +1,180 @@
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mvc.codecs.pipeline import PRESETS, Pipeline
+from mvc.errors import InvalidPipeline, WrongUsage
+from tests.codecs.samples import PATTERNS, TENSOR_PIPELINES, TRAPS, WIDTHS, pair, pairs
+
+
+def there_and_back(pipeline, new, base, width):
+    stored = pipeline.encode_chunk(memoryview(new), memoryview(base), width)
+    state = bytearray(base)
+    pipeline.apply_chunk(memoryview(stored), memoryview(state), width, reverse=False)
+    assert state == new
+    pipeline.apply_chunk(memoryview(stored), memoryview(state), width, reverse=True)
+    assert state == base
+    full = pipeline.full()
+    kept = full.encode_chunk(memoryview(new), None, width)
+    out = bytearray(b"\xaa" * len(new))
+    full.decode_chunk(memoryview(kept), memoryview(out), width)
+    assert out == new
+    return stored, kept
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(TENSOR_PIPELINES), pairs())
+def test_round_trip_both_ways(text, sample):
+    new, base, width = sample
+    stored, kept = there_and_back(Pipeline.parse(text), new, base, width)
+    assert len(stored) <= len(new) + 4
+    assert len(kept) <= len(new) + 4
+
+
+@pytest.mark.parametrize("text", TENSOR_PIPELINES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_bit_patterns_that_floats_lose(text, width):
+    pipeline = Pipeline.parse(text)
+    for patterns in (TRAPS, PATTERNS, np.tile(PATTERNS, 100)):
+        new, base = patterns.tobytes(), patterns[::-1].tobytes()
+        there_and_back(pipeline, new, base, width)
+        there_and_back(pipeline, new, bytes(len(new)), width)
+        there_and_back(pipeline, new[:-1], base[1:], width)
+
+
+@pytest.mark.parametrize("text", TENSOR_PIPELINES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_whole_chunk_that_lies_at_an_odd_address(text, width):
+    new, base = pair((1 << 20) + 3, width, 0.5, 1)
+    stored = Pipeline.parse(text).encode_chunk(memoryview(new)[1:], memoryview(base)[1:], width)
+    state = bytearray(base)
+    Pipeline.parse(text).apply_chunk(
+        memoryview(stored), memoryview(state)[1:], width, reverse=False
+    )
+    assert state[1:] == new[1:]
+    assert state[0] == base[0]
+
+
+@pytest.mark.parametrize("text", ["lossless", "xor | planes | zstd:1"])
+def test_deltas_combine_in_any_order(text):
+    pipeline = Pipeline.parse(text)
+    versions = [pair(4001, 4, 0.3, seed)[0] for seed in range(4)]
+    deltas = [
+        pipeline.encode_chunk(memoryview(b), memoryview(a), 4)
+        for a, b in itertools.pairwise(versions)
+    ]
+    for order in itertools.permutations(deltas):
+        for start, end, reverse in ((0, -1, False), (-1, 0, True)):
+            state = bytearray(versions[start])
+            for delta in order:
+                pipeline.apply_chunk(memoryview(delta), memoryview(state), 4, reverse=reverse)
+            assert state == versions[end]
+
+
+def test_equal_tensors_and_constant_changes_cost_a_few_bytes():
+    base = pair(1 << 20, 4, 0.0, 0)[1]
+    pipeline = Pipeline.parse("lossless")
+    assert len(there_and_back(pipeline, base, base, 4)[0]) == 1
+    raised = (np.frombuffer(base, np.uint32) + np.uint32(77)).tobytes()
+    assert len(there_and_back(pipeline, raised, base, 4)[0]) == 5
+    assert len(there_and_back(pipeline, bytes(1 << 20), base, 4)[1]) == 1
+
+
+def test_few_changes_cost_little():
+    base = pair(1 << 20, 4, 0.0, 0)[1]
+    new = bytearray(base)
+    for i in (10, 400_000, 1_000_001):
+        new[i] ^= 1
+    assert len(there_and_back(Pipeline.parse("lossless"), bytes(new), base, 4)[0]) < 100
+
+
+def test_presets_and_canonical_text():
+    assert Pipeline.parse("lossless").text == "sub | zigzag | elide | planes | zstd:huff"
+    assert Pipeline.parse("lossless").full().text == "planes | zstd:huff"
+    assert Pipeline.parse("none").full() is not None
+    assert Pipeline.parse("none").operator == "none"
+    assert Pipeline.parse(" sub|zigzag |planes| zstd:01 ").text == "sub | zigzag | planes | zstd:1"
+    assert Pipeline.parse("xor").full().text == "raw"
+    vsol = Pipeline.parse("vsol")
+    assert (vsol.scope, vsol.operator, vsol.full().text) == ("group", "xor", "planes:all | zstd:1")
+    for text in [*PRESETS, *TENSOR_PIPELINES]:
+        pipeline = Pipeline.parse(text)
+        assert Pipeline.parse(pipeline.text) == pipeline
+        assert hash(Pipeline.parse(pipeline.text)) == hash(pipeline)
+        assert pipeline.full().full() == pipeline.full()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "neither a stage"),
+        ("sub |", "neither a stage"),
+        ("gzip", "neither a stage"),
+        ("SUB", "neither a stage"),
+        ("planes | sub", "stage sub"),
+        ("zstd:1 | planes", "stage planes"),
+        ("zstd:1 | zstd:1", "stage zstd:1"),
+        ("xor | zigzag", "stage zigzag"),
+        ("zigzag", "stage zigzag"),
+        ("elide | planes", "stage elide"),
+        ("sub | elide | elide", "stage elide"),
+        ("sub | elide | zigzag", "stage zigzag"),
+        ("sub | zigzag | raw", "stage raw"),
+        ("sub | xor", "stage xor"),
+        ("planes | planes", "stage planes"),
+        ("xor | elide | planes:all | zstd:1", "elide"),
+        ("planes:some", "planes:some"),
+        ("sub:3", "no parameter"),
+        ("zstd", "zstd:"),
+        ("zstd:", "neither"),
+        ("zstd:0", "zstd:0"),
+        ("zstd:20", "zstd:20"),
+        ("zstd:-1", "zstd:-1"),
+        ("zstd:²", "zstd:²"),
+        ("x" * 1000, "characters"),
+    ],
+)
+def test_what_cannot_be_built(text, word):
+    with pytest.raises(InvalidPipeline, match=word.replace("|", r"\|")):
+        Pipeline.parse(text)
+
+
+def test_a_base_where_none_belongs_and_the_other_way():
+    data = memoryview(bytes(8))
+    delta, full = Pipeline.parse("lossless"), Pipeline.parse("lossless").full()
+    with pytest.raises(WrongUsage):
+        delta.encode_chunk(data, None, 4)
+    with pytest.raises(WrongUsage):
+        delta.encode_chunk(data, data[:4], 4)
+    with pytest.raises(WrongUsage):
+        full.encode_chunk(data, data, 4)
+    with pytest.raises(WrongUsage):
+        delta.decode_chunk(data, memoryview(bytearray(8)), 4)
+    with pytest.raises(WrongUsage):
+        full.apply_chunk(data, memoryview(bytearray(8)), 4, reverse=False)
+    with pytest.raises(WrongUsage):
+        full.encode_chunk(data, None, 3)
+
+
+def test_threads_do_not_share_buffers():
+    pipeline = Pipeline.parse("lossless")
+    wrong = []
+
+    def work(seed):
+        for i in range(20):
+            new, base = pair(100_000, 4, 0.5, seed * 100 + i)
+            stored = pipeline.encode_chunk(memoryview(new), memoryview(base), 4)
+            state = bytearray(base)
+            pipeline.apply_chunk(memoryview(stored), memoryview(state), 4, reverse=False)
+            wrong.extend([seed] * (state != new))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
