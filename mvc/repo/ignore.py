@@ -127,12 +127,17 @@ def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:
     names = _unescape_slashes(text.removeprefix("/").split("/"))
     try:
         if "/" in text:
-            parts = [None if name == "**" else _compile(name) for name in names]
+            parts = [None if _any_depth(name) else _compile(name) for name in names]
         else:
             parts = [None, _compile(text)]
     except _Malformed:
         return None
     return _Rule(base, tuple(parts), negated, folders_only)
+
+
+def _any_depth(name: str) -> bool:
+    """``**`` between slashes; git takes more stars for the same."""
+    return len(name) > 1 and not name.strip("*")
 
 
 def _strip(text: str) -> str:

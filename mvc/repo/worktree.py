@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mvc.errors import InvalidName, SourceChanged, UnknownPath
+from mvc.errors import InvalidName, UnknownPath
 from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path, printable
@@ -163,18 +163,10 @@ def entry_of(context: Context, name: str) -> FileEntry:
 
 def entry_at(context: Context, path: Path, name: str) -> FileEntry:
     """As ``entry_of`` for a file anywhere on disk, under the name given."""
-    from mvc.adapters.detect import parse_file
     from mvc.repo.hashing import hash_file
+    from mvc.repo.sources import open_file
 
     if context.store.fs.stat(path) is None:
         raise UnknownPath(f"there is no file {printable(str(path))}")
-    with context.store.fs.open_read(path) as source:
-        before = source.identity()
-        entry = hash_file(parse_file(source, name), name)
-        after = source.identity()
-    if before != after:
-        raise SourceChanged(
-            f"{printable(str(path))} changed while it was being read",
-            hint="wait until whatever writes it is done, then try again",
-        )
-    return entry
+    with open_file(context.store.fs, path, name) as parsed:
+        return hash_file(parsed, name)

@@ -109,7 +109,7 @@ def git(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(patterns, min_size=1, max_size=4), st.lists(paths, min_size=1, max_size=12))
 def test_as_git_decides(git: Path, lines: list[str], candidates: list[str]) -> None:
     """Files that do not exist: git takes every path given for a file, its parents for folders."""

@@ -1,0 +1,155 @@
+import os
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from mvc.errors import InvalidName, SourceChanged, UnknownPath
+from mvc.io.files import TEMPORARY, FileSystem
+from mvc.repo import worktree
+from mvc.repo.context import Context
+from tests.repo.working import new_context, open_context, write_model
+
+ROOT = Path("/r/models")
+
+
+@pytest.mark.parametrize(
+    ("path", "cwd", "name"),
+    [
+        ("a.pt", "/r/models", "a.pt"),
+        ("a.pt", "/r/models/sub/deep", "sub/deep/a.pt"),
+        ("../a.pt", "/r/models/sub", "a.pt"),
+        ("./x/./a.pt", "/r/models", "x/a.pt"),
+        ("/r/models/x/a.pt", "/elsewhere", "x/a.pt"),
+        (".", "/r/models", ""),
+        ("models/a.pt", "/r", "a.pt"),
+    ],
+)
+def test_names(path: str, cwd: str, name: str) -> None:
+    assert worktree.tracked_name(ROOT, path, Path(cwd)) == name
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "/r/modelsx/a", ".mvc/journal", "a\nb"])
+def test_refused_names(path: str) -> None:
+    with pytest.raises(InvalidName):
+        worktree.tracked_name(ROOT, path, ROOT)
+
+
+def test_names_are_normalised() -> None:
+    decomposed = unicodedata.normalize("NFD", "é.pt")
+    assert worktree.tracked_name(ROOT, decomposed, ROOT) == "é.pt"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return new_context(tmp_path / "models")
+
+
+def touch(context: Context, *names: str) -> None:
+    for name in names:
+        path = context.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+
+
+def expand(context: Context, *paths: str, cwd: Path | None = None) -> list[str]:
+    return worktree.expand(context, paths, cwd or context.root)
+
+
+def test_a_folder_means_its_files(context: Context) -> None:
+    touch(context, "b.pt", "a.pt", "sub/c.pt", "sub/.git/config", f"sub/{TEMPORARY}12", "no.tmp")
+    touch(context, "sub/logs/x", "sub/keep/logs/x")
+    (context.root / ".mvcignore").write_text("*.tmp\n")
+    (context.root / "sub" / ".mvcignore").write_text("/logs\n.mvcignore\n")
+    names = [".mvcignore", "a.pt", "b.pt", "sub/c.pt", "sub/keep/logs/x"]
+    assert expand(context, ".") == names
+    assert expand(context, "sub", "a.pt", "a.pt") == ["a.pt", "sub/c.pt", "sub/keep/logs/x"]
+    assert expand(context, "..", cwd=context.root / "sub" / "keep") == names[3:]
+
+
+def test_a_named_file_is_taken_even_if_ignored(context: Context) -> None:
+    touch(context, "x.tmp", "out/y.tmp", "out/z")
+    (context.root / ".mvcignore").write_text("*.tmp\nout/\n.mvcignore\n")
+    assert expand(context, "x.tmp") == ["x.tmp"]
+    assert expand(context, ".") == []
+    assert expand(context, "out") == ["out/z"]
+
+
+def test_links_are_followed_and_cycles_end(context: Context, tmp_path: Path) -> None:
+    touch(context, "a/one")
+    outside = tmp_path / "data"
+    outside.mkdir()
+    (outside / "two").write_bytes(b"2")
+    (context.root / "a" / "up").symlink_to(context.root)
+    (context.root / "a" / "self").symlink_to(".")
+    (context.root / "linked").symlink_to(outside)
+    (context.root / "nowhere").symlink_to("absent")
+    os.mkfifo(context.root / "pipe")
+    assert expand(context, ".") == ["a/one", "linked/two"]
+    assert expand(context, "linked/two") == ["linked/two"]
+    with pytest.raises(UnknownPath, match="nowhere"):
+        expand(context, "nowhere")
+    with pytest.raises(UnknownPath, match="pipe"):
+        expand(context, "pipe")
+
+
+def test_the_repository_may_be_named_by_way_of_a_link(context: Context, tmp_path: Path) -> None:
+    touch(context, "a.pt")
+    (tmp_path / "alias").symlink_to(context.root)
+    assert expand(context, tmp_path / "alias" / "a.pt") == ["a.pt"]
+    assert expand(context, "a.pt", cwd=tmp_path / "alias") == ["a.pt"]
+
+
+def test_what_is_missing_or_cannot_be_tracked_is_named(context: Context) -> None:
+    with pytest.raises(UnknownPath, match=r"gone\.pt"):
+        expand(context, "gone.pt")
+    touch(context, "bad\x07name")
+    with pytest.raises(InvalidName, match="control") as caught:
+        expand(context, ".")
+    assert ".mvcignore" in (caught.value.hint or "")
+
+
+def test_deep_folders(context: Context) -> None:
+    deep = context.root
+    for _ in range(1500):
+        deep = deep / "d"
+        if len(str(deep)) > 3000:
+            break
+        deep.mkdir()
+    assert list(worktree.files_under(context)) == []
+
+
+def test_an_entry_is_the_files_content(context: Context) -> None:
+    write_model(context.root / "m.safetensors")
+    write_model(context.root / "sub" / "n.safetensors")
+    entry = worktree.entry_of(context, "m.safetensors")
+    assert entry.path == "m.safetensors"
+    assert [t.key for t in entry.tensors] == ["layer0.weight", "layer1.weight", "layer2.weight"]
+    assert entry.content_id == worktree.entry_of(context, "sub/n.safetensors").content_id
+    with pytest.raises(UnknownPath):
+        worktree.entry_of(context, "absent")
+
+
+def test_a_file_written_to_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    new_context(root).store.close()
+    path = root / "m.safetensors"
+    write_model(path)
+
+    class Meddling(FileSystem):
+        def open_read(self, path: Path, *, follow: bool = True):  # type: ignore[no-untyped-def]
+            file = super().open_read(path, follow=follow)
+            if path.name == "m.safetensors":
+                file.identity()
+                original = file.read_into
+
+                def read_into(offset: int, buffer: memoryview) -> int:
+                    os.utime(path, ns=(1, 1))
+                    return original(offset, buffer)
+
+                file.read_into = read_into  # type: ignore[method-assign]
+            return file
+
+    context = open_context(root, fs=Meddling())
+    with pytest.raises(SourceChanged, match=r"m\.safetensors"):
+        worktree.entry_of(context, "m.safetensors")

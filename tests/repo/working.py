@@ -1,0 +1,37 @@
+"""A repository in a folder of its own, for tests of verbs that look at files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from mvc.io.clock import Clock
+from mvc.io.files import FileSystem
+from mvc.repo.config import load_config
+from mvc.repo.context import Context
+from mvc.store.store import Store, create
+
+
+def new_context(root: Path, clock: Clock | None = None, fs: FileSystem | None = None) -> Context:
+    fs, clock = fs or FileSystem(), clock or Clock()
+    root.mkdir(exist_ok=True)
+    create(fs, clock, root, "main", b"")
+    return open_context(root, clock, fs)
+
+
+def open_context(root: Path, clock: Clock | None = None, fs: FileSystem | None = None) -> Context:
+    fs = fs or FileSystem()
+    store = Store(fs, clock or Clock(), root / ".mvc")
+    return Context(store, root, load_config(fs, root / ".mvc" / "config.yaml", None, {}, {}))
+
+
+def write_model(path: Path, seed: int = 0, layers: int = 3, **replaced: np.ndarray) -> None:
+    """A small safetensors file, the same for the same arguments."""
+    rng = np.random.default_rng(seed)
+    tensors = {
+        f"layer{i}.weight": rng.standard_normal((20, 30)).astype(np.float32) for i in range(layers)
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors | replaced, path)
