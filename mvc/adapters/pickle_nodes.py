@@ -1,0 +1,296 @@
+"""A pickle as a tree of inert nodes: opcodes are read, nothing is imported or called.
+
+A global stays its two names, a call stays its function and arguments. All
+opcodes of protocols 0 to 5 are known except out-of-band buffers, which no file
+can hold. Opcodes: CPython, Lib/pickletools.py. Neither pickle nor pickletools is used.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from mvc.errors import BadModelFile
+from mvc.limits import MAX_PICKLE
+
+__all__ = ["Call", "Dict", "Global", "Persistent", "read_pickle"]
+
+_MAX_OPCODES = 10_000_000
+"""Bounds time (about a microsecond each) and memory; ten thousand tensors take half a million."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Global:
+    """The name of a class or function; never looked up."""
+
+    module: str
+    name: str
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Dict:
+    """A dictionary as its pairs, since keys may be any node."""
+
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Call:
+    """An object as what made it: function or class, arguments, and what was put into it."""
+
+    func: Any
+    args: Any
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Persistent:
+    """A reference out of the pickle; in torch files to a storage."""
+
+    id: Any
+
+
+def read_pickle(data: bytes) -> Any:
+    """The value of the first pickle in ``data``.
+
+    Lists, tuples, texts, bytes, numbers, booleans and None are themselves, sets
+    are lists, everything else is a node of this module. Raises BadModelFile.
+    """
+    if len(data) > MAX_PICKLE:
+        raise BadModelFile(f"a pickle is longer than {MAX_PICKLE} bytes")
+    machine = _Machine(data)
+    try:
+        return machine.run()
+    except (IndexError, KeyError, ValueError, OverflowError, struct.error) as error:
+        raise BadModelFile("a pickle is malformed") from error
+
+
+class _Machine:
+    """The stack machine. ``marks`` are heights of the stack."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        data, stack = self._data, self._stack
+        for _ in range(_MAX_OPCODES):
+            code = data[self._at]
+            self._at += 1
+            if code == _STOP:
+                return stack.pop()
+            if code in _CONSTANTS:
+                stack.append(_CONSTANTS[code])
+            elif code in _READERS:
+                stack.append(_READERS[code](self))
+            else:
+                _ACTIONS[code](self)
+        raise BadModelFile(f"a pickle has more than {_MAX_OPCODES} steps")
+
+    # -- arguments
+
+    def take(self, length: int) -> bytes:
+        start, self._at = self._at, self._at + length
+        if length < 0 or self._at > len(self._data):
+            raise BadModelFile("a pickle is cut short")
+        return self._data[start : self._at]
+
+    def number(self, width: int, *, signed: bool = False) -> int:
+        return int.from_bytes(self.take(width), "little", signed=signed)
+
+    def counted(self, width: int, *, signed: bool = False) -> bytes:
+        return self.take(self.number(width, signed=signed))
+
+    def text(self, width: int) -> str:
+        return self.counted(width).decode("utf-8", "surrogatepass")
+
+    def line(self) -> bytes:
+        end = self._data.index(b"\n", self._at)
+        start, self._at = self._at, end + 1
+        return self._data[start:end]
+
+    def name(self) -> str:
+        return self.line().decode("utf-8")
+
+    def decimal(self) -> int | bool:
+        line = self.line()
+        # Protocols 0 and 1 write booleans as the integers 00 and 01.
+        return line == b"01" if line in {b"00", b"01"} else int(line.removesuffix(b"L"))
+
+    def quoted(self) -> str:
+        line = self.line().strip()
+        if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in {b"'", b'"'}:
+            raise BadModelFile("a pickle is malformed")
+        return line[1:-1].decode("latin-1")
+
+    # -- the stack
+
+    def push(self, value: Any) -> None:
+        self._stack.append(value)
+
+    def pop(self) -> Any:
+        if self._marks and len(self._stack) <= self._marks[-1]:
+            raise BadModelFile("a pickle is malformed")
+        return self._stack.pop()
+
+    def top(self) -> Any:
+        return self._stack[-1]
+
+    def mark(self) -> None:
+        self._marks.append(len(self._stack))
+
+    def to_mark(self) -> list[Any]:
+        start = self._marks.pop()
+        found = self._stack[start:]
+        del self._stack[start:]
+        return found
+
+    def pop_any(self) -> None:
+        """POP takes a mark away if that is what lies on top."""
+        if self._marks and self._marks[-1] == len(self._stack):
+            self._marks.pop()
+        else:
+            self._stack.pop()
+
+    def last(self, count: int) -> tuple[Any, ...]:
+        return tuple(reversed([self.pop() for _ in range(count)]))
+
+    # -- the memo
+
+    def keep(self, index: int) -> None:
+        self._memo[index] = self._stack[-1]
+
+    def kept(self, index: int) -> Any:
+        return self._memo[index]
+
+    def memoize(self) -> None:
+        self.keep(len(self._memo))
+
+    # -- containers and calls
+
+    def extend(self, values: list[Any]) -> None:
+        target = self.top()
+        if isinstance(target, list):
+            target.extend(values)
+        elif isinstance(target, Call):
+            target.items.extend(values)
+        else:
+            _malformed()
+
+    def update(self, flat: list[Any]) -> None:
+        target = self.top()
+        if not isinstance(target, (Dict, Call)):
+            _malformed()
+        target.pairs.extend(_pairs(flat))
+
+    def call(self, args: Any) -> None:
+        self.push(Call(self.pop(), args))
+
+    def build(self) -> None:
+        state = self.pop()
+        if isinstance(self.top(), Call):
+            self.top().state = state
+
+    def stack_global(self) -> None:
+        module, name = self.last(2)
+        if not isinstance(module, str) or not isinstance(name, str):
+            _malformed()
+        self.push(Global(module, name))
+
+    def call_named(self, found: list[Any]) -> None:
+        """OBJ: the class lies first after the mark."""
+        self.push(Call(found[0], tuple(found[1:])))
+
+    def call_with_keywords(self) -> None:
+        func, args, keywords = self.last(3)
+        self.push(Call(func, (args, keywords)))
+
+
+def _malformed() -> NoReturn:
+    raise BadModelFile("a pickle is malformed")
+
+
+def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
+    if len(flat) % 2:
+        _malformed()
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+_STOP = ord(".")
+_CONSTANTS: dict[int, Any] = {ord("N"): None, 0x88: True, 0x89: False, ord(")"): ()}
+
+_READERS: dict[int, Callable[[_Machine], Any]] = {
+    ord("I"): _Machine.decimal,
+    ord("L"): _Machine.decimal,
+    ord("J"): lambda m: m.number(4, signed=True),
+    ord("K"): lambda m: m.number(1),
+    ord("M"): lambda m: m.number(2),
+    0x8A: lambda m: int.from_bytes(m.counted(1), "little", signed=True),
+    0x8B: lambda m: int.from_bytes(m.counted(4, signed=True), "little", signed=True),
+    ord("F"): lambda m: float(m.line()),
+    ord("G"): lambda m: struct.unpack(">d", m.take(8))[0],
+    ord("S"): _Machine.quoted,
+    ord("T"): lambda m: m.counted(4, signed=True).decode("latin-1"),
+    ord("U"): lambda m: m.counted(1).decode("latin-1"),
+    ord("V"): lambda m: m.line().decode("raw-unicode-escape"),
+    ord("X"): lambda m: m.text(4),
+    0x8C: lambda m: m.text(1),
+    0x8D: lambda m: m.text(8),
+    ord("B"): lambda m: m.counted(4),
+    ord("C"): lambda m: m.counted(1),
+    0x8E: lambda m: m.counted(8),
+    0x96: lambda m: m.counted(8),
+    ord("]"): lambda _: [],
+    ord("}"): lambda _: Dict(),
+    0x8F: lambda _: [],
+    ord("l"): _Machine.to_mark,
+    ord("t"): lambda m: tuple(m.to_mark()),
+    0x91: _Machine.to_mark,
+    ord("d"): lambda m: Dict(_pairs(m.to_mark())),
+    0x85: lambda m: m.last(1),
+    0x86: lambda m: m.last(2),
+    0x87: lambda m: m.last(3),
+    ord("2"): _Machine.top,
+    ord("g"): lambda m: m.kept(int(m.line())),
+    ord("h"): lambda m: m.kept(m.number(1)),
+    ord("j"): lambda m: m.kept(m.number(4)),
+    ord("c"): lambda m: Global(m.name(), m.name()),
+    0x82: lambda m: Global("copyreg", f"extension {m.number(1)}"),
+    0x83: lambda m: Global("copyreg", f"extension {m.number(2)}"),
+    0x84: lambda m: Global("copyreg", f"extension {m.number(4)}"),
+    ord("P"): lambda m: Persistent(m.name()),
+    ord("Q"): lambda m: Persistent(m.pop()),
+    ord("i"): lambda m: Call(Global(m.name(), m.name()), tuple(m.to_mark())),
+}
+"""Opcodes that push one value."""
+
+_ACTIONS: dict[int, Callable[[_Machine], Any]] = {
+    0x80: lambda m: m.take(1),
+    0x95: lambda m: m.take(8),
+    ord("("): _Machine.mark,
+    ord("0"): _Machine.pop_any,
+    ord("1"): _Machine.to_mark,
+    ord("a"): lambda m: m.extend([m.pop()]),
+    ord("e"): lambda m: m.extend(m.to_mark()),
+    0x90: lambda m: m.extend(m.to_mark()),
+    ord("s"): lambda m: m.update(list(m.last(2))),
+    ord("u"): lambda m: m.update(m.to_mark()),
+    ord("p"): lambda m: m.keep(int(m.line())),
+    ord("q"): lambda m: m.keep(m.number(1)),
+    ord("r"): lambda m: m.keep(m.number(4)),
+    0x94: _Machine.memoize,
+    0x93: _Machine.stack_global,
+    ord("R"): lambda m: m.call(m.pop()),
+    0x81: lambda m: m.call(m.pop()),
+    0x92: _Machine.call_with_keywords,
+    ord("o"): lambda m: m.call_named(m.to_mark()),
+    ord("b"): _Machine.build,
+}
+"""All other opcodes."""

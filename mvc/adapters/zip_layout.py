@@ -1,0 +1,198 @@
+"""Where the members of a zip archive lie, and where their checksums are kept.
+
+Only places are taken from the archive; every byte outside the members that
+become tensors is kept as it is, so unusual headers cost nothing. What would make
+places ambiguous is refused: members over each other, a name twice, encryption.
+Format: PKWARE APPNOTE 6.3.10, sections 4.3 to 4.5.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mvc.adapters.parsed import CHECK_BYTES, Source, read_exactly
+from mvc.errors import BadModelFile
+from mvc.limits import CHUNK, MAX_PICKLE, MAX_ZIP_MEMBERS
+from mvc.model.manifest import Check
+
+__all__ = ["Member", "find_checks", "read_members"]
+
+_END = struct.Struct("<4sHHHHIIH")
+_END64 = struct.Struct("<4sQHHIIQQQQ")
+_LOCATOR = struct.Struct("<4sIQI")
+_CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
+_LOCAL = struct.Struct("<4sHHHHHIIIHH")
+_MAX_COMMENT = 0xFFFF
+_UNKNOWN = 0xFFFFFFFF
+_ENCRYPTED, _DESCRIPTOR, _UTF8 = 1, 8, 0x800
+_LOCAL_CRC, _CENTRAL_CRC = 14, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """``size`` bytes at ``start``; ``fields`` are places that may keep their CRC-32."""
+
+    name: str
+    start: int
+    size: int
+    stored: bool
+    fields: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What the central directory says of a member."""
+
+    name: bytes
+    flags: int
+    method: int
+    size: int
+    header: int
+    crc_at: int
+
+
+def read_members(source: Source, name: str) -> tuple[Member, ...]:
+    """All members in file order. Raises BadModelFile."""
+    try:
+        start, length, count = _directory(source, name)
+        listed = _list(source.read(start, length), start, count, name)
+    except struct.error as error:
+        raise BadModelFile(f"{name}: its zip directory is cut short") from error
+    listed.sort(key=lambda m: m.header)
+    members = []
+    end = 0
+    for entry in listed:
+        if entry.header < end:
+            raise BadModelFile(f"{name}: two zip members lie over each other")
+        member = _locate(source, entry, name)
+        end = member.start + member.size
+        members.append(member)
+    if end > start:
+        raise BadModelFile(f"{name}: a zip member reaches into the directory")
+    if len({m.name for m in members}) != len(members):
+        raise BadModelFile(f"{name}: two zip members have one name")
+    return tuple(members)
+
+
+def _directory(source: Source, name: str) -> tuple[int, int, int]:
+    """(offset, length, number of members) of the central directory."""
+    size = source.size()
+    tail_at = max(0, size - _END.size - _MAX_COMMENT)
+    tail = source.read(tail_at, size - tail_at)
+    at = tail.rfind(b"PK\x05\x06")
+    while at >= 0:
+        if at + _END.size <= len(tail):
+            end = _END.unpack_from(tail, at)
+            if at + _END.size + end[7] == len(tail):
+                break
+        at = tail.rfind(b"PK\x05\x06", 0, at)
+    if at < 0:
+        raise BadModelFile(f"{name}: its zip directory is missing")
+    count, length, start, limit = end[4], end[5], end[6], tail_at + at
+    locator_at = limit - _LOCATOR.size
+    locator = source.read(locator_at, _LOCATOR.size) if locator_at >= 0 else b""
+    if locator[:4] == b"PK\x06\x07":
+        limit = _LOCATOR.unpack(locator)[2]
+        if limit > locator_at - _END64.size:
+            raise BadModelFile(f"{name}: its zip64 directory is outside the file")
+        end64 = _END64.unpack(source.read(limit, _END64.size))
+        if end64[0] != b"PK\x06\x06":
+            raise BadModelFile(f"{name}: its zip64 directory is missing")
+        count, length, start = end64[7:10]
+    if start + length > limit or length > MAX_PICKLE or count > MAX_ZIP_MEMBERS:
+        raise BadModelFile(f"{name}: its zip directory is outside the file or the limits")
+    return start, length, count
+
+
+def _list(directory: bytes, start: int, count: int, name: str) -> list[_Listed]:
+    listed = []
+    at = 0
+    for _ in range(count):
+        row = _CENTRAL.unpack_from(directory, at)
+        if row[0] != b"PK\x01\x02" or row[3] & _ENCRYPTED:
+            raise BadModelFile(f"{name}: a zip member is encrypted or malformed")
+        packed, full, header = row[8], row[9], row[16]
+        text_at = at + _CENTRAL.size
+        extra_at = text_at + row[10]
+        end = extra_at + row[11] + row[12]
+        if end > len(directory):
+            raise BadModelFile(f"{name}: its zip directory is cut short")
+        extra = directory[extra_at : extra_at + row[11]]
+        full, packed, header = _wide(extra, (full, packed, header), name)
+        if row[4] == 0 and full != packed:
+            raise BadModelFile(f"{name}: a zip member has two sizes")
+        text = directory[text_at:extra_at]
+        listed.append(_Listed(text, row[3], row[4], packed, header, start + at + _CENTRAL_CRC))
+        at = end
+    if at != len(directory):
+        raise BadModelFile(f"{name}: its zip directory is longer than its members")
+    return listed
+
+
+def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Sizes and offset with those that need 64 bits taken from the zip64 field (4.5.3)."""
+    missing = [i for i, v in enumerate(values) if v == _UNKNOWN]
+    at = 0
+    while missing and at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        if kind == 1 and 8 * len(missing) <= length <= len(extra) - at - 4:
+            found = list(values)
+            for place, index in enumerate(missing):
+                (found[index],) = struct.unpack_from("<Q", extra, at + 4 + 8 * place)
+            return tuple(found)
+        at += 4 + length
+    if missing:
+        raise BadModelFile(f"{name}: a zip member has no size")
+    return values
+
+
+def _locate(source: Source, entry: _Listed, name: str) -> Member:
+    head = source.read(entry.header, _LOCAL.size + len(entry.name))
+    if len(head) != _LOCAL.size + len(entry.name):
+        raise BadModelFile(f"{name}: a zip member lies outside the file")
+    row = _LOCAL.unpack_from(head)
+    same = (row[2], row[3], row[9], head[_LOCAL.size :])
+    if row[0] != b"PK\x03\x04" or same != (
+        entry.flags,
+        entry.method,
+        len(entry.name),
+        entry.name,
+    ):
+        raise BadModelFile(f"{name}: a zip member differs from its entry in the directory")
+    start = entry.header + len(head) + row[10]
+    fields = [entry.header + _LOCAL_CRC, entry.crc_at]
+    if entry.flags & _DESCRIPTOR:
+        end = start + entry.size
+        fields.append(end + 4 if source.read(end, 4) == b"PK\x07\x08" else end)
+    try:
+        text = entry.name.decode("utf-8" if entry.flags & _UTF8 else "cp437")
+    except UnicodeDecodeError as error:
+        raise BadModelFile(f"{name}: the name of a zip member is not UTF-8") from error
+    return Member(text, start, entry.size, entry.method == 0, tuple(sorted(fields)))
+
+
+def find_checks(source: Source, name: str, members: Iterable[Member]) -> tuple[Check, ...]:
+    """The CRC-32 fields of members that hold the right value; others stay literal bytes.
+
+    Reads the members once, through one buffer.
+    """
+    buffer = memoryview(bytearray(CHUNK))
+    checks = []
+    for member in members:
+        if not member.size or not member.stored:
+            continue
+        value = 0
+        for at in range(0, member.size, len(buffer)):
+            piece = buffer[: min(len(buffer), member.size - at)]
+            read_exactly(source, name, member.start + at, piece)
+            value = zlib.crc32(piece, value)
+        wanted = value.to_bytes(CHECK_BYTES, "little")
+        checks += [
+            Check(field, member.start, member.size)
+            for field in member.fields
+            if source.read(field, CHECK_BYTES) == wanted
+        ]
+    return tuple(sorted(checks, key=lambda c: c.position))
