@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal, overload
 
 from mvc.errors import IoFailed, MvcError
 from mvc.io import locks, mounts
@@ -74,6 +75,16 @@ class FileSystem:
         file.position = _identify(file).size
         return file
 
+    @overload
+    def lock(self, path: Path, *, shared: bool = ..., timeout: float | None = ...) -> FileLock: ...
+    @overload
+    def lock(
+        self, path: Path, *, shared: bool = ..., timeout: float | None = ..., block: Literal[True]
+    ) -> FileLock: ...
+    @overload
+    def lock(
+        self, path: Path, *, shared: bool = ..., timeout: float | None = ..., block: bool
+    ) -> FileLock | None: ...
     def lock(
         self,
         path: Path,
@@ -165,9 +176,16 @@ class FileSystem:
         with translate(path, "inspect"):
             return Path(os.path.realpath(path))
 
+    def cwd(self) -> Path:
+        """The current folder, absolute."""
+        with translate(Path(), "inspect"):
+            return Path.cwd()
+
     def is_writable_dir(self, path: Path) -> bool:
         """Whether files can be made in ``path``; false if it is no folder."""
-        return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
+        effective = os.access in os.supports_effective_ids
+        access = os.access(path, os.W_OK | os.X_OK, effective_ids=effective)
+        return access and os.path.isdir(path)
 
     def filesystem_type(self, path: Path) -> str:
         """The type of the file system under ``path``, such as ``ext4``; empty where unknown."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -299,14 +302,49 @@ def test_other_errors_pass_translate() -> None:
         raise OSError("timed out")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind root")
-def test_a_read_only_folder_is_reported_as_such(fs: FileSystem, tmp_path: Path) -> None:
-    tmp_path.chmod(0o555)
-    try:
-        assert not fs.is_writable_dir(tmp_path)
-        with pytest.raises(ReadOnly, match="Permission denied"):
-            fs.write_atomic(tmp_path / "f", b"")
-        with pytest.raises(ReadOnly):
-            fs.lock(tmp_path / "lock")
-    finally:
-        tmp_path.chmod(0o755)
+@contextmanager
+def as_nobody() -> Iterator[Path]:
+    """A folder of this process's user, who is not root while the block runs."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if user == 0:
+            os.chown(folder, 65534, -1)
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            folder.chmod(0o755)
+            os.seteuid(user)
+
+
+def test_a_read_only_folder_is_reported_as_such(fs: FileSystem) -> None:
+    with as_nobody() as folder:
+        assert fs.is_writable_dir(folder)
+        fs.write_atomic(folder / "present", b"data", mode=0o444)
+        folder.chmod(0o555)
+        assert not fs.is_writable_dir(folder)
+        for refused in (
+            lambda: fs.write_atomic(folder / "f", b""),
+            lambda: fs.open_write(folder / "present"),
+            lambda: fs.unlink(folder / "present"),
+            lambda: fs.make_dir(folder / "d"),
+            lambda: fs.lock(folder / "lock"),
+        ):
+            with pytest.raises(ReadOnly, match="Permission denied"):
+                refused()
+        with fs.lock(folder / "present", shared=True):
+            assert fs.read_bytes(folder / "present", 10) == b"data"
+
+
+def test_a_current_folder_that_is_gone(
+    fs: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fs.cwd() == fs.realpath(Path())
+    (tmp_path / "d").mkdir()
+    monkeypatch.chdir(tmp_path / "d")
+    (tmp_path / "d").rmdir()
+    with pytest.raises(IoFailed, match="No such file"):
+        fs.cwd()
+    os.chdir(tmp_path)

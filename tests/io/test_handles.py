@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -223,6 +225,32 @@ def test_a_changed_mode_is_flushed_with_the_metadata(
     file.sync()
     assert called == ["fdatasync", "fsync", "fdatasync"]
     assert file.identity().permissions == 0o640
+
+
+def test_the_strong_flush_of_macos_falls_back_where_it_is_unknown(
+    file: WriteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    commands: list[int] = []
+
+    def fcntl_call(_: int, command: int) -> None:
+        commands.append(command)
+        if code:
+            raise OSError(code, "injected")
+
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    monkeypatch.setattr(fcntl, "fcntl", fcntl_call)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    code = 0
+    file.sync()
+    assert (flushed, commands) == ([], [getattr(fcntl, "F_FULLFSYNC", 51)])
+    code = errno.ENOTSUP
+    file.sync()
+    assert len(flushed) == 1
+    code = errno.EIO
+    with pytest.raises(SyncFailed):
+        file.sync()
+    assert len(flushed) == 1
 
 
 def test_a_closed_file_says_so(file: WriteFile) -> None:
