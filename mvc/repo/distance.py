@@ -1,0 +1,200 @@
+"""How far two tensors are apart, computed in float64, block by block.
+
+Every dtype is converted to float64 exactly (64-bit integers beyond 2**53 are rounded
+for the cosine only; their differences are taken as integers). Blocks keep all
+temporaries in the processor's cache, whatever the tensors' sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.model.tensor import DTYPES
+
+__all__ = ["Distance", "measure", "to_float64"]
+
+_BLOCK = 1 << 16  # elements; pieces are multiples of it, except the last one
+_SAFE = (1e-140, 1e140)  # magnitudes whose squares neither overflow nor vanish
+_Floats = NDArray[np.float64]
+
+_NUMPY = {
+    "bool": "u1",
+    "complex32": "<f2",
+    "complex64": "<f4",
+    "complex128": "<f8",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+    "qint8": "i1",
+    "quint8": "u1",
+    "qint32": "<i4",
+    "raw": "u1",
+    **{f"int{8 * n}": f"<i{n}" for n in (1, 2, 4, 8)},
+    **{f"uint{8 * n}": f"<u{n}" for n in (1, 2, 4, 8)},
+}
+
+# (exponent bits, mantissa bits, exponent bias, kind of special values). The formats are
+# those of Micikevicius et al., "FP8 Formats for Deep Learning" (2022), the fnuz ones of
+# Noune et al. (2022), and those of the OCP Microscaling specification 1.0.
+_SMALL = {
+    "float8_e4m3fn": (4, 3, 7, "fn"),
+    "float8_e4m3fnuz": (4, 3, 8, "fnuz"),
+    "float8_e5m2": (5, 2, 15, "ieee"),
+    "float8_e5m2fnuz": (5, 2, 16, "fnuz"),
+}
+_FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """``changed_share``: elements whose bits differ, by all elements (0 for none).
+
+    ``l2`` and ``max_abs`` of new - old, and the cosine between them (None if one is
+    zero), over elements that are finite in both; ``nonfinite`` counts the others.
+    Complex numbers count as pairs.
+    """
+
+    changed_share: float
+    l2: float
+    max_abs: float
+    cosine: float | None
+    nonfinite: int
+
+
+def measure(
+    old_dtype: str, old: Iterable[memoryview], new_dtype: str, new: Iterable[memoryview]
+) -> Distance:
+    """Compares two tensors with equally many elements, given in row-major pieces.
+
+    Pieces are multiples of 65,536 elements, except the last. Where the dtypes differ,
+    all elements count as changed.
+    """
+    total = _Total()
+    pairs = zip(_blocks(old, old_dtype), _blocks(new, new_dtype), strict=True)
+    with np.errstate(all="ignore"):
+        for a, b in pairs:
+            total.add(a, old_dtype, b, new_dtype)
+    return total.done()
+
+
+def _blocks(pieces: Iterable[memoryview], dtype: str) -> Iterator[memoryview]:
+    step = _BLOCK * DTYPES[dtype].itemsize
+    for piece in pieces:
+        for start in range(0, len(piece), step):
+            yield piece[start : start + step]
+
+
+class _Total:
+    """Sums over the blocks so far."""
+
+    def __init__(self) -> None:
+        self._elements = self._changed = self._nonfinite = 0
+        self._l2 = self._max = self._dot = self._old = self._new = 0.0
+
+    def add(self, a: memoryview, a_dtype: str, b: memoryview, b_dtype: str) -> None:
+        count = len(a) // DTYPES[a_dtype].itemsize
+        self._elements += count
+        self._changed += _changed(a, b, DTYPES[a_dtype].itemsize) if a_dtype == b_dtype else count
+        old, new = to_float64(a, a_dtype), to_float64(b, b_dtype)
+        apart = _apart(a, a_dtype, b, b_dtype, old, new)
+        if not np.isfinite(apart).all():
+            finite = np.isfinite(old) & np.isfinite(new)
+            self._nonfinite += count - int(finite.reshape(count, -1).all(axis=1).sum())
+            old, new, apart = old[finite], new[finite], apart[finite]
+        self._l2 = math.hypot(self._l2, _norm(apart))
+        self._max = max(self._max, float(apart.max(initial=0.0)))
+        self._old = math.hypot(self._old, _norm(old))
+        self._new = math.hypot(self._new, _norm(new))
+        self._dot += float(np.dot(old, new))
+
+    def done(self) -> Distance:
+        share = self._changed / self._elements if self._elements else 0.0
+        size = self._old * self._new
+        cosine = max(-1.0, min(1.0, self._dot / size)) if size else None
+        if cosine is not None and not (math.isfinite(size) and math.isfinite(self._dot)):
+            cosine = None
+        return Distance(share, self._l2, self._max, cosine, self._nonfinite)
+
+
+def _changed(a: memoryview, b: memoryview, itemsize: int) -> int:
+    """Elements whose bits differ."""
+    width = min(itemsize, 8)
+    differs = np.frombuffer(a, f"<u{width}") != np.frombuffer(b, f"<u{width}")
+    if itemsize > width:
+        differs = differs.reshape(-1, itemsize // width).any(axis=1)
+    return int(np.count_nonzero(differs))
+
+
+def _apart(
+    a: memoryview, a_dtype: str, b: memoryview, b_dtype: str, old: _Floats, new: _Floats
+) -> _Floats:
+    """|new - old|; exact for 64-bit integers, too."""
+    if a_dtype == b_dtype and a_dtype in {"int64", "uint64"}:
+        x, y = np.frombuffer(a, _NUMPY[a_dtype]), np.frombuffer(b, _NUMPY[a_dtype])
+        high = np.maximum(x, y).view("<u8")
+        return (high - np.minimum(x, y).view("<u8")).astype(np.float64)
+    difference: _Floats = np.subtract(new, old)
+    return np.abs(difference, out=difference)
+
+
+def _norm(values: _Floats) -> float:
+    """The L2 norm, also where squares would leave float64's range."""
+    square = float(np.dot(values, values))
+    if _SAFE[0] ** 2 < square < _SAFE[1] ** 2:
+        return math.sqrt(square)
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest == 0.0 or math.isinf(largest):
+        return largest
+    scaled = values / largest
+    return largest * math.sqrt(float(np.dot(scaled, scaled)))
+
+
+def to_float64(data: memoryview, dtype: str) -> _Floats:
+    """The elements of ``data`` as float64, flat; complex and packed ones give two each."""
+    if dtype == "bfloat16":
+        bits = np.frombuffer(data, "<u2").astype(np.uint32)
+        bits <<= 16
+        return _float64(bits.view(np.float32))
+    if dtype in _NUMPY:
+        return _float64(np.frombuffer(data, _NUMPY[dtype]))
+    found: _Floats = _table(dtype)[np.frombuffer(data, np.uint8)].reshape(-1)
+    return found
+
+
+def _float64(values: NDArray[Any]) -> _Floats:
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return values.astype(np.float64)
+
+
+@cache
+def _table(dtype: str) -> NDArray[Any]:
+    """The value of every byte of an 8-bit float, or the two values of a packed pair."""
+    if dtype == "float8_e8m0fnu":
+        return np.array([*(2.0 ** (e - 127) for e in range(255)), math.nan])
+    if dtype == "float4_e2m1fn_x2":
+        four = [*_FLOAT4, *(-v for v in _FLOAT4)]
+        return np.array([(four[byte & 15], four[byte >> 4]) for byte in range(256)])
+    return np.array([_value(byte, *_SMALL[dtype]) for byte in range(256)])
+
+
+def _value(byte: int, exponent_bits: int, mantissa_bits: int, bias: int, special: str) -> float:
+    sign = -1.0 if byte >> 7 else 1.0
+    exponent = byte >> mantissa_bits & (1 << exponent_bits) - 1
+    mantissa = byte & (1 << mantissa_bits) - 1
+    top = exponent == (1 << exponent_bits) - 1
+    if special == "fnuz" and byte == 0x80:
+        return math.nan
+    if special == "fn" and byte & 0x7F == 0x7F:
+        return math.nan
+    if special == "ieee" and top:
+        return math.nan if mantissa else sign * math.inf
+    if exponent == 0:
+        return float(sign * mantissa * 2.0 ** (1 - bias - mantissa_bits))
+    return float(sign * (1 + mantissa / (1 << mantissa_bits)) * 2.0 ** (exponent - bias))
