@@ -9,28 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from mvc.adapters.numpy_files import DESCRIPTIONS
 from mvc.errors import UnsupportedTensor
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["DESCRIPTIONS", "array_bytes", "array_spec", "has_dtype", "make_array"]
-
-DESCRIPTIONS = {
-    "|b1": "bool",
-    "|i1": "int8",
-    "|u1": "uint8",
-    "<i2": "int16",
-    "<u2": "uint16",
-    "<i4": "int32",
-    "<u4": "uint32",
-    "<i8": "int64",
-    "<u8": "uint64",
-    "<f2": "float16",
-    "<f4": "float32",
-    "<f8": "float64",
-    "<c8": "complex64",
-    "<c16": "complex128",
-}
-"""numpy's name of a little-endian dtype (``dtype.str``) -> name in ``mvc.model.tensor``."""
+__all__ = ["array_bytes", "array_spec", "has_dtype", "make_array"]
 
 _DTYPES = {name: np.dtype(text) for text, name in DESCRIPTIONS.items()}
 # torch's quantised integers are plain integers to numpy.

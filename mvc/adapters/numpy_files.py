@@ -9,17 +9,34 @@ from __future__ import annotations
 
 import re
 
-from mvc.adapters.numpy_arrays import DESCRIPTIONS
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source
 from mvc.adapters.zip_layout import Member, find_checks
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_DIMENSIONS
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["MAGIC", "parse_npy", "parse_npz"]
+__all__ = ["DESCRIPTIONS", "MAGIC", "parse_npy", "parse_npz"]
+
+DESCRIPTIONS = {
+    "|b1": "bool",
+    "|i1": "int8",
+    "|u1": "uint8",
+    "<i2": "int16",
+    "<u2": "uint16",
+    "<i4": "int32",
+    "<u4": "uint32",
+    "<i8": "int64",
+    "<u8": "uint64",
+    "<f2": "float16",
+    "<f4": "float32",
+    "<f8": "float64",
+    "<c8": "complex64",
+    "<c16": "complex128",
+}
+"""numpy's name of a little-endian dtype (``dtype.str``) -> name in ``mvc.model.tensor``."""
 
 MAGIC = b"\x93NUMPY"
-SUFFIX = ".npy"
+_SUFFIX = ".npy"
 _KEY = "array"
 _MAX_HEADER = 1 << 16
 _HEADER = re.compile(
@@ -46,7 +63,7 @@ def parse_npz(source: Source, name: str, members: tuple[Member, ...]) -> FilePar
         except BadModelFile:
             contents.append(ParsedContent(member.start, TensorSpec("raw", (member.size,))))
             continue
-        key = member.name.removesuffix(SUFFIX)
+        key = member.name.removesuffix(_SUFFIX)
         tensors.append(ParsedTensor(key, spec, len(contents)))
         contents.append(ParsedContent(start, spec))
     return FileParts("npz", tuple(contents), tuple(tensors), find_checks(source, name, members))

@@ -25,7 +25,7 @@ import math
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from mvc.adapters.keys import join, part_name
 from mvc.errors import DamagedData, UnsupportedTensor
@@ -167,14 +167,20 @@ class _Decoder:
         return _simple(tag, body)
 
     def _mapping(self, tag: str, body: Any, path: str | None, depth: int) -> dict[Any, Any]:
-        # A key holds no tensor, so its place does not matter.
         pairs = (
-            list(body.items())
+            body.items()
             if isinstance(body, dict)
-            else [(self.value(k, "", depth + 1), v) for k, v in body]
+            else [(_KEYS.value(k, "", depth), v) for k, v in body]
         )
         made = {k: self.value(v, join(path, part_name(k)), depth + 1) for k, v in pairs}
         return OrderedDict(made) if tag == "ordered" else made
+
+
+def _no_tensor(_tag: str, name: str) -> NoReturn:
+    raise DamagedData(f"the structure of a state has the tensor {name} as a key")
+
+
+_KEYS = _Decoder(_no_tensor)
 
 
 def _simple(tag: str, body: Any) -> Any:

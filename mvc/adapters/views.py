@@ -6,8 +6,6 @@ are checked here again: what asks may come from a damaged repository.
 
 from __future__ import annotations
 
-import numpy as np
-
 from mvc.errors import DamagedData
 from mvc.model.manifest import View
 from mvc.model.tensor import DTYPES, TensorSpec
@@ -54,6 +52,8 @@ def extract(raw: memoryview, spec: TensorSpec, view: View) -> memoryview:
         raise DamagedData("a tensor reaches outside its storage")
     if is_contiguous(spec.shape, view.strides):
         return raw[first : first + spec.nbytes]
+    import numpy as np  # only here: most reads need no array
+
     size = DTYPES[spec.dtype].itemsize
     inside = np.frombuffer(
         raw, np.dtype((np.void, size)), count=(end - first) // size, offset=first

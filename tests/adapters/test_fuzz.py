@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save as save_safetensors
 
 from mvc.adapters.detect import parse_file
-from mvc.adapters.python_state import to_state
+from mvc.adapters.python_state import from_state, to_state
 from mvc.errors import MvcError
 from tests.adapters.helpers import MemorySource, rebuild, to_entry
 
@@ -44,6 +44,7 @@ def seeds() -> dict[str, bytes]:
         "torch": saved(state),
         "views": saved({"v": x[1:, ::2], "t": x.t(), "sparse": x.to_sparse()}, pickle_protocol=4),
         "safetensors": save_safetensors({"a": x, "b": torch.ones(2, dtype=torch.int8)}, {"k": "v"}),
+        "state": rebuild(*to_entry(from_state({"a": x, "n": [x.t(), (1, {2: np.ones(2)})]}))),
         "npz": archive(np.savez, a=np.ones(3), b=np.zeros((2, 2), np.int16)),
         "npy": buffer.getvalue(),
     }
@@ -95,9 +96,7 @@ def assert_survives(data: bytes) -> str:
     entry, skeleton, blobs = to_entry(parse_file(MemorySource(data), "x"))
     assert rebuild(entry, skeleton, blobs) == data
     if sum(t.spec.nbytes for t in entry.tensors) < 1 << 20:
-        to_state(
-            entry, skeleton, lambda i: bytearray(blobs[i])
-        ) if entry.format != "state" else None
+        to_state(entry, skeleton, lambda i: bytearray(blobs[i]))
     return entry.format
 
 

@@ -238,6 +238,22 @@ def test_dispatching_subclasses_are_refused():
         from_state({"w": fake})
 
 
+class Tagged(torch.Tensor):
+    pass
+
+
+def test_plain_subclasses_and_sizes_come_back_plain():
+    back, _ = there_and_back({"w": torch.ones(2).as_subclass(Tagged), "size": torch.Size([2])})
+    assert type(back["w"]) is torch.Tensor and back["size"] == (2,)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no such device")
+def test_tensors_on_another_device():
+    tensor = torch.randn(5, 7)
+    back, _ = there_and_back({"a": tensor.cuda(), "t": tensor.cuda().t(), "s": tensor.cuda()[0, 0]})
+    assert same(back, {"a": tensor, "t": tensor.t(), "s": tensor[0, 0]})
+
+
 def test_only_mappings_are_states_and_names_are_checked():
     with pytest.raises(WrongUsage):
         from_state([torch.ones(1)])
@@ -282,6 +298,7 @@ def test_other_formats_come_back_flat(tmp_path):
         '{"version":1,"state":{"dict":[[[],1]]}}',
         '{"version":1,"state":{"dict":{"b":{}}}}',
         '{"version":1,"state":{"float":"00"}}',
+        '{"version":1,"state":{"dict":[[{"numpy":"a"},1]]}}',
         "[" * 100_000,
         '{"version":1,"state":' + "[" * 300 + "]" * 300 + "}",
         "",
