@@ -17,12 +17,17 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from mvc.errors import DamagedData, InvalidPipeline
 from mvc.limits import ZSTD_MAX_WINDOW
 
-__all__ = ["check_method", "compress", "decompress"]
+__all__ = ["check_frame", "check_method", "compress", "decompress_into", "run_decompress"]
+
+_BLOCK_HEADER = 3
+_RLE, _RESERVED = 1, 3
 
 MAX_LEVEL = 19  # the levels above it use windows larger than ZSTD_MAX_WINDOW
 HUFFMAN = "huff"
@@ -59,7 +64,7 @@ class _Contexts(threading.local):
 
     def __init__(self) -> None:
         self.compress: dict[str, Callable[[Any], bytes]] = {}
-        self.decompress: Callable[..., bytes] = zstandard.ZstdDecompressor().decompress
+        self.open = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW).stream_reader
 
 
 _contexts = _Contexts()
@@ -79,16 +84,42 @@ def check_frame(frame: memoryview, size: int) -> None:
         declared = zstandard.get_frame_parameters(frame)
     except zstandard.ZstdError as error:
         raise DamagedData("a compressed part has no valid header") from error
-    if declared.content_size != size or declared.dict_id:
-        raise DamagedData(f"a compressed part does not declare the recorded {size} bytes")
-    if declared.window_size > max(ZSTD_MAX_WINDOW, size):
+    if declared.content_size != size or declared.dict_id or declared.has_checksum:
+        raise DamagedData(f"a compressed part does not declare the recorded {size} bytes alone")
+    if declared.window_size > ZSTD_MAX_WINDOW:
         raise DamagedData("a compressed part asks for too large a window")
 
 
-def decompress(frame: memoryview, size: int) -> bytes:
-    """The ``size`` bytes of ``frame``; DamagedData for anything else."""
-    check_frame(frame, size)
-    return run_decompress(_contexts.decompress, frame, size)
+def _check_extent(frame: memoryview) -> None:
+    """Walk the block headers (RFC 8878, 3.1.1.2): the frame ends where ``frame`` ends.
+
+    A reader that decodes into a given buffer does not say what it left unread.
+    """
+    end = zstandard.frame_header_size(frame)
+    last = False
+    while not last:
+        header = frame[end : end + _BLOCK_HEADER]
+        if len(header) < _BLOCK_HEADER:
+            raise DamagedData("a compressed part is cut short")
+        word = int.from_bytes(header, "little")
+        last, kind = bool(word & 1), word >> 1 & 3
+        if kind == _RESERVED:
+            raise DamagedData("a compressed part has a block of no known kind")
+        end += _BLOCK_HEADER + (1 if kind == _RLE else word >> 3)
+    if end != len(frame):
+        raise DamagedData("a compressed part does not end with its frame")
+
+
+def decompress_into(frame: memoryview, out: NDArray[np.uint8]) -> None:
+    """Fill ``out`` with what ``frame`` holds; DamagedData unless it is exactly that much."""
+    check_frame(frame, len(out))
+    _check_extent(frame)
+    try:
+        count = _contexts.open(frame, closefd=False).readinto(out)
+    except zstandard.ZstdError as error:
+        raise DamagedData("a compressed part does not decode") from error
+    if count != len(out):
+        raise DamagedData(f"a compressed part holds {count} bytes, not {len(out)}")
 
 
 def run_decompress(run: Callable[..., bytes], frame: memoryview, size: int) -> bytes:

@@ -27,7 +27,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from mvc.codecs import frames, words
-from mvc.codecs.scratch import scratch_bytes, scratch_words
+from mvc.codecs.scratch import scratch_words
 from mvc.codecs.streams import Bytes, Parts, decode_marks, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Words
@@ -153,37 +153,55 @@ class Planes(Stage):
 
     def encode(self, data: Words) -> list[Bytes]:
         """One stream per byte of a word, lowest first (scratch)."""
-        count, width = len(data), data.itemsize
-        if width == 1:
-            return [data.view(np.uint8)]
-        spare = scratch_words("plane", count, width)
-        planes = scratch_bytes("planes", count * width).reshape(width, count)
-        np.copyto(planes[0], data, casting="unsafe")
-        for i in range(1, width):
-            np.right_shift(data, 8 * i, out=spare)
-            np.copyto(planes[i], spare, casting="unsafe")
-        return list(planes)
+        return _split(data, "half")
 
     def decode(self, planes: list[Bytes | int], out: Words) -> None:
         """``out`` = the words whose bytes are ``planes``."""
-        spare = scratch_words("plane", len(out), out.itemsize)
-        constant = 0
-        begun = False
-        for i, plane in enumerate(planes):
-            if isinstance(plane, int):
-                constant |= plane << 8 * i
-                continue
-            target = spare if begun else out
-            np.copyto(target, plane)
-            if i:
-                np.left_shift(target, 8 * i, out=target)
-            if begun:
-                np.bitwise_or(out, spare, out=out)
-            begun = True
-        if not begun:
-            out.fill(constant)
-        elif constant:
-            np.bitwise_or(out, out.dtype.type(constant), out=out)
+        _join(planes, out, "half")
+
+
+def _split(data: Words, slot: str) -> list[Bytes]:
+    """By halves: the narrower the words, the more of them a processor handles at once."""
+    half = data.itemsize // 2
+    if not half:
+        return [data.view(np.uint8)]
+    spare = scratch_words("shifted", len(data), data.itemsize)
+    np.right_shift(data, 8 * half, out=spare)
+    low = scratch_words(slot + "0", len(data), half)
+    high = scratch_words(slot + "1", len(data), half)
+    np.copyto(low, data, casting="unsafe")
+    np.copyto(high, spare, casting="unsafe")
+    return _split(low, slot + "0") + _split(high, slot + "1")
+
+
+def _join(planes: list[Bytes | int], out: Words, slot: str) -> None:
+    half = len(planes) // 2
+    if all(isinstance(plane, int) for plane in planes):
+        out.fill(sum(plane << 8 * i for i, plane in enumerate(planes)))
+    elif not half:
+        out[:] = planes[0]
+    else:
+        low = _half(planes[:half], len(out), slot + "0")
+        high = _half(planes[half:], len(out), slot + "1")
+        if isinstance(high, int):
+            np.copyto(out, low)
+            if high:
+                np.bitwise_or(out, out.dtype.type(high << 8 * half), out=out)
+        else:
+            np.copyto(out, high)
+            np.left_shift(out, 8 * half, out=out)
+            np.bitwise_or(out, low, out=out)
+
+
+def _half(planes: list[Bytes | int], count: int, slot: str) -> Words | int:
+    """The words of these planes, or their value if all are constant."""
+    if len(planes) == 1:
+        return planes[0]
+    if all(isinstance(plane, int) for plane in planes):
+        return sum(int(plane) << 8 * i for i, plane in enumerate(planes))
+    out = scratch_words(slot, count, len(planes))
+    _join(planes, out, slot)
+    return out
 
 
 class PlanesOfAll(Planes):

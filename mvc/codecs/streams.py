@@ -31,7 +31,7 @@ _SAMPLE_BLOCK = 512
 _SMALL = 64  # below it a frame's header outweighs what it saves
 _DEPTH = 4  # a bitmap is an eighth of its stream: 1 MiB, 128 KiB, 16 KiB, 2 KiB
 _FULL_ENTROPY = 7.85  # bits a byte; above it coding gains less than 2 %
-_SPARSE_SHARE = 0.2  # of bytes that are not zero
+_SPARSE_SHARES = (0.01, 0.2)  # of bytes that are not zero; below it zstd's matches cover the runs
 
 
 def encode_stream(data: Bytes, method: str, depth: int = 0, *, repeats: bool = False) -> Parts:
@@ -49,7 +49,8 @@ def encode_stream(data: Bytes, method: str, depth: int = 0, *, repeats: bool = F
         return [bytes((CONSTANT, first))]
     if count < _SMALL or (entropy > _FULL_ENTROPY and not repeats):
         return _raw(data)
-    if filled <= _SPARSE_SHARE and depth < _DEPTH:
+    least, most = _SPARSE_SHARES
+    if (least < filled or repeats) and filled <= most and depth < _DEPTH:
         return _sparse(data, method, depth)
     frame = frames.compress(data, method)
     if len(frame) + 4 >= count:
@@ -98,7 +99,9 @@ def decode_stream(cursor: Cursor, count: int, slot: str = "s", depth: int = 0) -
         return cursor.byte()
     if form == FRAME:
         frame = cursor.take(cursor.varint())
-        return np.frombuffer(frames.decompress(frame, count), np.uint8)
+        out = scratch_bytes(slot, count)
+        frames.decompress_into(frame, out)
+        return out
     if form != SPARSE or depth >= _DEPTH:
         raise DamagedData(f"a stream of unknown form {form}")
     marked = decode_marks(cursor, count, slot, depth + 1)

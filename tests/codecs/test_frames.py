@@ -1,12 +1,19 @@
 import struct
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.codecs.frames import compress, decompress
+from mvc.codecs.frames import compress, decompress_into
 from mvc.errors import DamagedData
+
+
+def decompress(frame, size):
+    out = np.zeros(size, np.uint8)
+    decompress_into(frame, out)
+    return out.tobytes()
 
 
 @given(st.binary(min_size=1, max_size=5000), st.sampled_from(["huff", "1", "19"]))
@@ -15,8 +22,6 @@ def test_round_trip(data, method):
 
 
 def test_huff_spends_its_bits_on_symbols():
-    import numpy as np
-
     rng = np.random.default_rng(0)
     plane = np.clip(rng.normal(120, 3, 1 << 16), 0, 255).astype(np.uint8)
     share = np.bincount(plane)[np.bincount(plane) > 0] / len(plane)
@@ -42,23 +47,13 @@ good = zstandard.ZstdCompressor().compress(bytes(1000))
         good + b"x",
         good + good,
         good[:-1],
+        zstandard.ZstdCompressor(write_checksum=True).compress(bytes(1000)),
+        good[:-1] + b"\x07",
+        good[:7] + bytes((good[7] & 0xFE,)) + good[8:],
         zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000)),
         zstandard.ZstdCompressor().compress(bytes(1 << 20)),
         struct.pack("<II", 0x184D2A50, 1000) + bytes(1000),
         b"\x28\xb5\x2f\xfd\x40\xf8" + struct.pack("<H", 744) + b"\x01\x00\x00",
-    ],
-    ids=[
-        "empty",
-        "magic",
-        "tib",
-        "size",
-        "trailing",
-        "two",
-        "cut",
-        "unsized",
-        "bomb",
-        "skippable",
-        "window",
     ],
 )
 def test_refuses_what_is_not_one_frame_of_the_recorded_size(frame):
