@@ -1,0 +1,5 @@
+"""The command line ``mvc`` (layer 5): the only code that prints, reads the environment or exits.
+
+``main`` turns endings into exit codes, ``program`` finds commands, ``commands/`` has one
+file for each; the rest is how things are shown.
+"""

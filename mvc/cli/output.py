@@ -1,0 +1,109 @@
+"""Where a command's words go: data to stdout, everything else to stderr.
+
+Plain text is the same whether coloured or not, so that what is piped is stable.
+Only this module and ``failures`` write.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from mvc.model.names import printable
+
+__all__ = ["Output"]
+
+_STYLES: dict[str, dict[str, Any]] = {
+    "id": {"fg": "yellow"},
+    "head": {"fg": "cyan", "bold": True},
+    "branch": {"fg": "green", "bold": True},
+    "tag": {"fg": "yellow", "bold": True},
+    "target": {"fg": "magenta", "bold": True},
+    "added": {"fg": "green"},
+    "removed": {"fg": "red"},
+    "changed": {"fg": "yellow"},
+    "heading": {"bold": True},
+    "dim": {"dim": True},
+    "good": {"fg": "green"},
+    "bad": {"fg": "red", "bold": True},
+}
+
+
+class Output:
+    """``color``: auto (a terminal, and NO_COLOR unset), always or never."""
+
+    def __init__(self, color: str = "auto", *, quiet: bool = False) -> None:
+        self.set_color(color)
+        self.quiet = quiet
+
+    def set_color(self, color: str) -> None:
+        self._mode = color
+        self.terminal = color == "always" or _is_terminal(sys.stdout)
+        self.colored = self._wanted(sys.stdout)
+
+    def _wanted(self, stream: Any) -> bool:
+        if self._mode != "auto":
+            return self._mode == "always"
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return not plain and _is_terminal(stream)
+
+    @property
+    def width(self) -> int | None:
+        """Columns to fit into; None where the output is piped and nothing may be cut."""
+        return max(40, shutil.get_terminal_size().columns) if self.terminal else None
+
+    def paint(self, text: str, style: str | None) -> str:
+        """``text`` in one of the program's styles."""
+        return click.style(text, **_STYLES[style]) if style and self.colored and text else text
+
+    def line(self, text: str = "") -> None:
+        """One line of data."""
+        click.echo(text, color=self.colored)
+
+    def json(self, schema: str, payload: Mapping[str, Any]) -> None:
+        """One object on stdout; numbers that JSON lacks become the strings NaN, Infinity."""
+        self.line(json.dumps({"schema": schema, **_plain(payload)}, indent=2))
+
+    def note(self, text: str) -> None:
+        """A line for people; not said when quiet."""
+        if not self.quiet:
+            click.echo(text, err=True, color=self._wanted(sys.stderr))
+
+    def warn(self, text: str) -> None:
+        """A warning; said even when quiet."""
+        tag = click.style("warning:", fg="yellow", bold=True)
+        click.echo(f"mvc: {tag} {text}", err=True, color=self._wanted(sys.stderr))
+
+    def problem(self, message: str, hint: str | None) -> None:
+        """Why a command failed, and what to do."""
+        tag = click.style("mvc:", fg="red", bold=True)
+        click.echo(f"{tag} {printable(message)}", err=True, color=self._wanted(sys.stderr))
+        if hint:
+            tag = click.style("hint:", fg="cyan")
+            click.echo(f"{tag} {printable(hint)}", err=True, color=self._wanted(sys.stderr))
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # closed, or not a real stream
+        return False
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -1,0 +1,67 @@
+"""Numbers and words for people: sizes, shares, counts, times, shapes (pure functions)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mvc.model.names import printable
+
+__all__ = ["count", "number", "one_line", "percent", "seconds", "shape", "size"]
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def size(nbytes: int) -> str:
+    """Decimal units, three digits: ``512 B``, ``3.41 MB``."""
+    value, unit = float(nbytes), 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{nbytes} B" if unit == 0 else f"{_digits(value)} {_UNITS[unit]}"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits without an exponent, for values below 1000."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def percent(part: float, whole: float) -> str:
+    """``28.7 %``; a share that is neither none nor all is never shown as 0 or 100."""
+    if not whole:
+        return "0 %"
+    share = 100 * part / whole
+    if share in (0.0, 100.0):
+        return f"{share:.0f} %"
+    if share < 0.05:
+        return "< 0.1 %"
+    if 99.95 <= share < 100:
+        return "> 99.9 %"
+    return f"{share:.1f} %"
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """``1 tensor``, ``1,234 tensors``."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, or a dash for no value."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def seconds(value: float) -> str:
+    """``820 us``, ``3.4 ms``, ``12.0 s``."""
+    if value < 1e-3:
+        return f"{value * 1e6:.0f} us"
+    if value < 1:
+        return f"{value * 1e3:.1f} ms"
+    return f"{value:.1f} s"
+
+
+def shape(lengths: Sequence[int]) -> str:
+    """``64x3x7x7``; ``scalar`` for no dimensions."""
+    return "x".join(map(str, lengths)) if lengths else "scalar"
+
+
+def one_line(message: str) -> str:
+    """A message's first line, safe to print."""
+    return printable(message.strip().partition("\n")[0])

@@ -1,0 +1,83 @@
+"""Runs command lines in this process, as the installed program would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from mvc.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.out)
+
+
+class Mvc:
+    """``mvc("log", "-n", 1)`` in a folder of its own; fails unless the code is as expected."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object, code: int = 0) -> Result:
+        self._capsys.readouterr()
+        got = run([str(a) for a in arguments])
+        captured = self._capsys.readouterr()
+        assert got == code, f"exit code {got}: {captured.out}{captured.err}"
+        return Result(got, captured.out, captured.err)
+
+    def commit(self, value: float = 0.0, **tensors: np.ndarray) -> str:
+        """Writes model.safetensors and commits it; returns the full id."""
+        self.write(value, **tensors)
+        result = self("commit", "model.safetensors", "-m", f"value {value}", "--json")
+        return result.json["commit"]["id"]
+
+    def write(self, value: float = 0.0, name: str = "model.safetensors", **tensors) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(state(value) | tensors, str(path))
+        return path
+
+
+def state(value: float = 0.0) -> dict[str, np.ndarray]:
+    """Three tensors; ``value`` changes the first element of one of them."""
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4)
+    weight[0, 0] = value
+    return {
+        "layer.weight": weight,
+        "layer.bias": np.zeros(3, np.float32),
+        "steps": np.array(7, np.int64),
+    }
+
+
+def spawn(
+    *arguments: object, cwd: Path, env: dict[str, str] | None = None, **options
+) -> subprocess.CompletedProcess[str]:
+    """The program as a process of its own."""
+    command = [sys.executable, "-c", "from mvc.cli.main import main; main()"]
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
+    )
