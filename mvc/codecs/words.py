@@ -45,8 +45,8 @@ def word_type(width: int) -> np.dtype[Any]:
 
 def words_of(data: memoryview | bytes, width: int) -> Words:
     """The whole words of ``data`` without a copy; bytes that fill no word are left out."""
-    count = len(data) // width
-    return np.frombuffer(data, word_type(width), count)
+    dtype = word_type(width)
+    return np.frombuffer(data, dtype, len(data) // width)
 
 
 def difference(operator: str, new: Words, base: Words, out: Words) -> None:
@@ -68,8 +68,9 @@ def combine(
     """
     if len(state) != len(delta):
         raise WrongUsage(f"a delta of {len(delta)} bytes does not fit a state of {len(state)}")
-    whole = len(state) // width * width
-    move(operator, words_of(state, width), words_of(delta, width), reverse=reverse)
+    words = words_of(state, width)
+    whole = words.nbytes
+    move(operator, words, words_of(delta, width), reverse=reverse)
     if whole < len(state):
         tail = words_of(state[whole:], 1)
         move(operator, tail, words_of(delta[whole:], 1), reverse=reverse)

@@ -41,3 +41,5 @@ def test_combine_refuses_unequal_lengths_and_odd_widths():
         combine("xor", memoryview(bytearray(4)), memoryview(bytes(5)), 4)
     with pytest.raises(WrongUsage):
         combine("xor", memoryview(bytearray(6)), memoryview(bytes(6)), 3)
+    with pytest.raises(WrongUsage):
+        combine("xor", memoryview(bytearray(6)), memoryview(bytes(6)), 0)
