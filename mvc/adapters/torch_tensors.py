@@ -133,9 +133,12 @@ def _object(
     yield from _numbered(path, node.items)
     yield from _paired(path, node.pairs)
     # Objects with __slots__ have a pair of dictionaries as their state.
-    yield path, node.state
-    if isinstance(node.state, tuple) and len(node.state) == 2:
-        yield from ((path, part) for part in node.state if isinstance(part, Dict))
+    state = node.state
+    is_pair = isinstance(state, tuple) and len(state) == 2
+    if is_pair and all(part is None or isinstance(part, Dict) for part in state):
+        yield from ((path, part) for part in state)
+    else:
+        yield path, state
 
 
 def _sparse(path: str | None, args: tuple[Any, ...]) -> Children:
