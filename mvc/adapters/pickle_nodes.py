@@ -17,8 +17,8 @@ from mvc.limits import MAX_PICKLE
 
 __all__ = ["Call", "Dict", "Global", "Persistent", "read_pickle"]
 
-_MAX_OPCODES = 10_000_000
-"""Bounds time (about a microsecond each) and memory; ten thousand tensors take half a million."""
+_MAX_OPCODES = 5_000_000
+"""Bounds time (a microsecond each) and memory (0.7 GB at worst); a tensor takes about 40."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -74,6 +74,7 @@ class _Collector:
     def __init__(self) -> None:
         self.arrays: list[_Array] = []
         self._names = Names()
+        self._names.unique("__metadata__")  # taken in the header
         # Without torch in the process nothing in the state can be a torch tensor.
         self._torch: Any = sys.modules.get("torch")
 

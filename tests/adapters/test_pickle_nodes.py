@@ -164,5 +164,5 @@ def test_hostile_shapes_end_soon():
         find_tensors(doubled)
     assert find_tensors(read_pickle(b"]2a.")) == []
     with pytest.raises(BadModelFile, match="steps"):
-        read_pickle(b"N0" * 6_000_000 + b".")
+        read_pickle(b"N0" * 2_600_000 + b".")
     assert time.monotonic() - began < 60

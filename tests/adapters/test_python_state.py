@@ -153,9 +153,17 @@ def test_names_that_collide_or_hold_dots():
         "": torch.ones(2),
     }
     one["tensor"] = torch.zeros(2)
+    one["__metadata__"] = torch.zeros(4)
     back, data = there_and_back(one)
     assert same(back, one)
-    assert sorted(load(data)) == ["a.b", "a.b#2", "a.b#2#2", "tensor", "tensor#2"]
+    assert sorted(load(data)) == [
+        "__metadata__#2",
+        "a.b",
+        "a.b#2",
+        "a.b#2#2",
+        "tensor",
+        "tensor#2",
+    ]
 
 
 def test_plain_state_has_the_root_of_its_safetensors_file():
