@@ -1,0 +1,301 @@
+"""Configuration: known keys with types and ranges, and where each value came from.
+
+Precedence: defaults < user file < repository file < environment (``MVC_*``) < flags.
+Strict: a key nobody knows or a value out of range is refused with its place, because
+a setting that silently does nothing is worse than none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import yaml
+
+from mvc.errors import InvalidConfig
+from mvc.io.files import FileSystem
+from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
+from mvc.model.names import printable
+
+__all__ = ["KEYS", "Config", "Key", "Origin", "load_config", "set_value", "unset_value"]
+
+Origin: TypeAlias = Literal["default", "user", "repository", "environment", "flag"]
+Value: TypeAlias = str | int | float | bool | None
+
+_PREFIX = "MVC_"
+_MAX_FILE = 1 << 20
+_WORDS = {"true": True, "yes": True, "on": True, "1": True,
+          "false": False, "no": False, "off": False, "0": False}  # fmt: skip
+_NOTHING = {"", "null", "none", "~"}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A setting. ``low`` and ``high`` bound a number (``open_low``: low itself is refused)
+    or, for text, the number of bytes; ``optional`` ones may be null.
+    """
+
+    name: str
+    type: type[str] | type[int] | type[float] | type[bool]
+    default: Value
+    help: str
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    optional: bool = False
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it: ``MVC_STORE_RESET_INTERVAL``."""
+        return _PREFIX + self.name.upper().replace(".", "_")
+
+    @property
+    def expects(self) -> str:
+        """What a value must be, for messages and help."""
+        return _expects(self)
+
+    def check(self, value: object, where: str) -> Value:
+        """``value`` in the key's type; InvalidConfig naming key, value, range and place."""
+        if value is None and self.optional:
+            return None
+        if self.type is float and type(value) is int:
+            value = float(value)
+        if type(value) is not self.type or not self._in_range(value):
+            raise InvalidConfig(
+                f"{self.name} = {_shown(value)} in {where}: it must be {self.expects}",
+                hint=f"for example: mvc config {self.name} {_shown(self.default)}"
+                if self.default not in (None, "")
+                else None,
+            )
+        return value
+
+    def parse(self, text: str, where: str) -> Value:
+        """A value written as text, as in the environment or on the command line."""
+        word = text.strip().lower()
+        if self.optional and word in _NOTHING:
+            return None
+        value: object = text
+        if self.type is bool:
+            value = _WORDS.get(word, text)
+        elif self.type is not str:
+            try:
+                value = self.type(text)
+            except ValueError:
+                value = text
+        return self.check(value, where)
+
+    def _in_range(self, value: object) -> bool:
+        if isinstance(value, bool):
+            return True
+        if isinstance(value, str):
+            size = len(value.encode("utf-8", "surrogatepass"))
+            return self.low <= size <= self.high and printable(value) == value
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return False
+        return self.low <= value <= self.high and not (self.open_low and value == self.low)
+
+
+def _expects(key: Key) -> str:
+    if key.type is bool:
+        return "true or false"
+    if key.type is str:
+        least = "1 to " if key.low >= 1 else "at most "
+        return f"printable text of {least}{int(key.high)} bytes"
+    noun = "a whole number" if key.type is int else "a number"
+    if math.isinf(key.high):
+        span = f"{'greater than' if key.open_low else 'of at least'} {key.low:g}"
+    else:
+        span = f"from {key.low:g} to {key.high:g}"
+    return f"{noun} {span}{', or null' if key.optional else ''}"
+
+
+_ALL = (
+    Key("user.name", str, "", "the author of commits; empty means user@host",
+        low=0, high=MAX_NAME_BYTES),
+    Key("commit.pipeline", str, "lossless", "the pipeline or preset that commits use",
+        low=1, high=MAX_PIPELINE_TEXT),
+    Key("store.reset_interval", int, 28, "commits between reset points",
+        low=1, high=10_000),
+    Key("store.max_recovery", float, None, "seconds that recovering any version may take",
+        low=0, open_low=True, optional=True),
+    Key("store.max_chain", float, 16.0, "stored bytes of a delta chain against the full size",
+        low=1, high=1000),
+    Key("init.branch", str, "main", "the branch of a new repository",
+        low=1, high=MAX_REF_BYTES - len("heads/")),
+    Key("python.keep_base", bool, True,
+        "keep the last version in memory to speed up the next commit"),
+)  # fmt: skip
+KEYS: dict[str, Key] = {key.name: key for key in _ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every key's value and origin."""
+
+    values: Mapping[str, tuple[Value, Origin]]
+
+    def get(self, name: str) -> Any:
+        """The value of a key in the type that ``KEYS`` states; InvalidConfig if unknown."""
+        return self.values[_known(name, "a request").name][0]
+
+    def origin(self, name: str) -> Origin:
+        """Where the value in force came from."""
+        return self.values[_known(name, "a request").name][1]
+
+
+def load_config(
+    fs: FileSystem,
+    repo_file: Path | None,
+    user_file: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, str],
+) -> Config:
+    """Reads all sources. Files may be absent; ``flags`` are texts by key.
+
+    Raises InvalidConfig for the first unknown key or bad value, naming its source.
+    """
+    values: dict[str, tuple[Value, Origin]] = {key.name: (key.default, "default") for key in _ALL}
+    files: tuple[tuple[Path | None, Origin], ...] = (
+        (user_file, "user"),
+        (repo_file, "repository"),
+    )
+    for file, origin in files:
+        for name, value in _flat(_read(fs, file), f"{file}"):
+            values[name] = (_known(name, f"{file}").check(value, f"{file}"), origin)
+    variables = {key.variable: key for key in _ALL}
+    for variable in sorted(environment):
+        if not variable.startswith(_PREFIX):
+            continue
+        if variable not in variables:
+            raise InvalidConfig(
+                f"the environment sets {printable(variable)}, which is no setting of mvc",
+                hint=_suggest(variable, list(variables)),
+            )
+        key = variables[variable]
+        where = f"the environment ({variable})"
+        values[key.name] = (key.parse(environment[variable], where), "environment")
+    for name, text in flags.items():
+        values[name] = (_known(name, "a flag").parse(text, "a flag"), "flag")
+    return Config(values)
+
+
+def set_value(fs: FileSystem, file: Path, key: str, value: str) -> None:
+    """Sets one key in a file, made if absent. Other keys stay; comments do not."""
+    where = f"{file}"
+    parsed = _known(key, "a request").parse(value, "a request")
+    tree = _read(fs, file)
+    _check_all(tree, where)
+    node = tree
+    *parents, last = key.split(".")
+    for part in parents:
+        node = node.setdefault(part, {})
+    node[last] = parsed
+    _write(fs, file, tree)
+
+
+def unset_value(fs: FileSystem, file: Path, key: str) -> bool:
+    """Takes one key out of a file. False if the file does not set it.
+
+    Works on a file with other, unknown keys, so that it can be repaired.
+    """
+    tree = _read(fs, file)
+    nodes = [tree]
+    *parents, last = key.split(".")
+    for part in parents:
+        child = nodes[-1].get(part)
+        if not isinstance(child, dict):
+            return False
+        nodes.append(child)
+    if last not in nodes[-1]:
+        return False
+    del nodes[-1][last]
+    for parent, part in reversed(list(zip(nodes, parents, strict=False))):
+        if not parent[part]:
+            del parent[part]
+    _write(fs, file, tree)
+    return True
+
+
+def _read(fs: FileSystem, file: Path | None) -> dict[str, Any]:
+    if file is None or fs.stat(file) is None:
+        return {}
+    data = fs.read_bytes(file, _MAX_FILE)
+    try:
+        tree = yaml.load(data, _LOADER)  # noqa: S506 - a safe loader, in C where there is one
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
+        mark = getattr(e, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise InvalidConfig(
+            f"{file}{line}: this is not YAML", hint="correct the file or remove it"
+        ) from e
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise InvalidConfig(
+            f"{file}: settings are written as 'section:' with 'name: value' indented below it"
+        )
+    return tree
+
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _write(fs: FileSystem, file: Path, tree: dict[str, Any]) -> None:
+    if fs.stat(file.parent) is None:
+        fs.make_dir(file.parent, parents=True, exist_ok=True)
+    text = yaml.safe_dump(tree, allow_unicode=True, sort_keys=False) if tree else ""
+    fs.write_atomic(file, text.encode())
+
+
+def _flat(
+    tree: Mapping[Any, Any], where: str, prefix: str = "", depth: int = 0
+) -> Iterator[tuple[str, object]]:
+    """(dotted name, value) of every leaf."""
+    for part, value in tree.items():
+        name = f"{prefix}{part}"
+        if not isinstance(part, str) or "." in part or depth > 8:
+            raise InvalidConfig(
+                f"{where}: {_shown(part)} is not the name of a setting",
+                hint="write 'store.max_chain' as 'store:' with 'max_chain:' indented below it",
+            )
+        if isinstance(value, dict):
+            yield from _flat(value, where, f"{name}.", depth + 1)
+        else:
+            yield name, value
+
+
+def _check_all(tree: Mapping[str, Any], where: str) -> None:
+    for name, value in _flat(tree, where):
+        _known(name, where).check(value, where)
+
+
+def _known(name: str, where: str) -> Key:
+    if (key := KEYS.get(name)) is None:
+        raise InvalidConfig(
+            f"{where} names {printable(name)}, which is no setting of mvc",
+            hint=_suggest(name, list(KEYS)),
+        )
+    return key
+
+
+def _suggest(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, names, n=3) or sorted(names)
+    return (
+        f"did you mean {' or '.join(close)}?" if len(close) <= 3 else f"one of {', '.join(close)}"
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return printable(value[:80]) if value else "''"
+    if isinstance(value, int | float):
+        return str(value)
+    return f"a {type(value).__name__}"  # its text may be huge: YAML can repeat by reference

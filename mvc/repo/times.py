@@ -1,0 +1,197 @@
+"""Moments and spans of time as people write them (design.md §7).
+
+A moment is UTC nanoseconds since 1970. A local time that a clock change makes
+ambiguous, or that never was, is refused with both readings.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from decimal import Decimal
+from fractions import Fraction
+
+from mvc.errors import InvalidTime
+from mvc.model.names import printable
+
+__all__ = [
+    "check_moment",
+    "format_age",
+    "format_time",
+    "local_zone_minutes",
+    "parse_duration",
+    "parse_time",
+]
+
+_SECOND = 1_000_000_000
+_EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
+_MAX_TEXT = 100
+_UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute",
+          "h": "hour", "hr": "hour", "d": "day", "w": "week"}  # fmt: skip
+_ISO = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)"
+    r"(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+_PART = re.compile(r"\s*(?:and\s+)?(an?\b|\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*,?", re.ASCII)
+_FORMS = "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, '2 hours ago', yesterday or now"
+
+
+def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
+    """A moment in nanoseconds. ``zone`` is for times without one; None is the system's.
+
+    Takes ISO 8601 (date; or date and time with up to nine fraction digits; ``Z`` or an
+    offset), ``now``, ``yesterday`` (24 hours ago), ``2 hours ago``, and epoch digits: up
+    to 11 are seconds, up to 14 milliseconds, else nanoseconds.
+    Raises InvalidTime.
+    """
+    word = text.strip().lower()
+    if len(word) > _MAX_TEXT:
+        raise _unreadable(text)
+    if word == "now":
+        return now_ns
+    if word == "yesterday":
+        return check_moment(now_ns - 86_400 * _SECOND, text)
+    if word.isascii() and word.isdigit():
+        unit = _SECOND if len(word) <= 11 else 1_000_000 if len(word) <= 14 else 1
+        return check_moment(int(word) * unit, text)
+    if word.endswith(" ago"):
+        span = _span(word.removesuffix(" ago"))
+        if span is None:
+            raise _unreadable(text)
+        return check_moment(now_ns - int(span * _SECOND), text)
+    if match := _ISO.fullmatch(text.strip()):
+        return check_moment(_iso(match, text, zone), text)
+    raise _unreadable(text)
+
+
+def parse_duration(text: str) -> float:
+    """A span in seconds: ``14d``, ``2 weeks``, ``36h``, ``1h30m``. InvalidTime otherwise."""
+    span = _span(text.strip().lower()) if len(text) <= _MAX_TEXT else None
+    if span is None:
+        raise InvalidTime(
+            f"this is not a span of time: {printable(text[:_MAX_TEXT])!r}",
+            hint="write a number and a unit: 90s, 30m, 36h, 14d, '2 weeks'",
+        )
+    return float(span)
+
+
+def check_moment(time_ns: int, text: str | None = None) -> int:
+    """``time_ns`` if it fits 64 signed bits (the years 1678 to 2262); InvalidTime otherwise."""
+    if not _EARLIEST <= time_ns <= _LATEST:
+        shown = str(time_ns) if text is None else printable(text)
+        raise InvalidTime(
+            f"this time is out of range: {shown}", hint="times from 1678 to 2262 can be kept"
+        )
+    return time_ns
+
+
+def format_time(time_ns: int, zone_minutes: int | None = None, *, precise: bool = True) -> str:
+    """ISO 8601 with an offset; ``parse_time`` reads it back.
+
+    ``zone_minutes`` is the offset from UTC, None the system's zone. The fraction is
+    written as far as it is not zero, or cut off where not ``precise``.
+    """
+    if zone_minutes is None:
+        zone_minutes = local_zone_minutes(time_ns)
+    seconds, fraction = divmod(time_ns, _SECOND)
+    zone = timezone(timedelta(minutes=zone_minutes))
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    text = moment.astimezone(zone).isoformat()
+    if not fraction or not precise:
+        return text
+    return f"{text[:19]}.{fraction:09d}".rstrip("0") + text[19:]
+
+
+def format_age(time_ns: int, now_ns: int) -> str:
+    """How long ago, in one unit: ``3 hours ago``, ``in 5 minutes``, ``just now``."""
+    seconds = abs(now_ns - time_ns) // _SECOND
+    if seconds < 1:
+        return "just now"
+    unit, length = next(
+        (unit, length) for unit, length in reversed(_UNITS.items()) if seconds >= length
+    )
+    if unit == "week" and seconds >= 2 * 365 * 86_400:
+        unit, length = "year", 365 * 86_400
+    count = seconds // length
+    amount = f"{count} {unit}{'s' if count != 1 else ''}"
+    return f"{amount} ago" if time_ns <= now_ns else f"in {amount}"
+
+
+def local_zone_minutes(time_ns: int) -> int:
+    """The system zone's offset from UTC at a moment, in whole minutes."""
+    seconds = time_ns // _SECOND
+    try:
+        offset = datetime.fromtimestamp(seconds, UTC).astimezone().utcoffset()
+    except (OverflowError, OSError, ValueError):  # the C library's calendar is shorter
+        return 0
+    return int((offset or timedelta()).total_seconds() // 60)
+
+
+def _unreadable(text: str) -> InvalidTime:
+    return InvalidTime(f"this is not a time: {printable(text[:_MAX_TEXT])!r}", hint=_FORMS)
+
+
+def _span(text: str) -> Fraction | None:
+    """Seconds in ``1h30m`` or ``2 weeks``; None if it is neither."""
+    total, at = Fraction(0), 0
+    while match := _PART.match(text, at):
+        number, word = match.groups()
+        unit = _SHORT.get(word, word.removesuffix("s"))
+        if unit not in _UNITS:
+            return None
+        total += Fraction(1 if number in {"a", "an"} else Decimal(number)) * _UNITS[unit]
+        at = match.end()
+    return total if at and at == len(text) else None
+
+
+def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
+    *fields, fraction, offset = match.groups()
+    try:
+        wall = datetime(*(int(field or 0) for field in fields))  # type: ignore[arg-type]
+    except ValueError as e:
+        raise InvalidTime(f"there is no such time: {printable(text)} ({e})", hint=_FORMS) from e
+    nanoseconds = int((fraction or "").ljust(9, "0"))
+    shift = _offset_seconds(offset, text) if offset else _unambiguous(wall, zone, text)
+    return (calendar.timegm(wall.timetuple()) - shift) * _SECOND + nanoseconds
+
+
+def _offset_seconds(offset: str, text: str) -> int:
+    if offset in {"Z", "z"}:
+        return 0
+    digits = offset[1:].replace(":", "").ljust(4, "0")
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if hours > 23 or minutes > 59:
+        raise InvalidTime(f"there is no such offset from UTC: {printable(text)}", hint=_FORMS)
+    return (hours * 3600 + minutes * 60) * (-1 if offset[0] == "-" else 1)
+
+
+def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
+    """Seconds east of UTC that ``wall`` has in ``zone``; InvalidTime if two or none do."""
+    try:
+        first, second = (_shift(wall.replace(fold=fold), zone) for fold in (0, 1))
+    except (OverflowError, OSError, ValueError) as e:
+        raise InvalidTime(f"this time is out of range: {printable(text)}") from e
+    if first == second:
+        return first
+    utc = calendar.timegm(wall.timetuple())
+    # In a gap each rule leads to a moment at which the other one is in force.
+    shown = (first, second) if first > second else (second, first)
+    readings = [
+        format_time((utc - used) * _SECOND, in_force // 60)
+        for used, in_force in zip((first, second), shown, strict=True)
+    ]
+    what = "happened twice" if first > second else "never was"
+    raise InvalidTime(
+        f"{printable(text)} {what}, because the clocks changed",
+        hint=f"write {readings[0]} or {readings[1]}",
+    )
+
+
+def _shift(wall: datetime, zone: tzinfo | None) -> int:
+    if zone is None:
+        return calendar.timegm(wall.timetuple()) - int(wall.timestamp())
+    offset = zone.utcoffset(wall.replace(tzinfo=zone))
+    return int((offset or timedelta()).total_seconds())
