@@ -18,6 +18,7 @@ __all__ = [
     "DEPLOYED",
     "EDGE",
     "ID_BYTES",
+    "LIVE",
     "MARK",
     "PACK",
     "PENDING",
@@ -35,8 +36,8 @@ __all__ = [
     "text",
 ]
 
-REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLOG = (
-    b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l",
+REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLOG, LIVE = (
+    b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l", b"v",
 )  # fmt: skip
 _OFFSET = 6
 ID_BYTES = 8
@@ -81,6 +82,7 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
     for deployment in entry.deployments:
         yield DEPLOYED + text(deployment.target) + moment(deployment.time_ns) + at
         yield TARGET + text(deployment.target) + at
+        yield LIVE + deployment.commit[:8] + at
     for retraction in entry.retractions:
         yield RETRACTED + text(retraction.target) + number(retraction.sequence) + at
     if entry.removed is not None:
