@@ -31,6 +31,7 @@ __all__ = [
     "edge_key",
     "entry_keys",
     "moment",
+    "name_of",
     "number",
     "offset_of",
     "text",
@@ -60,7 +61,13 @@ def text(name: str) -> bytes:
 
 
 def offset_of(key: bytes) -> int:
+    """The journal offset at the end of a key."""
     return int.from_bytes(key[-_OFFSET:], "big")
+
+
+def name_of(key: bytes) -> str:
+    """The name in a key of a table, a name and an offset."""
+    return key[1 : -_OFFSET - 1].decode()
 
 
 def after(prefix: bytes) -> bytes:
