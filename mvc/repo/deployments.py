@@ -1,0 +1,313 @@
+"""What was live where and when: evidence that is added to and never erased (design.md §1).
+
+A deployment's *sequence* is the number of the journal entry that recorded it. "Now"
+is the newest by sequence, so that a clock set back does no harm; a moment T means the
+last one at or before T by time, then by sequence. Retracted ones are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from mvc.errors import DamagedData, NoDeployment, UnknownTarget
+from mvc.ids import CommitId
+from mvc.model.names import check_ref, printable
+from mvc.repo import commits
+from mvc.repo.context import Context
+from mvc.repo.revisions import resolve
+from mvc.repo.times import check_moment, format_time
+from mvc.store import keys
+from mvc.store.entries import Deployment, Entry, Retraction
+from mvc.store.journal import Recorded
+from mvc.store.view import View
+
+__all__ = [
+    "Deployed",
+    "deploy",
+    "deployment_for",
+    "list_deployments",
+    "live_at",
+    "newest",
+    "of_commit",
+    "on_target",
+    "retract",
+    "targets",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """``commit`` went live on ``target`` at ``time_ns``; recorded at ``recorded_ns``.
+
+    ``clock_back``: the clock was behind the target's newest record when this was made.
+    """
+
+    target: str
+    time_ns: int
+    recorded_ns: int
+    sequence: int
+    commit: CommitId
+    retracted: bool = False
+    retracted_ns: int | None = None
+    clock_back: bool = False
+
+
+# -- recording -----------------------------------------------------------------------
+
+
+def deploy(
+    context: Context, rev: str | CommitId, target: str, time_ns: int | None = None
+) -> Deployed:
+    """Records that a version went live, now if no time is given; durable on return.
+
+    Raises InvalidName, InvalidTime, UnknownRevision.
+    """
+    view = context.fresh()
+    commit = commits.get(context, rev).id if isinstance(rev, CommitId) else resolve(context, rev)
+
+    def make() -> Entry:
+        now = context.store.clock.now_ns()
+        made = deployment_for(view, target, now if time_ns is None else time_ns, commit)
+        return Entry("deploy", now, target, deployments=(made,))
+
+    recorded = context.store.publish(make)
+    return _deployed(view, recorded, recorded.entry.deployments[0])
+
+
+def deployment_for(view: View, target: str, time_ns: int, commit_id: CommitId) -> Deployment:
+    """The record of a deployment, for an entry made under the journal's lock.
+
+    An entry holds at most one a target. Raises InvalidName, InvalidTime.
+    """
+    check_ref("deployment target", target)
+    check_moment(time_ns)
+    before = view.newest(keys.TARGET + keys.text(target))
+    return Deployment(target, time_ns, commit_id, None if before is None else before.sequence)
+
+
+def retract(
+    context: Context,
+    target: str,
+    rev: str | CommitId | None = None,
+    time_ns: int | None = None,
+) -> Deployed:
+    """Records that a deployment does not count: the newest, or the newest of ``rev``, at
+    exactly ``time_ns`` if given. What was recorded stays on record.
+
+    Raises UnknownTarget, NoDeployment.
+    """
+    view = context.fresh()
+    _known_target(context, target)
+    commit = resolve(context, rev) if isinstance(rev, str) else rev
+
+    def make() -> Entry:
+        sequence = _to_retract(view, target, commit, time_ns).sequence
+        now = context.store.clock.now_ns()
+        return Entry("retract", now, target, retractions=(Retraction(target, sequence),))
+
+    sequence = context.store.publish(make).entry.retractions[0].sequence
+    return next(d for d in _newest_first(view, target) if d.sequence == sequence)
+
+
+def _to_retract(view: View, target: str, commit: CommitId | None, time_ns: int | None) -> Deployed:
+    found = _of(view, target, commit) if commit is not None else _newest_first(view, target)
+    there = None
+    for deployed in found:
+        if time_ns is not None and deployed.time_ns != time_ns:
+            continue
+        if not deployed.retracted:
+            return deployed
+        there = there or deployed
+    what = "a deployment" if commit is None else f"a deployment of {commit.short}"
+    when = "" if time_ns is None else f" at {format_time(time_ns)}"
+    if there is not None:
+        raise NoDeployment(
+            f"{what} on {target}{when} was retracted already, "
+            f"at {format_time(there.retracted_ns or 0)}"
+        )
+    raise NoDeployment(
+        f"there is no record of {what} on {target}{when}",
+        hint=f"'mvc deployments {target}' lists what was recorded, with exact times",
+    )
+
+
+# -- asking --------------------------------------------------------------------------
+
+
+def live_at(context: Context, time_ns: int | None = None, target: str | None = None) -> Deployed:
+    """What was live on a target at a moment; None is now, and the only target there is.
+
+    A few look-ups, however long the history. Raises UnknownTarget, NoDeployment.
+    """
+    view = context.fresh()
+    name = _only_target(context) if target is None else _known_target(context, target)
+    if time_ns is None:
+        found = _newest_first(view, name)
+    else:
+        found = on_target(view, name, until=check_moment(time_ns))
+    for deployed in found:
+        if not deployed.retracted:
+            return deployed
+    raise _none_live(view, name, time_ns)
+
+
+def newest(context: Context, target: str) -> Deployed | None:
+    """The deployment recorded last on a target, retracted or not."""
+    return next(_newest_first(context.fresh(), target), None)
+
+
+def list_deployments(context: Context, target: str | None = None) -> list[Deployed]:
+    """Every deployment, retracted ones included, by time and sequence, oldest first.
+
+    Raises UnknownTarget; DamagedData where a record's predecessor is missing.
+    """
+    view = context.fresh()
+    names = targets(context) if target is None else [_known_target(context, target)]
+    found: list[Deployed] = []
+    for name in names:
+        previous = None
+        for key in view.under(keys.TARGET + keys.text(name)):
+            recorded = view.entry(keys.offset_of(key))
+            deployment = _in_entry(recorded, name)
+            _check_previous(deployment, previous)
+            previous = recorded.sequence
+            found.append(_deployed(view, recorded, deployment))
+    return sorted(found, key=lambda d: (d.time_ns, d.sequence))
+
+
+def targets(context: Context) -> list[str]:
+    """Every target on record, by name; one look-up each."""
+    view = context.fresh()
+    names = []
+    high = keys.after(keys.TARGET)
+    while (key := view.last(keys.TARGET, high)) is not None:
+        names.append(keys.name_of(key))
+        high = keys.TARGET + keys.text(names[-1])
+    return names[::-1]
+
+
+def of_commit(view: View, commit: CommitId) -> tuple[Deployed, ...]:
+    """A commit's deployments on all targets, in the order they were recorded."""
+    return tuple(
+        _deployed(view, recorded, deployment)
+        for key in view.under(keys.LIVE + commit[: keys.ID_BYTES])
+        for recorded in (view.entry(keys.offset_of(key)),)
+        for deployment in recorded.entry.deployments
+        if deployment.commit == commit
+    )
+
+
+def on_target(view: View, target: str, *, until: int | None = None) -> Iterator[Deployed]:
+    """A target's deployments by time, latest first, from ``until`` back; read as asked for."""
+    low = keys.DEPLOYED + keys.text(target)
+    high = keys.after(low) if until is None else low + keys.moment(until) + b"\xff" * 8
+    while (key := view.last(low, high)) is not None:
+        recorded = view.entry(keys.offset_of(key))
+        deployment = _in_entry(recorded, target)
+        _check_previous(deployment, _before(view, target, recorded.offset))
+        yield _deployed(view, recorded, deployment)
+        high = key
+
+
+def _newest_first(view: View, target: str) -> Iterator[Deployed]:
+    """A target's deployments in reverse order of recording."""
+    low = keys.TARGET + keys.text(target)
+    high = keys.after(low)
+    while (key := view.last(low, high)) is not None:
+        recorded = view.entry(keys.offset_of(key))
+        deployment = _in_entry(recorded, target)
+        _check_previous(deployment, _before(view, target, recorded.offset))
+        yield _deployed(view, recorded, deployment)
+        high = key
+
+
+def _of(view: View, target: str, commit: CommitId) -> list[Deployed]:
+    return [d for d in reversed(of_commit(view, commit)) if d.target == target]
+
+
+def _in_entry(recorded: Recorded, target: str) -> Deployment:
+    for deployment in recorded.entry.deployments:
+        if deployment.target == target:
+            return deployment
+    raise _bad_index(target)
+
+
+def _before(view: View, target: str, offset: int) -> int | None:
+    """The sequence number of the target's deployment recorded before the one at ``offset``."""
+    low = keys.TARGET + keys.text(target)
+    key = view.last(low, low + keys.number(offset))
+    return None if key is None else view.entry(keys.offset_of(key)).sequence
+
+
+def _check_previous(deployment: Deployment, previous: int | None) -> None:
+    """A deployment names its predecessor: a look-up that passed one over is found out."""
+    if deployment.previous != previous:
+        raise _bad_index(deployment.target)
+
+
+def _bad_index(target: str) -> DamagedData:
+    return DamagedData(
+        f"the index and the journal differ on the deployments of {target}",
+        hint="run 'mvc fsck --rebuild-index'",
+    )
+
+
+def _deployed(view: View, recorded: Recorded, deployment: Deployment) -> Deployed:
+    target, sequence = deployment.target, recorded.sequence
+    taken_back = view.under(keys.RETRACTED + keys.text(target) + keys.number(sequence))
+    when = view.entry(keys.offset_of(taken_back[0])).entry.time_ns if taken_back else None
+    clock_back = False
+    if deployment.previous is not None:
+        low = keys.TARGET + keys.text(target)
+        key = view.last(low, low + keys.number(recorded.offset))
+        if key is not None:
+            before = view.entry(keys.offset_of(key)).entry.time_ns
+            clock_back = recorded.entry.time_ns < before
+    return Deployed(
+        target, deployment.time_ns, recorded.entry.time_ns, sequence, deployment.commit,
+        bool(taken_back), when, clock_back,
+    )  # fmt: skip
+
+
+def _only_target(context: Context) -> str:
+    names = targets(context)
+    if not names:
+        raise NoDeployment(
+            "nothing was deployed yet", hint="record it with 'mvc deploy REV TARGET'"
+        )
+    if len(names) > 1:
+        raise UnknownTarget(
+            f"there are several targets: {', '.join(names)}", hint="name one with --target"
+        )
+    return names[0]
+
+
+def _known_target(context: Context, target: str) -> str:
+    low = keys.TARGET + keys.text(target)
+    if context.store.view.last(low, keys.after(low)) is not None:
+        return target
+    names = targets(context)
+    close = get_close_matches(target, names, n=3, cutoff=0.5) or names[:10]
+    raise UnknownTarget(
+        f"nothing was ever deployed on {printable(target[:100])}",
+        hint=f"there is: {', '.join(close)}" if close else "nothing was deployed anywhere yet",
+    )
+
+
+def _none_live(view: View, target: str, time_ns: int | None) -> NoDeployment:
+    low = keys.DEPLOYED + keys.text(target)
+    for key in view.scan(low, keys.after(low)):
+        recorded = view.entry(keys.offset_of(key))
+        first = _deployed(view, recorded, _in_entry(recorded, target))
+        if not first.retracted and time_ns is not None:
+            return NoDeployment(
+                f"nothing was live on {target} at {format_time(time_ns)}: its first deployment "
+                f"is {first.commit.short} at {format_time(first.time_ns)}",
+                hint=f"'mvc deployments {target}' lists them",
+            )
+    return NoDeployment(
+        f"nothing is live on {target}: every deployment was retracted",
+        hint=f"'mvc deployments {target}' lists them",
+    )

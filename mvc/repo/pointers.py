@@ -1,0 +1,89 @@
+"""Reading refs: HEAD, branches, tags. ``refs.py`` has the verbs that change them.
+
+In the journal a branch is ``heads/NAME``, a tag ``tags/NAME``; HEAD holds the name of
+the current branch, or a commit when it is detached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mvc.ids import CommitId
+from mvc.repo.context import Context
+from mvc.store import keys
+from mvc.store.entries import RefValue
+from mvc.store.journal import Recorded
+from mvc.store.view import View
+
+__all__ = ["BRANCH", "HEAD", "TAG", "Head", "Ref", "branches", "head", "tags", "value_at"]
+
+HEAD = "HEAD"
+BRANCH = "heads/"
+TAG = "tags/"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """``branch`` is None when detached, ``commit`` None before the branch's first one."""
+
+    branch: str | None
+    commit: CommitId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A branch or tag, without its prefix."""
+
+    name: str
+    commit: CommitId
+
+
+def head(context: Context) -> Head:
+    """Where the working folder stands."""
+    context.fresh()
+    at = context.store.ref(HEAD)
+    if not isinstance(at, str):
+        return Head(None, at)
+    tip = context.store.ref(BRANCH + at)
+    return Head(at, tip if isinstance(tip, CommitId) else None)
+
+
+def branches(context: Context) -> list[Ref]:
+    """Every branch that has a commit, by name."""
+    return _under(context.fresh(), BRANCH)
+
+
+def tags(context: Context) -> list[Ref]:
+    """Every tag, by name."""
+    return _under(context.fresh(), TAG)
+
+
+def value_at(view: View, name: str, time_ns: int) -> RefValue:
+    """What a ref pointed to at a moment, by the journal; None before its first change."""
+    low = keys.REFLOG + keys.text(name)
+    key = view.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
+    return None if key is None else _new_value(view.entry(keys.offset_of(key)), name)
+
+
+def _under(view: View, prefix: str) -> list[Ref]:
+    found = [Ref(n.removeprefix(prefix), v) for n, v in _newest(view, prefix)
+             if isinstance(v, CommitId)]  # fmt: skip
+    return found[::-1]
+
+
+def _newest(view: View, prefix: str) -> Iterator[tuple[str, RefValue]]:
+    """Each ref's present value, names descending.
+
+    One look-up a ref: a branch with 100,000 changes is not read through.
+    """
+    low = keys.REF + prefix.encode()
+    high = keys.after(low)
+    while (key := view.last(low, high)) is not None:
+        name = keys.name_of(key)
+        high = keys.REF + keys.text(name)
+        yield name, _new_value(view.entry(keys.offset_of(key)), name)
+
+
+def _new_value(recorded: Recorded, name: str) -> RefValue:
+    return next(c.new for c in reversed(recorded.entry.refs) if c.name == name)

@@ -1,0 +1,176 @@
+"""Branches and tags: make, move, rename, delete. Each change is one journal entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mvc.errors import RefConflict, UnknownRevision
+from mvc.ids import CommitId
+from mvc.model.names import check_ref, printable
+from mvc.repo import pointers
+from mvc.repo.ancestry import Ancestors
+from mvc.repo.context import Context
+from mvc.repo.pointers import BRANCH, HEAD, TAG, Head, Ref, branches, head, tags
+from mvc.repo.revisions import resolve
+from mvc.store.entries import Entry, RefChange
+
+__all__ = [
+    "Head",
+    "Ref",
+    "branches",
+    "check_branch",
+    "create_branch",
+    "create_tag",
+    "delete_branch",
+    "delete_tag",
+    "head",
+    "rename_branch",
+    "tags",
+]
+
+
+def check_branch(name: str) -> str:
+    """``name`` if a branch can have it; InvalidName otherwise."""
+    return check_ref("branch", name)
+
+
+def create_branch(context: Context, name: str, rev: str = HEAD, force: bool = False) -> Ref:
+    """A branch at a version. With ``force`` an existing one moves, but not the current one.
+
+    Raises InvalidName, UnknownRevision, RefConflict.
+    """
+    check_branch(name)
+    commit = resolve(context, rev)
+
+    def make() -> Entry:
+        old = context.store.ref(BRANCH + name)
+        if context.store.ref(HEAD) == name:
+            raise RefConflict(
+                f"{name} is the current branch", hint="name another one, or switch away first"
+            )
+        if old is not None and not force:
+            raise _exists("branch", name)
+        _refuse_namesake(context, TAG, "tag", name)
+        return _entry(context, "branch", name, RefChange(BRANCH + name, old, commit))
+
+    context.store.publish(make)
+    return Ref(name, commit)
+
+
+def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
+    """Deletes a branch; the versions stay. Returns what it was.
+
+    Refuses the current one and, without ``force``, one that alone leads to its versions.
+    """
+    deleted: list[Ref] = []
+
+    def make() -> Entry:
+        tip = _existing(context, BRANCH, "branch", name)
+        at = pointers.head(context)
+        if at.branch == name:
+            raise RefConflict(f"{name} is the current branch", hint="switch to another one first")
+        if not force and tip not in Ancestors(context.store.view, _others(context, name, at)):
+            raise RefConflict(
+                f"no other branch or tag leads to the newest version of {name}, {tip.short}",
+                hint=f"name it with 'mvc tag NAME {tip.short}', or force the deletion",
+            )
+        deleted[:] = [Ref(name, tip)]
+        return _entry(context, "delete-branch", name, RefChange(BRANCH + name, tip, None))
+
+    context.store.publish(make)
+    return deleted[0]
+
+
+def rename_branch(context: Context, old: str, new: str, force: bool = False) -> None:
+    """Renames a branch, HEAD with it if it is the current one.
+
+    Raises InvalidName, UnknownRevision, RefConflict where ``new`` exists and not ``force``.
+    """
+    check_branch(new)
+
+    def make() -> Entry:
+        at = pointers.head(context)
+        there = context.store.ref(BRANCH + new)
+        if new in {at.branch, old} or (there is not None and not force):
+            raise _exists("branch", new)
+        _refuse_namesake(context, TAG, "tag", new)
+        changes = []
+        if at.branch != old or at.commit is not None:  # else: the branch has no version yet
+            tip = _existing(context, BRANCH, "branch", old)
+            changes += [RefChange(BRANCH + old, tip, None), RefChange(BRANCH + new, there, tip)]
+        if at.branch == old:
+            changes.append(RefChange(HEAD, old, new))
+        return _entry(context, "rename-branch", f"{old} to {new}", *changes)
+
+    context.store.publish(make)
+
+
+def create_tag(context: Context, name: str, rev: str = HEAD, force: bool = False) -> Ref:
+    """A name for a version that stays. With ``force`` an existing tag moves.
+
+    Raises InvalidName, UnknownRevision, RefConflict.
+    """
+    check_ref("tag", name)
+    commit = resolve(context, rev)
+
+    def make() -> Entry:
+        old = context.store.ref(TAG + name)
+        if old is not None and not force:
+            raise _exists("tag", name)
+        if context.store.ref(HEAD) == name:
+            raise _exists("branch", name)
+        _refuse_namesake(context, BRANCH, "branch", name)
+        return _entry(context, "tag", name, RefChange(TAG + name, old, commit))
+
+    context.store.publish(make)
+    return Ref(name, commit)
+
+
+def delete_tag(context: Context, name: str) -> Ref:
+    """Deletes a tag; the version stays. Returns what it was."""
+    deleted: list[Ref] = []
+
+    def make() -> Entry:
+        tip = _existing(context, TAG, "tag", name)
+        deleted[:] = [Ref(name, tip)]
+        return _entry(context, "delete-tag", name, RefChange(TAG + name, tip, None))
+
+    context.store.publish(make)
+    return deleted[0]
+
+
+def _entry(context: Context, operation: str, note: str, *changes: RefChange) -> Entry:
+    return Entry(operation, context.store.clock.now_ns(), note, refs=changes)
+
+
+def _existing(context: Context, prefix: str, kind: str, name: str) -> CommitId:
+    value = context.store.ref(prefix + name)
+    if isinstance(value, CommitId):
+        return value
+    found: Callable[[Context], list[Ref]] = branches if prefix == BRANCH else tags
+    names = ", ".join(ref.name for ref in found(context)[:10])
+    raise UnknownRevision(
+        f"there is no {kind} {printable(name[:100])}",
+        hint=f"there is: {names}" if names else f"there is no {kind} yet",
+    )
+
+
+def _exists(kind: str, name: str) -> RefConflict:
+    return RefConflict(
+        f"there is a {kind} {name} already", hint="choose another name, or force the change"
+    )
+
+
+def _refuse_namesake(context: Context, prefix: str, kind: str, name: str) -> None:
+    """One name for a branch and a tag would make revisions ambiguous."""
+    if context.store.ref(prefix + name) is not None:
+        raise RefConflict(f"there is a {kind} {name} already", hint="choose another name")
+
+
+def _others(context: Context, name: str, at: Head) -> list[CommitId]:
+    """What every other ref points to."""
+    tips = [ref.commit for ref in branches(context) if ref.name != name]
+    tips += [ref.commit for ref in tags(context)]
+    if at.branch is None and at.commit is not None:
+        tips.append(at.commit)
+    return tips
