@@ -25,6 +25,7 @@ from mvc.store.view import View
 
 __all__ = [
     "Deployed",
+    "check_target",
     "deploy",
     "deployment_for",
     "list_deployments",
@@ -73,7 +74,8 @@ def deploy(
         return Entry("deploy", now, target, deployments=(made,))
 
     recorded = context.store.publish(make)
-    return _deployed(view, recorded, recorded.entry.deployments[0])
+    before = _before(view, target, recorded.offset)
+    return _deployed(view, recorded, recorded.entry.deployments[0], before)
 
 
 def deployment_for(view: View, target: str, time_ns: int, commit_id: CommitId) -> Deployment:
@@ -99,7 +101,7 @@ def retract(
     Raises UnknownTarget, NoDeployment.
     """
     view = context.fresh()
-    _known_target(context, target)
+    check_target(context, target)
     commit = resolve(context, rev) if isinstance(rev, str) else rev
 
     def make() -> Entry:
@@ -142,7 +144,7 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     A few look-ups, however long the history. Raises UnknownTarget, NoDeployment.
     """
     view = context.fresh()
-    name = _only_target(context) if target is None else _known_target(context, target)
+    name = _only_target(context) if target is None else check_target(context, target)
     if time_ns is None:
         found = _newest_first(view, name)
     else:
@@ -164,16 +166,14 @@ def list_deployments(context: Context, target: str | None = None) -> list[Deploy
     Raises UnknownTarget; DamagedData where a record's predecessor is missing.
     """
     view = context.fresh()
-    names = targets(context) if target is None else [_known_target(context, target)]
+    names = targets(context) if target is None else [check_target(context, target)]
     found: list[Deployed] = []
     for name in names:
-        previous = None
+        before = None
         for key in view.under(keys.TARGET + keys.text(name)):
             recorded = view.entry(keys.offset_of(key))
-            deployment = _in_entry(recorded, name)
-            _check_previous(deployment, previous)
-            previous = recorded.sequence
-            found.append(_deployed(view, recorded, deployment))
+            found.append(_deployed(view, recorded, _in_entry(recorded, name), before))
+            before = recorded
     return sorted(found, key=lambda d: (d.time_ns, d.sequence))
 
 
@@ -191,7 +191,7 @@ def targets(context: Context) -> list[str]:
 def of_commit(view: View, commit: CommitId) -> tuple[Deployed, ...]:
     """A commit's deployments on all targets, in the order they were recorded."""
     return tuple(
-        _deployed(view, recorded, deployment)
+        _deployed(view, recorded, deployment, _before(view, deployment.target, recorded.offset))
         for key in view.under(keys.LIVE + commit[: keys.ID_BYTES])
         for recorded in (view.entry(keys.offset_of(key)),)
         for deployment in recorded.entry.deployments
@@ -203,23 +203,20 @@ def on_target(view: View, target: str, *, until: int | None = None) -> Iterator[
     """A target's deployments by time, latest first, from ``until`` back; read as asked for."""
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low) if until is None else low + keys.moment(until) + b"\xff" * 8
-    while (key := view.last(low, high)) is not None:
-        recorded = view.entry(keys.offset_of(key))
-        deployment = _in_entry(recorded, target)
-        _check_previous(deployment, _before(view, target, recorded.offset))
-        yield _deployed(view, recorded, deployment)
-        high = key
+    return _down(view, target, low, high)
 
 
 def _newest_first(view: View, target: str) -> Iterator[Deployed]:
     """A target's deployments in reverse order of recording."""
     low = keys.TARGET + keys.text(target)
-    high = keys.after(low)
+    return _down(view, target, low, keys.after(low))
+
+
+def _down(view: View, target: str, low: bytes, high: bytes) -> Iterator[Deployed]:
     while (key := view.last(low, high)) is not None:
         recorded = view.entry(keys.offset_of(key))
-        deployment = _in_entry(recorded, target)
-        _check_previous(deployment, _before(view, target, recorded.offset))
-        yield _deployed(view, recorded, deployment)
+        before = _before(view, target, recorded.offset)
+        yield _deployed(view, recorded, _in_entry(recorded, target), before)
         high = key
 
 
@@ -234,17 +231,33 @@ def _in_entry(recorded: Recorded, target: str) -> Deployment:
     raise _bad_index(target)
 
 
-def _before(view: View, target: str, offset: int) -> int | None:
-    """The sequence number of the target's deployment recorded before the one at ``offset``."""
+def _before(view: View, target: str, offset: int) -> Recorded | None:
+    """The entry with the target's deployment recorded before the one at ``offset``."""
     low = keys.TARGET + keys.text(target)
     key = view.last(low, low + keys.number(offset))
-    return None if key is None else view.entry(keys.offset_of(key)).sequence
+    return None if key is None else view.entry(keys.offset_of(key))
 
 
-def _check_previous(deployment: Deployment, previous: int | None) -> None:
-    """A deployment names its predecessor: a look-up that passed one over is found out."""
-    if deployment.previous != previous:
+def _deployed(
+    view: View, recorded: Recorded, deployment: Deployment, before: Recorded | None
+) -> Deployed:
+    """Checks that the deployment names ``before`` as its predecessor: a look-up that passed
+    a deployment over is found out.
+    """
+    if deployment.previous != (None if before is None else before.sequence):
         raise _bad_index(deployment.target)
+    target, sequence = deployment.target, recorded.sequence
+    taken_back = view.newest(keys.RETRACTED + keys.text(target) + keys.number(sequence))
+    return Deployed(
+        target,
+        deployment.time_ns,
+        recorded.entry.time_ns,
+        sequence,
+        deployment.commit,
+        taken_back is not None,
+        None if taken_back is None else taken_back.entry.time_ns,
+        before is not None and recorded.entry.time_ns < before.entry.time_ns,
+    )
 
 
 def _bad_index(target: str) -> DamagedData:
@@ -252,23 +265,6 @@ def _bad_index(target: str) -> DamagedData:
         f"the index and the journal differ on the deployments of {target}",
         hint="run 'mvc fsck --rebuild-index'",
     )
-
-
-def _deployed(view: View, recorded: Recorded, deployment: Deployment) -> Deployed:
-    target, sequence = deployment.target, recorded.sequence
-    taken_back = view.under(keys.RETRACTED + keys.text(target) + keys.number(sequence))
-    when = view.entry(keys.offset_of(taken_back[0])).entry.time_ns if taken_back else None
-    clock_back = False
-    if deployment.previous is not None:
-        low = keys.TARGET + keys.text(target)
-        key = view.last(low, low + keys.number(recorded.offset))
-        if key is not None:
-            before = view.entry(keys.offset_of(key)).entry.time_ns
-            clock_back = recorded.entry.time_ns < before
-    return Deployed(
-        target, deployment.time_ns, recorded.entry.time_ns, sequence, deployment.commit,
-        bool(taken_back), when, clock_back,
-    )  # fmt: skip
 
 
 def _only_target(context: Context) -> str:
@@ -284,7 +280,8 @@ def _only_target(context: Context) -> str:
     return names[0]
 
 
-def _known_target(context: Context, target: str) -> str:
+def check_target(context: Context, target: str) -> str:
+    """``target`` if anything was ever deployed there; UnknownTarget otherwise."""
     low = keys.TARGET + keys.text(target)
     if context.store.view.last(low, keys.after(low)) is not None:
         return target
@@ -298,15 +295,15 @@ def _known_target(context: Context, target: str) -> str:
 
 def _none_live(view: View, target: str, time_ns: int | None) -> NoDeployment:
     low = keys.DEPLOYED + keys.text(target)
-    for key in view.scan(low, keys.after(low)):
-        recorded = view.entry(keys.offset_of(key))
-        first = _deployed(view, recorded, _in_entry(recorded, target))
-        if not first.retracted and time_ns is not None:
-            return NoDeployment(
-                f"nothing was live on {target} at {format_time(time_ns)}: its first deployment "
-                f"is {first.commit.short} at {format_time(first.time_ns)}",
-                hint=f"'mvc deployments {target}' lists them",
-            )
+    for key in view.under(low) if time_ns is not None else ():
+        for first in _down(view, target, low, key + b"\0"):
+            if not first.retracted:
+                return NoDeployment(
+                    f"nothing was live on {target} at {format_time(time_ns or 0)}: its first "
+                    f"deployment is {first.commit.short} at {format_time(first.time_ns)}",
+                    hint=f"'mvc deployments {target}' lists them",
+                )
+            break
     return NoDeployment(
         f"nothing is live on {target}: every deployment was retracted",
         hint=f"'mvc deployments {target}' lists them",
