@@ -261,6 +261,13 @@ class View:
             return  # the look-ups work without, from memory
         self.refresh()
 
+    def rebuild_index(self) -> None:
+        """Throws the index away and makes a new one; the folder must be writable."""
+        with self._lock:
+            self._without_index()
+            self._remake()
+            self.index_tail(force=True)
+
     def index_tail(self, *, force: bool = False) -> None:
         """Moves the tail into the index once it is long enough to be worth it.
 
