@@ -1,6 +1,31 @@
 """mvc: git for model weights.
 
+    >>> import mvc
+    >>> repo = mvc.Repository.init("models")                        # doctest: +SKIP
+    >>> repo.commit(model.state_dict(), deploy="prod")              # doctest: +SKIP
+    >>> repo.checkout(at="2026-11-20T10:00Z", target="prod")        # doctest: +SKIP
+
 ``import mvc`` is cheap: neither torch nor numpy is imported before they are needed.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mvc.errors import MvcError
+
+if TYPE_CHECKING:
+    from mvc.repo.repository import Committed, Repository
+
+__all__ = ["Committed", "MvcError", "Repository", "__version__"]
 __version__ = "0.1.0"
+
+_LAZY = {"Repository": "mvc.repo.repository", "Committed": "mvc.repo.repository"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'mvc' has no attribute {name!r}")

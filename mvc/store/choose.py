@@ -80,18 +80,24 @@ def choose(
     base_spec: TensorSpec | None,
     base: BasePiece | None,
     policy: Policy,
-) -> Choice:
-    """The coding for one piece. ``base`` is already converted for a cast or cut for a resize."""
+) -> list[Choice]:
+    """The codings to store for one piece: a delta, a full record, or both.
+
+    A full record that ends a chain is stored beside its delta, so that the chain can be
+    walked from either end (VSOL keeps a delta of every version, too).
+    ``base`` is already converted for a cast.
+    """
     full = _full(spec, new, policy)
-    if base is None or base_spec is None or policy.reset:
-        return full
-    if base.depth + 1 >= policy.reset_interval:
-        return full
+    if base is None or base_spec is None:
+        return [full]
     delta = _delta(spec, new, base_spec, base, policy)
-    longest = policy.max_chain * len(new)
-    if delta.share > _WORTH * full.share or base.stored + delta.share * len(new) > longest:
-        return full
-    return delta
+    if delta.share > _WORTH * full.share:
+        return [full]
+    stored = base.stored + delta.share * len(new)
+    ends = policy.reset or base.depth + 1 >= policy.reset_interval
+    if ends or stored > policy.max_chain * len(new):
+        return [full] if delta.bridge else [delta, full]
+    return [delta]
 
 
 def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:

@@ -122,9 +122,7 @@ class Entry:
             Region(reader.uint(1 << 32), reader.uint(1 << 62), reader.uint(1 << 62))
             for _ in range(reader.count(_MANY))
         )
-        commits = tuple(
-            Commit.decode(reader.blob(MAX_COMMIT)) for _ in range(reader.count(_MANY))
-        )
+        commits = tuple(Commit.decode(reader.blob(MAX_COMMIT)) for _ in range(reader.count(_MANY)))
         refs = tuple(
             RefChange(
                 reader.text(MAX_REF_BYTES),

@@ -72,8 +72,7 @@ class Meta:
         position = Position(reader.uint(), reader.uint(), reader.raw(16))
         next_run = reader.uint()
         runs = tuple(
-            Run(reader.uint(), reader.uint(), reader.raw(_CHECK))
-            for _ in range(reader.count(1000))
+            Run(reader.uint(), reader.uint(), reader.raw(_CHECK)) for _ in range(reader.count(1000))
         )
         reader.end()
         return cls(identity, position, runs, next_run)
@@ -147,8 +146,7 @@ class Index:
         except lmdb.MapResizedError:
             self._env.set_mapsize(0)
             with self._env.begin() as txn:
-                value = txn.get(key)
-                return value
+                return txn.get(key)  # type: ignore[no-any-return]
         except lmdb.Error as e:
             raise DamagedData(f"the index cannot be read: {e}") from e
 
@@ -181,9 +179,11 @@ class Index:
                     _delete(txn, run.number, len(self._directory(run).blocks))
                 runs = [run for run in runs if run.level != level]
                 level += 1
-            directory = build_run(
-                keys, lambda block, data: txn.put(_block_key(number, block), data)
-            )
+
+            def put(block: int, data: bytes) -> None:
+                txn.put(_block_key(number, block), data)
+
+            directory = build_run(keys, put)
             encoded = directory.encoded()
             txn.put(_directory_key(number), encoded)
             runs.append(Run(number, level, block_check(encoded)))

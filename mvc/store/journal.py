@@ -83,7 +83,9 @@ def _frame_at(data: bytes, offset: int) -> tuple[bytes, int, bytes, bytes] | Non
     return data[offset + _HEAD.size : end], sequence, chain, check
 
 
-def _frames_after(data: bytes, offset: int) -> Iterator[tuple[int, tuple[bytes, int, bytes, bytes]]]:
+def _frames_after(
+    data: bytes, offset: int
+) -> Iterator[tuple[int, tuple[bytes, int, bytes, bytes]]]:
     at = data.find(_MAGIC, offset)
     while at >= 0:
         if frame := _frame_at(data, at):

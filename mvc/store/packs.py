@@ -34,6 +34,7 @@ _TRIES = 64
 
 
 def pack_path(folder: Path, number: int) -> Path:
+    """Where a pack lies."""
     return folder / f"{number:08d}.pack"
 
 
@@ -115,9 +116,7 @@ class PackWriter:
     ``committed_end`` tells where a pack's committed bytes end, after the lock is held.
     """
 
-    def __init__(
-        self, fs: FileSystem, folder: Path, committed_end: Callable[[int], int]
-    ) -> None:
+    def __init__(self, fs: FileSystem, folder: Path, committed_end: Callable[[int], int]) -> None:
         self._fs = fs
         self._folder = folder
         self._end = committed_end

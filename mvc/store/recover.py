@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from mvc.codecs import cast
 from mvc.codecs.group import decode_group
-from mvc.codecs.ops import combine
 from mvc.codecs.patch import decode_patch
 from mvc.codecs.payload import Payload
 from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.words import combine
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, MAX_MANIFEST, SLAB
 from mvc.model.hashing import BlobHasher
@@ -172,9 +172,7 @@ class Recovery:
             found = self._groups.get(key)
             if found is None:
                 sizes = [m.nbytes for m in step.header.members]
-                payload = self._view.packs.payload(
-                    step.pack, step.offset, step.header, step.member
-                )
+                payload = self._view.packs.payload(step.pack, step.offset, step.header, step.member)
                 found = decode_group(pipeline, memoryview(payload), sizes)
                 while sum(len(v) for g in self._groups.values() for v in g) > _LOADED:
                     self._groups.pop(next(iter(self._groups)))

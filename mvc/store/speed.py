@@ -1,24 +1,12 @@
-"""What decoding costs on this machine, for planning paths and bounding recovery.
-
-Measured once per process on a small delta, so that ``store.max_recovery`` is in
-seconds of the machine at hand.
-"""
+"""What decoding costs, for planning paths and bounding recovery."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from functools import cache
 
-import numpy as np
-
-from mvc.codecs.pipeline import Pipeline
-from mvc.limits import CHUNK
 from mvc.store.records import Member
 
-__all__ = ["Speed", "measure"]
-
-_PIPELINE = "sub | zigzag | elide | planes | zstd:huff"
+__all__ = ["Speed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +22,3 @@ class Speed:
         """Estimated time to read, check and decode one payload."""
         rate = self.delta if member.base else self.full
         return self.latency + member.stored / self.read + member.nbytes / rate
-
-
-@cache
-def measure() -> Speed:
-    """This machine's speed, from one chunk of synthetic float32 weights and a step of them."""
-    random = np.random.default_rng(0)
-    old = random.standard_normal(CHUNK // 4, dtype=np.float32)
-    new = old + 1e-3 * random.standard_normal(CHUNK // 4, dtype=np.float32)
-    pipeline = Pipeline.parse(_PIPELINE)
-    views = [memoryview(a).cast("B") for a in (old, new)]
-    delta = pipeline.encode_chunk(views[1], views[0], 4)
-    full = pipeline.full().encode_chunk(views[1], None, 4)
-    out = bytearray(CHUNK)
-    return Speed(
-        full=_rate(lambda: pipeline.full().decode_chunk(memoryview(full), memoryview(out), 4)),
-        delta=_rate(
-            lambda: pipeline.apply_chunk(memoryview(delta), memoryview(out), 4, reverse=False)
-        ),
-    )
-
-
-def _rate(work: object) -> float:
-    assert callable(work)
-    best = float("inf")
-    for _ in range(5):
-        begun = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - begun)
-    return CHUNK / best

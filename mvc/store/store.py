@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -20,11 +21,13 @@ from mvc.store.graph import Graph
 from mvc.store.journal import GENESIS, Recorded, encode_entry
 from mvc.store.packs import PackWriter
 from mvc.store.publish import publish
-from mvc.store.recover import Recovery
 from mvc.store.speed import Speed
 from mvc.store.view import JOURNAL, PACKS, View
 
-__all__ = ["FOLDER", "FORMAT", "Store", "create"]
+if TYPE_CHECKING:
+    from mvc.store.recover import Recovery
+
+__all__ = ["CONFIG", "FOLDER", "FORMAT", "Store", "create"]
 
 FOLDER = ".mvc"
 FORMAT = "format"
@@ -131,6 +134,9 @@ class Store:
 
     @property
     def recovery(self) -> Recovery:
+        """Decoding needs numpy, which a look-up such as ``mvc log`` must not pay for."""
+        from mvc.store.recover import Recovery
+
         return Recovery(self.view, self.graph, self.pool)
 
     def pack_writer(self) -> PackWriter:

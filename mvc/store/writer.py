@@ -59,6 +59,7 @@ class _Waiting:
     raw: tuple[memoryview, memoryview | None]  # group pipelines encode at the end
     under: tuple[int, int]
     report: Callable[[Written], None] | None
+    target: memoryview | None
 
 
 @dataclass(slots=True)
@@ -86,6 +87,10 @@ class ObjectWriter:
         """Whether the object is stored already, or was added here."""
         return id_ in self._added or self._graph.holds(id_)
 
+    def added(self, id_: bytes) -> bool:
+        """Whether this writer added the object."""
+        return id_ in self._added
+
     def begin(self, id_: bytes) -> None:
         """Announces a blob whose pieces follow by ``put``."""
         self._added.add(id_)
@@ -98,67 +103,64 @@ class ObjectWriter:
         new: memoryview,
         base: Base | None,
         *,
-        adopt: bool = False,
+        target: memoryview | None = None,
         report: Callable[[Written], None] | None = None,
     ) -> None:
         """Adds bytes [start, start + len(new)) of a blob, one piece of it.
 
-        ``new`` must stay as it is until ``flush``. With ``adopt`` the base's bytes are
-        replaced by the new ones as they are encoded.
+        ``new`` must stay as it is until ``flush``; then it is copied to ``target``, which
+        may be the base's own memory.
         """
-        piece, bridged = self._base_piece(spec, base, start, len(new))
-        choice = choose(spec, new, base.spec if base else None, piece, self._policy)
-        if choice.against and (base is None or self._graph.collides(id_)):
-            choice = choose(spec, new, None, None, self._policy)
-        against = piece.data if piece and choice.against else None
-        target = piece.data if piece and adopt and not bridged else None
-        waiting = _Waiting(
-            BLOB,
-            id_,
-            start,
-            len(new),
-            choice.text,
-            base.id[:BASE_BYTES] if base and choice.against else b"",
-            choice.width,
-            [],
-            (new, against),
-            (piece.depth + 1, piece.stored) if piece and choice.against else (0, 0),
-            report,
-        )
-        self._encode(waiting, choice, target)
-        self._gather(waiting, choice)
+        piece = self._base_piece(spec, base, start, len(new))
+        choices = choose(spec, new, base.spec if base else None, piece, self._policy)
+        if self._graph.collides(id_):
+            choices = [choice for choice in choices if not choice.against] or choose(
+                spec, new, None, None, self._policy
+            )
+        for choice in choices:
+            against = piece if choice.against else None
+            waiting = _Waiting(
+                BLOB,
+                id_,
+                start,
+                len(new),
+                choice.text,
+                base.id[:BASE_BYTES] if base and against else b"",
+                choice.width,
+                [],
+                (new, against.data if against else None),
+                (against.depth + 1, against.stored) if against else (0, 0),
+                report if choice is choices[-1] else None,
+                target if choice is choices[-1] else None,
+            )
+            self._encode(waiting, choice)
+            self._gather(waiting, choice)
+        self._flush_full()
 
     def _base_piece(
         self, spec: TensorSpec, base: Base | None, start: int, length: int
-    ) -> tuple[BasePiece | None, bool]:
-        """The base's bytes in the new blob's terms, and whether they had to be converted."""
-        if base is None or self._policy.reset:
-            return None, False
-        if base.spec.dtype == spec.dtype or not cast.supported(base.spec.dtype, spec.dtype):
-            return base.piece(start, length), False
+    ) -> BasePiece | None:
+        """The base's bytes in the new blob's terms."""
+        if base is None:
+            return None
+        if base.spec.dtype == spec.dtype:
+            return base.piece(start, length)
         if start or base.spec.elements != spec.elements or base.spec.nbytes > SLAB:
-            return None, False  # pieces of differing element size do not line up
+            return None  # pieces of differing element size do not line up
         found = base.piece(0, base.spec.nbytes)
         converted = cast.cast(found.data, base.spec.dtype, spec.dtype)
-        return BasePiece(memoryview(converted).cast("B"), found.depth, found.stored), True
+        return BasePiece(memoryview(converted).cast("B"), found.depth, found.stored)
 
-    def _encode(self, waiting: _Waiting, choice: Choice, target: memoryview | None) -> None:
+    def _encode(self, waiting: _Waiting, choice: Choice) -> None:
         new, against = waiting.raw
         pipeline = choice.pipeline
         if pipeline is None:
             base = memoryview(bytes(against)) if against is not None else memoryview(b"")
             waiting.chunks.append(self._pool.submit(encode_patch, new, base))
-        elif pipeline.scope == "group":
-            return
-        elif against is None:
+        elif pipeline.scope == "tensor":
+            fit = None if against is None else fitted(against, len(new))
             waiting.chunks = [
-                self._pool.submit(_full_chunk, pipeline, new, at, waiting.width, target)
-                for at in range(0, len(new), CHUNK)
-            ]
-        else:
-            fit = fitted(against, len(new))
-            waiting.chunks = [
-                self._pool.submit(_delta_chunk, pipeline, new, fit, at, waiting.width, target)
+                self._pool.submit(_chunk, pipeline, new, fit, at, waiting.width)
                 for at in range(0, len(new), CHUNK)
             ]
 
@@ -167,10 +169,15 @@ class ObjectWriter:
         record = self._grouped if group else self._single
         record.pieces.append(waiting)
         record.raw += waiting.nbytes
-        if record.raw >= SLAB:
-            self._flush(record)
 
-    def put_bytes(self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None) -> None:
+    def _flush_full(self) -> None:
+        for record in (self._grouped, self._single):
+            if record.raw >= SLAB:
+                self._flush(record)
+
+    def put_bytes(
+        self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
+    ) -> None:
         """Adds a skeleton or a manifest whole, as a patch against ``base`` (id, bytes)."""
         self._added.add(id_)
         depth, stored, origin = 0, 0, b""
@@ -186,7 +193,7 @@ class ObjectWriter:
         encoded.set_result(encode_patch(memoryview(data), memoryview(old), extra))
         waiting = _Waiting(
             kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
-            (memoryview(data), None), (depth, stored), None,
+            (memoryview(data), None), (depth, stored), None, None,
         )  # fmt: skip
         self._single.pieces.append(waiting)
         self._single.raw += len(data)
@@ -202,7 +209,13 @@ class ObjectWriter:
         pieces, record.pieces, record.raw = record.pieces, [], 0
         if record is self._grouped:
             self._append_group(pieces)
-            return
+        else:
+            self._append_single(pieces)
+        for piece in pieces:
+            if piece.target is not None:
+                piece.target[: piece.nbytes] = piece.raw[0]
+
+    def _append_single(self, pieces: Sequence[_Waiting]) -> None:
         members: list[Member] = []
         body: list[Bytes] = []
         at = 0
@@ -222,10 +235,10 @@ class ObjectWriter:
             members = [(piece.raw[0], piece.raw[1], piece.width) for piece in chosen]
             body: list[Bytes] = list(encode_group(Pipeline.parse(Coding(text).pipeline), members))
             check, size = payload_check(body), sum(len(part) for part in body)
-            placed = [_placed(piece, check, size) for piece in chosen]
             raw = sum(piece.nbytes for piece in chosen) or 1
             for piece in chosen:
                 _tell(piece, size * piece.nbytes // raw)
+            placed = [_placed(piece, check, size) for piece in chosen]
             self._append(placed, body, size, group=True)
 
     def _append(
@@ -235,29 +248,11 @@ class ObjectWriter:
         self._packs.append(encode_header(members, group=group, body_size=size), body)
 
 
-def _full_chunk(
-    pipeline: Pipeline, new: memoryview, at: int, width: int, target: memoryview | None
+def _chunk(
+    pipeline: Pipeline, new: memoryview, base: memoryview | None, at: int, width: int
 ) -> bytes:
-    part = new[at : at + CHUNK]
-    encoded = pipeline.encode_chunk(part, None, width)
-    if target is not None:
-        target[at : at + CHUNK] = part
-    return encoded
-
-
-def _delta_chunk(
-    pipeline: Pipeline,
-    new: memoryview,
-    base: memoryview,
-    at: int,
-    width: int,
-    target: memoryview | None,
-) -> bytes:
-    part = new[at : at + CHUNK]
-    encoded = pipeline.encode_chunk(part, base[at : at + CHUNK], width)
-    if target is not None:
-        target[at : at + CHUNK] = part
-    return encoded
+    against = None if base is None else base[at : at + CHUNK]
+    return pipeline.encode_chunk(new[at : at + CHUNK], against, width)
 
 
 def _payload(piece: _Waiting) -> Sequence[Bytes]:

@@ -1,0 +1,137 @@
+"""Finding what a new blob may be coded against.
+
+By name in the parent's file of the same path, else by a name that differs only in a
+wrapper's prefix, else by dtype, shape and position, else in another path of the
+parent. Last, a copy in another precision beside its master in the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mvc.codecs import cast
+from mvc.ids import BlobId
+from mvc.limits import SLAB
+from mvc.model.manifest import Content, FileEntry, Manifest
+from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.store.arena import Arena
+from mvc.store.choose import BasePiece
+from mvc.store.recover import Recovery
+
+__all__ = ["BaseFinder", "StoredBase", "bare_name", "content_names"]
+
+_WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_module.")
+
+
+def bare_name(key: str) -> str:
+    """A tensor's name without the prefixes that wrappers add (DataParallel, compile, FSDP)."""
+    while True:
+        for prefix in _WRAPPERS:
+            if key.startswith(prefix) and len(key) > len(prefix):
+                key = key[len(prefix) :]
+                break
+        else:
+            return key
+
+
+class _Placed(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def content(self) -> int: ...
+
+
+def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> list[str]:
+    """A name for every content of a file: its first tensor's key, or its place among the raw."""
+    names: dict[int, str] = {}
+    for tensor in tensors:
+        names.setdefault(tensor.content, tensor.key)
+    raw = 0
+    result = []
+    for i, _ in enumerate(contents):
+        if i not in names:
+            names[i] = f"\0raw{raw}"
+            raw += 1
+        result.append(names[i])
+    return result
+
+
+@dataclass(frozen=True)
+class StoredBase:
+    """A blob of the repository as a base; its pieces are recovered when asked for."""
+
+    id: BlobId
+    spec: TensorSpec
+    recovery: Recovery
+    arena: Arena
+
+    def piece(self, start: int, length: int) -> BasePiece:
+        """The base's own piece at ``start``, shorter than ``length`` where the base ends."""
+        size = max(0, min(SLAB, self.spec.nbytes - start))
+        if not size and self.spec.nbytes:
+            return BasePiece(memoryview(b""), 0, 0)
+        out = self.arena.take(size)
+        path = self.recovery.piece(self.id, start, out)
+        return BasePiece(out[: max(length, 0)] if size > length else out, path.depth, path.stored)
+
+
+@dataclass
+class _Candidates:
+    """One file of the parent, by every way to find a content in it."""
+
+    by_name: dict[str, Content] = field(default_factory=dict)
+    by_bare: dict[str, Content] = field(default_factory=dict)
+    by_shape: dict[TensorSpec, list[Content]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: FileEntry) -> _Candidates:
+        made = cls()
+        for name, content in zip(
+            content_names(entry.contents, entry.tensors), entry.contents, strict=True
+        ):
+            made.by_name.setdefault(name, content)
+            made.by_bare.setdefault(bare_name(name), content)
+            made.by_shape.setdefault(content.spec, []).append(content)
+        return made
+
+    def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
+        """Candidates, best first. ``position``: among the new file's contents of this spec."""
+        for found in (self.by_name.get(name), self.by_bare.get(bare_name(name))):
+            if found is not None:
+                yield found
+        same = self.by_shape.get(spec, [])
+        if position < len(same):
+            yield same[position]
+
+
+class BaseFinder:
+    """Looks for bases of one commit's blobs among the parent's and the commit's own."""
+
+    def __init__(self, parent: Manifest, recovery: Recovery, arena: Arena) -> None:
+        self._recovery = recovery
+        self._arena = arena
+        self._files = {e.path: _Candidates.of(e) for e in parent.entries}
+        self._seen: dict[tuple[str, TensorSpec], int] = {}
+
+    def find(self, path: str, name: str, spec: TensorSpec) -> StoredBase | None:
+        """A blob of the parent that is likely to be close to the new one."""
+        position = self._seen.get((path, spec), 0)
+        self._seen[(path, spec)] = position + 1
+        own = self._files.get(path)
+        others = [c for p, c in self._files.items() if p != path]
+        for candidates in [own, *others] if own else others:
+            for content in candidates.find(name, spec, position):
+                if _related(content.spec, spec):
+                    return StoredBase(content.id, content.spec, self._recovery, self._arena)
+        return None
+
+
+def _related(old: TensorSpec, new: TensorSpec) -> bool:
+    """Whether a delta between the two makes sense at all."""
+    if old.dtype == new.dtype:
+        inner = old.shape[1:] == new.shape[1:] or old.elements == new.elements
+        return new.dtype == "raw" or inner
+    same = old.elements == new.elements and DTYPES[old.dtype].floating
+    return same and cast.supported(old.dtype, new.dtype)

@@ -1,0 +1,253 @@
+"""checkout: write a version's files, each replaced in one step, or hand out its state.
+
+Files that differ from HEAD are somebody's work: without ``force`` nothing is written
+if any of them would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mvc.adapters.python_state import to_state
+from mvc.errors import UnknownPath, WouldOverwrite, WrongUsage
+from mvc.ids import CommitId
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.repo import manifests
+from mvc.repo.contents import in_memory, skeleton_of, write_file
+from mvc.repo.context import Context, Progress
+from mvc.repo.refs import head
+from mvc.repo.worktree import entry_of
+from mvc.store.entries import Entry, RefChange, RefValue
+
+__all__ = ["Restored", "export", "load_state", "restore_all", "restore_paths"]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was written, deleted and left alone, and where HEAD is now."""
+
+    commit: CommitId
+    written: tuple[str, ...]
+    deleted: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    branch: str | None
+    moved_head: bool
+
+
+def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
+    """A version's state in memory: nested as it was committed, or {key: tensor} of a file."""
+    entry = one_entry(manifests.of_commit(context, commit), path)
+    contents = in_memory(context, entry)
+    return to_state(entry, skeleton_of(context, entry), lambda i: contents[i])
+
+
+def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
+    """The entry at ``path``; without one, the version's only file with tensors, or only file."""
+    if path is not None:
+        entry = manifest.by_path.get(path)
+        if entry is None:
+            raise UnknownPath(
+                f"the version has no path {path}",
+                hint="it has " + ", ".join(sorted(manifest.by_path)[:10]),
+            )
+        return entry
+    states = [e for e in manifest.entries if e.tensors] or list(manifest.entries)
+    if len(states) == 1:
+        return states[0]
+    if not states:
+        raise UnknownPath("the version has no files")
+    names = ", ".join(e.path for e in states[:10])
+    raise UnknownPath(f"the version has several states: {names}", hint="name one of them")
+
+
+def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
+    """The entries that ``paths`` (files or folders) name; all of them for none."""
+    if not paths:
+        return list(manifest.entries)
+    chosen: dict[str, FileEntry] = {}
+    for path in paths:
+        inside = path.rstrip("/") + "/"
+        found = [
+            e
+            for e in manifest.entries
+            if e.path == path or e.path.startswith(inside) or path == "."
+        ]
+        if not found:
+            raise UnknownPath(f"the version has no path {path}")
+        chosen |= {e.path: e for e in found}
+    return list(chosen.values())
+
+
+def restore_all(
+    context: Context,
+    commit: CommitId,
+    to: RefValue,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes the whole set of a version and moves HEAD to ``to``: a branch's name or a commit."""
+    before = head(context)
+    old = manifests.of_commit(context, before.commit)
+    new = manifests.of_commit(context, commit)
+    gone = [e for e in old.entries if e.path not in new.by_path]
+    work = _Work(context, old, force)
+    writes, same = work.plan(new.entries)
+    deletes = work.plan_deletes(gone)
+    work.write(writes, progress)
+    for entry in deletes:
+        context.store.fs.unlink(context.root / entry.path, missing_ok=True)
+    _move_head(context, before.branch if before.branch else before.commit, to)
+    return Restored(
+        commit,
+        tuple(e.path for e in writes),
+        tuple(e.path for e in deletes),
+        tuple(e.path for e in same),
+        to if isinstance(to, str) else None,
+        True,
+    )
+
+
+def restore_paths(
+    context: Context,
+    commit: CommitId,
+    paths: Sequence[str],
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes some paths of a version in place; HEAD stays."""
+    at = head(context)
+    new = manifests.of_commit(context, commit)
+    work = _Work(context, manifests.of_commit(context, at.commit), force)
+    writes, same = work.plan(select(new, paths))
+    work.write(writes, progress)
+    return Restored(
+        commit, tuple(e.path for e in writes), (), tuple(e.path for e in same), at.branch, False
+    )
+
+
+def export(
+    context: Context,
+    commit: CommitId,
+    paths: Sequence[str],
+    output: Path,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes to ``output``: a file for a single path, else a folder. HEAD and tree stay."""
+    entries = select(manifests.of_commit(context, commit), paths)
+    identity = context.store.fs.stat(output)
+    folder = len(entries) != 1 or (identity is not None and identity.is_dir)
+    if folder and identity is not None and not identity.is_dir:
+        raise WrongUsage(f"{output} is a file, but {len(entries)} files are to be written")
+    pairs = [(e, output / e.path if folder else output) for e in entries]
+    taken = [str(p) for _, p in pairs if context.store.fs.stat(p) is not None]
+    if taken and not force:
+        raise WouldOverwrite(f"{taken[0]} exists already", hint="add -f to replace it")
+    _write_all(context, pairs, progress)
+    at = head(context)
+    return Restored(commit, tuple(str(p) for _, p in pairs), (), (), at.branch, False)
+
+
+class _Work:
+    """Decides what may be written, then writes."""
+
+    def __init__(self, context: Context, old: Manifest, force: bool) -> None:
+        self._context = context
+        self._old = old
+        self._force = force
+
+    def plan(self, entries: Sequence[FileEntry]) -> tuple[list[FileEntry], list[FileEntry]]:
+        """(entries to write, entries that are there already); WouldOverwrite for lost work."""
+        writes, same, lost = [], [], []
+        for entry in entries:
+            present = self._present(entry.path)
+            if present == entry.content_id:
+                same.append(entry)
+                continue
+            if present is not None and present != self._known(entry.path):
+                lost.append(entry.path)
+            writes.append(entry)
+        self._refuse(lost)
+        return writes, same
+
+    def plan_deletes(self, entries: Sequence[FileEntry]) -> list[FileEntry]:
+        """Files the new version does not have, unless they are changed."""
+        found = [(e, self._present(e.path)) for e in entries]
+        self._refuse([e.path for e, p in found if p is not None and p != e.content_id])
+        return [e for e, present in found if present is not None]
+
+    def write(self, entries: Sequence[FileEntry], progress: Progress | None) -> None:
+        pairs = [(e, self._context.root / e.path) for e in entries]
+        _write_all(self._context, pairs, progress)
+
+    def _known(self, path: str) -> bytes | None:
+        entry = self._old.by_path.get(path)
+        return entry.content_id if entry else None
+
+    def _present(self, path: str) -> bytes | None:
+        """What stands at a path now, by content; None for nothing."""
+        identity = self._context.store.fs.stat(self._context.root / path)
+        if identity is None:
+            return None
+        if not identity.is_file:
+            return b"not a file"
+        return entry_of(self._context, path).content_id
+
+    def _refuse(self, lost: list[str]) -> None:
+        if lost and not self._force:
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            raise WouldOverwrite(
+                f"{lost[0]}{more} would be overwritten, but holds work that is not committed",
+                hint="commit it, or add -f to lose it",
+            )
+
+
+def _write_all(
+    context: Context, pairs: Sequence[tuple[FileEntry, Path]], progress: Progress | None
+) -> None:
+    total = sum(entry.size for entry, _ in pairs)
+    done = 0
+    for entry, path in pairs:
+        _check_parents(context, path)
+        context.store.fs.make_dir(path.parent, parents=True, exist_ok=True)
+
+        def advance(count: int, path: str = entry.path) -> None:
+            nonlocal done
+            done += count
+            if progress is not None:
+                progress(done, total, path)
+
+        context.store.fs.replace_file(
+            path,
+            lambda file, entry=entry: write_file(context, entry, file.write_at, advance),
+            mode=None,
+            durable=True,
+        )
+
+
+def _check_parents(context: Context, path: Path) -> None:
+    """A folder on the way that is a link out of the tree must not be written through."""
+    if not path.is_relative_to(context.root):
+        return
+    for parent in path.relative_to(context.root).parents:
+        identity = context.store.fs.stat(context.root / parent, follow=False)
+        if identity is not None and identity.is_symlink:
+            raise WouldOverwrite(
+                f"{parent} is a symbolic link: nothing is written through it",
+                hint="check out elsewhere with -o",
+            )
+
+
+def _move_head(context: Context, old: RefValue, to: RefValue) -> None:
+    def make() -> Entry:
+        change = RefChange("HEAD", context.store.ref("HEAD"), to)
+        return Entry("checkout", context.store.clock.now_ns(), refs=(change,))
+
+    if old != to:
+        context.store.publish(make)

@@ -1,0 +1,61 @@
+"""The code version beside a model: the git commit of the working folder, read from its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mvc.errors import MvcError
+from mvc.io.files import FileSystem
+
+__all__ = ["git_commit"]
+
+_MAX_REF = 4096
+_MAX_PACKED = 1 << 24
+_HEX = frozenset("0123456789abcdef")
+
+
+def git_commit(fs: FileSystem, folder: Path) -> str:
+    """The commit that git's HEAD names in ``folder`` or above it; empty if there is none.
+
+    Nothing of git is run, and anything unusual counts as no answer.
+    """
+    try:
+        for place in (folder, *folder.parents):
+            git = place / ".git"
+            identity = fs.stat(git)
+            if identity is None:
+                continue
+            if identity.is_file:  # a linked work tree or a submodule
+                line = _line(fs, git)
+                git = (place / line.removeprefix("gitdir: ")).resolve()
+            return _resolve(fs, git)
+    except (MvcError, OSError, ValueError):
+        return ""
+    return ""
+
+
+def _resolve(fs: FileSystem, git: Path) -> str:
+    head = _line(fs, git / "HEAD")
+    if not head.startswith("ref: "):
+        return _checked(head)
+    name = head.removeprefix("ref: ")
+    common = git
+    if fs.stat(git / "commondir") is not None:
+        common = (git / _line(fs, git / "commondir")).resolve()
+    for folder in (git, common):
+        if fs.stat(folder / name) is not None:
+            return _checked(_line(fs, folder / name))
+    if fs.stat(common / "packed-refs") is None:
+        return ""
+    for line in fs.read_bytes(common / "packed-refs", _MAX_PACKED).decode().splitlines():
+        if line.endswith(" " + name):
+            return _checked(line.split(" ", 1)[0])
+    return ""
+
+
+def _line(fs: FileSystem, path: Path) -> str:
+    return fs.read_bytes(path, _MAX_REF).decode().strip()
+
+
+def _checked(text: str) -> str:
+    return text if len(text) in {40, 64} and set(text) <= _HEX else ""

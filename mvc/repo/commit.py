@@ -1,0 +1,286 @@
+"""commit: keep a version. Encodes outside any lock, publishes under one short lock.
+
+Concurrent commits all succeed: whoever publishes later gets the other's commit as
+its parent, and the paths it did not touch come from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from mvc.adapters.parsed import ParsedFile
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import NothingToCommit, WrongUsage
+from mvc.ids import CommitId
+from mvc.limits import MAX_MESSAGE, MAX_METRICS
+from mvc.model.commit import Commit
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import check_key, check_ref
+from mvc.repo import manifests, pending
+from mvc.repo.author import author_of, zone_minutes
+from mvc.repo.bound import within_bound
+from mvc.repo.code import git_commit
+from mvc.repo.context import Context, Progress
+from mvc.repo.deployments import deployment_for
+from mvc.repo.keep import Keeper
+from mvc.repo.last import LastVersion
+from mvc.repo.refs import Head, head
+from mvc.store.choose import Policy
+from mvc.store.entries import Deployment, Entry, RefChange, Region
+from mvc.store.packs import PackWriter
+from mvc.store.records import MANIFEST
+
+__all__ = ["Change", "CommitRequest", "Kept", "PathChange", "commit"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One path of the new version: ``open`` parses it, None takes the path out."""
+
+    path: str
+    open: Callable[[], AbstractContextManager[ParsedFile]] | None
+    last: LastVersion | None = None
+
+
+@dataclass(frozen=True)
+class CommitRequest:
+    """What to commit. ``deploy_time_ns`` None: the moment of publishing."""
+
+    changes: Sequence[Change]
+    message: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    deploy: str | None = None
+    deploy_time_ns: int | None = None
+    pipeline: str | None = None
+    reset_point: bool = False
+    allow_empty: bool = False
+    author: str | None = None
+    time_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PathChange:
+    """``kind``: added, changed, unchanged or removed; tensors changed and in all."""
+
+    path: str
+    kind: str
+    tensors_changed: int
+    tensors: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a commit did. ``stored_bytes``: what it added to packs and journal."""
+
+    commit: Commit
+    branch: str | None
+    deployment: Deployment | None
+    paths: tuple[PathChange, ...]
+    raw_bytes: int
+    stored_bytes: int
+    entries: Mapping[str, FileEntry]
+
+    @property
+    def id(self) -> CommitId:
+        return self.commit.id
+
+
+def commit(context: Context, request: CommitRequest, progress: Progress | None = None) -> Kept:
+    """Keeps the changes as a new version on the current branch; durable when it returns.
+
+    Raises NothingToCommit if the version would equal its parent and ``allow_empty`` is off.
+    """
+    _validate(request)
+    context.store.view.refresh()
+    text = request.pipeline or context.config.get("commit.pipeline")
+    with context.store.pack_writer() as packs:
+        work = _Work(context, request, packs, Pipeline.parse(text), progress)
+        return work.run()
+
+
+def _validate(request: CommitRequest) -> None:
+    if request.deploy_time_ns is not None and request.deploy is None:
+        raise WrongUsage("a deployment time without a deployment target")
+    if request.deploy is not None:
+        check_ref("deployment target", request.deploy)
+    if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
+        raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
+    if len(request.metrics) > MAX_METRICS:
+        raise WrongUsage(f"more than {MAX_METRICS} metrics")
+    for name in request.metrics:
+        check_key(name)
+    for change in request.changes:
+        if sum(c.path == change.path for c in request.changes) > 1:
+            raise WrongUsage(f"{change.path} is named twice")
+
+
+class _Work:
+    """One commit on its way."""
+
+    def __init__(
+        self,
+        context: Context,
+        request: CommitRequest,
+        packs: PackWriter,
+        pipeline: Pipeline,
+        progress: Progress | None,
+    ) -> None:
+        self.context = context
+        self.request = request
+        self.packs = packs
+        self.pipeline = pipeline
+        self.head = head(context)
+        self.parent = manifests.of_commit(context, self.head.commit)
+        self.keeper = Keeper(context, packs, self._policy(pipeline), self.parent, progress)
+        self.kept: dict[str, FileEntry] = {}
+        self.written: set[bytes] = set()
+        self.manifest = manifests.EMPTY
+        self.regions: tuple[Region, ...] = ()
+
+    def _policy(self, pipeline: Pipeline) -> Policy:
+        get = self.context.config.get
+        bound = get("store.max_recovery")
+        reset = self.request.reset_point
+        if bound is not None and not reset:
+            reset = not within_bound(self.context, self.parent, float(bound))
+        interval = 10_000 if bound is not None else int(get("store.reset_interval"))
+        return Policy(pipeline, interval, float(get("store.max_chain")), reset)
+
+    def run(self) -> Kept:
+        for change in self.request.changes:
+            if change.open is not None:
+                with change.open() as parsed:
+                    self.kept[change.path] = self.keeper.keep(parsed, change.path, change.last)
+        self._write_manifest(self.parent)
+        if not self.request.allow_empty and self._unchanged(self.parent):
+            raise NothingToCommit(
+                "nothing to commit: no tracked path differs from HEAD",
+                hint="to record a version all the same, add --allow-empty",
+            )
+        recorded = self.context.store.publish(self._entry, release=self.packs.close)
+        manifests.remember(self.manifest.id, self.manifest)
+        stored = sum(region.length for region in self.regions)
+        stored += recorded.after.offset - recorded.offset
+        entry = recorded.entry
+        return Kept(
+            entry.commits[0],
+            self.head.branch,
+            entry.deployments[0] if entry.deployments else None,
+            self._paths(),
+            self.keeper.raw_bytes,
+            stored,
+            self.kept,
+        )
+
+    def _merged(self, parent: Manifest) -> Manifest:
+        """The parent's paths, without those taken out, with those that were kept."""
+        gone = {c.path for c in self.request.changes if c.open is None}
+        gone |= set(pending.removed(self.context))
+        paths = {e.path: e for e in parent.entries if e.path not in gone}
+        return Manifest((paths | self.kept).values())
+
+    def _write_manifest(self, parent: Manifest) -> None:
+        """Stores the version's manifest and makes everything durable."""
+        self.manifest = self._merged(parent)
+        writer = self.keeper.writer
+        if not writer.holds(self.manifest.id):
+            base = (bytes(parent.id), parent.encoded) if parent.entries else None
+            writer.put_bytes(MANIFEST, self.manifest.id, self.manifest.encoded, base)
+        writer.flush()
+        self.regions = self.packs.sync()
+
+    def _unchanged(self, parent: Manifest) -> bool:
+        return self.head.commit is not None and self.manifest.id == parent.id
+
+    def _entry(self) -> Entry:
+        """Runs under the journal's lock: the parent is whatever HEAD is now."""
+        now = head(self.context)
+        if now.commit != self.head.commit or now.branch != self.head.branch:
+            self.head = now
+            self.parent = manifests.of_commit(self.context, now.commit)
+            self._write_manifest(self.parent)
+        made = self._commit()
+        view = self.context.store.view
+        deployments = ()
+        if self.request.deploy is not None:
+            time_ns = self.request.deploy_time_ns
+            moment = self.context.store.clock.now_ns() if time_ns is None else time_ns
+            deployments = (deployment_for(view, self.request.deploy, moment, made.id),)
+        return Entry(
+            "commit",
+            self.context.store.clock.now_ns(),
+            regions=self.regions,
+            commits=(made,),
+            refs=(_moved(self.head, made.id),),
+            deployments=deployments,
+            removed=() if pending.removed(self.context) else None,
+            marks=self._marks(),
+        )
+
+    def _commit(self) -> Commit:
+        request, store = self.request, self.context.store
+        time_ns = store.clock.now_ns() if request.time_ns is None else request.time_ns
+        return Commit(
+            self.manifest.id,
+            self.manifest.root,
+            (self.head.commit,) if self.head.commit else (),
+            request.author or author_of(self.context),
+            time_ns,
+            zone_minutes(time_ns),
+            request.message,
+            {name: float(value) for name, value in request.metrics.items()},
+            self.pipeline.text,
+            git_commit(store.fs, self.context.root),
+        )
+
+    def _marks(self) -> tuple[bytes, ...]:
+        """What ``identify`` finds a file by, where the version's root does not say it."""
+        marks = {
+            bytes(e.state.root if e.tensors else e.content_id)[:8]
+            for path, e in self.kept.items()
+            if _content(self.parent.by_path.get(path)) != e.content_id
+        }
+        return tuple(sorted(marks - {bytes(self.manifest.root)[:8]}))
+
+    def _paths(self) -> tuple[PathChange, ...]:
+        old = self.parent.by_path
+        gone = sorted(set(old) - set(self.manifest.by_path))
+        changes = [_path_change(old.get(path), entry) for path, entry in self.kept.items()]
+        removed = [PathChange(p, "removed", len(old[p].tensors), len(old[p].tensors)) for p in gone]
+        return (*changes, *removed)
+
+
+def _content(entry: FileEntry | None) -> bytes | None:
+    return None if entry is None else entry.content_id
+
+
+def _path_change(old: FileEntry | None, new: FileEntry) -> PathChange:
+    if old is None:
+        return PathChange(new.path, "added", len(new.tensors), len(new.tensors))
+    known = {t.key: t.id for t in old.tensors}
+    changed = sum(known.get(t.key) != t.id for t in new.tensors)
+    changed += len(set(known) - {t.key for t in new.tensors})
+    kind = "unchanged" if old.content_id == new.content_id else "changed"
+    return PathChange(new.path, kind, changed, len(new.tensors))
+
+
+def _moved(at: Head, new: CommitId) -> RefChange:
+    """HEAD's branch moves to the new commit, or HEAD itself where it is detached."""
+    name = f"heads/{at.branch}" if at.branch is not None else "HEAD"
+    return RefChange(name, at.commit, new)
+
+
+def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
+    """Metrics as float64; WrongUsage names one that is no number."""
+    result = {}
+    for name, value in values.items():
+        try:
+            result[name] = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise WrongUsage(f"metric {name!r} is not a number: {value!r}") from None
+        if math.isinf(result[name]) and not math.isinf(float(str(value))):
+            raise WrongUsage(f"metric {name!r} does not fit a float64")
+    return result

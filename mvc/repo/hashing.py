@@ -1,0 +1,93 @@
+"""Hashing a parsed file into its entry, without storing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from mvc.adapters.parsed import ParsedFile, ParsedTensor
+from mvc.adapters.views import extract
+from mvc.ids import BlobId
+from mvc.limits import SLAB
+from mvc.model.hashing import BlobHasher, blob_id, raw_blob_id
+from mvc.model.manifest import Content, FileEntry, LogicalTensor
+from mvc.model.tensor import TensorSpec
+
+__all__ = ["entry_from", "hash_file", "pieces"]
+
+
+def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
+    """The entry that committing this file would make. Memory: one slab, or one viewed storage."""
+    buffer = np.empty(_largest_piece(parsed), np.uint8).data
+    ids = [_hash_content(parsed, i, buffer) for i in range(len(parsed.contents))]
+    skeleton = parsed.skeleton()
+    return entry_from(parsed, path, ids, skeleton, lambda i: _whole(parsed, i))
+
+
+def entry_from(
+    parsed: ParsedFile,
+    path: str,
+    ids: Sequence[BlobId],
+    skeleton: bytes,
+    whole: Callable[[int], memoryview],
+) -> FileEntry:
+    """An entry from the contents' ids. ``whole`` reads a raw content that views look into."""
+    contents = tuple(
+        Content(c.offset, c.spec, id_) for c, id_ in zip(parsed.contents, ids, strict=True)
+    )
+    return FileEntry(
+        path,
+        parsed.format,
+        parsed.size,
+        contents,
+        raw_blob_id(skeleton) if skeleton else None,
+        tuple(parsed.checks),
+        tuple(_logical(parsed.tensors, contents, whole)),
+    )
+
+
+def _logical(
+    tensors: Sequence[ParsedTensor],
+    contents: Sequence[Content],
+    whole: Callable[[int], memoryview],
+) -> Iterator[LogicalTensor]:
+    loaded: tuple[int, memoryview] = (-1, memoryview(b""))
+    for tensor in tensors:
+        if tensor.view is None:
+            id_ = contents[tensor.content].id
+        else:
+            if loaded[0] != tensor.content:
+                loaded = (tensor.content, whole(tensor.content))
+            id_ = blob_id(tensor.spec, extract(loaded[1], tensor.spec, tensor.view))
+        yield LogicalTensor(tensor.key, tensor.spec, id_, tensor.content, tensor.view)
+
+
+def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
+    """(start, length) of every slab of a blob; one empty piece for an empty blob."""
+    for start in range(0, max(spec.nbytes, 1), SLAB):
+        yield start, min(SLAB, spec.nbytes - start)
+
+
+def _largest_piece(parsed: ParsedFile) -> int:
+    return min(SLAB, max((c.spec.nbytes for c in parsed.contents), default=0))
+
+
+def _hash_content(parsed: ParsedFile, i: int, buffer: memoryview) -> BlobId:
+    spec = parsed.contents[i].spec
+    if (borrowed := parsed.borrow(i)) is not None:
+        return blob_id(spec, borrowed, parallel=True)
+    hasher = BlobHasher(spec, parallel=True)
+    for start, length in pieces(spec):
+        part = buffer[:length]
+        parsed.read(i, start, part)
+        hasher.update(part)
+    return hasher.done()
+
+
+def _whole(parsed: ParsedFile, i: int) -> memoryview:
+    if (borrowed := parsed.borrow(i)) is not None:
+        return borrowed
+    out = np.empty(parsed.contents[i].spec.nbytes, np.uint8).data
+    parsed.read(i, 0, out)
+    return out

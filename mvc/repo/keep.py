@@ -1,0 +1,169 @@
+"""Keeping a parsed file: hash its contents and store those the repository lacks.
+
+Each content is read once; what is hashed is what is encoded. A content larger than
+a slab is read twice, and refused as changed if the two readings differ.
+"""
+
+from __future__ import annotations
+
+from mvc.adapters.parsed import ParsedFile
+from mvc.errors import SourceChanged
+from mvc.ids import BlobId
+from mvc.limits import SLAB
+from mvc.model.hashing import BlobHasher, blob_id
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.tensor import TensorSpec
+from mvc.repo.bases import BaseFinder, content_names
+from mvc.repo.context import Context, Progress
+from mvc.repo.hashing import entry_from, pieces
+from mvc.repo.last import LastVersion
+from mvc.store.arena import Arena
+from mvc.store.choose import Base, Policy
+from mvc.store.packs import PackWriter
+from mvc.store.records import BLOB
+from mvc.store.writer import ObjectWriter
+
+__all__ = ["Keeper"]
+
+_ARENA = 2 * SLAB
+
+
+class Keeper:
+    """Stores the files of one commit. ``flush`` ends it; nothing is visible before publishing."""
+
+    def __init__(
+        self, context: Context, packs: PackWriter, policy: Policy, parent: Manifest,
+        progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        store = context.store
+        self._new = Arena(_ARENA)
+        self._old = Arena(_ARENA)
+        self._graph = store.graph
+        self._recovery = store.recovery
+        self.writer = ObjectWriter(store.graph, packs, store.pool, policy)
+        self._parent = parent
+        self._finder = BaseFinder(parent, self._recovery, self._old)
+        self._policy = policy
+        self._progress = progress
+        self._since_flush = 0
+        self.raw_bytes = 0
+
+    def keep(self, parsed: ParsedFile, path: str, last: LastVersion | None = None) -> FileEntry:
+        """Stores one file; returns its entry. ``last``: the version before, if in memory."""
+        names = content_names(parsed.contents, parsed.tensors)
+        ids = []
+        total = sum(c.spec.nbytes for c in parsed.contents)
+        for i, content in enumerate(parsed.contents):
+            ids.append(self._content(parsed, i, path, names[i], last))
+            self.raw_bytes += content.spec.nbytes
+            if self._progress is not None:
+                self._progress(self.raw_bytes, max(total, self.raw_bytes), path)
+        self._flush()
+        if last is not None:
+            last.settle()
+        skeleton = parsed.skeleton()
+        entry = entry_from(parsed, path, ids, skeleton, lambda i: self._whole(parsed, i))
+        self._keep_skeleton(entry, skeleton)
+        return entry
+
+    def _content(
+        self, parsed: ParsedFile, i: int, path: str, name: str, last: LastVersion | None
+    ) -> BlobId:
+        spec = parsed.contents[i].spec
+        borrowed = parsed.borrow(i)
+        if borrowed is None and spec.nbytes > SLAB:
+            return self._large(parsed, i, path, name)
+        data = borrowed if borrowed is not None else self._read(parsed, i, spec.nbytes)
+        id_ = blob_id(spec, data, parallel=True)
+        if not self._wanted(id_):
+            if last is not None:
+                last.unchanged(name, id_, spec, data)
+            return id_
+        kept = last.base(name, spec) if last is not None else None
+        base: Base | None = kept or self._finder.find(path, name, spec)
+        target, reporter = last.replace(name, id_, spec, data) if last else (None, None)
+        self.writer.begin(id_)
+        for start, length in pieces(spec):
+            if borrowed is not None:
+                self._room(length)
+            part = data[start : start + length]
+            self.writer.put(
+                id_, spec, start, part, base,
+                target=target(start) if target else None,
+                report=reporter(start) if reporter else None,
+            )  # fmt: skip
+        return id_
+
+    def _wanted(self, id_: BlobId) -> bool:
+        """Whether the blob has to be written: it is new, or a reset point needs it in full."""
+        if not self.writer.holds(id_):
+            return True
+        return self._policy.reset and not self.writer.added(id_) and not self._is_full(id_)
+
+    def _large(self, parsed: ParsedFile, i: int, path: str, name: str) -> BlobId:
+        """Two readings: one to know the id, one to encode, both hashed."""
+        spec = parsed.contents[i].spec
+        id_ = self._hash(parsed, i, spec)
+        if not self._wanted(id_):
+            return id_
+        self.writer.begin(id_)
+        base = self._finder.find(path, name, spec)
+        hasher = BlobHasher(spec, parallel=True)
+        for start, length in pieces(spec):
+            part = self._read(parsed, i, length, start)
+            hasher.update(part)
+            self.writer.put(id_, spec, start, part, base)
+        if hasher.done() != id_:
+            raise SourceChanged(
+                f"{path} changed while it was being read",
+                hint="wait until whatever writes it is done, then commit again",
+            )
+        return id_
+
+    def _hash(self, parsed: ParsedFile, i: int, spec: TensorSpec) -> BlobId:
+        hasher = BlobHasher(spec, parallel=True)
+        for start, length in pieces(spec):
+            self._room(length)
+            part = self._new.take(length)
+            parsed.read(i, start, part)
+            hasher.update(part)
+        return hasher.done()
+
+    def _read(self, parsed: ParsedFile, i: int, length: int, start: int = 0) -> memoryview:
+        self._room(length)
+        part = self._new.take(length)
+        parsed.read(i, start, part)
+        return part
+
+    def _room(self, length: int) -> None:
+        """Buffers are used again once what they hold is encoded."""
+        if self._since_flush + length > SLAB:
+            self._flush()
+        self._since_flush += length
+
+    def _flush(self) -> None:
+        self.writer.flush()
+        self._new.reset()
+        self._old.reset()
+        self._since_flush = 0
+
+    def _is_full(self, id_: BlobId) -> bool:
+        return any(not step.member.base for step in self._graph.codings(id_))
+
+    def _whole(self, parsed: ParsedFile, i: int) -> memoryview:
+        borrowed = parsed.borrow(i)
+        if borrowed is not None:
+            return borrowed
+        out = memoryview(bytearray(parsed.contents[i].spec.nbytes))
+        parsed.read(i, 0, out)
+        return out
+
+    def _keep_skeleton(self, entry: FileEntry, skeleton: bytes) -> None:
+        if entry.skeleton is None or self.writer.holds(entry.skeleton):
+            return
+        base = None
+        old = self._parent.by_path.get(entry.path)
+        if old is not None and old.skeleton is not None:
+            spec = TensorSpec("raw", (old.skeleton_size,))
+            base = (bytes(old.skeleton), bytes(self._recovery.blob(old.skeleton, spec)))
+        self.writer.put_bytes(BLOB, entry.skeleton, skeleton, base)

@@ -1,0 +1,43 @@
+"""rm: leave paths out of the next commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mvc.errors import WouldOverwrite
+from mvc.repo import checkout, manifests, pending
+from mvc.repo.context import Context
+from mvc.repo.refs import head
+from mvc.repo.worktree import entry_of
+from mvc.store.entries import Entry
+
+__all__ = ["remove"]
+
+
+def remove(
+    context: Context, paths: Sequence[str], *, cached: bool = False, force: bool = False
+) -> tuple[str, ...]:
+    """Marks tracked paths as removed, deletes their files unless ``cached``; returns the paths.
+
+    Raises UnknownPath for one that HEAD does not have and WouldOverwrite, before anything
+    is done, for a file that differs from HEAD.
+    """
+    entries = checkout.select(manifests.of_commit(context, head(context).commit), paths)
+    fs, root = context.store.fs, context.root
+    present = [] if cached else [e for e in entries if fs.stat(root / e.path) is not None]
+    for entry in present:
+        if not force and entry_of(context, entry.path).content_id != entry.content_id:
+            raise WouldOverwrite(
+                f"{entry.path} holds work that is not committed",
+                hint="commit it, keep it with --cached, or add -f to lose it",
+            )
+    names = tuple(e.path for e in entries)
+
+    def make() -> Entry:
+        gone = tuple(sorted({*pending.removed(context), *names}))
+        return Entry("rm", context.store.clock.now_ns(), removed=gone)
+
+    context.store.publish(make)
+    for entry in present:
+        fs.unlink(root / entry.path, missing_ok=True)
+    return names

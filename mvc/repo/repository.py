@@ -1,0 +1,414 @@
+"""The public entry: a repository of model versions.
+
+Opens and wires; every verb is a function in a module of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.python_state import from_state
+from mvc.errors import WrongUsage
+from mvc.ids import CommitId, Root
+from mvc.io.clock import Clock
+from mvc.io.files import FileSystem
+from mvc.model.commit import Commit
+from mvc.model.manifest import Manifest
+from mvc.model.names import check_path
+from mvc.repo import (
+    checkout,
+    deployments,
+    diff,
+    fsck,
+    history,
+    identify,
+    importing,
+    manifests,
+    pending,
+    refs,
+    remove,
+    revisions,
+    stats,
+    status,
+    switch,
+    times,
+    worktree,
+)
+from mvc.repo.commit import Change, CommitRequest, Kept, PathChange, commit, metrics_from
+from mvc.repo.config import Config, load_config
+from mvc.repo.context import Context, Progress
+from mvc.repo.deployments import Deployed
+from mvc.repo.last import LastVersion
+from mvc.repo.opening import open_context
+from mvc.repo.sources import open_file
+from mvc.store.store import create
+
+__all__ = ["Committed", "Repository"]
+
+Time = int | str
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+_FIRST_CONFIG = b"# See docs/commands/config.md\n"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A new version. ``state`` is what to deploy: bit for bit what ``checkout`` will give back.
+
+    ``raw_bytes`` were looked at, ``stored_bytes`` written.
+    """
+
+    id: CommitId
+    root: Root
+    state: Any
+    commit: Commit
+    branch: str | None
+    deployment: Deployed | None
+    paths: tuple[PathChange, ...]
+    raw_bytes: int
+    stored_bytes: int
+
+
+class Repository:
+    """An open repository; close it, or use it as a context manager.
+
+    Safe across threads and after a fork. Raises subclasses of ``mvc.MvcError``.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._lock = threading.RLock()
+        self._last: dict[str, LastVersion] = {}
+
+    # -- opening -------------------------------------------------------------------------
+
+    @classmethod
+    def init(
+        cls,
+        path: str | PathLike[str] = ".",
+        *,
+        branch: str | None = None,
+        config: Config | None = None,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Makes an empty repository in a folder, which is created if need be, and opens it."""
+        files, time = fs or FileSystem(), clock or Clock()
+        root = files.realpath(Path(path))
+        settings = config or load_config(files, None, None, {}, {})
+        name = branch or str(settings.get("init.branch"))
+        refs.check_branch(name)
+        files.make_dir(root, parents=True, exist_ok=True)
+        create(files, time, root, name, _FIRST_CONFIG)
+        return cls.open(root, fs=fs, clock=clock)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str] = ".",
+        *,
+        discover: bool = True,
+        config: Callable[[Path], Config] | None = None,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Opens the repository of a folder, or with ``discover`` of the nearest one above it.
+
+        ``config`` makes the configuration from the path of the repository's own file.
+        """
+        return cls(open_context(path, discover=discover, config=config, fs=fs, clock=clock))
+
+    @property
+    def root(self) -> Path:
+        """The folder that holds ``.mvc``."""
+        return self.context.root
+
+    def close(self) -> None:
+        """Lets go of files and memory. Everything acknowledged is durable already."""
+        self._last.clear()
+        self.context.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- keeping versions ----------------------------------------------------------------
+
+    def commit(
+        self,
+        state: Mapping[str, Any] | Paths | None = None,
+        *,
+        message: str = "",
+        metrics: Mapping[str, Any] | None = None,
+        deploy: str | None = None,
+        at: Time | None = None,
+        pipeline: str | None = None,
+        reset_point: bool = False,
+        name: str = "model.safetensors",
+        all: bool = False,
+        allow_empty: bool | None = None,
+        author: str | None = None,
+        time: Time | None = None,
+        cwd: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Committed:
+        """Keeps a version; when it returns, no crash loses it.
+
+        ``state`` is a mapping of tensors (torch or numpy, any nesting) that becomes the
+        path ``name``, or paths of files and folders. ``all`` adds every tracked path that
+        changed. ``deploy`` names the target that goes live, ``at`` when (default: now).
+        A mapping is committed even if nothing changed; files are not, unless
+        ``allow_empty``.
+        """
+        with self._lock:
+            changes = self._changes(state, name, all, cwd)
+            python = isinstance(state, Mapping)
+            request = CommitRequest(
+                changes,
+                message,
+                metrics_from(metrics or {}),
+                deploy,
+                None if at is None else self.time(at),
+                pipeline,
+                reset_point,
+                python or deploy is not None if allow_empty is None else allow_empty,
+                author,
+                None if time is None else self.time(time),
+            )
+            try:
+                kept = commit(self.context, request, progress)
+            except BaseException:
+                self._last.clear()
+                raise
+            return self._committed(kept, state if python else None)
+
+    def _committed(self, kept: Kept, state: Any) -> Committed:
+        deployed = None
+        if kept.deployment is not None:
+            deployed = deployments.newest(self.context, kept.deployment.target)
+        return Committed(
+            kept.id,
+            kept.commit.root,
+            state,
+            kept.commit,
+            kept.branch,
+            deployed,
+            kept.paths,
+            kept.raw_bytes,
+            kept.stored_bytes,
+        )
+
+    def _changes(
+        self, state: Mapping[str, Any] | Paths | None, name: str, all_: bool, cwd: Path | None
+    ) -> list[Change]:
+        if isinstance(state, Mapping):
+            return [self._state_change(state, check_path(name))]
+        names: list[str] = []
+        if state is not None:
+            single = isinstance(state, str | PathLike)
+            listed = [state] if single else list(state)  # type: ignore[list-item, arg-type]
+            paths = [Path(path) for path in listed]
+            names = worktree.expand(self.context, paths, cwd or self.context.store.fs.cwd())
+            if not names:
+                raise WrongUsage("no files to commit", hint="see .mvcignore")
+        elif not all_ and not pending.removed(self.context):
+            raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
+        gone: list[str] = []
+        if all_:
+            for change in status.status(self.context, untracked=False).changes:
+                if change.kind == "modified":
+                    names.append(change.path)
+                elif change.kind == "missing":
+                    gone.append(change.path)
+        fs, root = self.context.store.fs, self.root
+        kept = [Change(n, lambda n=n: open_file(fs, root / n, n)) for n in dict.fromkeys(names)]
+        return [*kept, *(Change(n, None) for n in gone)]
+
+    def _state_change(self, state: Mapping[str, Any], name: str) -> Change:
+        last = None
+        if self.context.config.get("python.keep_base"):
+            last = self._last.setdefault(name, LastVersion(self.context.store.graph))
+
+        def opened() -> AbstractContextManager[ParsedFile]:
+            return nullcontext(from_state(state))
+
+        return Change(name, opened, last)
+
+    # -- getting versions back -------------------------------------------------------------
+
+    def checkout(
+        self,
+        rev: str | CommitId | None = None,
+        *,
+        at: Time | None = None,
+        target: str | None = None,
+        path: str | None = None,
+    ) -> Any:
+        """A version's state in memory, verified.
+
+        By revision (default HEAD), or as it was live on ``target`` at the moment ``at``.
+        Values are torch tensors where torch tensors went in, else numpy arrays.
+        """
+        return checkout.load_state(self.context, self.find(rev, at=at, target=target), path)
+
+    def restore(
+        self,
+        rev: str | CommitId | None = None,
+        *,
+        at: Time | None = None,
+        target: str | None = None,
+        paths: Sequence[str] = (),
+        output: str | PathLike[str] | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> checkout.Restored:
+        """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there."""
+        commit_id = self.find(rev, at=at, target=target)
+        if output is not None:
+            where = Path(output)
+            return checkout.export(
+                self.context, commit_id, paths, where, force=force, progress=progress
+            )
+        if paths:
+            return checkout.restore_paths(
+                self.context, commit_id, paths, force=force, progress=progress
+            )
+        branch = None
+        if isinstance(rev, str) and at is None:
+            _, branch = revisions.resolve_ref(self.context, rev)
+        to = branch if branch is not None else commit_id
+        return checkout.restore_all(self.context, commit_id, to, force=force, progress=progress)
+
+    def switch(
+        self,
+        branch: str,
+        *,
+        create: bool = False,
+        start: str | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> checkout.Restored | None:
+        """Makes a branch the current one and writes its files."""
+        return switch.switch(
+            self.context, branch, create=create, start=start, force=force, progress=progress
+        )
+
+    def find(
+        self,
+        rev: str | CommitId | None = None,
+        *,
+        at: Time | None = None,
+        target: str | None = None,
+    ) -> CommitId:
+        """The commit of a revision, or the one that was live."""
+        if at is not None or target is not None:
+            if rev is not None:
+                raise WrongUsage("name a revision or a moment, not both")
+            return self.live(at, target).commit
+        if isinstance(rev, CommitId):
+            return rev
+        return revisions.resolve(self.context, rev or "HEAD")
+
+    def manifest(self, rev: str | CommitId = "HEAD") -> Manifest:
+        """The paths of a version with their tensors."""
+        return manifests.of_commit(self.context, self.find(rev))
+
+    # -- asking ------------------------------------------------------------------------------
+
+    def time(self, value: Time) -> int:
+        """Nanoseconds since 1970 of a moment given as such or as text."""
+        if isinstance(value, int):
+            return value
+        return times.parse_time(value, now_ns=self.context.store.clock.now_ns())
+
+    def log(self, rev: str = "HEAD", **options: Any) -> Iterator[history.LogEntry]:
+        """Versions from newest to oldest; see ``mvc.repo.history.log`` for the options."""
+        return history.log(self.context, rev, **options)
+
+    def status(self, *, untracked: bool = True) -> status.Status:
+        """Which tracked files differ from HEAD, and how."""
+        return status.status(self.context, untracked=untracked)
+
+    def diff(
+        self, a: str | None = None, b: str | None = None, paths: Sequence[str] = ()
+    ) -> diff.Diff:
+        """Compares two versions, or a version and files on disk, tensor by tensor."""
+        return diff.diff(self.context, a, b, paths)
+
+    def identify(self, path: str | PathLike[str]) -> list[identify.Identified]:
+        """Which versions have the state of this file; from hashes alone."""
+        return identify.identify(self.context, Path(path))
+
+    def stats(self) -> stats.Stats:
+        """Versions, reset points, chains, bytes by kind, recovery times."""
+        return stats.stats(self.context)
+
+    def fsck(self, *, full: bool = False, progress: Progress | None = None) -> fsck.FsckReport:
+        """Checks every byte; with ``full`` every object is recovered and hashed as well."""
+        return fsck.fsck(self.context, full=full, progress=progress)
+
+    # -- deployments, refs, paths --------------------------------------------------------------
+
+    def deploy(self, rev: str | CommitId, target: str, *, at: Time | None = None) -> Deployed:
+        """Records that a version went live on a target, now or at a given moment."""
+        moment = None if at is None else self.time(at)
+        return deployments.deploy(self.context, self.find(rev), target, moment)
+
+    def retract(
+        self, target: str, rev: str | CommitId | None = None, *, at: Time | None = None
+    ) -> Deployed:
+        """Records that a deployment was none; the evidence stays."""
+        moment = None if at is None else self.time(at)
+        commit_id = None if rev is None else self.find(rev)
+        return deployments.retract(self.context, target, commit_id, moment)
+
+    def live(self, at: Time | None = None, target: str | None = None) -> Deployed:
+        """The deployment that was live on a target at a moment; now if none is given."""
+        moment = None if at is None else self.time(at)
+        return deployments.live_at(self.context, moment, target)
+
+    def deployments(self, target: str | None = None) -> list[Deployed]:
+        """Every deployment, retracted ones included, of one target or all."""
+        return deployments.list_deployments(self.context, target)
+
+    def branches(self) -> list[refs.Ref]:
+        """All branches with their newest commits."""
+        return refs.branches(self.context)
+
+    def tags(self) -> list[refs.Ref]:
+        """All tags with their commits."""
+        return refs.tags(self.context)
+
+    def branch(self, name: str, rev: str = "HEAD", *, force: bool = False) -> refs.Ref:
+        """Makes a branch at a version."""
+        return refs.create_branch(self.context, name, rev, force=force)
+
+    def tag(self, name: str, rev: str = "HEAD", *, force: bool = False) -> refs.Ref:
+        """Names a version for ever."""
+        return refs.create_tag(self.context, name, rev, force=force)
+
+    def remove(
+        self, paths: Sequence[str], *, cached: bool = False, force: bool = False
+    ) -> tuple[str, ...]:
+        """Takes paths out of the next commit, and off the disk unless ``cached``."""
+        return remove.remove(self.context, paths, cached=cached, force=force)
+
+    def import_checkpoints(
+        self, sources: Sequence[str | PathLike[str]], **options: Any
+    ) -> list[importing.Imported]:
+        """Makes history of existing checkpoints; see ``mvc.repo.importing``."""
+        return importing.import_checkpoints(self, [Path(s) for s in sources], **options)

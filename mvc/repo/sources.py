@@ -1,0 +1,32 @@
+"""Opening what is to be committed: a file on disk, held open and checked for changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mvc.adapters.detect import parse_file
+from mvc.adapters.parsed import ParsedFile
+from mvc.errors import SourceChanged
+from mvc.io.files import FileSystem
+
+__all__ = ["open_file"]
+
+
+@contextmanager
+def open_file(fs: FileSystem, path: Path, name: str) -> Iterator[ParsedFile]:
+    """The parsed file; SourceChanged on leaving if it was written to in the meantime."""
+    with fs.open_read(path) as file:
+        before = file.identity()
+        yield parse_file(file, name)
+        after = file.identity()
+    if (before.size, before.mtime_ns, before.ctime_ns) != (
+        after.size,
+        after.mtime_ns,
+        after.ctime_ns,
+    ):
+        raise SourceChanged(
+            f"{name} changed while it was being read",
+            hint="wait until whatever writes it is done, then commit again",
+        )

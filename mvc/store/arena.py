@@ -1,0 +1,31 @@
+"""Memory that is used again: touching fresh pages costs more than encoding them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["Arena"]
+
+_ALIGN = 64
+
+
+class Arena:
+    """Hands out pieces of one buffer until ``reset``; larger demands get memory of their own."""
+
+    def __init__(self, size: int) -> None:
+        self._buffer: memoryview | None = None
+        self._size = size
+        self._at = 0
+
+    def take(self, size: int) -> memoryview:
+        """``size`` writable bytes, valid until ``reset``; their content is arbitrary."""
+        if self._at + size > self._size:
+            return np.empty(size, np.uint8).data
+        if self._buffer is None:
+            self._buffer = np.empty(self._size, np.uint8).data
+        part = self._buffer[self._at : self._at + size]
+        self._at += -(-size // _ALIGN) * _ALIGN
+        return part
+
+    def reset(self) -> None:
+        self._at = 0
