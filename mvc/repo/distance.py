@@ -139,7 +139,7 @@ def _apart(
     if a_dtype == b_dtype and a_dtype in {"int64", "uint64"}:
         x, y = np.frombuffer(a, _NUMPY[a_dtype]), np.frombuffer(b, _NUMPY[a_dtype])
         high = np.maximum(x, y).view("<u8")
-        return (high - np.minimum(x, y).view("<u8")).astype(np.float64)
+        return _float64(high - np.minimum(x, y).view("<u8"))
     difference: _Floats = np.subtract(new, old)
     return np.abs(difference, out=difference)
 

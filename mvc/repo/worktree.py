@@ -20,7 +20,7 @@ from mvc.model.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.ignore import IGNORE_FILE, Ignore
 
-__all__ = ["FoundFile", "entry_at", "entry_of", "expand", "files_under", "tracked_name"]
+__all__ = ["FoundFile", "entry_at", "entry_of", "expand", "files_in", "files_under", "tracked_name"]
 
 _MAX_IGNORE_FILE = 1 << 20
 _NEVER = {".mvc", ".git", ".hg", ".svn"}  # folders of version control, in any case of letters
@@ -112,7 +112,11 @@ def files_under(context: Context, folder: str = "") -> Iterator[FoundFile]:
     links that lead nowhere and special files are left out, as are the folders of
     version control systems.
     """
-    fs, root = context.store.fs, context.root
+    return files_in(context.store.fs, context.root, folder)
+
+
+def files_in(fs: FileSystem, root: Path, folder: str = "") -> Iterator[FoundFile]:
+    """As ``files_under`` for any folder ``root``; names are relative to it."""
     ignore = Ignore()
     parts = folder.split("/") if folder else []
     for depth in range(len(parts)):

@@ -1,0 +1,146 @@
+"""fsck: read every byte of the repository, name what is damaged and what it touches.
+
+In this order: format, journal (both copies of every entry, the chain, what entries say
+about each other), packs (every header and payload), versions (every manifest, every
+object they name; ``full``: recovered and hashed), index (against journal and packs).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mvc.errors import DamagedData, MvcError, ReadOnly
+from mvc.io.files import FileSystem
+from mvc.model.commit import Commit
+from mvc.repo.context import Context, Progress
+from mvc.repo.fsck_journal import JournalCheck
+from mvc.repo.report import FsckReport, Problem
+from mvc.store import keys
+from mvc.store.store import FORMAT, check_format
+from mvc.store.view import INDEX, View
+
+__all__ = ["FsckReport", "Problem", "forget_index", "fsck", "rebuild_index"]
+
+_MAX_FORMAT = 4096
+
+
+def fsck(context: Context, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
+    """Checks the whole repository; changes nothing. Memory grows with the number of objects.
+
+    ``progress`` counts bytes of packs, and with ``full`` raw bytes of objects as well.
+    """
+    from mvc.repo.fsck_packs import PackCheck
+    from mvc.repo.fsck_versions import VersionCheck
+
+    view = context.fresh()
+    meter = _Meter(progress)
+    journal = JournalCheck(view)
+    packs = PackCheck(view)
+    meter.total = _pack_bytes(view)
+    commits: dict[bytes, Commit] = {}
+    offsets: set[bytes] = set()
+    for recorded in journal.entries():
+        commits.update((commit.id, commit) for commit in recorded.entry.commits)
+        offsets.update(keys.entry_keys(recorded))
+        packs.entry(recorded)
+        meter.to(packs.checked, "packs")
+    packs.rest()
+    packs.objects.settle()
+    versions = VersionCheck(context.store.recovery, packs.objects, full, meter.more)
+    versions.suspects = {
+        id_
+        for problem in packs.problems
+        if problem.kind == "payload"
+        for id_ in problem.also or (bytes.fromhex(problem.object),)
+    }
+    versions.check(commits.values())
+    found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
+    problems = [*_format(context), *journal.problems, *found, *versions.problems]
+    if not journal.problems and not packs.problems:
+        problems += _index(view, offsets, packs.found_keys)
+    return FsckReport(
+        tuple(problems),
+        (*journal.notes, *packs.notes),
+        full,
+        journal.count,
+        len(commits),
+        packs.records,
+        len(packs.objects),
+        view.position.offset + packs.checked + versions.recovered,
+    )
+
+
+def rebuild_index(context: Context) -> None:
+    """Makes the index anew from journal and packs. ReadOnly where nothing can be written."""
+    if not context.store.writable:
+        raise ReadOnly(
+            "the index cannot be rebuilt: the repository's folder cannot be written",
+            hint="questions are answered without an index there, only slower",
+        )
+    context.store.view.rebuild_index()
+
+
+def forget_index(fs: FileSystem, folder: Path) -> None:
+    """Deletes the index of the repository folder ``folder`` (``.mvc``) before it is opened.
+
+    For a journal that is older than its index (HistoryMissing), once the loss is
+    accepted. The next opening makes a new index.
+    """
+    fs.unlink(folder / INDEX / "data.mdb", missing_ok=True)
+
+
+class _Meter:
+    """Adds up what is done for a progress callback."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self.total = self._done = 0
+
+    def to(self, done: int, what: str) -> None:
+        self._done = done
+        self._tell(what)
+
+    def more(self, count: int, what: str) -> None:
+        self._done += count
+        self._tell(what)
+
+    def _tell(self, what: str) -> None:
+        if self._progress is not None:
+            self._progress(self._done, max(self._done, self.total), what)
+
+
+def _pack_bytes(view: View) -> int:
+    folder = view.folder / "packs"
+    sizes = (view.fs.stat(folder / name) for name in view.fs.list(folder))
+    return sum(identity.size for identity in sizes if identity is not None)
+
+
+def _format(context: Context) -> list[Problem]:
+    path = context.store.folder / FORMAT
+    try:
+        check_format(context.store.fs.read_bytes(path, _MAX_FORMAT))
+    except MvcError as error:
+        return [Problem("format", FORMAT, str(path), error.message)]
+    return []
+
+
+def _index(view: View, expected: set[bytes], objects: dict[int, set[bytes]]) -> list[Problem]:
+    """Whether index and tail hold exactly the keys that journal and packs imply.
+
+    Edges are left out: which of several homes of a base they start from is free.
+    """
+    expected = expected | {
+        keys.BLOB + prefix + keys.number(offset)
+        for offset, prefixes in objects.items()
+        for prefix in prefixes
+    }
+    try:
+        tables = {key[:1] for key in expected} | {keys.BLOB}
+        present = {key for table in sorted(tables) for key in view.under(table)}
+    except DamagedData as error:
+        return [Problem("index", INDEX, "", error.message)]
+    missing, foreign = len(expected - present), len(present - expected)
+    if not missing and not foreign:
+        return []
+    why = f"the index lacks {missing} keys and has {foreign} that nothing stands behind"
+    return [Problem("index", INDEX, str(view.folder / INDEX), why)]

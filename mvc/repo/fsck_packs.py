@@ -1,0 +1,152 @@
+"""fsck, packs: every header, every payload, every byte that should not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mvc.errors import IoFailed, MvcError
+from mvc.repo.objects import ObjectGraph
+from mvc.repo.report import Problem
+from mvc.store.entries import Region
+from mvc.store.journal import Recorded
+from mvc.store.packs import PACK_HEADER, pack_numbers, pack_path
+from mvc.store.records import MAGIC, Member, RecordHeader
+from mvc.store.speed import Speed
+from mvc.store.view import PACKS, View
+
+__all__ = ["PackCheck"]
+
+_WINDOW = 1 << 20
+
+
+@dataclass
+class PackCheck:
+    """Reads every region that the journal names. ``objects`` gets what is sound.
+
+    ``checked``: bytes read so far; ``lost``: ids of damaged payloads.
+    """
+
+    view: View
+    objects: ObjectGraph = field(default_factory=ObjectGraph)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    records: int = 0
+    checked: int = 0
+    found_keys: dict[int, set[bytes]] = field(default_factory=dict)
+    _speed: Speed = field(default_factory=Speed)
+    _ends: dict[int, list[Region]] = field(default_factory=dict)
+
+    def entry(self, recorded: Recorded) -> None:
+        """The records of one operation. One header lost makes all of them unreadable."""
+        sound: list[Member] = []
+        whole = True
+        keys: set[bytes] = set()
+        for region in recorded.entry.regions:
+            self._ends.setdefault(region.pack, []).append(region)
+            for at, header in self._headers(region):
+                if header is None:
+                    whole = False
+                    continue
+                self.records += 1
+                keys.update(header.by_id)
+                sound += self._payloads(region.pack, at, header)
+            self.checked += region.length
+        if whole:
+            self.found_keys[recorded.offset] = {k[:8] for k in keys}
+            for member in sound:
+                self.objects.add(member, self._speed.seconds(member))
+
+    def _headers(self, region: Region) -> Iterator[tuple[int, RecordHeader | None]]:
+        """Every record of a region; None where one is damaged and the next one is looked for."""
+        at, end = region.start, region.start + region.length
+        while at < end:
+            try:
+                header = self.view.packs.header(region.pack, at)
+                if at + header.size > end:
+                    raise IoFailed(f"a record crosses byte {end}")
+            except MvcError as error:
+                self._report("record", f"record at byte {at}", region.pack, at, error)
+                yield at, None
+                at = self._next_record(region.pack, at + 1, end)
+                continue
+            yield at, header
+            at += header.size
+
+    def _next_record(self, pack: int, at: int, end: int) -> int:
+        """The next place where a sound header stands, or ``end``."""
+        path = pack_path(self.view.folder / PACKS, pack)
+        if self.view.fs.stat(path) is None:
+            return end
+        with self.view.fs.open_read(path) as file:
+            while at < end:
+                data = file.read(at, min(_WINDOW, end - at))
+                found = data.find(MAGIC)
+                if found < 0:
+                    if len(data) < len(MAGIC):
+                        return end
+                    at += len(data) - len(MAGIC) + 1
+                    continue
+                try:
+                    self.view.packs.header(pack, at + found)
+                except MvcError:
+                    at += found + 1
+                else:
+                    return at + found
+        return end
+
+    def _payloads(self, pack: int, at: int, header: RecordHeader) -> list[Member]:
+        sound: list[Member] = []
+        group_is_sound = True
+        for i, member in enumerate(header.members):
+            if not (header.group and i):
+                group_is_sound = self._payload(pack, at, header, member)
+            if group_is_sound:
+                sound.append(member)
+            else:
+                self.objects.name(member.id)
+        return sound
+
+    def _payload(self, pack: int, at: int, header: RecordHeader, member: Member) -> bool:
+        try:
+            self.view.packs.payload(pack, at, header, member)
+        except MvcError as error:
+            self._report("payload", member.id.hex(), pack, at, error, header)
+            return False
+        return True
+
+    def _report(
+        self,
+        kind: str,
+        what: str,
+        pack: int,
+        at: int,
+        error: MvcError,
+        header: RecordHeader | None = None,
+    ) -> None:
+        members: Sequence[Member] = header.members if header is not None else ()
+        group = header is not None and header.group
+        ids = tuple(m.id for m in members) if group else ()
+        self.problems.append(
+            Problem(kind, what, f"pack {pack}, byte {at}", error.message, also=ids)
+        )
+
+    def rest(self) -> None:
+        """What lies in the packs beside published records."""
+        fs, folder = self.view.fs, self.view.folder / PACKS
+        unused = 0
+        for number in pack_numbers(fs, folder):
+            path = pack_path(folder, number)
+            with fs.open_read(path) as file:
+                size, head = file.size(), file.read(0, len(PACK_HEADER))
+            regions = sorted(self._ends.get(number, ()), key=lambda r: r.start)
+            if regions and head != PACK_HEADER:
+                self.problems.append(
+                    Problem("pack", path.name, "byte 0", f"{path.name} does not begin as a pack")
+                )
+            used = sum(r.length for r in regions) + (len(PACK_HEADER) if regions else 0)
+            unused += max(0, size - used)
+        if unused:
+            self.notes.append(
+                f"{unused:,} bytes in packs belong to no version: interrupted or running commits"
+            )

@@ -1,0 +1,80 @@
+"""identify: which versions have the state of a file. Found by hashes, no version is recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.model.manifest import FileEntry
+from mvc.repo import manifests
+from mvc.repo.ancestry import Ancestors
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed, of_commit
+from mvc.repo.pointers import branches
+from mvc.repo.worktree import entry_at
+from mvc.store import keys
+
+__all__ = ["Identified", "identify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """A version that has the state at ``path``.
+
+    ``exact``: the file's very bytes, not only the same tensors. ``branches`` are those
+    whose history holds the version, ``deployments`` its own, retracted ones included.
+    """
+
+    commit: CommitId
+    path: str
+    exact: bool
+    branches: tuple[str, ...]
+    deployments: tuple[Deployed, ...]
+
+
+def identify(context: Context, path: Path) -> list[Identified]:
+    """The versions that brought in the state of the file at ``path``, the newest first.
+
+    Versions that only kept a path as their parent had it are not listed. A file without
+    tensors is found by all of its bytes. Raises UnknownPath if there is no such file.
+    """
+    context.fresh()
+    entry = entry_at(context, path, path.name)
+    view = context.store.view
+    found = list(_versions(context, entry))
+    holders = [(b.name, Ancestors(view, [b.commit])) for b in branches(context)] if found else []
+    return [
+        Identified(
+            commit.id,
+            same.path,
+            same.content_id == entry.content_id,
+            tuple(name for name, history in holders if commit.id in history),
+            of_commit(view, commit.id),
+        )
+        for commit, same in found
+    ]
+
+
+def _versions(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, FileEntry]]:
+    view = context.store.view
+    mark = bytes(entry.state.root if entry.tensors else entry.content_id)[: keys.ID_BYTES]
+    seen: set[CommitId] = set()
+    for key in reversed(view.under(keys.MARK + mark)):
+        for commit in view.entry(keys.offset_of(key)).entry.commits:
+            if commit.id in seen:
+                continue
+            seen.add(commit.id)
+            for same in _matching(manifests.load(context, commit.manifest).entries, entry):
+                yield commit, same
+
+
+def _matching(candidates: Iterable[FileEntry], entry: FileEntry) -> Iterator[FileEntry]:
+    for candidate in candidates:
+        same_state = (
+            entry.tensors and candidate.tensors and candidate.state.root == entry.state.root
+        )
+        if same_state or candidate.content_id == entry.content_id:
+            yield candidate

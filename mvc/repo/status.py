@@ -1,0 +1,109 @@
+"""status: which tracked files differ from HEAD, and which files are not tracked.
+
+Files are hashed whenever their size is that of HEAD: what a clock or a file system
+says about times is not relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mvc.ids import CommitId
+from mvc.model.manifest import FileEntry
+from mvc.repo import manifests, pending
+from mvc.repo.context import Context
+from mvc.repo.pointers import head
+from mvc.repo.worktree import FoundFile, entry_of, files_under
+
+__all__ = ["Change", "Status", "status"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path. ``kind``: unchanged, modified, missing (tracked, but no file is there),
+    removed (left out of the next commit) or renamed (the file of a missing path under a
+    name that is not tracked). ``detail`` says more, for people.
+    """
+
+    path: str
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Status:
+    """``branch`` is None where HEAD is detached, ``head`` before the first commit."""
+
+    branch: str | None
+    head: CommitId | None
+    changes: tuple[Change, ...]
+    untracked: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether every tracked file is as in HEAD and stays so with the next commit."""
+        return all(change.kind == "unchanged" for change in self.changes)
+
+
+def status(context: Context, *, untracked: bool = True) -> Status:
+    """Compares the working folder with HEAD. Without ``untracked`` only tracked paths are seen."""
+    context.fresh()
+    at = head(context)
+    tracked = manifests.of_commit(context, at.commit).by_path
+    removed = set(pending.removed(context)) & tracked.keys()
+    changes = {
+        path: Change(path, "removed") if path in removed else _change(context, entry)
+        for path, entry in tracked.items()
+    }
+    found: list[FoundFile] = []
+    if untracked:
+        known = tracked.keys() - removed
+        found = sorted(
+            (f for f in files_under(context) if f.name not in known), key=lambda f: f.name
+        )
+        missing = [tracked[path] for path, c in changes.items() if c.kind == "missing"]
+        moved = dict(_renames(context, missing, found))
+        for old, new in moved.items():
+            changes[old] = Change(new, "renamed", f"was {old}")
+        found = [f for f in found if f.name not in moved.values()]
+    rows = tuple(sorted(changes.values(), key=lambda change: change.path))
+    return Status(at.branch, at.commit, rows, tuple(f.name for f in found))
+
+
+def _change(context: Context, entry: FileEntry) -> Change:
+    from mvc.repo.compare import compare_files
+
+    identity = context.store.fs.stat(context.root / entry.path)
+    if identity is None:
+        return Change(entry.path, "missing")
+    if not identity.is_file:
+        return Change(entry.path, "missing", "what is there is not a file")
+    if identity.size != entry.size:
+        return Change(entry.path, "modified", f"{entry.size:,} -> {identity.size:,} bytes")
+    now = entry_of(context, entry.path)
+    if now.content_id == entry.content_id:
+        return Change(entry.path, "unchanged")
+    found = compare_files(entry, now, entry.path)
+    if found.changed_tensors:
+        of = len(found.tensors)
+        return Change(entry.path, "modified", f"{found.changed_tensors} of {of} tensors changed")
+    detail = "no tensor changed, other bytes did" if found.tensors else ""
+    return Change(entry.path, "modified", detail)
+
+
+def _renames(
+    context: Context, missing: Sequence[FileEntry], found: Sequence[FoundFile]
+) -> list[tuple[str, str]]:
+    """(old path, new path) of files that are there under another name."""
+    sizes = {entry.size for entry in missing}
+    there = {
+        entry_of(context, f.name).content_id: f.name
+        for f in reversed(found)
+        if f.identity.size in sizes
+    }
+    pairs = []
+    for entry in missing:
+        if (name := there.pop(entry.content_id, None)) is not None:
+            pairs.append((entry.path, name))
+    return pairs
