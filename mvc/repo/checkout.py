@@ -14,6 +14,7 @@ from typing import Any
 from mvc.adapters.python_state import to_state
 from mvc.errors import UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
+from mvc.io.files import WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo import manifests
 from mvc.repo.contents import in_memory, skeleton_of, write_file
@@ -223,12 +224,10 @@ def _write_all(
             if progress is not None:
                 progress(done, total, path)
 
-        context.store.fs.replace_file(
-            path,
-            lambda file, entry=entry: write_file(context, entry, file.write_at, advance),
-            mode=None,
-            durable=True,
-        )
+        def fill(file: WriteFile, entry: FileEntry = entry) -> None:
+            write_file(context, entry, file.write_at, advance)
+
+        context.store.fs.replace_file(path, fill, mode=None, durable=True)
 
 
 def _check_parents(context: Context, path: Path) -> None:

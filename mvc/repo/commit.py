@@ -204,7 +204,7 @@ class _Work:
             self._write_manifest(self.parent)
         made = self._commit()
         view = self.context.store.view
-        deployments = ()
+        deployments: tuple[Deployment, ...] = ()
         if self.request.deploy is not None:
             time_ns = self.request.deploy_time_ns
             moment = self.context.store.clock.now_ns() if time_ns is None else time_ns

@@ -7,7 +7,7 @@ from threading import Lock
 
 from mvc.ids import CommitId, ManifestId
 from mvc.model.manifest import Manifest
-from mvc.repo import commits
+from mvc.repo.commits import get as get_commit
 from mvc.repo.context import Context
 
 __all__ = ["EMPTY", "load", "of_commit"]
@@ -41,4 +41,4 @@ def of_commit(context: Context, id_: CommitId | None) -> Manifest:
     """The paths of a version; none for no version."""
     if id_ is None:
         return EMPTY
-    return load(context, commits.get(context, id_).manifest)
+    return load(context, get_commit(context, id_).manifest)

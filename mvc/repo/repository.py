@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -42,13 +43,22 @@ from mvc.repo import (
     times,
     worktree,
 )
+from mvc.repo.checkout import Restored
 from mvc.repo.commit import Change, CommitRequest, Kept, PathChange, commit, metrics_from
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
+from mvc.repo.diff import Diff
+from mvc.repo.fsck import FsckReport
+from mvc.repo.history import LogEntry
+from mvc.repo.identify import Identified
+from mvc.repo.importing import Imported
 from mvc.repo.last import LastVersion
 from mvc.repo.opening import open_context
+from mvc.repo.refs import Ref
 from mvc.repo.sources import open_file
+from mvc.repo.stats import Stats
+from mvc.repo.status import Status
 from mvc.store.store import create
 
 __all__ = ["Committed", "Repository"]
@@ -219,8 +229,7 @@ class Repository:
             return [self._state_change(state, check_path(name))]
         names: list[str] = []
         if state is not None:
-            single = isinstance(state, str | PathLike)
-            listed = [state] if single else list(state)  # type: ignore[list-item, arg-type]
+            listed = [state] if isinstance(state, str | PathLike) else list(state)
             paths = [Path(path) for path in listed]
             names = worktree.expand(self.context, paths, cwd or self.context.store.fs.cwd())
             if not names:
@@ -235,7 +244,7 @@ class Repository:
                 elif change.kind == "missing":
                     gone.append(change.path)
         fs, root = self.context.store.fs, self.root
-        kept = [Change(n, lambda n=n: open_file(fs, root / n, n)) for n in dict.fromkeys(names)]
+        kept = [Change(n, partial(open_file, fs, root / n, n)) for n in dict.fromkeys(names)]
         return [*kept, *(Change(n, None) for n in gone)]
 
     def _state_change(self, state: Mapping[str, Any], name: str) -> Change:
@@ -275,7 +284,7 @@ class Repository:
         output: str | PathLike[str] | None = None,
         force: bool = False,
         progress: Progress | None = None,
-    ) -> checkout.Restored:
+    ) -> Restored:
         """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there."""
         commit_id = self.find(rev, at=at, target=target)
         if output is not None:
@@ -301,7 +310,7 @@ class Repository:
         start: str | None = None,
         force: bool = False,
         progress: Progress | None = None,
-    ) -> checkout.Restored | None:
+    ) -> Restored | None:
         """Makes a branch the current one and writes its files."""
         return switch.switch(
             self.context, branch, create=create, start=start, force=force, progress=progress
@@ -335,29 +344,27 @@ class Repository:
             return value
         return times.parse_time(value, now_ns=self.context.store.clock.now_ns())
 
-    def log(self, rev: str = "HEAD", **options: Any) -> Iterator[history.LogEntry]:
+    def log(self, rev: str = "HEAD", **options: Any) -> Iterator[LogEntry]:
         """Versions from newest to oldest; see ``mvc.repo.history.log`` for the options."""
         return history.log(self.context, rev, **options)
 
-    def status(self, *, untracked: bool = True) -> status.Status:
+    def status(self, *, untracked: bool = True) -> Status:
         """Which tracked files differ from HEAD, and how."""
         return status.status(self.context, untracked=untracked)
 
-    def diff(
-        self, a: str | None = None, b: str | None = None, paths: Sequence[str] = ()
-    ) -> diff.Diff:
+    def diff(self, a: str | None = None, b: str | None = None, paths: Sequence[str] = ()) -> Diff:
         """Compares two versions, or a version and files on disk, tensor by tensor."""
         return diff.diff(self.context, a, b, paths)
 
-    def identify(self, path: str | PathLike[str]) -> list[identify.Identified]:
+    def identify(self, path: str | PathLike[str]) -> list[Identified]:
         """Which versions have the state of this file; from hashes alone."""
         return identify.identify(self.context, Path(path))
 
-    def stats(self) -> stats.Stats:
+    def stats(self) -> Stats:
         """Versions, reset points, chains, bytes by kind, recovery times."""
         return stats.stats(self.context)
 
-    def fsck(self, *, full: bool = False, progress: Progress | None = None) -> fsck.FsckReport:
+    def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
         """Checks every byte; with ``full`` every object is recovered and hashed as well."""
         return fsck.fsck(self.context, full=full, progress=progress)
 
@@ -385,19 +392,19 @@ class Repository:
         """Every deployment, retracted ones included, of one target or all."""
         return deployments.list_deployments(self.context, target)
 
-    def branches(self) -> list[refs.Ref]:
+    def branches(self) -> list[Ref]:
         """All branches with their newest commits."""
         return refs.branches(self.context)
 
-    def tags(self) -> list[refs.Ref]:
+    def tags(self) -> list[Ref]:
         """All tags with their commits."""
         return refs.tags(self.context)
 
-    def branch(self, name: str, rev: str = "HEAD", *, force: bool = False) -> refs.Ref:
+    def branch(self, name: str, rev: str = "HEAD", *, force: bool = False) -> Ref:
         """Makes a branch at a version."""
         return refs.create_branch(self.context, name, rev, force=force)
 
-    def tag(self, name: str, rev: str = "HEAD", *, force: bool = False) -> refs.Ref:
+    def tag(self, name: str, rev: str = "HEAD", *, force: bool = False) -> Ref:
         """Names a version for ever."""
         return refs.create_tag(self.context, name, rev, force=force)
 
@@ -409,6 +416,6 @@ class Repository:
 
     def import_checkpoints(
         self, sources: Sequence[str | PathLike[str]], **options: Any
-    ) -> list[importing.Imported]:
+    ) -> list[Imported]:
         """Makes history of existing checkpoints; see ``mvc.repo.importing``."""
-        return importing.import_checkpoints(self, [Path(s) for s in sources], **options)
+        return importing.import_checkpoints(self.context, [Path(s) for s in sources], **options)

@@ -146,7 +146,8 @@ class Index:
         except lmdb.MapResizedError:
             self._env.set_mapsize(0)
             with self._env.begin() as txn:
-                return txn.get(key)  # type: ignore[no-any-return]
+                value = txn.get(key)
+            return value
         except lmdb.Error as e:
             raise DamagedData(f"the index cannot be read: {e}") from e
 
