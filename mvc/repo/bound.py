@@ -12,7 +12,9 @@ from mvc.model.manifest import Manifest
 from mvc.repo.context import Context
 from mvc.store.calibrate import measure
 
-__all__ = ["recovery_seconds", "within_bound"]
+__all__ = ["chain_depth", "recovery_seconds", "within_bound"]
+
+_LOOKED_AT = 8  # the largest blobs of a version stand for it
 
 
 def recovery_seconds(context: Context, manifest: Manifest) -> tuple[float, float, float]:
@@ -40,3 +42,10 @@ def within_bound(context: Context, parent: Manifest, bound: float) -> bool:
             hint="raise store.max_recovery",
         )
     return total + delta <= bound
+
+
+def chain_depth(context: Context, parent: Manifest) -> int:
+    """Deltas under a version: the longest chain among its largest blobs."""
+    contents = {c.id: c.spec.nbytes for e in parent.entries for c in e.contents}
+    largest = sorted(contents, key=lambda id_: -contents[id_])[:_LOOKED_AT]
+    return max((context.store.graph.path(id_).depth for id_ in largest), default=0)

@@ -21,7 +21,7 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import check_key, check_ref
 from mvc.repo import manifests, pending
 from mvc.repo.author import author_of, zone_minutes
-from mvc.repo.bound import within_bound
+from mvc.repo.bound import chain_depth, within_bound
 from mvc.repo.code import git_commit
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for
@@ -34,6 +34,9 @@ from mvc.store.packs import PackWriter
 from mvc.store.records import MANIFEST
 
 __all__ = ["Change", "CommitRequest", "Kept", "PathChange", "commit"]
+
+
+_UNBOUNDED = 10_000  # deltas in a chain where seconds bound it
 
 
 @dataclass(frozen=True)
@@ -141,13 +144,21 @@ class _Work:
         self.regions: tuple[Region, ...] = ()
 
     def _policy(self, pipeline: Pipeline) -> Policy:
+        """A version is stored in full as a whole, so that reset points are whole versions."""
         get = self.context.config.get
-        bound = get("store.max_recovery")
+        bound, interval = get("store.max_recovery"), int(get("store.reset_interval"))
         reset = self.request.reset_point
-        if bound is not None and not reset:
-            reset = not within_bound(self.context, self.parent, float(bound))
-        interval = 10_000 if bound is not None else int(get("store.reset_interval"))
+        if bound is not None:
+            interval = _UNBOUNDED
+            reset = reset or not within_bound(self.context, self.parent, float(bound))
+        elif not reset:
+            reset = self._depth() + 1 >= interval
         return Policy(pipeline, interval, float(get("store.max_chain")), reset)
+
+    def _depth(self) -> int:
+        depths = [c.last.depth for c in self.request.changes if c.last is not None]
+        known = [depth for depth in depths if depth is not None]
+        return max(known) if known else chain_depth(self.context, self.parent)
 
     def run(self) -> Kept:
         for change in self.request.changes:

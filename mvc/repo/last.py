@@ -55,6 +55,12 @@ class LastVersion:
     def nbytes(self) -> int:
         return sum(len(kept.buffer) for kept in self._kept.values())
 
+    @property
+    def depth(self) -> int | None:
+        """Deltas under the version, as far as they are known; None if nothing is kept."""
+        chains = [w.depth for kept in self._kept.values() for w in kept.chain.values()]
+        return max(chains, default=None)
+
     def clear(self) -> None:
         self._kept.clear()
         self._next.clear()
