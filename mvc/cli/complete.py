@@ -29,21 +29,21 @@ def _offer(read: _Read, incomplete: str) -> list[str]:
 
 
 def _branch_names(session: Session) -> list[str]:
-    from mvc.repo import refs
+    from mvc.repo import pointers
 
-    return [ref.name for ref in refs.branches(session.context)]
+    return [ref.name for ref in pointers.branches(session.context)]
 
 
 def _tag_names(session: Session) -> list[str]:
-    from mvc.repo import refs
+    from mvc.repo import pointers
 
-    return [ref.name for ref in refs.tags(session.context)]
+    return [ref.name for ref in pointers.tags(session.context)]
 
 
 def _target_names(session: Session) -> list[str]:
-    from mvc.repo import deployments
+    from mvc.repo.deployments import targets as read
 
-    return deployments.targets(session.context)
+    return read(session.context)
 
 
 def branches(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

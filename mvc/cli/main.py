@@ -40,11 +40,18 @@ def run(arguments: Sequence[str]) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(program, {}, "mvc", _COMPLETE, instruction)
+    try:
+        return _run(arguments)
+    except BrokenPipeError:
+        return BROKEN_PIPE
+
+
+def _run(arguments: Sequence[str]) -> int:
     session = Session()
     try:
         return _invoke(arguments, session)
     except BrokenPipeError:
-        return BROKEN_PIPE
+        raise
     except (Exception, KeyboardInterrupt) as error:
         if session.debug or "--debug" in arguments:
             traceback.print_exc()

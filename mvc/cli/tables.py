@@ -32,9 +32,9 @@ def show(
     indent: str = "",
     styles: Sequence[str | None] | None = None,
 ) -> None:
-    """Prints a heading and rows, or nothing for no rows. ``styles``: one per row, over the columns' own.
+    """Prints a heading and rows, or nothing for no rows.
 
-    Columns that are empty in every row are left out.
+    ``styles``: one per row, over the columns' own. Columns empty in every row are left out.
     """
     cells = [list(row) for row in rows]
     if not cells:

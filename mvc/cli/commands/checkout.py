@@ -1,0 +1,68 @@
+"""``mvc checkout``."""
+
+from __future__ import annotations
+
+import click
+
+from mvc.cli import complete
+from mvc.cli.options import json_option, moment, target_option
+from mvc.cli.program import Verb
+from mvc.cli.restored import restored_json, tell
+from mvc.cli.session import Session
+from mvc.cli.text import one_line
+from mvc.model.names import printable
+from mvc.repo import commits, deployments
+from mvc.repo.times import format_time
+
+
+@click.command(
+    "checkout",
+    cls=Verb,
+    example='mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors',
+)
+@click.argument("words", metavar="[REV] [PATH]...", nargs=-1, shell_complete=complete.revisions)
+@click.option("--at", metavar="TIME", help="The version that was live at TIME, instead of REV.")
+@target_option("Where it was live; without --at, what is live there now.")
+@click.option("-o", "--output", metavar="FILE|DIR", help="Write there; leave HEAD and files alone.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
+@json_option
+@click.pass_obj
+def command(
+    session: Session,
+    words: tuple[str, ...],
+    at: str | None,
+    target: str | None,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Restore a version, by name or by the moment it was live.
+
+    All files of the version are written and HEAD moves to it. With PATHs only those are
+    written, with -o they are written elsewhere, and HEAD stays where it is.
+    """
+    by_moment = at is not None or target is not None
+    if not words and not by_moment:
+        raise click.UsageError("name a REV, or a moment with --at TIME")
+    rev = None if by_moment else words[0]
+    paths = words if by_moment else words[1:]
+    names = session.names(paths)
+    if by_moment:
+        live = deployments.live_at(session.context, moment(session, at), target)
+        session.out.note(
+            f"{live.commit.short} was live on {printable(live.target)} from "
+            f"{format_time(live.time_ns)}"
+        )
+        rev = str(live.commit)
+    with session.progress("restoring") as progress:
+        done = session.repository.restore(
+            rev, paths=names, output=output, force=force, progress=progress
+        )
+    if as_json:
+        session.out.json("mvc.checkout/1", restored_json(done))
+        return
+    tell(session, done)
+    if done.moved_head:
+        title = one_line(commits.get(session.context, done.commit).message)
+        on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
+        session.out.note(f"HEAD is now at {done.commit.short}{on} {title}".rstrip())

@@ -1,0 +1,26 @@
+"""``mvc completion``."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from mvc.cli.program import Verb, program
+from mvc.cli.session import Session
+
+
+@click.command(
+    "completion",
+    cls=Verb,
+    example="mvc completion bash > ~/.local/share/bash-completion/completions/mvc",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_obj
+def command(session: Session, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    It completes commands, options, revisions and targets.
+    """
+    found = get_completion_class(shell)
+    assert found is not None  # the choice above names click's own three
+    session.out.line(found(program, {}, "mvc", "_MVC_COMPLETE").source().rstrip())

@@ -1,0 +1,80 @@
+"""``mvc deployments``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mvc.cli import complete
+from mvc.cli.commits import deployed_json
+from mvc.cli.options import json_option
+from mvc.cli.program import Verb
+from mvc.cli.session import Session
+from mvc.cli.tables import Column, show
+from mvc.cli.text import one_line
+from mvc.errors import NoDeployment
+from mvc.model.names import printable
+from mvc.repo import commits, deployments
+from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    from mvc.repo.context import Context
+    from mvc.repo.deployments import Deployed
+
+_COLUMNS = (
+    Column("time"),
+    Column("target", style="target"),
+    Column("commit", style="id"),
+    Column("state"),
+    Column("message", give=True),
+)
+
+
+@click.command("deployments", cls=Verb, example="mvc deployments prod")
+@click.argument("target", metavar="[TARGET]", required=False, shell_complete=complete.targets)
+@json_option
+@click.pass_obj
+def command(session: Session, target: str | None, as_json: bool) -> None:
+    """List what was live, where and when.
+
+    Newest first. What is live now is marked; retracted deployments stay listed.
+    """
+    context, out = session.context, session.out
+    found = deployments.list_deployments(context, target)
+    found.sort(key=lambda d: (d.time_ns, d.sequence), reverse=True)
+    live = _live(context, sorted({d.target for d in found}))
+    if as_json:
+        rows = [deployed_json(d) | {"live": d.sequence in live} for d in found]
+        out.json("mvc.deployments/1", {"deployments": rows})
+        return
+    if not found:
+        out.note("nothing was deployed yet")
+        return
+    show(out, _COLUMNS, [_row(context, d, live) for d in found], styles=[_style(d) for d in found])
+
+
+def _live(context: Context, targets: list[str]) -> set[int]:
+    """Sequence numbers of what is live now, one a target at most."""
+    found = set()
+    for target in targets:
+        try:
+            found.add(deployments.live_at(context, None, target).sequence)
+        except NoDeployment:  # all of them were retracted
+            continue
+    return found
+
+
+def _row(context: Context, deployed: Deployed, live: set[int]) -> tuple[str, ...]:
+    state = "retracted" if deployed.retracted else "live" if deployed.sequence in live else ""
+    return (
+        format_time(deployed.time_ns),
+        printable(deployed.target),
+        deployed.commit.short,
+        state,
+        one_line(commits.get(context, deployed.commit).message),
+    )
+
+
+def _style(deployed: Deployed) -> str | None:
+    return "dim" if deployed.retracted else None

@@ -1,0 +1,115 @@
+"""``mvc import``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mvc.cli import complete
+from mvc.cli.options import json_option
+from mvc.cli.program import Verb
+from mvc.cli.session import Session
+from mvc.cli.tables import Column, show
+from mvc.cli.text import count, percent, size
+from mvc.model.names import printable
+from mvc.repo.importing import import_checkpoints
+from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    from mvc.repo.importing import Imported
+
+
+@click.command("import", cls=Verb, example="mvc import runs/2026-11 --time mtime --deploy prod")
+@click.argument("sources", metavar="DIR|FILE...", nargs=-1, required=True)
+@click.option(
+    "--time", "clock", metavar="mtime|name:FORMAT", default="mtime", show_default=True,
+    help="When each was made: the file's time, or what FORMAT (strftime) reads in its name.",
+)  # fmt: skip
+@click.option(
+    "--deploy", metavar="TARGET", shell_complete=complete.targets,
+    help="Record that each went live on TARGET at its time.",
+)  # fmt: skip
+@click.option("--path", metavar="PATH", help="The tracked path (or folder), if not model.<ext>.")
+@click.option(
+    "-m", "--message", metavar="MSG", help="Message of each, if not the name of its file."
+)
+@json_option
+@click.pass_obj
+def command(
+    session: Session,
+    sources: tuple[str, ...],
+    clock: str,
+    deploy: str | None,
+    path: str | None,
+    message: str | None,
+    as_json: bool,
+) -> None:
+    """Turn existing checkpoint files into history.
+
+    Every file becomes a version of one tracked path, oldest first; a folder inside DIR,
+    such as checkpoint-500, becomes one version with all its files. What is there already
+    is skipped, so that the command can be run again.
+    """
+    with session.progress("importing") as progress:
+        found = import_checkpoints(
+            session.context,
+            [Path(source) for source in sources],
+            time=clock,
+            deploy=deploy,
+            path=path,
+            message=message,
+            progress=progress,
+        )
+    if as_json:
+        session.out.json("mvc.import/1", {"versions": [_json(version) for version in found]})
+        return
+    if session.verbose:
+        _list(session, found)
+    session.out.line(_summary(found))
+
+
+def _summary(found: Sequence[Imported]) -> str:
+    """``31 versions imported (2026-11-01 to 2026-11-20), 8.1 MB stored for 110 MB (7.4 %)``."""
+    kept = [version for version in found if version.kept]
+    first, last = (format_time(v.time_ns, precise=False)[:10] for v in (found[0], found[-1]))
+    parts = [f"{count(len(kept), 'version')} imported ({first} to {last})"]
+    if kept:
+        raw, stored = sum(v.raw_bytes for v in kept), sum(v.stored_bytes for v in kept)
+        parts.append(f"{size(stored)} stored for {size(raw)} ({percent(stored, raw)})")
+    if len(kept) < len(found):
+        parts.append(f"{len(found) - len(kept):,} there already")
+    return ", ".join(parts)
+
+
+def _list(session: Session, found: Sequence[Imported]) -> None:
+    columns = [
+        Column("time"),
+        Column("source", give=True),
+        Column("commit", style="id"),
+        Column("stored", right=True),
+    ]
+    rows = [
+        (
+            format_time(v.time_ns, precise=False),
+            printable(v.source.name),
+            v.commit.short,
+            size(v.stored_bytes) if v.kept else "there already",
+        )
+        for v in found
+    ]
+    show(session.out, columns, rows)
+
+
+def _json(version: Imported) -> dict[str, object]:
+    return {
+        "source": str(version.source),
+        "time": format_time(version.time_ns, 0),
+        "time_ns": version.time_ns,
+        "commit": str(version.commit),
+        "kept": version.kept,
+        "raw_bytes": version.raw_bytes,
+        "stored_bytes": version.stored_bytes,
+    }

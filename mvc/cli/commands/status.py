@@ -1,0 +1,95 @@
+"""``mvc status``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mvc.cli.options import json_option
+from mvc.cli.program import Verb
+from mvc.cli.session import Session
+from mvc.model.names import printable
+from mvc.repo.status import status as read_status
+
+if TYPE_CHECKING:
+    from mvc.repo.status import Change, Status
+
+_MARKS = {"modified": "M", "missing": "!", "removed": "D", "renamed": "R"}
+_STYLES = {"modified": "changed", "missing": "removed", "removed": "removed", "renamed": "changed"}
+
+
+@click.command("status", cls=Verb, example="mvc status")
+@click.option("-s", "--short", is_flag=True, help="One line a file: M, !, D, R, ?.")
+@click.option("--no-untracked", is_flag=True, help="Leave out files that are not tracked.")
+@json_option
+@click.pass_obj
+def command(session: Session, short: bool, no_untracked: bool, as_json: bool) -> None:
+    """Show what changed since the last commit."""
+    found = read_status(session.context, untracked=not no_untracked)
+    if as_json:
+        _print_json(session, found)
+    elif short:
+        _print_short(session, found)
+    else:
+        _print_long(session, found)
+
+
+def _print_json(session: Session, status: Status) -> None:
+    payload = {
+        "branch": status.branch,
+        "head": None if status.head is None else str(status.head),
+        "changes": [{"path": c.path, "kind": c.kind, "detail": c.detail} for c in status.changes],
+        "untracked": list(status.untracked),
+    }
+    session.out.json("mvc.status/1", payload)
+
+
+def _differing(status: Status) -> list[Change]:
+    return [c for c in status.changes if c.kind != "unchanged"]
+
+
+def _print_short(session: Session, status: Status) -> None:
+    out = session.out
+    for change in _differing(status):
+        mark = out.paint(_MARKS[change.kind], _STYLES[change.kind])
+        out.line(f"{mark} {printable(change.path)}")
+    for path in status.untracked:
+        out.line(f"{out.paint('?', 'removed')} {printable(path)}")
+
+
+def _print_long(session: Session, status: Status) -> None:
+    out = session.out
+    if status.branch is not None:
+        out.line(f"On branch {out.paint(printable(status.branch), 'branch')}")
+    elif status.head is not None:
+        out.line(f"HEAD detached at {out.paint(status.head.short, 'id')}")
+    if status.head is None:
+        out.line("No commits yet")
+    changed = _differing(status)
+    staged = [c for c in changed if c.kind == "removed"]
+    work = [c for c in changed if c.kind != "removed"]
+    if staged:
+        _section(session, "Left out of the next commit:", staged)
+    if work:
+        _section(session, "Changed (use 'mvc commit -a', or 'mvc checkout HEAD PATH'):", work)
+    if status.untracked:
+        out.line()
+        out.line("Not tracked (use 'mvc commit PATH'):")
+        for path in status.untracked:
+            out.line("  " + out.paint(printable(path), "removed"))
+    if not changed and not status.untracked:
+        out.line("Nothing to commit, the files are as in HEAD" if status.head else "Nothing here")
+    elif not changed and status.head is not None:
+        out.line()
+        out.line("Tracked files are as in HEAD")
+
+
+def _section(session: Session, title: str, changes: list[Change]) -> None:
+    out = session.out
+    out.line()
+    out.line(title)
+    for change in changes:
+        word = out.paint(f"{change.kind + ':':10}", _STYLES[change.kind])
+        detail = f" ({printable(change.detail)})" if change.detail else ""
+        out.line(f"  {word} {printable(change.path)}{detail}")

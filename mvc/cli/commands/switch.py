@@ -1,0 +1,32 @@
+"""``mvc switch``."""
+
+from __future__ import annotations
+
+import click
+
+from mvc.cli import complete
+from mvc.cli.options import revision
+from mvc.cli.program import Verb
+from mvc.cli.restored import tell
+from mvc.cli.session import Session
+from mvc.model.names import printable
+
+
+@click.command("switch", cls=Verb, example="mvc switch -c experiment")
+@click.argument("branch", metavar="BRANCH", shell_complete=complete.branches)
+@revision("START", required=False)
+@click.option("-c", "--create", is_flag=True, help="Make the branch, at START or HEAD.")
+@click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
+@click.pass_obj
+def command(session: Session, branch: str, start: str | None, create: bool, force: bool) -> None:
+    """Go to another branch."""
+    if start is not None and not create:
+        raise click.UsageError("START is where a new branch begins: add -c")
+    with session.progress("restoring") as progress:
+        done = session.repository.switch(
+            branch, create=create, start=start, force=force, progress=progress
+        )
+    if done is not None:
+        tell(session, done)
+    new = "new branch" if create else "branch"
+    session.out.note(f"Switched to {new} {printable(branch)}")

@@ -1,0 +1,122 @@
+"""How a commit is shown: as ``git log`` does, on one line, or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mvc.cli.output import Output
+from mvc.cli.text import number, one_line
+from mvc.model.names import printable
+from mvc.repo.times import format_age, format_time
+
+if TYPE_CHECKING:
+    from mvc.ids import CommitId
+    from mvc.model.commit import Commit
+    from mvc.repo.deployments import Deployed
+    from mvc.repo.history import LogEntry
+
+__all__ = ["as_json", "deployed_json", "details", "heading", "one_liner"]
+
+
+def _names(out: Output, entry: LogEntry, branch: str | None) -> str:
+    """``(HEAD -> main, tag: v1) [prod]``, with a leading space; empty for a bare commit."""
+    words = []
+    for name in entry.refs:
+        if name == "HEAD":
+            arrow = out.paint("HEAD", "head")
+            at = branch is not None and branch in entry.refs
+            words.append(f"{arrow} -> {out.paint(str(branch), 'branch')}" if at else arrow)
+        elif name.startswith("tag: "):
+            words.append(out.paint(printable(name), "tag"))
+        elif name != branch or "HEAD" not in entry.refs:
+            words.append(out.paint(printable(name), "branch"))
+    text = f" ({', '.join(words)})" if words else ""
+    live = dict.fromkeys(d.target for d in entry.deployments if not d.retracted)
+    if live:
+        text += " [" + ", ".join(out.paint(printable(t), "target") for t in live) + "]"
+    return text
+
+
+def heading(out: Output, entry: LogEntry, branch: str | None, *, full: bool = False) -> str:
+    """``commit 1a2b3c4d5e (HEAD -> main) [prod]``."""
+    id_ = str(entry.id) if full else entry.id.short
+    return out.paint(f"commit {id_}", "id") + _names(out, entry, branch)
+
+
+def one_liner(out: Output, entry: LogEntry, branch: str | None) -> str:
+    """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
+    message = one_line(entry.commit.message) or out.paint("(no message)", "dim")
+    return f"{out.paint(entry.id.short, 'id')}{_names(out, entry, branch)} {message}"
+
+
+def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
+    """The lines under a heading, message last."""
+    commit = entry.commit
+    when = format_time(commit.time_ns, commit.zone_minutes)
+    lines = []
+    if len(commit.parents) > 1:
+        lines.append("Parents:  " + " ".join(p.short for p in commit.parents))
+    lines.append(f"Author:   {printable(commit.author)}")
+    lines.append(f"Date:     {when} ({format_age(commit.time_ns, now_ns)})")
+    lines.append(f"Pipeline: {printable(commit.pipeline)}")
+    if full:
+        lines.append(f"Root:     {commit.root}")
+        lines.append(f"Manifest: {commit.manifest}")
+    if commit.code:
+        lines.append(f"Code:     {printable(commit.code if full else commit.code[:10])}")
+    if commit.metrics:
+        pairs = (f"{printable(k)}={number(v)}" for k, v in sorted(commit.metrics.items()))
+        lines.append("Metrics:  " + "  ".join(pairs))
+    if entry.reset_point:
+        lines.append("Stored:   as a reset point")
+    lines += [_deployed(d) for d in entry.deployments]
+    if commit.message.strip():
+        lines.append("")
+        lines += [f"    {printable(line)}".rstrip() for line in commit.message.strip().splitlines()]
+    return lines
+
+
+def _deployed(deployed: Deployed) -> str:
+    taken_back = " (retracted)" if deployed.retracted else ""
+    return f"Deployed: {printable(deployed.target)} at {format_time(deployed.time_ns)}{taken_back}"
+
+
+def deployed_json(deployed: Deployed) -> dict[str, Any]:
+    """One deployment; times both in ISO 8601 (UTC) and in nanoseconds."""
+    return {
+        "target": deployed.target,
+        "commit": str(deployed.commit),
+        "time": format_time(deployed.time_ns, 0),
+        "time_ns": deployed.time_ns,
+        "recorded": format_time(deployed.recorded_ns, 0),
+        "recorded_ns": deployed.recorded_ns,
+        "sequence": deployed.sequence,
+        "retracted": deployed.retracted,
+        "retracted_ns": deployed.retracted_ns,
+    }
+
+
+def as_json(
+    id_: CommitId,
+    commit: Commit,
+    refs: Sequence[str] = (),
+    deployments: Sequence[Deployed] = (),
+) -> dict[str, Any]:
+    """One commit with the names and deployments it goes by."""
+    return {
+        "id": str(id_),
+        "parents": [str(p) for p in commit.parents],
+        "root": str(commit.root),
+        "manifest": str(commit.manifest),
+        "author": commit.author,
+        "time": format_time(commit.time_ns, 0),
+        "time_ns": commit.time_ns,
+        "zone_minutes": commit.zone_minutes,
+        "message": commit.message,
+        "metrics": dict(commit.metrics),
+        "pipeline": commit.pipeline,
+        "code": commit.code,
+        "refs": list(refs),
+        "deployments": [deployed_json(d) for d in deployments],
+    }

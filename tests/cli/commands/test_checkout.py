@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def versions(mvc):
+    for value in (1, 2, 3):
+        mvc.commit(value)
+        mvc("deploy", "HEAD", "prod", "--at", f"2026-11-0{value}T10:00Z")
+    return mvc
+
+
+def content(mvc, name: str = "model.safetensors") -> bytes:
+    return (mvc.folder / name).read_bytes()
+
+
+def test_restores_and_moves_head(versions) -> None:
+    newest = content(versions)
+    result = versions("checkout", "HEAD~1")
+    assert result.out == ""
+    assert "1 file written" in result.err
+    assert "HEAD is now at" in result.err
+    assert "(detached) value 2" in result.err
+    assert content(versions) != newest
+    assert "(branch main) value 3" in versions("checkout", "main").err
+    assert content(versions) == newest
+
+
+def test_at_a_moment(versions) -> None:
+    head = versions("rev-parse", "HEAD").out
+    result = versions("checkout", "--at", "2026-11-02T12:00Z", "-o", "live.safetensors")
+    assert "was live on prod from 2026-11-02T10:00:00+00:00" in result.err
+    assert versions("rev-parse", "HEAD").out == head
+    versions("checkout", "HEAD~1")
+    assert content(versions) == content(versions, "live.safetensors")
+
+
+def test_before_the_first_deployment(versions) -> None:
+    result = versions("checkout", "--at", "2026-10-01", "--target", "prod", "-o", "x", code=3)
+    assert "2026-11-01" in result.err
+
+
+def test_target_alone_is_what_is_live_now(versions) -> None:
+    found = versions("checkout", "--target", "prod", "-o", "x.safetensors", "--json").json
+    assert found["commit"] == versions("rev-parse", "HEAD").out.strip()
+    assert found["head_moved"] is False
+
+
+def test_uncommitted_work_is_kept(versions) -> None:
+    versions.write(99)
+    mine = content(versions)
+    result = versions("checkout", "HEAD~1", code=3)
+    assert "model.safetensors" in result.err
+    assert "-f" in result.err
+    assert content(versions) == mine
+    versions("checkout", "HEAD~1", "-f")
+    assert content(versions) != mine
+
+
+def test_a_path_leaves_head(versions) -> None:
+    head = versions("rev-parse", "HEAD").out
+    versions("checkout", "HEAD~2", "model.safetensors")
+    assert versions("rev-parse", "HEAD").out == head
+    assert versions("status", "-s").out == "M model.safetensors\n"
+
+
+def test_existing_output_needs_force(versions) -> None:
+    versions("checkout", "HEAD", "-o", "x.safetensors")
+    assert "-f" in versions("checkout", "HEAD~1", "-o", "x.safetensors", code=3).err
+    versions("checkout", "HEAD~1", "-f", "-o", "x.safetensors")
+
+
+def test_wrong_usage(versions) -> None:
+    assert "--at" in versions("checkout", code=2).err
+    assert versions("checkout", "nowhere", code=3).err.startswith("mvc: ")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+
+
+def test_one_line_says_what_happened(mvc) -> None:
+    mvc.write(1)
+    first = mvc("commit", "model.safetensors", "-m", "nightly\n\nmore")
+    line, added = first.out.splitlines()
+    assert re.fullmatch(
+        r"\[main [0-9a-f]{10}\] nightly: 3 of 3 tensors changed, "
+        r"[\d.]+ k?B stored for [\d.]+ k?B \([\d.]+ %\)",
+        line,
+    )
+    assert added.split() == ["added", "model.safetensors"]
+    mvc.write(2)
+    second = mvc("commit", "-a", "--deploy", "prod", "--at", "2026-11-20T10:00Z")
+    assert "1 of 3 tensors changed" in second.out
+    assert second.out.endswith("deployed to prod at 2026-11-20T10:00:00+00:00\n")
+
+
+def test_json(mvc) -> None:
+    mvc.write(1)
+    found = mvc(
+        "commit", "model.safetensors", "-m", "m", "--metric", "acc=.5", "--metric", "loss=nan",
+        "--author", "me", "--date", "2026-11-01T00:00Z", "--deploy", "prod", "--json",
+    ).json  # fmt: skip
+    assert found["schema"] == "mvc.commit/1"
+    assert found["branch"] == "main"
+    assert found["commit"]["author"] == "me"
+    assert found["commit"]["time"] == "2026-11-01T00:00:00+00:00"
+    assert found["commit"]["metrics"] == {"acc": 0.5, "loss": "NaN"}
+    assert found["paths"] == [
+        {"path": "model.safetensors", "kind": "added", "tensors_changed": 3, "tensors": 3}
+    ]
+    assert found["deployment"]["target"] == "prod"
+    assert found["raw_bytes"] == 68
+    assert found["stored_bytes"] > 0
+    assert mvc("rev-parse", "HEAD").out.strip() == found["commit"]["id"]
+
+
+def test_quiet_prints_nothing(mvc) -> None:
+    mvc.write(1)
+    result = mvc("-q", "commit", "model.safetensors")
+    assert (result.out, result.err) == ("", "")
+
+
+def test_a_folder_means_its_files_and_cwd_counts(mvc, monkeypatch) -> None:
+    mvc.write(1, "sub/a.safetensors")
+    mvc.write(2, "sub/b.safetensors")
+    (mvc.folder / "sub/.mvcignore").write_text("b.*\n")
+    monkeypatch.chdir(mvc.folder / "sub")
+    mvc("commit", ".")
+    listed = mvc("ls", "--name-only").out.splitlines()
+    assert listed == ["sub/.mvcignore", "sub/a.safetensors"]
+
+
+def test_wrong_usage(mvc) -> None:
+    mvc.write(1)
+    assert "--deploy" in mvc("commit", "model.safetensors", "--at", "now", code=2).err
+    assert "not both" in mvc("commit", "-a", "-m", "x", "-F", "model.safetensors", code=2).err
+    assert "NAME=VALUE" in mvc("commit", "-a", "--metric", "acc", code=2).err
+    assert "not a number" in mvc("commit", "-a", "--metric", "acc=high", code=2).err
+    assert mvc("commit", "nowhere.pt", code=3).err.startswith("mvc: there is no file nowhere.pt")
+    assert mvc("commit", "model.safetensors", "--pipeline", "xor | nope", code=3).out == ""
+
+
+def test_nothing_to_commit_is_one(mvc) -> None:
+    mvc.commit(1)
+    assert mvc("commit", "-a", code=1).err.startswith("mvc: nothing to commit")
+    assert mvc("commit", "-a", "--json", code=1).json["kind"] == "nothing-to-commit"
+    assert "0 of 3 tensors changed" in mvc("commit", "model.safetensors", "--allow-empty").out
+
+
+def test_removed_paths_are_named(mvc) -> None:
+    mvc.commit(1)
+    mvc.write(2, "other.safetensors")
+    mvc("commit", "other.safetensors")
+    mvc("rm", "other.safetensors")
+    result = mvc("commit", "-m", "drop")
+    assert "removed   other.safetensors" in result.out

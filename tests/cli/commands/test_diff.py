@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+
+
+def test_table_and_summary(mvc) -> None:
+    mvc.commit(0)
+    mvc.commit(3)
+    out = mvc("diff", "HEAD~1", "HEAD").out
+    words = " ".join(out.split())
+    assert "model.safetensors 1 changed, 2 unchanged" in words
+    assert "layer.weight changed 3x4 8.3 % 3 3" in words
+    assert "layer.bias" not in out
+    assert "layer.bias" in mvc("diff", "HEAD~1", "HEAD", "-v").out
+    assert out.splitlines()[-1].startswith("1 of 1 file differ")
+    assert "hash comparisons" in out.splitlines()[-1]
+
+
+def test_exit_code(mvc) -> None:
+    mvc.commit(0)
+    mvc.commit(3)
+    mvc("diff", "HEAD~1", "HEAD")
+    mvc("diff", "HEAD~1", "HEAD", "--exit-code", code=1)
+    mvc("diff", "HEAD", "HEAD", "--exit-code")
+    mvc("diff", "--exit-code")
+
+
+def test_json(mvc) -> None:
+    mvc.commit(0)
+    mvc.write(3, extra=np.zeros(2, np.float16))
+    found = mvc("diff", "--json").json
+    assert found["schema"] == "mvc.diff/1"
+    assert found["differs"] is True
+    (file,) = found["files"]
+    rows = {t["key"]: t for t in file["tensors"]}
+    assert rows["layer.weight"]["l2"] == 3.0
+    assert rows["layer.weight"]["changed_share"] == 1 / 12
+    assert rows["extra"]["kind"] == "added"
+    assert rows["extra"]["new"] == {"dtype": "float16", "shape": [2]}
+
+
+def test_resized_shows_both_shapes(mvc) -> None:
+    mvc.commit(0)
+    mvc.write(0, **{"layer.bias": np.zeros(5, np.float32)})
+    assert "3 -> 5" in mvc("diff").out
+
+
+def test_stat_and_paths(mvc) -> None:
+    mvc.commit(0)
+    mvc.write(1, "b.safetensors")
+    mvc("commit", "b.safetensors")
+    mvc.write(5)
+    mvc.write(5, "b.safetensors")
+    lines = mvc("diff", "--stat").out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("b.safetensors  1 changed")
+    found = mvc("diff", "HEAD", "--json").json
+    assert len(found["files"]) == 2
+
+
+def test_unknown_side(mvc) -> None:
+    mvc.commit(0)
+    assert "nowhere" in mvc("diff", "nowhere", code=3).err

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+
+def checkpoints(mvc, count: int = 3) -> None:
+    for day in range(1, count + 1):
+        path = mvc.write(day, f"runs/model-2026-11-0{day}.safetensors")
+        moment = datetime(2026, 11, day, 12, tzinfo=UTC).timestamp()
+        os.utime(path, (moment, moment))
+
+
+def test_history_in_time_order(mvc) -> None:
+    checkpoints(mvc)
+    out = mvc("import", "runs", "--deploy", "prod").out
+    assert out.startswith("3 versions imported (2026-11-01 to 2026-11-03), ")
+    commits = mvc("log", "--json").json["commits"]
+    assert [c["time"][:13] for c in commits] == [
+        "2026-11-03T12",
+        "2026-11-02T12",
+        "2026-11-01T12",
+    ]
+    assert mvc("ls", "--name-only").out == "model.safetensors\n"
+    mvc("checkout", "--at", "2026-11-02T13:00Z", "-o", "live")
+    wanted = (mvc.folder / "runs/model-2026-11-02.safetensors").read_bytes()
+    assert (mvc.folder / "live").read_bytes() == wanted
+
+
+def test_again_adds_nothing(mvc) -> None:
+    checkpoints(mvc)
+    mvc("import", "runs")
+    assert "0 versions imported" in mvc("import", "runs").out
+    assert "3 there already" in mvc("import", "runs").out
+    assert len(mvc("log", "--json").json["commits"]) == 3
+
+
+def test_times_from_names(mvc) -> None:
+    checkpoints(mvc)
+    found = mvc(
+        "import", "runs", "--time", "name:model-%Y-%m-%d.safetensors", "--path", "net.safetensors",
+        "-m", "nightly", "--json",
+    ).json  # fmt: skip
+    assert found["schema"] == "mvc.import/1"
+    assert [v["time"] for v in found["versions"]] == [
+        f"2026-11-0{day}T00:00:00+00:00" for day in (1, 2, 3)
+    ]
+    assert mvc("ls", "--name-only").out == "net.safetensors\n"
+    assert mvc("log", "--json").json["commits"][0]["message"] == "nightly"
+
+
+def test_verbose_lists_each(mvc) -> None:
+    checkpoints(mvc)
+    out = mvc("import", "-v", "runs").out
+    assert out.count("model-2026-11-0") == 3
+
+
+def test_refusals(mvc) -> None:
+    (mvc.folder / "empty").mkdir()
+    assert "no model files" in mvc("import", "empty", code=2).err
+    assert "no file or folder" in mvc("import", "nowhere", code=3).err
+    checkpoints(mvc)
+    assert "ctime" in mvc("import", "runs", "--time", "ctime", code=2).err

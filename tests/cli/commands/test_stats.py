@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+
+def test_table_and_json(mvc) -> None:
+    for value in range(3):
+        mvc.commit(value)
+    mvc("deploy", "HEAD", "prod")
+    out = mvc("stats").out
+    assert "Versions:        3 (1 reset point)" in out
+    assert "Deployments:     1 on 1 target" in out
+    found = mvc("stats", "--json").json
+    assert found["schema"] == "mvc.stats/1"
+    assert found["raw_bytes"] == 3 * (mvc.folder / "model.safetensors").stat().st_size
+    assert found["stored_bytes"] == sum(found["bytes"].values())
+
+
+def test_empty(mvc) -> None:
+    assert "Versions:        0" in mvc("stats").out

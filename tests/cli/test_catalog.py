@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import mvc.cli.commands
+from mvc.cli.catalog import COMMANDS, module_of
+from mvc.cli.program import Verb
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_agrees_with_its_line_in_the_table(name: str) -> None:
+    command = import_module(module_of(name)).command
+    assert isinstance(command, Verb)
+    assert command.name == name
+    assert command.help is not None
+    assert command.help.splitlines()[0] == COMMANDS[name]
+    assert command.example.startswith("mvc ")
+    assert f"mvc {name}" in command.example
+
+
+def test_every_module_is_in_the_table() -> None:
+    folder = Path(mvc.cli.commands.__file__).parent
+    found = {p.stem for p in folder.glob("*.py")} - {"__init__"}
+    assert found == {module_of(name).rpartition(".")[2] for name in COMMANDS}
+
+
+READING = [n for n in COMMANDS if n not in {"completion", "switch"}]
+
+
+@pytest.mark.parametrize("name", READING)
+def test_takes_json(name: str) -> None:
+    command = import_module(module_of(name)).command
+    assert "--json" in {option for p in command.params for option in p.opts}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_is_documented(name: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / "commands" / f"{name}.md"
+    text = page.read_text()
+    command = import_module(module_of(name)).command
+    for parameter in command.params:
+        if not getattr(parameter, "hidden", False) and parameter.param_type_name == "option":
+            assert parameter.opts[-1] in text, f"{page.name} lacks {parameter.opts[-1]}"

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mvc import __version__
+from mvc.cli.main import run
+from tests.cli.program import ROOT, Mvc, spawn
+
+
+def test_help_lists_every_command_without_importing_one(tmp_path: Path) -> None:
+    script = (
+        "import sys; from mvc.cli.main import run; run(['--help']); "
+        "bad = [m for m in sys.modules if m.startswith('mvc.cli.commands') "
+        "or m.split('.')[0] in ('torch', 'numpy', 'rich', 'lmdb')]; print(bad, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stderr.strip() == "[]"
+    for word in ("commit", "deployments", "rev-parse", "Exit codes"):
+        assert word in done.stdout
+
+
+def test_import_of_the_package_is_light() -> None:
+    script = "import sys, mvc; print([m for m in ('torch', 'numpy', 'click') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_arguments_means_help(tmp_path: Path) -> None:
+    assert "Usage: mvc" in spawn(cwd=tmp_path).stdout
+
+
+def test_version(capsys) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"mvc {__version__}\n"
+
+
+def test_unknown_command_suggests(capsys) -> None:
+    assert run(["comit"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "mvc: there is no command 'comit': did you mean 'commit'?",
+        "hint: see 'mvc --help'",
+    ]
+
+
+def test_wrong_option_is_one_line(capsys) -> None:
+    assert run(["log", "--nope"]) == 2
+    message, hint = capsys.readouterr().err.splitlines()
+    assert message.startswith("mvc: no such option '--nope'")
+    assert hint == "hint: see 'mvc log --help'"
+
+
+def test_outside_a_repository(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["log"]) == 3
+    captured = capsys.readouterr()
+    assert captured.err.startswith("mvc: not a repository")
+    assert "hint: make one with 'mvc init'" in captured.err
+
+
+def test_errors_as_json_are_one_object_on_stdout(tmp_path, monkeypatch, capsys) -> None:
+    import json
+
+    monkeypatch.chdir(tmp_path)
+    assert run(["log", "--json"]) == 3
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    found = json.loads(captured.out)
+    assert found["schema"] == "mvc.error/1"
+    assert found["kind"] == "not-a-repository"
+    assert found["exit_code"] == 3
+
+
+def test_usage_errors_as_json(capsys) -> None:
+    import json
+
+    assert run(["diff", "--json", "--nope"]) == 2
+    assert json.loads(capsys.readouterr().out)["kind"] == "wrong-usage"
+
+
+def test_internal_errors_show_a_traceback_only_with_debug(mvc: Mvc, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr("mvc.repo.refs.branches", broken)
+    plain = mvc("branch", code=3)
+    assert plain.err.splitlines()[0] == "mvc: internal error: ZeroDivisionError: by nothing"
+    assert "Traceback" not in plain.err
+    assert "Traceback" in mvc("branch", "--debug", code=3).err
+
+
+def test_directory_option(mvc: Mvc, monkeypatch, tmp_path) -> None:
+    id_ = mvc.commit()
+    monkeypatch.chdir(tmp_path)
+    assert mvc("-C", mvc.folder, "rev-parse", "HEAD").out == id_ + "\n"
+    assert Path.cwd() == tmp_path
+    assert "cannot work in" in mvc("-C", "nowhere", "log", code=2).err
+
+
+def test_data_and_talk_are_apart(mvc: Mvc) -> None:
+    mvc.write()
+    done = spawn("commit", "model.safetensors", "-m", "x", cwd=mvc.folder)
+    assert done.returncode == 0
+    assert done.stdout.startswith("[main ")
+    assert done.stderr == ""
+    again = spawn("commit", "-a", cwd=mvc.folder)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.startswith("mvc: nothing to commit")
+
+
+def test_message_from_stdin(mvc: Mvc) -> None:
+    mvc.write()
+    done = spawn("commit", "model.safetensors", "-F", "-", cwd=mvc.folder, input="from stdin\n")
+    assert done.returncode == 0, done.stderr
+    assert mvc("log", "--json").json["commits"][0]["message"] == "from stdin\n"
+
+
+def test_broken_pipe_is_quiet(mvc: Mvc) -> None:
+    for value in range(3):
+        mvc.commit(value)
+    command = f"'{sys.executable}' -c 'from mvc.cli.main import main; main()' log --json"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"],
+        cwd=mvc.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() in {"141", "0"}
+    assert done.stderr == ""
+
+
+def test_interrupt(mvc: Mvc) -> None:
+    script = (
+        "import time, mvc.repo.refs as refs\n"
+        "def slow(*_): print('ready', flush=True); time.sleep(60)\n"
+        "refs.branches = slow\n"
+        "import sys; sys.argv = ['mvc', 'branch']\n"
+        "from mvc.cli.main import main; main()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=mvc.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert said == "mvc: interrupted\n"
+
+
+@pytest.mark.parametrize("command", [["log", "-n", "20"], ["rev-parse", "HEAD"], ["branch"]])
+def test_light_commands_import_neither_torch_nor_numpy(mvc: Mvc, command: list[str]) -> None:
+    mvc.commit()
+    script = (
+        f"import sys; from mvc.cli.main import run; code = run({command!r}); "
+        "heavy = [m for m in ('torch', 'numpy', 'rich') if m in sys.modules]; "
+        "print(code, heavy, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=mvc.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == "0 []\n"
+
+
+def test_settings_come_from_the_environment(mvc: Mvc, monkeypatch) -> None:
+    monkeypatch.setenv("MVC_STORE_RESET_INTERVAL", "5")
+    assert mvc("config", "store.reset_interval").out == "5\n"
+    monkeypatch.setenv("MVC_STORE_RESET_INTERVAL", "0")
+    assert "MVC_STORE_RESET_INTERVAL" in mvc("log", code=3).err
