@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
@@ -35,3 +35,8 @@ def write_model(path: Path, seed: int = 0, layers: int = 3, **replaced: np.ndarr
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors | replaced, path)
+
+
+def tensors_of(path: Path) -> dict[str, np.ndarray]:
+    """What a file written by ``write_model`` holds."""
+    return load_file(path)

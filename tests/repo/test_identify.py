@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from mvc.errors import UnknownPath
+from mvc.repo.repository import Repository
+from tests.repo.working import tensors_of, write_model
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    return Repository.init(tmp_path / "models")
+
+
+def test_by_state_whatever_the_format(repo: Repository, tmp_path: Path) -> None:
+    path = repo.root / "m.safetensors"
+    commits = []
+    for seed in range(3):
+        write_model(path, seed=seed)
+        commits.append(repo.commit(path, deploy="prod" if seed == 1 else None, at=1000 + seed
+                                   if seed == 1 else None))  # fmt: skip
+    repo.branch("side", "HEAD~1")
+    write_model(tmp_path / "download.safetensors", seed=1)
+    (found,) = repo.identify(tmp_path / "download.safetensors")
+    assert (found.commit, found.path, found.exact) == (commits[1].id, "m.safetensors", True)
+    assert found.branches == ("main", "side")
+    assert [(d.target, d.time_ns) for d in found.deployments] == [("prod", 1001)]
+    state = tensors_of(tmp_path / "download.safetensors")
+    torch.save({k: torch.tensor(v) for k, v in state.items()}, tmp_path / "x.pt")
+    (same,) = repo.identify(tmp_path / "x.pt")
+    assert (same.commit, same.exact) == (commits[1].id, False)
+    write_model(tmp_path / "unknown.safetensors", seed=77)
+    assert repo.identify(tmp_path / "unknown.safetensors") == []
+    with pytest.raises(UnknownPath):
+        repo.identify(tmp_path / "absent")
+
+
+def test_among_several_paths_and_opaque_files(repo: Repository, tmp_path: Path) -> None:
+    write_model(repo.root / "a.safetensors", seed=1)
+    write_model(repo.root / "b.safetensors", seed=2)
+    (repo.root / "vocab.txt").write_text("words")
+    first = repo.commit(repo.root)
+    write_model(repo.root / "a.safetensors", seed=3)
+    second = repo.commit(all=True)
+    write_model(repo.root / "a.safetensors", seed=1)
+    third = repo.commit(all=True)
+    write_model(tmp_path / "x", seed=1)
+    assert [(i.commit, i.path) for i in repo.identify(tmp_path / "x")] == [
+        (third.id, "a.safetensors"),
+        (first.id, "a.safetensors"),
+    ]
+    write_model(tmp_path / "x", seed=3)
+    assert [i.commit for i in repo.identify(tmp_path / "x")] == [second.id]
+    (tmp_path / "words").write_text("words")
+    (found,) = repo.identify(tmp_path / "words")
+    assert (found.commit, found.path, found.exact) == (first.id, "vocab.txt", True)
+
+
+def test_nothing_is_recovered(repo: Repository, monkeypatch) -> None:
+    from mvc.store.recover import Recovery
+
+    path = repo.root / "m.safetensors"
+    write_model(path)
+    repo.commit(path)
+    monkeypatch.delattr(Recovery, "fill")
+    monkeypatch.delattr(Recovery, "piece")
+    assert len(repo.identify(path)) == 1

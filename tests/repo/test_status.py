@@ -1,0 +1,98 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.repo.repository import Repository
+from mvc.repo.status import Change, Status
+from tests.repo.working import write_model
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    return Repository.init(tmp_path / "models")
+
+
+def kinds(status: Status) -> dict[str, str]:
+    return {c.path: c.kind for c in status.changes}
+
+
+def test_before_the_first_commit(repo: Repository) -> None:
+    write_model(repo.root / "m.safetensors")
+    status = repo.status()
+    assert (status.branch, status.head, status.changes) == ("main", None, ())
+    assert status.untracked == ("m.safetensors",)
+
+
+def test_what_became_of_tracked_files(repo: Repository) -> None:
+    for i, name in enumerate(["a", "b", "c", "d", "sub/e"]):
+        write_model(repo.root / f"{name}.safetensors", seed=i)
+    (repo.root / "notes.txt").write_text("one")
+    committed = repo.commit(repo.root, message="all")
+    assert repo.status().clean
+    changed = np.ones((20, 30), np.float32)
+    write_model(repo.root / "b.safetensors", seed=1, **{"layer1.weight": changed})
+    write_model(repo.root / "c.safetensors", seed=2, layers=5)
+    (repo.root / "d.safetensors").unlink()
+    (repo.root / "notes.txt").write_text("two")
+    repo.remove(["sub/e.safetensors"], cached=True)
+    status = repo.status()
+    assert status.head == committed.id
+    by_path = {c.path: c for c in status.changes}
+    assert kinds(status) == {
+        "a.safetensors": "unchanged",
+        "b.safetensors": "modified",
+        "c.safetensors": "modified",
+        "d.safetensors": "missing",
+        "notes.txt": "modified",
+        "sub/e.safetensors": "removed",
+    }
+    assert by_path["b.safetensors"].detail == "1 of 3 tensors changed"
+    assert "bytes" in by_path["c.safetensors"].detail
+    assert status.untracked == ("sub/e.safetensors",)
+    assert not status.clean
+    assert list(by_path) == sorted(by_path)
+
+
+def test_same_size_but_other_time_is_unchanged(repo: Repository) -> None:
+    path = repo.root / "m.safetensors"
+    write_model(path)
+    repo.commit(path)
+    write_model(path)
+    assert repo.status().clean
+
+
+def test_a_moved_file_is_told_from_a_missing_one(repo: Repository) -> None:
+    write_model(repo.root / "old.safetensors", seed=1)
+    write_model(repo.root / "lost.safetensors", seed=2)
+    repo.commit(repo.root)
+    (repo.root / "old.safetensors").rename(repo.root / "new.safetensors")
+    (repo.root / "lost.safetensors").unlink()
+    write_model(repo.root / "other.safetensors", seed=3)
+    status = repo.status()
+    assert status.changes == (
+        Change("lost.safetensors", "missing"),
+        Change("new.safetensors", "renamed", "was old.safetensors"),
+    )
+    assert status.untracked == ("other.safetensors",)
+    assert kinds(repo.status(untracked=False)) == {
+        "lost.safetensors": "missing",
+        "old.safetensors": "missing",
+    }
+
+
+def test_a_folder_in_a_files_place(repo: Repository) -> None:
+    path = repo.root / "m.safetensors"
+    write_model(path)
+    repo.commit(path)
+    path.unlink()
+    path.mkdir()
+    (change,) = repo.status().changes
+    assert (change.kind, change.detail) == ("missing", "what is there is not a file")
+
+
+def test_ignored_files_are_not_listed(repo: Repository) -> None:
+    (repo.root / ".mvcignore").write_text("*.tmp\n.mvcignore\n")
+    (repo.root / "x.tmp").write_text("x")
+    (repo.root / "bad\x01name").write_text("x")
+    assert repo.status().untracked == ("bad\x01name",)
