@@ -53,11 +53,6 @@ class Key:
         """The environment variable that sets it: ``MVC_STORE_RESET_INTERVAL``."""
         return _PREFIX + self.name.upper().replace(".", "_")
 
-    @property
-    def expects(self) -> str:
-        """What a value must be, for messages and help."""
-        return _expects(self)
-
     def check(self, value: object, where: str) -> Value:
         """``value`` in the key's type; InvalidConfig naming key, value, range and place."""
         if value is None and self.optional:
@@ -66,7 +61,7 @@ class Key:
             value = float(value)
         if type(value) is not self.type or not self._in_range(value):
             raise InvalidConfig(
-                f"{self.name} = {_shown(value)} in {where}: it must be {self.expects}",
+                f"{self.name} = {_shown(value)} in {where}: it must be {_expects(self)}",
                 hint=f"for example: mvc config {self.name} {_shown(self.default)}"
                 if self.default not in (None, "")
                 else None,
@@ -192,7 +187,8 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str) -> None:
     node = tree
     *parents, last = key.split(".")
     for part in parents:
-        node = node.setdefault(part, {})
+        node[part] = node.get(part) or {}  # a section may be written without anything in it
+        node = node[part]
     node[last] = parsed
     _write(fs, file, tree)
 
@@ -264,7 +260,7 @@ def _flat(
             )
         if isinstance(value, dict):
             yield from _flat(value, where, f"{name}.", depth + 1)
-        else:
+        elif value is not None or not any(key.startswith(f"{name}.") for key in KEYS):
             yield name, value
 
 

@@ -1,4 +1,4 @@
-r"""Drawing how versions follow each other, in columns of ``*``, ``|``, ``/`` and ``\\``.
+r"""Drawing how versions follow each other, in columns of ``*``, ``|``, ``/`` and ``\``.
 
 A column stands for the next version expected on one line of descent. The idea of
 columns that merge and shift is that of ``git log --graph``.

@@ -1,0 +1,82 @@
+"""Commits without content, published straight into the journal, to test what reads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mvc.ids import CommitId, ManifestId, Root
+from mvc.model.commit import Commit
+from mvc.repo.context import Context
+from mvc.repo.deployments import deployment_for
+from mvc.store.entries import Entry, RefChange
+from tests.faults.clock import FixedClock
+from tests.faults.wrapped import Handle, WrappedFS
+from tests.repo.working import new_context
+
+SECOND = 1_000_000_000
+START = 1_750_000_000 * SECOND
+
+
+class UnsyncedFS(WrappedFS):
+    """Flushes nothing, so that thousands of entries are quick to write."""
+
+    def handle_call(self, file: Handle, op: str, act: Callable[[], Any], *detail: Any) -> Any:
+        return None if op == "sync" else super().handle_call(file, op, act, *detail)
+
+
+def repository(root: Path) -> Context:
+    """An empty repository whose clock stands at ``START``."""
+    return new_context(root, FixedClock(START), UnsyncedFS())
+
+
+def advance(context: Context, seconds: float) -> None:
+    clock = context.store.clock
+    assert isinstance(clock, FixedClock)
+    clock.advance(int(seconds * SECOND))
+
+
+def commit(
+    context: Context,
+    *parents: CommitId,
+    branch: str = "main",
+    time_ns: int | None = None,
+    message: str = "",
+    deploy: str | None = None,
+    deploy_time: int | None = None,
+) -> CommitId:
+    """Publishes a commit on a branch, by default after its tip, and returns its id."""
+    store = context.store
+    made: list[Commit] = []
+
+    def make() -> Entry:
+        now = store.clock.now_ns()
+        old = store.ref(f"heads/{branch}")
+        before = parents or ((old,) if isinstance(old, CommitId) else ())
+        new = Commit(
+            ManifestId(os.urandom(32)), Root(os.urandom(32)), before, "me",
+            now if time_ns is None else time_ns, 0, message,
+        )  # fmt: skip
+        made[:] = [new]
+        at = now if deploy_time is None else deploy_time
+        deployments = ()
+        if deploy is not None:
+            deployments = (deployment_for(store.view, deploy, at, new.id),)
+        change = RefChange(f"heads/{branch}", old, new.id)
+        return Entry("commit", now, commits=(new,), refs=(change,), deployments=deployments)
+
+    store.publish(make)
+    return made[0].id
+
+
+def set_ref(context: Context, name: str, value: CommitId | str | None) -> None:
+    store = context.store
+
+    def make() -> Entry:
+        return Entry(
+            "switch", store.clock.now_ns(), refs=(RefChange(name, store.ref(name), value),)
+        )
+
+    store.publish(make)

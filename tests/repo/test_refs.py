@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mvc.errors import InvalidName, RefConflict, UnknownRevision
+from mvc.repo import refs
+from mvc.repo.context import Context
+from mvc.repo.refs import Head, Ref
+from mvc.repo.revisions import resolve
+from tests.repo.publishing import commit, repository, set_ref
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return repository(tmp_path / "r")
+
+
+def test_head_before_and_after_the_first_commit(context: Context) -> None:
+    assert refs.head(context) == Head("main", None)
+    id_ = commit(context)
+    assert refs.head(context) == Head("main", id_)
+    set_ref(context, "HEAD", id_)
+    assert refs.head(context) == Head(None, id_)
+
+
+def test_branches_and_tags_are_listed_by_name(context: Context) -> None:
+    first = commit(context)
+    second = commit(context)
+    for name in ("zoo", "a/b", "a", "mainline"):
+        refs.create_branch(context, name, first.hex())
+    refs.create_tag(context, "v1", "HEAD~1")
+    assert refs.branches(context) == [
+        Ref("a", first), Ref("a/b", first), Ref("main", second), Ref("mainline", first),
+        Ref("zoo", first),
+    ]  # fmt: skip
+    assert refs.tags(context) == [Ref("v1", first)]
+
+
+def test_a_branch_is_moved_only_by_force(context: Context) -> None:
+    first, second = commit(context), commit(context)
+    assert refs.create_branch(context, "side", "HEAD~1") == Ref("side", first)
+    with pytest.raises(RefConflict, match="side"):
+        refs.create_branch(context, "side")
+    assert refs.create_branch(context, "side", force=True) == Ref("side", second)
+    with pytest.raises(RefConflict, match="current branch"):
+        refs.create_branch(context, "main", "HEAD~1", force=True)
+
+
+@pytest.mark.parametrize("name", ["", "HEAD", "-x", "a..b", "a b", "a/", "f" * 40, "x.lock", "a~1"])
+def test_bad_names_are_refused(context: Context, name: str) -> None:
+    commit(context)
+    with pytest.raises(InvalidName):
+        refs.create_branch(context, name)
+    with pytest.raises(InvalidName):
+        refs.create_tag(context, name)
+    with pytest.raises(InvalidName):
+        refs.rename_branch(context, "main", name)
+
+
+def test_a_branch_needs_a_version(context: Context) -> None:
+    with pytest.raises(UnknownRevision, match="nothing was committed on main"):
+        refs.create_branch(context, "side")
+
+
+def test_deleting_a_branch(context: Context) -> None:
+    commit(context)
+    kept = refs.create_branch(context, "side")
+    assert refs.delete_branch(context, "side") == kept
+    assert [b.name for b in refs.branches(context)] == ["main"]
+    with pytest.raises(UnknownRevision, match="no branch side") as caught:
+        refs.delete_branch(context, "side")
+    assert "main" in (caught.value.hint or "")
+    with pytest.raises(RefConflict, match="current branch"):
+        refs.delete_branch(context, "main", force=True)
+
+
+def test_a_branch_that_alone_leads_to_its_versions_is_kept(context: Context) -> None:
+    commit(context)
+    refs.create_branch(context, "side")
+    alone = commit(context, branch="side")
+    with pytest.raises(RefConflict, match=alone.short):
+        refs.delete_branch(context, "side")
+    refs.create_tag(context, "kept", "side")
+    refs.delete_branch(context, "side")
+    refs.create_branch(context, "side", "kept")
+    refs.delete_tag(context, "kept")
+    set_ref(context, "HEAD", alone)
+    refs.delete_branch(context, "side")  # the detached HEAD leads to it
+    refs.create_branch(context, "side")
+    set_ref(context, "HEAD", "main")
+    with pytest.raises(RefConflict):
+        refs.delete_branch(context, "side")
+    refs.delete_branch(context, "side", force=True)
+    assert resolve(context, alone.hex()) == alone
+
+
+def test_renaming_takes_head_along(context: Context) -> None:
+    id_ = commit(context)
+    refs.create_branch(context, "side")
+    refs.rename_branch(context, "main", "trunk")
+    assert refs.head(context) == Head("trunk", id_)
+    assert [b.name for b in refs.branches(context)] == ["side", "trunk"]
+    with pytest.raises(RefConflict):
+        refs.rename_branch(context, "trunk", "side")
+    with pytest.raises(RefConflict):
+        refs.rename_branch(context, "side", "trunk", force=True)
+    refs.rename_branch(context, "trunk", "side", force=True)
+    assert refs.head(context) == Head("side", id_)
+    with pytest.raises(UnknownRevision):
+        refs.rename_branch(context, "nothing", "more")
+
+
+def test_renaming_a_branch_without_versions(context: Context) -> None:
+    refs.rename_branch(context, "main", "trunk")
+    assert refs.head(context) == Head("trunk", None)
+    id_ = commit(context, branch="trunk")
+    assert refs.head(context) == Head("trunk", id_)
+
+
+def test_tags(context: Context) -> None:
+    first, second = commit(context), commit(context)
+    assert refs.create_tag(context, "v1", "HEAD^") == Ref("v1", first)
+    with pytest.raises(RefConflict):
+        refs.create_tag(context, "v1")
+    assert refs.create_tag(context, "v1", force=True) == Ref("v1", second)
+    assert refs.delete_tag(context, "v1") == Ref("v1", second)
+    with pytest.raises(UnknownRevision, match="no tag v1"):
+        refs.delete_tag(context, "v1")
+
+
+def test_a_branch_and_a_tag_do_not_share_a_name(context: Context) -> None:
+    commit(context)
+    refs.create_tag(context, "x")
+    with pytest.raises(RefConflict, match="a tag x"):
+        refs.create_branch(context, "x")
+    with pytest.raises(RefConflict, match="a tag x"):
+        refs.rename_branch(context, "main", "x")
+    with pytest.raises(RefConflict, match="a branch main"):
+        refs.create_tag(context, "main")
+
+
+def test_each_change_is_one_operation_with_old_and_new(context: Context) -> None:
+    id_ = commit(context)
+    refs.create_branch(context, "side")
+    refs.rename_branch(context, "side", "other")
+    refs.delete_branch(context, "other")
+    entries = [r.entry for r in context.store.view.entries()][2:]
+    assert [e.operation for e in entries] == ["branch", "rename-branch", "delete-branch"]
+    changes = [[(c.name, c.old, c.new) for c in e.refs] for e in entries]
+    assert changes == [
+        [("heads/side", None, id_)],
+        [("heads/side", id_, None), ("heads/other", None, id_)],
+        [("heads/other", id_, None)],
+    ]

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mvc.errors import InvalidTime
+from mvc.repo.times import (
+    check_moment,
+    format_age,
+    format_time,
+    local_zone_minutes,
+    parse_duration,
+    parse_time,
+)
+
+SECOND = 1_000_000_000
+NOW = 1_750_000_000 * SECOND
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def ns(*fields: int, nanoseconds: int = 0) -> int:
+    return int(datetime(*fields, tzinfo=UTC).timestamp()) * SECOND + nanoseconds  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-20T10:00:00Z", ns(2026, 11, 20, 10)),
+        ("2026-11-20t10:00z", ns(2026, 11, 20, 10)),
+        ("2026-11-20 10:00 +01:00", ns(2026, 11, 20, 9)),
+        ("2026-11-20T10:00-0530", ns(2026, 11, 20, 15, 30)),
+        ("2026-11-20T10:00+02", ns(2026, 11, 20, 8)),
+        ("2026-11-20T10:00:00.5Z", ns(2026, 11, 20, 10, nanoseconds=SECOND // 2)),
+        ("2026-11-20T10:00:00.123456789Z", ns(2026, 11, 20, 10, nanoseconds=123456789)),
+        ("1960-01-01T00:00:00.25Z", ns(1960, 1, 1, nanoseconds=SECOND // 4)),
+        ("now", NOW),
+        (" Now ", NOW),
+        ("yesterday", NOW - 86_400 * SECOND),
+        ("2 hours ago", NOW - 7200 * SECOND),
+        ("an hour ago", NOW - 3600 * SECOND),
+        ("1h30m ago", NOW - 5400 * SECOND),
+        ("1 day and 2 hours ago", NOW - 26 * 3600 * SECOND),
+        ("1.5 hours ago", NOW - 5400 * SECOND),
+        ("1750000000", NOW),
+        ("08000000000", 8 * 10**18),
+        ("1750000000123", NOW + 123_000_000),
+        ("1750000000000000007", NOW + 7),
+    ],
+)
+def test_known_answers(text: str, expected: int) -> None:
+    assert parse_time(text, now_ns=NOW, zone=UTC) == expected
+
+
+def test_a_time_without_a_zone_is_local() -> None:
+    assert parse_time("2026-11-20", now_ns=NOW, zone=BERLIN) == ns(2026, 11, 19, 23)
+    assert parse_time("2026-07-20T10:00", now_ns=NOW, zone=BERLIN) == ns(2026, 7, 20, 8)
+
+
+@pytest.fixture
+def _in_berlin(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_in_berlin")
+@pytest.mark.parametrize("zone", [None, BERLIN])
+def test_a_time_that_happened_twice_is_refused_with_both_readings(zone: ZoneInfo | None) -> None:
+    with pytest.raises(InvalidTime, match="happened twice") as caught:
+        parse_time("2026-10-25T02:30", now_ns=NOW, zone=zone)
+    hint = caught.value.hint or ""
+    assert "2026-10-25T02:30:00+02:00" in hint and "2026-10-25T02:30:00+01:00" in hint
+
+
+@pytest.mark.usefixtures("_in_berlin")
+@pytest.mark.parametrize("zone", [None, BERLIN])
+def test_a_time_that_never_was_is_refused_with_both_readings(zone: ZoneInfo | None) -> None:
+    with pytest.raises(InvalidTime, match="never was") as caught:
+        parse_time("2026-03-29T02:30", now_ns=NOW, zone=zone)
+    hint = caught.value.hint or ""
+    assert "2026-03-29T01:30:00+01:00" in hint and "2026-03-29T03:30:00+02:00" in hint
+    for reading in hint.removeprefix("write ").split(" or "):
+        parse_time(reading, now_ns=NOW)
+
+
+@pytest.mark.usefixtures("_in_berlin")
+def test_the_systems_zone() -> None:
+    assert parse_time("2026-07-20T10:00", now_ns=NOW) == ns(2026, 7, 20, 8)
+    assert local_zone_minutes(ns(2026, 7, 20)) == 120
+    assert format_time(ns(2026, 1, 20, 9)) == "2026-01-20T10:00:00+01:00"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "foo", "2026-02-30", "2026-11-20T25:00", "2026-11-20T10:00:60", "2026-11-20T10",
+        "2026-11-20T10:00+25:00", "2026-11-20T10:00+10:60", "2 hours", "hours ago", " ago",
+        "2 parsecs ago", "2026-11-20T10:00:00.1234567890Z", "٢٠٢٦-١١-٢٠", "9" * 20, "-5",
+        "2500-01-01T00:00Z", "0001-01-01", "9" * 15 + " weeks ago", "x" * 5000, "1e5 hours ago",
+        "2026-11-20T10:00Z\n--", "tomorrow", "²", "1..5 hours ago",
+    ],
+)  # fmt: skip
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InvalidTime) as caught:
+        parse_time(text, now_ns=NOW, zone=UTC)
+    assert len(caught.value.message) < 200
+
+
+moments = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(moments, st.integers(-14 * 60, 14 * 60))
+def test_what_is_formatted_is_parsed_back(moment: int, zone: int) -> None:
+    assert parse_time(format_time(moment, zone), now_ns=0) == moment
+
+
+@given(moments)
+def test_local_times_are_parsed_back(moment: int) -> None:
+    assert parse_time(format_time(moment), now_ns=0) == moment
+
+
+@given(moments, st.integers(-14 * 60, 14 * 60))
+def test_imprecise_times_are_cut_not_rounded(moment: int, zone: int) -> None:
+    text = format_time(moment, zone, precise=False)
+    assert len(text) == len("2026-11-20T10:00:00+00:00")
+    assert format_time(moment, zone).startswith(text[:19])
+
+
+@given(st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1)), st.integers(-840, 840))
+def test_parsing_agrees_with_the_standard_library(wall: datetime, zone: int) -> None:
+    moment = wall.replace(tzinfo=timezone(timedelta(minutes=zone)))
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    expected = (since.days * 86_400 + since.seconds) * SECOND + since.microseconds * 1000
+    assert parse_time(moment.isoformat(), now_ns=0) == expected
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_time_or_refused(text: str) -> None:
+    try:
+        check_moment(parse_time(text, now_ns=NOW))
+    except InvalidTime:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("14d", 14 * 86_400), ("2 weeks", 14 * 86_400), ("36h", 129_600), ("90 s", 90), ("1h30m", 5400),
+     ("0.5 min", 30), ("1 week, 1 day", 8 * 86_400)],
+)  # fmt: skip
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "d", "14", "14 x", "-3d", "3d ago", "two weeks", "1d" * 60])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(InvalidTime):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "just now"), (0.9, "just now"), (1, "1 second ago"), (119, "1 minute ago"),
+     (7200, "2 hours ago"), (86_400 * 6, "6 days ago"), (86_400 * 14, "2 weeks ago"),
+     (86_400 * 365 * 3, "3 years ago"), (-300, "in 5 minutes")],
+)  # fmt: skip
+def test_ages(seconds: float, text: str) -> None:
+    assert format_age(NOW - int(seconds * SECOND), NOW) == text
