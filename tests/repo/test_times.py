@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -143,15 +144,14 @@ def test_parsing_agrees_with_the_standard_library(wall: datetime, zone: int) -> 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_time_or_refused(text: str) -> None:
-    try:
+    with contextlib.suppress(InvalidTime):
         check_moment(parse_time(text, now_ns=NOW))
-    except InvalidTime:
-        pass
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("14d", 14 * 86_400), ("2 weeks", 14 * 86_400), ("36h", 129_600), ("90 s", 90), ("1h30m", 5400),
+    [("14d", 14 * 86_400), ("2 weeks", 14 * 86_400), ("36h", 129_600), ("90 s", 90),
+     ("1h30m", 5400),
      ("0.5 min", 30), ("1 week, 1 day", 8 * 86_400)],
 )  # fmt: skip
 def test_durations(text: str, seconds: float) -> None:

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mvc.errors import (
+    DamagedData,
+    InvalidName,
+    InvalidTime,
+    NoDeployment,
+    UnknownRevision,
+    UnknownTarget,
+)
+from mvc.ids import CommitId
+from mvc.repo import deployments
+from mvc.repo.context import Context
+from mvc.repo.deployments import deploy, list_deployments, live_at, retract, targets
+from mvc.store.entries import Entry
+from tests.repo.publishing import SECOND, START, advance, commit, repository
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return repository(tmp_path / "r")
+
+
+def test_what_is_recorded(context: Context) -> None:
+    id_ = commit(context)
+    advance(context, 5)
+    made = deploy(context, "HEAD", "prod", START + 1)
+    assert (made.target, made.commit, made.time_ns) == ("prod", id_, START + 1)
+    assert made.recorded_ns == START + 5 * SECOND and made.sequence == 2
+    assert not made.retracted and made.retracted_ns is None and not made.clock_back
+    now = deploy(context, id_, "prod")
+    assert now.time_ns == now.recorded_ns == START + 5 * SECOND
+    assert list_deployments(context) == list_deployments(context, "prod") == [made, now]
+    assert deployments.newest(context, "prod") == now
+    assert deployments.newest(context, "test") is None
+    assert deployments.of_commit(context.store.view, id_) == (made, now)
+
+
+def test_the_one_live_at_a_moment(context: Context) -> None:
+    ids = [commit(context, deploy="prod", deploy_time=START + 10 * i) for i in range(4)]
+    for i in range(4):
+        for after in (0, 1, 9):
+            assert live_at(context, START + 10 * i + after, "prod").commit == ids[i]
+    assert live_at(context, START + 10**15).commit == ids[3]
+    with pytest.raises(NoDeployment) as caught:
+        live_at(context, START - 1, "prod")
+    assert ids[0].short in caught.value.message and "2025-06-15" in caught.value.message
+
+
+def test_recorded_out_of_order(context: Context) -> None:
+    """Time decides for a moment, sequence for now."""
+    late = commit(context, deploy="prod", deploy_time=START + 100)
+    early = commit(context, deploy="prod", deploy_time=START + 50)
+    assert live_at(context, START + 99).commit == early
+    assert live_at(context, START + 100).commit == late
+    assert live_at(context).commit == early
+    assert [d.commit for d in list_deployments(context)] == [early, late]
+    again = commit(context, deploy="prod", deploy_time=START + 100)
+    assert live_at(context, START + 100).commit == again
+
+
+def test_a_clock_set_back_is_told_and_does_no_harm(context: Context) -> None:
+    commit(context, deploy="prod")
+    advance(context, -3600)
+    newer = commit(context)
+    made = deploy(context, "HEAD", "prod")
+    assert made.clock_back and made.time_ns < START
+    assert live_at(context).commit == newer
+    advance(context, 7200)
+    assert not deploy(context, "HEAD", "prod").clock_back
+
+
+def test_targets_are_apart(context: Context) -> None:
+    with pytest.raises(NoDeployment, match="nothing was deployed"):
+        live_at(context)
+    a = commit(context, deploy="prod")
+    assert live_at(context).commit == a
+    b = commit(context, deploy="prod/eu")
+    c = commit(context, deploy="pro")
+    assert targets(context) == ["pro", "prod", "prod/eu"]
+    assert [live_at(context, None, t).commit for t in targets(context)] == [c, a, b]
+    assert [d.commit for d in list_deployments(context, "prod")] == [a]
+    with pytest.raises(UnknownTarget, match="pro, prod, prod/eu"):
+        live_at(context)
+    with pytest.raises(UnknownTarget) as caught:
+        live_at(context, None, "prd")
+    assert "prod" in (caught.value.hint or "")
+    with pytest.raises(UnknownTarget):
+        list_deployments(context, "test")
+
+
+def test_a_retracted_deployment_is_passed_over_but_stays(context: Context) -> None:
+    first = commit(context, deploy="prod", deploy_time=START + 10)
+    commit(context, deploy="prod", deploy_time=START + 20)
+    advance(context, 60)
+    done = retract(context, "prod")
+    assert done.retracted and done.retracted_ns == START + 60 * SECOND
+    assert done.time_ns == START + 20
+    assert live_at(context).commit == live_at(context, START + 25).commit == first
+    assert [d.retracted for d in list_deployments(context)] == [False, True]
+    again = deploy(context, "HEAD", "prod", START + 20)
+    assert live_at(context, START + 20) == again
+    retract(context, "prod")
+    retract(context, "prod", first)
+    for moment in (None, START + 25):
+        with pytest.raises(NoDeployment, match="every deployment was retracted"):
+            live_at(context, moment, "prod")
+    assert len(list_deployments(context)) == 3
+    with pytest.raises(NoDeployment, match="retracted already"):
+        retract(context, "prod")
+
+
+def test_which_deployment_is_retracted(context: Context) -> None:
+    first, second = commit(context), commit(context)
+    for moment, id_ in ((10, first), (20, second), (30, first), (40, second)):
+        deploy(context, id_, "prod", moment)
+    deploy(context, first, "test", 35)
+    assert retract(context, "prod", first.hex()).time_ns == 30
+    assert retract(context, "prod", second, 20).time_ns == 20
+    assert retract(context, "prod", None, 10).commit == first
+    with pytest.raises(NoDeployment, match=second.short):
+        retract(context, "prod", second, 41)
+    with pytest.raises(NoDeployment, match="retracted already"):
+        retract(context, "prod", first)
+    with pytest.raises(UnknownTarget):
+        retract(context, "other")
+    assert live_at(context, None, "test").time_ns == 35
+    assert [d.time_ns for d in list_deployments(context, "prod") if not d.retracted] == [40]
+
+
+def test_what_is_refused(context: Context) -> None:
+    commit(context)
+    for name in ("", "a b", "-x", "HEAD", "x\n"):
+        with pytest.raises(InvalidName):
+            deploy(context, "HEAD", name)
+    for moment in (1 << 63, -(1 << 63) - 1):
+        with pytest.raises(InvalidTime):
+            deploy(context, "HEAD", "prod", moment)
+    with pytest.raises(UnknownRevision):
+        deploy(context, "nothing", "prod")
+    with pytest.raises(UnknownRevision):
+        deploy(context, CommitId(bytes(32)), "prod")
+    assert targets(context) == []
+    deploy(context, "HEAD", "prod", -(1 << 63))
+    deploy(context, "HEAD", "prod", (1 << 63) - 1)
+    assert live_at(context, -(1 << 63)).sequence < live_at(context, (1 << 63) - 1).sequence
+    with pytest.raises(InvalidTime):
+        live_at(context, 1 << 63)
+
+
+def test_a_missing_predecessor_is_seen(context: Context) -> None:
+    """As if a look-up had passed one over."""
+    id_ = commit(context, deploy="prod")
+    made = deployments.deployment_for(context.store.view, "prod", START, id_)
+    wrong = replace(made, previous=None)
+    context.store.publish(lambda: Entry("deploy", START, deployments=(wrong,)))
+    for ask in (lambda: live_at(context), lambda: list_deployments(context)):
+        with pytest.raises(DamagedData, match="deployments of prod"):
+            ask()
+
+
+operations = st.lists(
+    st.tuples(st.sampled_from(["deploy", "retract"]), st.sampled_from("ab"), st.integers(-5, 5)),
+    max_size=25,
+)
+
+
+@settings(max_examples=60)
+@given(operations, st.lists(st.integers(-7, 7), min_size=1, max_size=5))
+def test_like_a_plain_list(
+    tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, str, int]], asked: list[int]
+) -> None:
+    """Against a model: a list of (time, order, retracted) for every target."""
+    context = repository(tmp_path_factory.mktemp("list") / "r")
+    commit(context)
+    model: dict[str, list[list[int]]] = {}
+    for kind, target, moment in done:
+        if kind == "deploy":
+            made = deploy(context, "HEAD", target, moment)
+            model.setdefault(target, []).append([moment, made.sequence, 0])
+        elif any(not r[2] for r in model.get(target, [])):
+            retract(context, target)
+            max((r for r in model[target] if not r[2]), key=lambda r: r[1])[2] = 1
+    for target, rows in model.items():
+        for moment in asked:
+            right = max((r for r in rows if not r[2] and r[0] <= moment), default=None)
+            try:
+                assert live_at(context, moment, target).sequence == (right or [0, 0])[1]
+            except NoDeployment:
+                assert right is None
+        listed = [
+            [d.time_ns, d.sequence, int(d.retracted)] for d in list_deployments(context, target)
+        ]
+        assert listed == sorted(rows)
+    context.store.close()

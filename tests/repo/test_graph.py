@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from mvc.repo.graph import graph_lines
+
+
+def draw(*versions: tuple[str, str]) -> str:
+    """Each version is a name and the names of its parents, newest first."""
+    entries: Any = [
+        SimpleNamespace(id=name, commit=SimpleNamespace(parents=tuple(parents)))
+        for name, parents in versions
+    ]
+    lines = []
+    for row in graph_lines(entries):
+        lines += [row.first + row.entry.id, *row.links]
+    return "\n".join(lines)
+
+
+def test_a_line() -> None:
+    assert draw(("c", "b"), ("b", "a"), ("a", "")) == "* c\n* b\n* a"
+
+
+def test_two_branches_of_one_version() -> None:
+    assert draw(("c", "a"), ("b", "a"), ("a", "")) == "* c\n| * b\n|/\n* a"
+
+
+def test_a_merge() -> None:
+    expected = ["* d", "|\\", "* | c", "| * b", "|/", "* a"]
+    assert draw(("d", "cb"), ("c", "a"), ("b", "a"), ("a", "")) == "\n".join(expected)
+
+
+def test_a_far_column_joins_by_a_bar() -> None:
+    drawing = draw(("e", "a"), ("d", "b"), ("c", "x"), ("f", "a"), ("a", ""))
+    expected = ["* e", "| * d", "| | * c", "| | | * f", "|_|_|/", "* | | a", " / /"]
+    assert drawing == "\n".join(expected)
+
+
+def test_histories_without_a_common_beginning() -> None:
+    assert draw(("d", "b"), ("c", ""), ("b", "")) == "* d\n| * c\n* b"
+    assert draw(("d", ""), ("c", "b"), ("b", "")) == "* d\n* c\n* b"
+
+
+def test_columns_to_the_right_move_up() -> None:
+    # b and c are open when a, left of them, ends.
+    drawing = draw(("x", "a"), ("y", "b"), ("z", "c"), ("a", ""), ("b", ""), ("c", ""))
+    expected = ["* x", "| * y", "| | * z", "* | | a", " / /", "* | b", " /", "* c"]
+    assert drawing == "\n".join(expected)
+
+
+def test_further_lines_keep_the_bars() -> None:
+    entries: Any = [
+        SimpleNamespace(id=name, commit=SimpleNamespace(parents=tuple(parents)))
+        for name, parents in (("c", "a"), ("b", "a"), ("a", ""))
+    ]
+    assert [row.rest for row in graph_lines(entries)] == ["| ", "| | ", "  "]
+
+
+def test_random_graphs_keep_one_star_a_version_and_close_every_column() -> None:
+    rng = random.Random(3)
+    for _ in range(100):
+        count = rng.randrange(1, 20)
+        entries: Any = []
+        for i in range(count):
+            older = range(i + 1, count)
+            parents = tuple(rng.sample(older, min(len(older), rng.choice([0, 1, 1, 2, 3]))))
+            entries.append(SimpleNamespace(id=i, commit=SimpleNamespace(parents=parents)))
+        rows = list(graph_lines(entries))
+        assert [row.entry.id for row in rows] == list(range(count))
+        for row in rows:
+            assert row.first.count("*") == 1 and len(row.first) == len(row.rest)
+            assert all(set(link) <= set("|/\\_ ") and link.strip() for link in row.links)
+        # Everything was expected and came: the last version stands alone.
+        assert rows[-1].first == "* " and not rows[-1].links

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from mvc.errors import UnknownRevision, UnknownTarget, WrongUsage
+from mvc.ids import CommitId
+from mvc.repo import refs
+from mvc.repo.context import Context
+from mvc.repo.deployments import retract
+from mvc.repo.history import log
+from tests.repo.publishing import START, advance, commit, repository, set_ref
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return repository(tmp_path / "r")
+
+
+def ids(context: Context, *args: str, **options: object) -> list[CommitId]:
+    return [e.id for e in log(context, *args, **options)]  # type: ignore[arg-type]
+
+
+def test_newest_first_with_names(context: Context) -> None:
+    made = []
+    for _ in range(4):
+        advance(context, 60)
+        made.append(commit(context))
+    refs.create_tag(context, "v1", "HEAD~1")
+    refs.create_branch(context, "side", "HEAD~1")
+    entries = list(log(context))
+    assert [e.id for e in entries] == made[::-1]
+    assert [e.refs for e in entries] == [("HEAD", "main"), ("side", "tag: v1"), (), ()]
+    assert entries[0].commit.parents == (made[2],) and entries[0].reset_point is None
+    set_ref(context, "HEAD", made[0])
+    assert [e.refs for e in log(context, "main")] == [("main",), ("side", "tag: v1"), (), ("HEAD",)]
+    assert ids(context) == made[:1]
+    assert ids(context, "main~1", limit=2) == [made[2], made[1]]
+    assert ids(context, "main", limit=0) == []
+
+
+def test_every_ancestor_once_and_parents_after_children(context: Context) -> None:
+    rng = random.Random(2)
+    made: list[CommitId] = []
+    parents: dict[CommitId, list[CommitId]] = {}
+    for i in range(50):
+        chosen = rng.sample(made[-8:], min(len(made), rng.choice([1, 1, 2, 3])))
+        advance(context, 60)
+        made.append(commit(context, *chosen, branch=f"b{i}"))
+        parents[made[-1]] = chosen
+    reach: set[CommitId] = set()
+    todo = [made[-1]]
+    while todo:
+        id_ = todo.pop()
+        if id_ not in reach:
+            reach.add(id_)
+            todo += parents[id_]
+    found = ids(context, "b49")
+    assert len(found) == len(set(found)) and set(found) == reach
+    assert found == [i for i in reversed(made) if i in reach]
+
+
+def test_times_set_back_lose_nothing(context: Context) -> None:
+    """An import puts old checkpoints after new versions."""
+    new = commit(context, time_ns=START)
+    old = [commit(context, time_ns=START - 1000 + i) for i in range(3)]
+    newest = commit(context, time_ns=START + 5)
+    assert ids(context) == [newest, old[2], old[1], old[0], new]
+    assert ids(context, since=START) == [newest, new]
+    assert ids(context, until=START - 1) == old[::-1]
+    assert ids(context, since=START - 999, until=START) == [old[2], old[1], new]
+
+
+def test_deployments_are_shown(context: Context) -> None:
+    first = commit(context, deploy="prod")
+    commit(context, deploy="test")
+    advance(context, 60)
+    retract(context, "prod")
+    second, one = log(context)
+    assert [(d.target, d.commit, d.retracted) for d in one.deployments] == [("prod", first, True)]
+    assert [d.target for d in second.deployments] == ["test"]
+
+
+def test_the_history_of_a_target(context: Context) -> None:
+    a = commit(context, deploy="prod", deploy_time=30)
+    commit(context)
+    b = commit(context, deploy="prod", deploy_time=20)
+    gone = commit(context, deploy="prod", deploy_time=40)
+    retract(context, "prod")
+    side = commit(context, a, branch="side", deploy="prod", deploy_time=50)
+    c = commit(context, deploy="prod", deploy_time=10)
+    assert gone not in ids(context, target="prod")
+    assert ids(context, target="prod") == [a, b, c]
+    assert ids(context, "side", target="prod") == [side, a]
+    assert ids(context, target="prod", since=20) == [a, b]
+    assert ids(context, target="prod", until=20) == [b, c]
+    assert ids(context, target="prod", since=15, until=25) == [b]
+    assert ids(context, target="prod", limit=1) == [a]
+    with pytest.raises(UnknownTarget):
+        log(context, target="test")
+
+
+def test_a_version_deployed_twice_appears_once(context: Context) -> None:
+    a = commit(context, deploy="prod", deploy_time=10)
+    b = commit(context, deploy="prod", deploy_time=20)
+    from mvc.repo.deployments import deploy
+
+    deploy(context, a, "prod", 30)
+    assert ids(context, target="prod") == [a, b]
+    retract(context, "prod", a, 30)
+    assert ids(context, target="prod") == [b, a]
+
+
+def test_refusals_come_at_once(context: Context) -> None:
+    with pytest.raises(UnknownRevision):
+        log(context)
+    commit(context)
+    with pytest.raises(WrongUsage):
+        log(context, limit=-1)
+    with pytest.raises(UnknownRevision):
+        log(context, CommitId(bytes(32)))

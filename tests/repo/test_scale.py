@@ -1,0 +1,200 @@
+"""Three thousand versions: answers cost a few entries, and do not depend on the index."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mvc.store.view as view_module
+from mvc.errors import NoDeployment
+from mvc.ids import CommitId
+from mvc.repo import commits, refs
+from mvc.repo.context import Context
+from mvc.repo.deployments import list_deployments, live_at, retract
+from mvc.repo.history import is_ancestor, log
+from mvc.repo.revisions import resolve
+from mvc.repo.times import format_time
+from tests.faults.clock import FixedClock
+from tests.repo.publishing import SECOND, START, UnsyncedFS, advance, commit, repository
+from tests.repo.working import open_context
+
+VERSIONS = 3000
+
+
+class Long:
+    """A repository with one deployment a version, a minute apart."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        context = repository(root)
+        self.ids: list[CommitId] = []
+        for _ in range(VERSIONS):
+            self.ids.append(commit(context, deploy="prod"))
+            advance(context, 60)
+        refs.create_tag(context, "old", self.ids[10].hex())
+        self.end = START + VERSIONS * 60 * SECOND
+        retract(context, "prod", self.ids[-1])
+        context.store.close()
+
+    def open(self) -> Context:
+        return open_context(self.root, FixedClock(self.end), UnsyncedFS())
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Long:
+    return Long(tmp_path_factory.mktemp("long") / "r")
+
+
+@pytest.fixture
+def context(long: Long) -> Iterator[Context]:
+    found = long.open()
+    yield found
+    found.store.close()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], int]:
+    """Counts the journal entries that a question reads one by one."""
+    offsets: list[int] = []
+    inner = view_module.read_entry
+
+    def counted(source: Any, offset: int, size: int | None = None) -> Any:
+        offsets.append(offset)
+        return inner(source, offset, size)
+
+    def count(ask: Callable[[], Any]) -> int:
+        offsets.clear()
+        ask()
+        return len(offsets)
+
+    monkeypatch.setattr(view_module, "read_entry", counted)
+    return count
+
+
+def minute(i: int) -> int:
+    return START + i * 60 * SECOND
+
+
+def test_answers(long: Long, context: Context) -> None:
+    assert [e.id for e in log(context, limit=20)] == long.ids[:-21:-1]
+    assert resolve(context, "HEAD~2990") == long.ids[9]
+    assert resolve(context, long.ids[5].hex()[:16]) == long.ids[5]
+    assert live_at(context).commit == long.ids[-2]
+    for i in (0, 1, 1500, 2998):
+        assert live_at(context, minute(i) + SECOND).commit == long.ids[i]
+        assert resolve(context, f"main@{{{format_time(minute(i), 0)}}}") == long.ids[i]
+    with pytest.raises(NoDeployment, match=long.ids[0].short):
+        live_at(context, START - 1)
+    assert len(list_deployments(context)) == VERSIONS
+
+
+def test_a_question_reads_few_entries(
+    long: Long, context: Context, reads: Callable[[Callable[[], Any]], int]
+) -> None:
+    old = long.ids[100]
+    assert reads(lambda: list(log(context, limit=20))) <= 30
+    assert reads(lambda: list(log(context, old, limit=20))) <= 30
+    assert reads(lambda: resolve(context, "HEAD~20")) <= 30
+    assert reads(lambda: resolve(context, "old~3")) <= 6
+    assert reads(lambda: commits.get(context, long.ids[40])) <= 1
+    assert reads(lambda: resolve(context, long.ids[50].hex()[:16])) <= 1
+    assert reads(lambda: live_at(context)) <= 4
+    assert reads(lambda: live_at(context, minute(700) + 1, "prod")) <= 3
+    assert reads(lambda: resolve(context, f"main@{{{format_time(minute(800), 0)}}}")) <= 2
+    assert reads(lambda: refs.branches(context)) <= 2
+    assert reads(lambda: list(islice(log(context, target="prod"), 20))) <= 60
+    assert reads(lambda: is_ancestor(context, long.ids[300], long.ids[310])) <= 15
+
+
+def answers(context: Context, ids: list[CommitId]) -> list[Any]:
+    picked = ids[::150]
+    return [
+        [(e.id, e.refs, e.deployments) for e in log(context, limit=50)],
+        [e.id for e in log(context, target="prod", until=minute(400), limit=30)],
+        [commits.recorded(context, id_).sequence for id_ in picked],
+        [live_at(context, minute(i)) for i in range(0, VERSIONS, 97)],
+        [resolve(context, id_.hex()[:14]) for id_ in picked],
+        [resolve(context, f"main@{{{format_time(minute(i), 0)}}}") for i in range(0, VERSIONS, 97)],
+        [refs.head(context), refs.branches(context), refs.tags(context), live_at(context)],
+        list_deployments(context),
+    ]
+
+
+def test_a_new_index_gives_the_same_answers(long: Long, context: Context) -> None:
+    before = answers(context, long.ids)
+    context.store.close()
+    index = long.root / ".mvc" / "index.lmdb" / "data.mdb"
+    assert index.stat().st_size > 0
+    index.unlink()
+    fresh = long.open()
+    assert answers(fresh, long.ids) == before
+    fresh.store.close()
+
+
+def test_no_index_at_all_gives_the_same_answers(
+    long: Long, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that cannot be written, and never had an index."""
+    before = answers(context, long.ids)
+    context.store.close()
+    index = long.root / ".mvc" / "index.lmdb" / "data.mdb"
+    index.unlink()
+    monkeypatch.setattr(UnsyncedFS, "is_writable_dir", lambda self, path: False)
+    bare = long.open()
+    assert not bare.store.writable
+    assert answers(bare, long.ids) == before
+    bare.store.close()
+    assert not index.exists()
+
+
+_OTHER = """
+import sys
+from pathlib import Path
+from mvc.io.clock import Clock
+from tests.repo.publishing import commit
+from tests.repo.working import open_context
+from mvc.repo import refs
+from mvc.repo.revisions import resolve
+context = open_context(Path(sys.argv[1]))
+seen = resolve(context, "HEAD")
+new = commit(context, deploy="prod")
+refs.create_tag(context, "theirs")
+print(seen.hex(), new.hex())
+"""
+
+
+def test_two_processes_see_each_other(tmp_path: Path) -> None:
+    context = repository(tmp_path / "r")
+    ours = commit(context)
+    done = subprocess.run(
+        [sys.executable, "-c", _OTHER, str(tmp_path / "r")],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    seen, new = (CommitId.parse(word) for word in done.stdout.split())
+    assert seen == ours
+    assert resolve(context, "HEAD") == resolve(context, "theirs") == new
+    assert refs.head(context).commit == new
+    assert [e.id for e in log(context)] == [new, ours]
+    assert live_at(context).commit == new
+    after = commit(context)
+    assert commits.get(context, after).parents == (new,)
+
+
+def test_an_open_repository_sees_what_another_one_publishes(tmp_path: Path) -> None:
+    """More entries than the index leaves in memory, so that runs are added and merged."""
+    context = repository(tmp_path / "r")
+    other = open_context(tmp_path / "r", FixedClock(START), UnsyncedFS())
+    for _ in range(4):
+        for _ in range(600):
+            newest = commit(other)
+        assert resolve(context, "HEAD") == newest
+        mine = commit(context)
+        assert commits.get(context, mine).parents == (newest,)
+        assert resolve(other, "HEAD~1") == newest
+    assert sum(1 for _ in log(context)) == 4 * 601
