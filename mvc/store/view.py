@@ -60,8 +60,12 @@ class View:
         self._index: Index | None = None
         self._meta = Meta(self.identity, GENESIS, (), 0)
         self._runs: list[RunReader] = []
-        self._open_index()
-        self.refresh()
+        try:
+            self._open_index()
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
 
     # -- what is there ---------------------------------------------------------------
 
