@@ -15,9 +15,9 @@ from mvc.model.commit import Commit
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck_journal import JournalCheck
 from mvc.repo.report import FsckReport, Problem
-from mvc.store import keys
+from mvc.store import environments, keys
 from mvc.store.store import FORMAT, check_format
-from mvc.store.view import INDEX, View
+from mvc.store.view import INDEX, PACKS, View
 
 __all__ = ["FsckReport", "Problem", "forget_index", "fsck", "rebuild_index"]
 
@@ -86,6 +86,7 @@ def forget_index(fs: FileSystem, folder: Path) -> None:
     For a journal that is older than its index (HistoryMissing), once the loss is
     accepted. The next opening makes a new index.
     """
+    environments.forget(folder / INDEX)
     fs.unlink(folder / INDEX / "data.mdb", missing_ok=True)
 
 
@@ -110,7 +111,7 @@ class _Meter:
 
 
 def _pack_bytes(view: View) -> int:
-    folder = view.folder / "packs"
+    folder = view.folder / PACKS
     sizes = (view.fs.stat(folder / name) for name in view.fs.list(folder))
     return sum(identity.size for identity in sizes if identity is not None)
 

@@ -84,11 +84,13 @@ class _Run:
         self._total = total
         self._before: frozenset[str] = frozenset()
         self._fresh = commits.newest(context) is None
+        self._previous: CommitId | None = None
 
     def take(self, checkpoint: Checkpoint) -> Imported:
         known = None if self._fresh else self._known(checkpoint)
         result = self._already(checkpoint, known) if known else self._commit(checkpoint)
         self._before = frozenset(checkpoint.files)
+        self._previous = result.commit
         self._done += checkpoint.size
         return result
 
@@ -140,7 +142,7 @@ class _Run:
         return Imported(checkpoint.source, time_ns, commit, False, checkpoint.size, 0)
 
     def _known(self, checkpoint: Checkpoint) -> CommitId | None:
-        """A commit of the checkpoint's time with exactly these files."""
+        """A commit with exactly these files: of the checkpoint's time, or the one before it."""
         name, place = next(iter(checkpoint.files.items()))
         first = entry_at(self._context, place, name)
         mark = bytes(first.state.root if first.tensors else first.content_id)[: keys.ID_BYTES]
@@ -148,7 +150,7 @@ class _Run:
         wanted: dict[str, bytes] = {}
         for key in view.under(keys.MARK + mark):
             for commit in view.entry(keys.offset_of(key)).entry.commits:
-                if commit.time_ns != checkpoint.time_ns:
+                if commit.time_ns != checkpoint.time_ns and commit.id != self._previous:
                     continue
                 wanted = wanted or {
                     n: entry_at(self._context, p, n).content_id for n, p in checkpoint.files.items()

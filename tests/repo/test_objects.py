@@ -1,0 +1,82 @@
+import random
+
+import pytest
+
+from mvc.repo.objects import ObjectGraph
+from mvc.store.records import Coding, Member
+
+
+def member(name: str, base: str = "", text: str = "sub | zstd:1", start: int = 0) -> Member:
+    return Member(1, oid(name), start, 10, Coding(text), oid(base)[:8] if base else b"", 0, 5, b"")
+
+
+def oid(name: str) -> bytes:
+    return name.encode().ljust(32, b"\0")
+
+
+def graph(*members: Member, seconds: float = 1.0) -> ObjectGraph:
+    found = ObjectGraph()
+    for m in members:
+        found.add(m, seconds)
+    found.settle()
+    return found
+
+
+def test_a_chain_is_walked_from_either_end() -> None:
+    found = graph(*(member(f"v{i}", f"v{i - 1}" if i % 6 else "") for i in range(7)))
+    costs = [found.reach(oid(f"v{i}")) for i in range(7)]
+    assert costs == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (1, 0)]
+    joined = graph(*(member(f"v{i}", f"v{i - 1}" if i else "") for i in range(7)), member("v6"))
+    assert [joined.reach(oid(f"v{i}"))[1] for i in range(7)] == [0, 1, 2, 3, 2, 1, 0]
+    assert [joined.is_full(oid(f"v{i}")) for i in range(7)] == [True, *[False] * 5, True]
+
+
+def test_a_bridge_leads_one_way() -> None:
+    found = graph(member("new"), member("new2", "old", "resize | sub | zstd:1"))
+    assert found.reach(oid("old")) is None
+    backwards = graph(member("b"), member("b", "a", "resize | sub | zstd:1"))
+    assert backwards.reach(oid("a")) is None
+
+
+def test_pieces_are_apart() -> None:
+    found = graph(member("a"), member("a", start=32), member("b", "a", start=32))
+    assert found.reach(oid("b"), 32) == (2, 1)
+    assert found.reach(oid("b"), 0) is None
+    assert len(found) == 2
+    assert sorted(found.pieces()) == [(1, 0), (1, 0), (2, 1)]
+
+
+def test_what_is_only_named_is_not_reached() -> None:
+    found = ObjectGraph()
+    found.name(oid("lost"))
+    found.add(member("child", "lost"), 1.0)
+    found.settle()
+    assert found.reach(oid("lost")) is None
+    assert found.reach(oid("child")) is None
+    assert found.reach(oid("unknown")) is None
+
+
+def test_costs_are_the_cheapest() -> None:
+    """Against Bellman-Ford on random graphs."""
+    rng = random.Random(2)
+    for _ in range(50):
+        found = ObjectGraph()
+        costs = {f"n{i}": float("inf") for i in range(12)}
+        edges = []
+        for i in range(12):
+            found.name(oid(f"n{i}"))
+        for i in range(30):
+            a, b, price = rng.randrange(12), rng.randrange(12), rng.randrange(1, 20)
+            if i % 10 == 0:
+                found.add(member(f"n{a}"), price)
+                costs[f"n{a}"] = min(costs[f"n{a}"], price)
+            elif a != b:
+                found.add(member(f"n{a}", f"n{b}"), price)
+                edges += [(f"n{a}", f"n{b}", price), (f"n{b}", f"n{a}", price)]
+        for _ in range(12):
+            for a, b, price in edges:
+                costs[b] = min(costs[b], costs[a] + price)
+        found.settle()
+        for name, cost in costs.items():
+            reached = found.reach(oid(name))
+            assert (reached[0] if reached else float("inf")) == pytest.approx(cost)

@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.repo.repository import Repository
+from tests.repo.working import write_model
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    return Repository.init(tmp_path / "models")
+
+
+def test_an_empty_repository(repo: Repository) -> None:
+    found = repo.stats()
+    assert (found.versions, found.raw_bytes, found.ratio, found.chain_max) == (0, 0, 0.0, 0)
+    assert found.bytes["journal"] > 0
+
+
+def test_a_chain_of_versions(repo: Repository) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((200, 100)).astype(np.float32)
+    fixed = rng.standard_normal(500).astype(np.float32)
+    size = 0
+    path = repo.root / "m.safetensors"
+    for i in range(5):
+        weights = weights + rng.standard_normal(weights.shape).astype(np.float32) * 1e-5
+        write_model(path, layers=0, w=weights, fixed=fixed)
+        size += path.stat().st_size
+        repo.commit(path, deploy="prod" if i % 2 else None)
+    repo.branch("side")
+    repo.tag("v1")
+    found = repo.stats()
+    assert (found.versions, found.tensors, found.raw_bytes) == (5, 6, size)
+    assert (found.deployments, found.targets, found.branches, found.tags) == (2, 1, 2, 1)
+    assert (found.chain_max, found.reset_points) == (4, 1)
+    assert found.chain_mean == pytest.approx(10 / 6)
+    assert 0 < found.recovery_mean < found.recovery_worst
+    assert found.recovery_worst_commit == repo.find("HEAD")
+    assert found.bytes["full"] > weights.nbytes * 0.8
+    assert 0 < found.bytes["delta"] < found.bytes["full"] * 4
+    packs = sum(p.stat().st_size for p in (repo.root / ".mvc" / "packs").iterdir())
+    in_packs = sum(found.bytes[kind] for kind in ("full", "delta", "metadata"))
+    assert packs - in_packs == len(list((repo.root / ".mvc" / "packs").iterdir())) * 8
+    assert found.bytes["journal"] == (repo.root / ".mvc" / "journal").stat().st_size
+    assert found.stored_bytes == sum(found.bytes.values())
+    assert found.ratio == pytest.approx(found.stored_bytes / size)
+
+
+def test_reset_points_and_whole_model_pipelines(repo: Repository) -> None:
+    path = repo.root / "m.safetensors"
+    for seed in range(3):
+        write_model(path, seed=seed)
+        repo.commit(path, reset_point=seed == 2, pipeline="vsol")
+    found = repo.stats()
+    assert found.versions == 3
+    assert found.reset_points >= 2
+    assert sum(found.bytes[kind] for kind in ("full", "delta")) < 3 * path.stat().st_size
