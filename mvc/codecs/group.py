@@ -26,7 +26,7 @@ from mvc.codecs.words import Words, difference, words_of
 from mvc.errors import DamagedData, WrongUsage
 from mvc.limits import MIB
 
-__all__ = ["Member", "decode_group", "encode_group"]
+__all__ = ["Member", "decode_group", "encode_group", "group_widths"]
 
 Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, width
 _SEGMENT = 4 * MIB
@@ -73,6 +73,11 @@ def decode_group(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> 
             member[-tail:] = np.frombuffer(cursor.take(tail), np.uint8)
     cursor.end()
     return [member.data for member in out]
+
+
+def group_widths(data: memoryview, count: int) -> list[int]:
+    """Bytes of an element of each of ``count`` members, as ``words.combine`` needs them."""
+    return _read_widths(Cursor(data), count)
 
 
 def _check_scope(pipeline: Pipeline) -> None:

@@ -140,16 +140,17 @@ class Index:
 
     def _get(self, key: bytes) -> bytes | None:
         try:
-            with self._env.begin() as txn:
-                value: bytes | None = txn.get(key)
-                return value
+            return self._read(key)
         except lmdb.MapResizedError:
             self._env.set_mapsize(0)
-            with self._env.begin() as txn:
-                value = txn.get(key)
-            return value
+            return self._read(key)
         except lmdb.Error as e:
             raise DamagedData(f"the index cannot be read: {e}") from e
+
+    def _read(self, key: bytes) -> bytes | None:
+        with self._env.begin() as txn:
+            value: bytes | None = txn.get(key)
+        return value
 
     def extend(self, old: Meta, keys: Iterable[bytes], position: Position) -> Meta:
         """Adds ``keys`` as one run and moves the indexed position; merges runs that pile up.

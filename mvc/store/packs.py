@@ -92,10 +92,21 @@ class PackReader:
         if at != end:
             raise DamagedData(f"pack {region.pack}: a record crosses byte {end}")
 
-    def payload(self, pack: int, offset: int, header: RecordHeader, member: Member) -> bytes:
-        """A member's payload, checked against its checksum."""
+    def payload(
+        self,
+        pack: int,
+        offset: int,
+        header: RecordHeader,
+        member: Member,
+        room: memoryview | None = None,
+    ) -> memoryview:
+        """A member's payload, checked against its checksum; read into ``room`` if given."""
         at = offset + header.body_at + member.at
-        data = self._file(pack).read(at, member.stored)
+        file = self._file(pack)
+        if room is None:
+            data = memoryview(file.read(at, member.stored))
+        else:
+            data = room[: file.read_into(at, room[: member.stored])]
         if len(data) != member.stored or payload_check([data]) != member.check:
             raise DamagedData(
                 f"object {member.id.hex()[:10]} in pack {pack} (byte {at}) does not match its "

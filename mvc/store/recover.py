@@ -1,36 +1,31 @@
 """Recovering objects: walk a path, decode its payloads, check the result's hash.
 
-Deltas are applied chunk by chunk, all of a path's deltas to one chunk while it is in
-the processor's cache, chunks in parallel. Where a path's payloads together are
-large, they are loaded and applied one after the other instead, to bound memory.
+Where a path's payloads together are large, they are loaded and applied one after the
+other, to bound memory; otherwise all of them are applied chunk by chunk.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from mvc.codecs import cast
-from mvc.codecs.group import decode_group
 from mvc.codecs.patch import decode_patch
-from mvc.codecs.payload import Payload
-from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.words import combine
 from mvc.errors import DamagedData
-from mvc.limits import CHUNK, MAX_MANIFEST, SLAB
-from mvc.model.hashing import BlobHasher
+from mvc.limits import MAX_MANIFEST, SLAB
+from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
+from mvc.store.decode import LOADED, apply_steps, in_order, short_name
 from mvc.store.graph import Graph, Path, Step
+from mvc.store.grouped import is_grouped, walk_together
 from mvc.store.records import patch_extra
 from mvc.store.view import View
 
 __all__ = ["Recovery", "Request"]
 
-_SMALL = 2 * CHUNK  # objects up to this size are one task each
-_LOADED = 64 << 20  # payload bytes of one path that may be in memory together
+_QUEUED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +41,36 @@ class Recovery:
     """Materialises objects of one view. Safe across threads."""
 
     def __init__(self, view: View, graph: Graph, pool: ThreadPoolExecutor) -> None:
-        self._view = view
+        self._packs = view.packs
         self._graph = graph
         self._pool = pool
-        self._groups: dict[tuple[int, int], list[memoryview]] = {}
-        self._group_lock = threading.Lock()
 
     def fill(self, requests: Iterable[Request]) -> None:
-        """Fills every request's buffer with verified bytes."""
+        """Fills every request's buffer with verified bytes.
+
+        Objects are spread over the threads; one that is alone is spread by its chunks.
+        """
+        wanted = list(requests)
         waiting: list[Future[None]] = []
+        grouped: list[tuple[Request, Path]] = []
         try:
-            for request in requests:
-                if request.spec.nbytes <= _SMALL:
-                    waiting.append(self._pool.submit(self._one, request, False))
+            for request in wanted:
+                if request.spec.nbytes > SLAB or len(wanted) == 1:
+                    self._one(request)
+                    continue
+                path = self._graph.path(request.id)
+                if is_grouped(path) and _last_bridge(path.steps) is None:
+                    grouped.append((request, path))
                 else:
-                    self._one(request, True)
-                if len(waiting) > 256:
+                    waiting.append(self._pool.submit(self._alone, request, path))
+                if len(waiting) > _QUEUED:
                     _drain(waiting)
         finally:
             _drain(waiting)
+        walk_together(self._packs, [(path, request.out) for request, path in grouped])
+        for request, _ in grouped:
+            if blob_id(request.spec, request.out, parallel=True) != request.id:
+                raise _mismatch(request.id)
 
     def blob(self, id_: bytes, spec: TensorSpec) -> bytearray:
         """One object in memory of its own, verified."""
@@ -86,13 +92,25 @@ class Recovery:
         self._walk(path, out, parallel)
         return path
 
-    def _one(self, request: Request, parallel: bool) -> None:
-        hasher = BlobHasher(request.spec, parallel=parallel)
-        size = request.spec.nbytes
-        for start in range(0, max(size, 1), SLAB):
+    def _one(self, request: Request) -> None:
+        """An object in pieces, each of them spread over the threads."""
+        hasher = BlobHasher(request.spec, parallel=True)
+        for start in range(0, max(request.spec.nbytes, 1), SLAB):
             part = request.out[start : start + SLAB]
-            self.piece(request.id, start, part, parallel=parallel)
+            self.piece(request.id, start, part)
             hasher.update(part)
+        if hasher.done() != request.id:
+            raise _mismatch(request.id)
+
+    def _alone(self, request: Request, path: Path) -> None:
+        """A whole object in this thread, hashed chunk by chunk as it is finished."""
+        hasher = BlobHasher(request.spec)
+        steps = path.steps
+        if path.stored <= LOADED and not is_grouped(path) and _last_bridge(steps) is None:
+            apply_steps(self._packs, steps, request.out, in_order, hasher.update)
+        else:
+            self._walk(path, request.out, parallel=False)
+            hasher.update(request.out)
         if hasher.done() != request.id:
             raise _mismatch(request.id)
 
@@ -101,83 +119,27 @@ class Recovery:
     def _walk(self, path: Path, out: memoryview, parallel: bool) -> None:
         steps = path.steps
         if steps[-1].member.nbytes != len(out) and not steps[-1].reverse:
-            raise DamagedData(f"object {steps[-1].member.id.hex()[:10]} has a wrong length")
-        last = max((i for i, s in enumerate(steps) if s.member.coding.bridge), default=None)
+            raise DamagedData(f"{short_name(steps[-1])} has a wrong length")
+        last = _last_bridge(steps)
         if last is not None:
             self._cross(steps, last, out)
             steps = steps[last + 1 :]
-        if not steps:
+        if is_grouped(path):
+            walk_together(self._packs, [(Path(steps, 0.0), out)])
             return
-        if path.stored <= _LOADED:
-            self._apply(steps, out, parallel)
+        each = self._spread if parallel else in_order
+        if path.stored <= LOADED:
+            if steps:
+                apply_steps(self._packs, steps, out, each)
+            return
+        for step in steps:
+            apply_steps(self._packs, [step], out, each)
+
+    def _spread(self, work: Callable[[int], None], starts: range) -> None:
+        if len(starts) == 1:
+            work(0)
         else:
-            for step in steps:
-                self._apply([step], out, parallel)
-
-    def _apply(self, steps: Sequence[Step], out: memoryview, parallel: bool) -> None:
-        """A full record and equal-length deltas, or some of the deltas, chunk by chunk."""
-        works = [self._prepare(step, len(out)) for step in steps]
-
-        def chunk(start: int) -> None:
-            part = out[start : start + CHUNK]
-            for work in works:
-                work(start, part)
-
-        starts = range(0, len(out), CHUNK)
-        if parallel and len(starts) > 1:
-            _drain([self._pool.submit(chunk, start) for start in starts])
-        else:
-            for start in starts:
-                chunk(start)
-
-    def _prepare(self, step: Step, size: int) -> Callable[[int, memoryview], None]:
-        """What one payload does to the chunk at a byte offset."""
-        pipeline = Pipeline.parse(step.member.coding.pipeline)
-        name = f"object {step.member.id.hex()[:10]} in pack {step.pack}"
-        if step.member.nbytes != size:
-            raise DamagedData(f"{name} has a wrong length")
-        if step.header.group:
-            return self._prepare_group(step, pipeline)
-        data = self._view.packs.payload(step.pack, step.offset, step.header, step.member)
-        payload = Payload(data, size)
-        if payload.chunk_size != CHUNK and size > CHUNK:
-            raise DamagedData(f"{name} is cut into chunks of a foreign size")
-
-        def work(start: int, part: memoryview) -> None:
-            encoded = payload.chunk(start // CHUNK)
-            if step.member.base:
-                pipeline.apply_chunk(encoded, part, payload.width, reverse=step.reverse)
-            else:
-                pipeline.decode_chunk(encoded, part, payload.width)
-
-        return work
-
-    def _prepare_group(self, step: Step, pipeline: Pipeline) -> Callable[[int, memoryview], None]:
-        position = step.header.members.index(step.member)
-        delta = self._group(step, pipeline)[position]
-
-        def work(start: int, part: memoryview) -> None:
-            piece = delta[start : start + len(part)]
-            if step.member.base:
-                combine(pipeline.operator, part, piece, 1, reverse=step.reverse)
-            else:
-                part[:] = piece
-
-        return work
-
-    def _group(self, step: Step, pipeline: Pipeline) -> list[memoryview]:
-        """The decoded payload of a group record; the last few are kept."""
-        key = (step.pack, step.offset)
-        with self._group_lock:
-            found = self._groups.get(key)
-            if found is None:
-                sizes = [m.nbytes for m in step.header.members]
-                payload = self._view.packs.payload(step.pack, step.offset, step.header, step.member)
-                found = decode_group(pipeline, memoryview(payload), sizes)
-                while sum(len(v) for g in self._groups.values() for v in g) > _LOADED:
-                    self._groups.pop(next(iter(self._groups)))
-                self._groups[key] = found
-        return found
+            _drain([self._pool.submit(work, start) for start in starts])
 
     # -- bridges -----------------------------------------------------------------------
 
@@ -203,7 +165,7 @@ class Recovery:
             if len(converted) != len(out):
                 raise DamagedData("a converted object has a wrong length")
             out[:] = converted
-        self._apply([steps[last]], out, parallel=False)
+        apply_steps(self._packs, [steps[last]], out, in_order)
 
     def _forward(self, path: Path) -> bytes:
         """A path of patches: each one's dictionary is the object before it."""
@@ -217,11 +179,16 @@ class Recovery:
                 continue
             if member.nbytes > max(MAX_MANIFEST, SLAB):
                 raise DamagedData(f"object {member.id.hex()[:10]} is too large for a patch")
-            payload = self._view.packs.payload(step.pack, step.offset, step.header, member)
+            payload = self._packs.payload(step.pack, step.offset, step.header, member)
             base = memoryview(data if member.base else b"")
             extra = patch_extra(step.header.members, member.kind)
             data = decode_patch(memoryview(payload), base, extra, member.nbytes)
         return data
+
+
+def _last_bridge(steps: Sequence[Step]) -> int | None:
+    """The last step that can only be walked forward; everything after it is undirected."""
+    return max((i for i, s in enumerate(steps) if s.member.coding.bridge), default=None)
 
 
 def _length(path: Path) -> int:
