@@ -114,10 +114,10 @@ def retract(
 
 
 def _to_retract(view: View, target: str, commit: CommitId | None, time_ns: int | None) -> Deployed:
-    found = _of(view, target, commit) if commit is not None else _newest_first(view, target)
+    found = _newest_first(view, target) if commit is None else reversed(of_commit(view, commit))
     there = None
     for deployed in found:
-        if time_ns is not None and deployed.time_ns != time_ns:
+        if deployed.target != target or time_ns not in (None, deployed.time_ns):
             continue
         if not deployed.retracted:
             return deployed
@@ -145,11 +145,8 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     """
     view = context.fresh()
     name = _only_target(context) if target is None else check_target(context, target)
-    if time_ns is None:
-        found = _newest_first(view, name)
-    else:
-        found = on_target(view, name, until=check_moment(time_ns))
-    for deployed in found:
+    by_time = time_ns is not None
+    for deployed in on_target(view, name, until=time_ns) if by_time else _newest_first(view, name):
         if not deployed.retracted:
             return deployed
     raise _none_live(view, name, time_ns)
@@ -202,7 +199,7 @@ def of_commit(view: View, commit: CommitId) -> tuple[Deployed, ...]:
 def on_target(view: View, target: str, *, until: int | None = None) -> Iterator[Deployed]:
     """A target's deployments by time, latest first, from ``until`` back; read as asked for."""
     low = keys.DEPLOYED + keys.text(target)
-    high = keys.after(low) if until is None else low + keys.moment(until) + b"\xff" * 8
+    high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
     return _down(view, target, low, high)
 
 
@@ -214,14 +211,14 @@ def _newest_first(view: View, target: str) -> Iterator[Deployed]:
 
 def _down(view: View, target: str, low: bytes, high: bytes) -> Iterator[Deployed]:
     while (key := view.last(low, high)) is not None:
-        recorded = view.entry(keys.offset_of(key))
-        before = _before(view, target, recorded.offset)
-        yield _deployed(view, recorded, _in_entry(recorded, target), before)
+        yield _at(view, target, key)
         high = key
 
 
-def _of(view: View, target: str, commit: CommitId) -> list[Deployed]:
-    return [d for d in reversed(of_commit(view, commit)) if d.target == target]
+def _at(view: View, target: str, key: bytes) -> Deployed:
+    recorded = view.entry(keys.offset_of(key))
+    before = _before(view, target, recorded.offset)
+    return _deployed(view, recorded, _in_entry(recorded, target), before)
 
 
 def _in_entry(recorded: Recorded, target: str) -> Deployment:
@@ -296,14 +293,13 @@ def check_target(context: Context, target: str) -> str:
 def _none_live(view: View, target: str, time_ns: int | None) -> NoDeployment:
     low = keys.DEPLOYED + keys.text(target)
     for key in view.under(low) if time_ns is not None else ():
-        for first in _down(view, target, low, key + b"\0"):
-            if not first.retracted:
-                return NoDeployment(
-                    f"nothing was live on {target} at {format_time(time_ns or 0)}: its first "
-                    f"deployment is {first.commit.short} at {format_time(first.time_ns)}",
-                    hint=f"'mvc deployments {target}' lists them",
-                )
-            break
+        first = _at(view, target, key)
+        if not first.retracted:
+            return NoDeployment(
+                f"nothing was live on {target} at {format_time(time_ns or 0)}: its first "
+                f"deployment is {first.commit.short} at {format_time(first.time_ns)}",
+                hint=f"'mvc deployments {target}' lists them",
+            )
     return NoDeployment(
         f"nothing is live on {target}: every deployment was retracted",
         hint=f"'mvc deployments {target}' lists them",

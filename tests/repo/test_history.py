@@ -3,14 +3,16 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mvc.errors import UnknownRevision, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.context import Context
-from mvc.repo.deployments import retract
-from mvc.repo.history import log
+from mvc.repo.deployments import deploy, retract
+from mvc.repo.history import is_reset_point, log
+from mvc.repo.repository import Repository
 from tests.repo.publishing import START, advance, commit, repository, set_ref
 
 
@@ -105,8 +107,6 @@ def test_the_history_of_a_target(context: Context) -> None:
 def test_a_version_deployed_twice_appears_once(context: Context) -> None:
     a = commit(context, deploy="prod", deploy_time=10)
     b = commit(context, deploy="prod", deploy_time=20)
-    from mvc.repo.deployments import deploy
-
     deploy(context, a, "prod", 30)
     assert ids(context, target="prod") == [a, b]
     retract(context, "prod", a, 30)
@@ -121,3 +121,13 @@ def test_refusals_come_at_once(context: Context) -> None:
         log(context, limit=-1)
     with pytest.raises(UnknownRevision):
         log(context, CommitId(bytes(32)))
+
+
+def test_reset_points_are_told_when_asked_for(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).standard_normal((100, 200)).astype(np.float32)
+    with Repository.init(tmp_path / "weights") as repo:
+        for i in range(3):
+            repo.commit({"w": weights + np.float32(i * 1e-4)}, reset_point=i == 2)
+        entries = list(log(repo.context, reset_points=True))
+        assert [e.reset_point for e in entries] == [True, False, True]
+        assert is_reset_point(repo.context, entries[0].id)
