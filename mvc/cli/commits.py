@@ -53,7 +53,7 @@ def one_liner(out: Output, entry: LogEntry, branch: str | None) -> str:
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     """The lines under a heading, message last."""
     commit = entry.commit
-    when = format_time(commit.time_ns, commit.zone_minutes)
+    when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
     lines = []
     if len(commit.parents) > 1:
         lines.append("Parents:  " + " ".join(p.short for p in commit.parents))

@@ -82,6 +82,11 @@ def report(failure: Failure, out: Output, *, as_json: bool) -> None:
             "hint": failure.hint,
             "exit_code": failure.exit_code,
         }
-        out.json("mvc.error/1", payload)
-    else:
-        out.problem(failure.message, failure.hint)
+        try:
+            out.json("mvc.error/1", payload)
+            return
+        except BrokenPipeError:
+            raise
+        except OSError:  # stdout itself is what failed
+            pass
+    out.problem(failure.message, failure.hint)

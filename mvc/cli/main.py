@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -11,6 +12,7 @@ from typing import NoReturn
 import click
 
 from mvc.cli.failures import BROKEN_PIPE, describe, report
+from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
 
@@ -21,15 +23,27 @@ _COMPLETE = "_MVC_COMPLETE"
 
 def main() -> NoReturn:
     """Runs with the process's own arguments and exits."""
-    code = run(sys.argv[1:])
+    sys.exit(_flushed(run(sys.argv[1:])))
+
+
+def _flushed(code: int) -> int:
+    """Writes out what stdout holds back; what cannot be written changes the exit code."""
+    if sys.stdout is None:  # closed by whoever started the program
+        return code
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = BROKEN_PIPE
-    if code == BROKEN_PIPE:
-        # Python flushes stdout once more at exit; nobody is there to read it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    except OSError as error:
+        if code == 0:
+            failure = describe(error)
+            report(failure, Output(), as_json=False)
+            code = failure.exit_code
+    else:
+        return code
+    # Python flushes once more at exit; that would fail again, and loudly.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -74,5 +88,5 @@ def _invoke(arguments: Sequence[str], session: Session) -> int:
 def _tolerate_any_text() -> None:
     """Names may hold characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

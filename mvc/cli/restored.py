@@ -17,12 +17,14 @@ __all__ = ["restored_json", "tell"]
 def tell(session: Session, done: Restored) -> None:
     """Says on stderr how many files were written, deleted, left; with -v which."""
     out = session.out
-    if session.verbose:
+    if session.verbose and len(done.written) + len(done.deleted) > 1:
         for path in done.written:
             out.note(f"  wrote    {printable(path)}")
         for path in done.deleted:
             out.note(f"  deleted  {printable(path)}")
-    parts = [f"{count(len(done.written), 'file')} written"]
+    single = len(done.written) == 1
+    wrote = printable(done.written[0]) if single else count(len(done.written), "file")
+    parts = [f"{wrote} written"]
     if done.deleted:
         parts.append(f"{len(done.deleted):,} deleted")
     if done.unchanged:

@@ -111,7 +111,7 @@ def _shorten(text: str, width: int) -> str:
     """Keeps both ends: tensor names differ at either."""
     if _width(text) <= width:
         return text
-    head = (width - 1) // 3
+    head = (width - 1) // 5
     start, end = text[:head], text[len(text) - (width - 1 - head) :]
     while _width(start) + _width(end) > width - 1:
         end = end[1:]

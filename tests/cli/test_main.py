@@ -142,6 +142,24 @@ def test_broken_pipe_is_quiet(mvc: Mvc) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_full_disk_behind_stdout_is_one_line(mvc: Mvc, options: list[str]) -> None:
+    mvc.commit()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "from mvc.cli.main import main; main()", "log", *options],
+            cwd=mvc.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[0] == "mvc: no space left on device"
+    assert "Traceback" not in done.stderr
+
+
 def test_interrupt(mvc: Mvc) -> None:
     script = (
         "import time, mvc.repo.refs as refs\n"

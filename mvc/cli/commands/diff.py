@@ -90,7 +90,8 @@ def _print(session: Session, found: Diff, *, stat: bool) -> None:
             out.line()
     changed = sum(f.kind != "unchanged" for f in found.files)
     of = count(len(found.files), "file")
-    text = f"{changed:,} of {of} differ" if changed else f"No difference in {of}"
+    verb = "differs" if changed == 1 else "differ"
+    text = f"{changed:,} of {of} {verb}" if changed else f"No difference in {of}"
     out.line(f"{text}, {count(found.comparisons, 'hash comparison')}")
 
 
@@ -117,7 +118,7 @@ def _row(tensor: TensorDiff) -> tuple[str, ...]:
     share = tensor.changed_share
     return (
         name,
-        tensor.kind,
+        "" if tensor.kind == "changed" else tensor.kind,
         _shapes(tensor.old_spec, tensor.new_spec),
         "" if share is None else percent(share, 1),
         "" if tensor.l2 is None else number(tensor.l2),

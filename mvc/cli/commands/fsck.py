@@ -79,8 +79,9 @@ def _print(session: Session, report: FsckReport) -> None:
         f"{count(report.records, 'record')}, {size(report.checked_bytes)} checked"
     )
     if report.sound:
-        how = "" if report.full else " (stored bytes; --full recovers every tensor as well)"
-        out.line(f"{out.paint('Sound', 'good')}: {looked}{how}")
+        out.line(f"{out.paint('Sound', 'good')}: {looked}")
+        if not report.full:
+            out.note("every stored byte was checked; --full recovers every tensor as well")
     else:
         found = out.paint(count(len(report.problems), "problem"), "bad")
         out.line(f"{found}: {looked}")

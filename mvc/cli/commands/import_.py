@@ -69,13 +69,16 @@ def command(
     if session.verbose:
         _list(session, found)
     session.out.line(_summary(found))
+    if any(version.kept for version in found):
+        session.out.note("the working folder is as it was; 'mvc checkout HEAD .' writes the newest")
 
 
 def _summary(found: Sequence[Imported]) -> str:
     """``31 versions imported (2026-11-01 to 2026-11-20), 8.1 MB stored for 110 MB (7.4 %)``."""
     kept = [version for version in found if version.kept]
     first, last = (format_time(v.time_ns, precise=False)[:10] for v in (found[0], found[-1]))
-    parts = [f"{count(len(kept), 'version')} imported ({first} to {last})"]
+    span = first if first == last else f"{first} to {last}"
+    parts = [f"{count(len(kept), 'version')} imported ({span})"]
     if kept:
         raw, stored = sum(v.raw_bytes for v in kept), sum(v.stored_bytes for v in kept)
         parts.append(f"{size(stored)} stored for {size(raw)} ({percent(stored, raw)})")

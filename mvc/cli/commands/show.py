@@ -77,7 +77,10 @@ def _print_file(session: Session, parent: Manifest, entry: FileEntry) -> None:
     out.line(f"{file_line(out, entry)}, {_what_changed(parent, entry, len(marks))}")
     listed = [t for t in entry.tensors if session.verbose or t.key in marks]
     shown = listed if session.verbose else listed[:_FIRST]
-    words = marks if entry.path in parent.by_path else {}
+    if session.verbose:
+        words = marks
+    else:  # all of them changed: only what is new needs a word
+        words = {k: v for k, v in marks.items() if v == "added" and entry.path in parent.by_path}
     if shown:
         tensor_table(out, shown, words, full=session.verbosity > 1)
     if len(shown) < len(listed):

@@ -19,7 +19,7 @@ def test_restores_and_moves_head(versions) -> None:
     newest = content(versions)
     result = versions("checkout", "HEAD~1")
     assert result.out == ""
-    assert "1 file written" in result.err
+    assert "model.safetensors written" in result.err
     assert "HEAD is now at" in result.err
     assert "(detached) value 2" in result.err
     assert content(versions) != newest

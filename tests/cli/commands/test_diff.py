@@ -9,10 +9,10 @@ def test_table_and_summary(mvc) -> None:
     out = mvc("diff", "HEAD~1", "HEAD").out
     words = " ".join(out.split())
     assert "model.safetensors 1 changed, 2 unchanged" in words
-    assert "layer.weight changed 3x4 8.3 % 3 3" in words
+    assert "layer.weight 3x4 8.3 % 3 3" in words
     assert "layer.bias" not in out
     assert "layer.bias" in mvc("diff", "HEAD~1", "HEAD", "-v").out
-    assert out.splitlines()[-1].startswith("1 of 1 file differ")
+    assert out.splitlines()[-1].startswith("1 of 1 file differs")
     assert "hash comparisons" in out.splitlines()[-1]
 
 

@@ -27,7 +27,7 @@ def test_damage_is_named_and_exits_with_four(mvc) -> None:
 def test_index_is_made_anew(mvc) -> None:
     id_ = mvc.commit(1)
     result = mvc("fsck", "--rebuild-index")
-    assert result.err == "the index was made anew\n"
+    assert result.err.startswith("the index was made anew\n")
     assert mvc("rev-parse", "HEAD").out.strip() == id_
 
 
