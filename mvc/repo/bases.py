@@ -68,13 +68,13 @@ class StoredBase:
     arena: Arena
 
     def piece(self, start: int, length: int) -> BasePiece:
-        """The base's own piece at ``start``, shorter than ``length`` where the base ends."""
-        size = max(0, min(SLAB, self.spec.nbytes - start))
-        if not size and self.spec.nbytes:
-            return BasePiece(memoryview(b""), 0, 0)
-        out = self.arena.take(size)
+        """The base's own piece at ``start``, whole: shorter or longer than ``length``.
+
+        Whoever decodes has all of it, so whoever encodes must not see less.
+        """
+        out = self.arena.take(min(SLAB, self.spec.nbytes - start))
         path = self.recovery.piece(self.id, start, out)
-        return BasePiece(out[: max(length, 0)] if size > length else out, path.depth, path.stored)
+        return BasePiece(out, path.depth, path.stored)
 
 
 @dataclass

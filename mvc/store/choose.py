@@ -54,7 +54,7 @@ class Base(Protocol):
     @property
     def spec(self) -> TensorSpec: ...
     def piece(self, start: int, length: int) -> BasePiece:
-        """Bytes from ``start``: ``length`` of them, fewer where the base ends earlier."""
+        """The base's piece at ``start`` (which it has); ``length`` is that of the new one."""
         ...
 
 

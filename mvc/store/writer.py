@@ -141,8 +141,8 @@ class ObjectWriter:
         self, spec: TensorSpec, base: Base | None, start: int, length: int
     ) -> BasePiece | None:
         """The base's bytes in the new blob's terms."""
-        if base is None:
-            return None
+        if base is None or (start and start >= base.spec.nbytes):
+            return None  # the base ends before this piece
         if base.spec.dtype == spec.dtype:
             return base.piece(start, length)
         if start or base.spec.elements != spec.elements or base.spec.nbytes > SLAB:

@@ -1,0 +1,129 @@
+"""What is written comes back: every kind of base, pieces of large blobs, groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.errors import SourceChanged
+from mvc.repo import manifests
+from mvc.repo.repository import Repository
+from tests.store.sizes import shrink
+
+RNG = np.random.default_rng(0)
+NOISE = RNG.standard_normal(60_000).astype(np.float32)
+SPARSE = np.where(RNG.random(60_000) < 0.02, NOISE, 0).astype(np.float32)
+LENGTHS = (30_000, 20_000, 20_001, 20_000, 45_000, 1, 0, 45_000, 12_288, 45_000)
+
+
+@pytest.fixture(params=["whole", "pieces"])
+def repo(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with Repository.init(tmp_path / "repo") as repo:
+        if request.param == "pieces":
+            shrink(monkeypatch, SLAB=16_384, CHUNK=4096)
+        yield repo
+
+
+def recovered(repo: Repository, rev: object) -> dict[str, np.ndarray]:
+    manifests._kept.clear()
+    with Repository.open(repo.root) as again:
+        return again.checkout(rev)
+
+
+@pytest.mark.parametrize("values", [NOISE, SPARSE], ids=["noise", "sparse"])
+def test_a_tensor_that_grows_and_shrinks(repo: Repository, values: np.ndarray) -> None:
+    commits = []
+    for i, length in enumerate(LENGTHS):
+        state = {"w": values[:length] + np.float32(i % 2) * (values[:length] != 0)}
+        commits.append((repo.commit(state).id, state["w"].tobytes()))
+        repo._last.clear()  # the base comes from disk
+    for id_, data in commits:
+        assert recovered(repo, id_)["w"].tobytes() == data
+
+
+@pytest.mark.parametrize("values", [NOISE, SPARSE], ids=["noise", "sparse"])
+def test_a_file_that_grows_and_shrinks(repo: Repository, values: np.ndarray) -> None:
+    path = repo.root / "data.bin"
+    commits = []
+    for i, length in enumerate(LENGTHS):
+        data = values[:length].tobytes()
+        data = data[:700] + bytes([i]) * 5 + data[700:] + bytes([i])
+        path.write_bytes(data)
+        commits.append((repo.commit(path).id, data))
+    for id_, data in commits:
+        manifests._kept.clear()
+        out = repo.root / "out"
+        repo.restore(id_, output=out, force=True)
+        assert out.read_bytes() == data
+
+
+def test_a_row_is_added_to_a_matrix(repo: Repository) -> None:
+    states = [{"w": NOISE[: rows * 100].reshape(rows, 100)} for rows in (50, 51, 200, 199)]
+    commits = [repo.commit(state).id for state in states]
+    for id_, state in zip(commits, states, strict=True):
+        assert recovered(repo, id_)["w"].tobytes() == state["w"].tobytes()
+
+
+def test_precision_changes_back_and_forth(repo: Repository) -> None:
+    states = [{"w": NOISE[:3000].astype(t)} for t in ("f4", "f2", "f4", "f8", "f4", "i4", "f4")]
+    states = [{"w": s["w"] + s["w"].dtype.type(i)} for i, s in enumerate(states)]
+    commits = []
+    for state in states:
+        commits.append(repo.commit(state).id)
+        repo._last.clear()
+    for id_, state in zip(commits, states, strict=True):
+        found = recovered(repo, id_)["w"]
+        assert found.dtype == state["w"].dtype
+        assert found.tobytes() == state["w"].tobytes()
+
+
+@pytest.mark.parametrize("pipeline", ["xor | planes | zstd:1", "raw", "planes | zstd:1"])
+def test_other_pipelines(repo: Repository, pipeline: str) -> None:
+    states = [{"w": NOISE[:30_000] + np.float32(1e-3 * i), "n": np.arange(i)} for i in range(5)]
+    commits = [repo.commit(state, pipeline=pipeline).id for state in states]
+    for id_, state in zip(commits, states, strict=True):
+        found = recovered(repo, id_)
+        assert all(found[k].tobytes() == v.tobytes() for k, v in state.items())
+
+
+def test_bits_that_floats_do_not_compare(repo: Repository) -> None:
+    bits = np.array([0x80000000, 0x7FC00001, 0xFFC12345, 0x7F800001, 1, 0x807FFFFF], np.uint32)
+    first = {"w": np.tile(bits, 3000).view(np.float32)}
+    second = {"w": np.tile(bits[::-1], 3000).view(np.float32)}
+    commits = [repo.commit(first).id, repo.commit(second).id]
+    assert recovered(repo, commits[0])["w"].tobytes() == first["w"].tobytes()
+    assert recovered(repo, commits[1])["w"].tobytes() == second["w"].tobytes()
+
+
+def test_an_equal_tensor_is_stored_once(repo: Repository) -> None:
+    state = {"a": NOISE[:10_000], "b": NOISE[:10_000].copy()}
+    both = repo.commit(state).stored_bytes
+    assert both < 1.2 * NOISE[:10_000].nbytes
+    assert repo.commit({"c": NOISE[:10_000]}, name="again.safetensors").stored_bytes < 1000
+
+
+def test_a_tensor_that_changes_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was hashed and what was encoded must be one thing."""
+    from mvc.store.writer import ObjectWriter
+
+    with Repository.init(tmp_path / "repo") as repo:
+        state = {"w": NOISE[:5000].copy()}
+        before = repo.commit(state).id
+        put = ObjectWriter.put
+
+        def meddled(self: ObjectWriter, *args: object, **options: object) -> None:
+            state["w"][7] += 1
+            put(self, *args, **options)
+
+        state["w"][:] += 1
+        monkeypatch.setattr(ObjectWriter, "put", meddled)
+        with pytest.raises(SourceChanged, match="'w' changed"):
+            repo.commit(state)
+        monkeypatch.undo()
+        assert repo.find("HEAD") == before
+        repo.commit(state)
+        assert recovered(repo, "HEAD")["w"].tobytes() == state["w"].tobytes()
