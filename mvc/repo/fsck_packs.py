@@ -24,7 +24,8 @@ _WINDOW = 1 << 20
 class PackCheck:
     """Reads every region that the journal names. ``objects`` gets what is sound.
 
-    ``checked``: bytes read so far; ``lost``: ids of damaged payloads.
+    ``checked``: bytes read so far; ``found_keys``: by journal offset, the first bytes of
+    the ids that its records hold, which are what the index must know.
     """
 
     view: View
