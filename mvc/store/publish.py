@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from mvc.errors import MvcError
+from mvc.errors import HistoryMissing, MvcError
 from mvc.io.files import WriteFile
 from mvc.store.entries import Entry
 from mvc.store.journal import Recorded, encode_entry
@@ -59,6 +59,8 @@ def _heal(view: View, file: WriteFile) -> None:
         file.truncate(end)
     elif size < end:
         begin = view.newest_offset
+        if view.entry(begin).after.offset != end:
+            raise HistoryMissing("the journal became shorter", hint="restore it from a copy")
         half = (end - begin) // 2
         file.write_at(begin + half, file.read(begin, half))
 

@@ -8,14 +8,11 @@ from digits import (  # noqa: E402
     drift_stream,
     drift_total,
     load_images,
-    max_batches,
     number_images,
 )
 
 
 def test_drift_counts_give_the_known_answers_of_mnist():
-    assert max_batches(6313, 86, 0.5) == 293
-    assert max_batches(5421, 86, 0.5) == 252
     total = drift_total(150, 86, 0.5)
     assert (total, 150 * 86 - total) == (3225, 9675)
     counts = drift_counts(total, 150)
@@ -52,8 +49,8 @@ def test_the_class_is_absent_offline_and_comes_first_in_each_online_batch():
         assert not (labels[count:] == 3).any()
 
 
-def test_no_variant_of_an_offline_digit_is_online():
-    stream = drift_stream(0, batches=4, copies=1)
+def test_no_offline_digit_is_online():
+    stream = drift_stream(0, batches=4)
     offline = {image.numpy().tobytes() for image in stream.offline[0]}
     online = {image.numpy().tobytes() for images, _ in stream.online for image in images}
     assert len(online) > 300
@@ -62,7 +59,7 @@ def test_no_variant_of_an_offline_digit_is_online():
 
 def test_streams_repeat_by_seed_and_leave_the_global_generator_alone():
     before = torch.random.get_rng_state()
-    first, again, other = (drift_stream(batches=3, copies=2, seed=s) for s in (2, 2, 3))
+    first, again, other = (drift_stream(batches=3, seed=s) for s in (2, 2, 3))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(first.offline[0], again.offline[0])
     for (a, la), (b, lb) in zip(first.online, again.online, strict=True):
@@ -70,11 +67,18 @@ def test_streams_repeat_by_seed_and_leave_the_global_generator_alone():
     assert not torch.equal(first.offline[0], other.offline[0])
 
 
-def test_a_stream_that_the_digits_cannot_feed_is_refused():
-    with pytest.raises(ValueError, match="at most 8 batches"):
-        drift_stream(batches=30, copies=1)
+def test_a_long_stream_shows_the_digits_again():
+    stream = drift_stream(0, batches=60)
+    assert len(stream.online) == 60
+    seen = [image.numpy().tobytes() for images, _ in stream.online for image in images]
+    assert len(set(seen)) < len(seen)
+
+
+def test_parameters_out_of_range_are_refused():
     with pytest.raises(ValueError, match="label=10"):
         drift_stream(10)
+    with pytest.raises(ValueError, match="share=0"):
+        drift_stream(1, share=0)
 
 
 def test_number_images_have_a_hundred_classes():
