@@ -67,8 +67,8 @@ class StoredBase:
     recovery: Recovery
     arena: Arena
 
-    def piece(self, start: int, length: int) -> BasePiece:
-        """The base's own piece at ``start``, whole: shorter or longer than ``length``.
+    def piece(self, start: int) -> BasePiece:
+        """The base's own piece at ``start``, whole, however long the new one is.
 
         Whoever decodes has all of it, so whoever encodes must not see less.
         """

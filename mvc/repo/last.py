@@ -15,6 +15,7 @@ import numpy as np
 
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
+from mvc.limits import SLAB
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
 from mvc.store.choose import BasePiece
@@ -34,12 +35,12 @@ class _Kept:
     graph: Graph
     chain: dict[int, Written] = field(default_factory=dict)
 
-    def piece(self, start: int, length: int) -> BasePiece:
+    def piece(self, start: int) -> BasePiece:
         chain = self.chain.get(start)
         if chain is None:
             path = self.graph.path(self.id, start)
             chain = self.chain[start] = Written(path.depth, path.stored)
-        return BasePiece(self.buffer[start : start + length], chain.depth, chain.stored)
+        return BasePiece(self.buffer[start : start + SLAB], chain.depth, chain.stored)
 
 
 class LastVersion:

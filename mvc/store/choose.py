@@ -53,8 +53,8 @@ class Base(Protocol):
     def id(self) -> bytes: ...
     @property
     def spec(self) -> TensorSpec: ...
-    def piece(self, start: int, length: int) -> BasePiece:
-        """The base's piece at ``start`` (which it has); ``length`` is that of the new one."""
+    def piece(self, start: int) -> BasePiece:
+        """The base's own piece at ``start``, which lies inside it."""
         ...
 
 

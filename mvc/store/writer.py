@@ -111,7 +111,7 @@ class ObjectWriter:
         ``new`` must stay as it is until ``flush``; then it is copied to ``target``, which
         may be the base's own memory.
         """
-        piece = self._base_piece(spec, base, start, len(new))
+        piece = self._base_piece(spec, base, start)
         choices = choose(spec, new, base.spec if base else None, piece, self._policy)
         if self._graph.collides(id_):
             choices = [choice for choice in choices if not choice.against] or choose(
@@ -137,17 +137,15 @@ class ObjectWriter:
             self._gather(waiting, choice)
         self._flush_full()
 
-    def _base_piece(
-        self, spec: TensorSpec, base: Base | None, start: int, length: int
-    ) -> BasePiece | None:
+    def _base_piece(self, spec: TensorSpec, base: Base | None, start: int) -> BasePiece | None:
         """The base's bytes in the new blob's terms."""
         if base is None or (start and start >= base.spec.nbytes):
             return None  # the base ends before this piece
         if base.spec.dtype == spec.dtype:
-            return base.piece(start, length)
+            return base.piece(start)
         if start or base.spec.elements != spec.elements or base.spec.nbytes > SLAB:
             return None  # pieces of differing element size do not line up
-        found = base.piece(0, base.spec.nbytes)
+        found = base.piece(0)
         converted = cast.cast(found.data, base.spec.dtype, spec.dtype)
         return BasePiece(memoryview(converted).cast("B"), found.depth, found.stored)
 
