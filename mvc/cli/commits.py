@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mvc.repo.deployments import Deployed
     from mvc.repo.history import LogEntry
 
-__all__ = ["as_json", "deployed_json", "details", "heading", "one_liner"]
+__all__ = ["as_json", "deployed_json", "details", "heading", "one_liner", "warn_of_clock"]
 
 
 def _names(out: Output, entry: LogEntry, branch: str | None) -> str:
@@ -75,6 +75,15 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         lines.append("")
         lines += [f"    {printable(line)}".rstrip() for line in commit.message.strip().splitlines()]
     return lines
+
+
+def warn_of_clock(out: Output, deployed: Deployed) -> None:
+    """Says that a deployment was recorded with a clock behind the one before it."""
+    if deployed.clock_back:
+        out.warn(
+            f"the clock is behind the newest record of {printable(deployed.target)}: what is live "
+            "now is this deployment, but '--at TIME' follows the times on record"
+        )
 
 
 def _deployed(deployed: Deployed) -> str:

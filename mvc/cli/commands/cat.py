@@ -56,7 +56,8 @@ def command(
         if Path(output).exists() and not force:
             raise WouldOverwrite(f"{printable(output)} exists already", hint="add -f to replace it")
         save(context.store.fs, Path(output), values)
-        out.note(f"saved {_what(found)} as {values.dtype} in {printable(output)}")
+        as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
+        out.note(f"saved {printable(found.key)}{as_} in {printable(output)}")
     if as_json:
         out.json("mvc.cat/1", _json(str(commit_id), entry, found, values, summary(values)))
     elif output is None:

@@ -8,6 +8,7 @@ import click
 
 from mvc.cli import complete
 from mvc.cli.commits import as_json as commit_json
+from mvc.cli.commits import warn_of_clock
 from mvc.cli.options import json_option, metrics, moment
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
@@ -87,6 +88,8 @@ def command(
             time=moment(session, date),
             progress=progress,
         )
+    if done.deployment is not None:
+        warn_of_clock(session.out, done.deployment)
     if as_json:
         _print_json(session, done)
     elif session.verbosity >= 0:
@@ -102,7 +105,8 @@ def _summary(out: Output, done: Committed) -> str:
     text += f"{title}: " if title else ""
     parts = [_changed(done)]
     raw, stored = done.raw_bytes, done.stored_bytes
-    parts.append(f"{size(stored)} stored for {size(raw)} ({percent(stored, raw)})")
+    of = f" for {size(raw)} ({percent(stored, raw)})" if raw else ""
+    parts.append(f"{size(stored)} stored{of}")
     if done.deployment is not None:
         moment_ = format_time(done.deployment.time_ns)
         target = out.paint(printable(done.deployment.target), "target")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from mvc.cli import complete
-from mvc.cli.commits import deployed_json
+from mvc.cli.commits import deployed_json, warn_of_clock
 from mvc.cli.options import json_option, moment, revision
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
@@ -36,16 +36,12 @@ def command(
         done = deployments.retract(context, target, commit_id, time_ns)
     else:
         done = deployments.deploy(context, rev, target, time_ns)
-        if done.clock_back:
-            out.warn(
-                "the clock is behind the newest recorded deployment; '--at TIME' follows the "
-                "times as they were recorded"
-            )
+        warn_of_clock(out, done)
     if as_json:
         out.json("mvc.deploy/1", {"deployment": deployed_json(done)})
     elif session.verbosity >= 0:
         name = out.paint(printable(target), "target")
-        verb = "Retracted:" if retract else "Deployed"
+        verb = "Retracted" if retract else "Deployed"
         id_ = out.paint(done.commit.short, "id")
         joint = "on" if retract else "to"
         out.line(f"{verb} {id_} {joint} {name} at {format_time(done.time_ns)}")

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from mvc.cli.commits import as_json, details, heading, one_liner
+from mvc.cli.output import Output
+from mvc.ids import CommitId, ManifestId, Root
+from mvc.model.commit import Commit
+from mvc.repo.deployments import Deployed
+from mvc.repo.history import LogEntry
+
+DAY = 86_400 * 10**9
+
+
+def entry(refs=(), deployments=(), **fields) -> LogEntry:
+    settings = {
+        "manifest": ManifestId(bytes(32)),
+        "root": Root(bytes(32)),
+        "parents": (),
+        "author": "ada",
+        "time_ns": 20_000 * DAY,
+        "zone_minutes": 60,
+        "message": "nightly\n\nbody",
+        "pipeline": "lossless",
+    }
+    commit = Commit(**(settings | fields))
+    return LogEntry(CommitId(b"\xab" * 32), commit, refs, deployments)
+
+
+def deployed(target: str, retracted: bool = False) -> Deployed:
+    return Deployed(target, 20_000 * DAY, 20_000 * DAY, 3, CommitId(b"\xab" * 32), retracted)
+
+
+def test_names_like_git() -> None:
+    out = Output("never")
+    assert heading(out, entry(("HEAD", "main", "tag: v1")), "main") == (
+        "commit ababababab (HEAD -> main, tag: v1)"
+    )
+    assert heading(out, entry(("HEAD", "main")), None) == "commit ababababab (HEAD, main)"
+    assert heading(out, entry(("side",)), "main") == "commit ababababab (side)"
+    assert one_liner(out, entry(), "main") == "ababababab nightly"
+    assert one_liner(out, entry(message=""), "main") == "ababababab (no message)"
+
+
+def test_targets_are_named_once_and_not_when_retracted() -> None:
+    found = (deployed("prod"), deployed("prod"), deployed("edge", True))
+    assert one_liner(Output("never"), entry(deployments=found), None) == "ababababab [prod] nightly"
+
+
+def test_details_in_the_authors_zone() -> None:
+    lines = details(entry(metrics={"loss": 0.25, "acc": float("nan")}), 20_001 * DAY)
+    assert lines[0] == "Author:   ada"
+    assert lines[1] == "Date:     2024-10-04T01:00:00+01:00 (1 day ago)"
+    assert lines[3] == "Metrics:  acc=nan  loss=0.25"
+    assert lines[4:] == ["", "    nightly", "", "    body"]
+
+
+def test_nothing_from_data_controls_the_terminal() -> None:
+    hostile = entry(message="a\x1b[2Jb\u202ec", author="x\x07", pipeline="p\x9b", code="c\r")
+    text = "\n".join([*details(hostile, 0), one_liner(Output("never"), hostile, None)])
+    assert not set(text) & set("\x1b\x07\x9b\r\u202e")
+
+
+def test_json_times() -> None:
+    found = as_json(CommitId(bytes(32)), entry().commit)
+    assert found["time"] == "2024-10-04T00:00:00+00:00"
+    assert found["time_ns"] == 20_000 * DAY
