@@ -52,7 +52,7 @@ def tensor_table(
     """Name, dtype, shape, size and id of tensors. ``marks``: what happened to each, by key."""
     words = marks or {}
     columns = [
-        Column("tensor", give=True),
+        Column("tensor", give="middle"),
         Column("dtype"),
         Column("shape", right=True),
         Column("size", right=True),

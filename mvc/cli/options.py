@@ -29,7 +29,11 @@ def target_option(help_: str) -> Callable[[_F], _F]:
 
 def revision(name: str, **settings: Any) -> Callable[[_F], _F]:
     """An argument that names a revision, completed from branches and tags."""
-    return click.argument(name.lower(), metavar=name, shell_complete=complete.revisions, **settings)
+    optional = "default" in settings or not settings.get("required", True)
+    metavar = f"[{name}]" if optional else name + ("..." if settings.get("nargs") == -1 else "")
+    return click.argument(
+        name.lower(), metavar=metavar, shell_complete=complete.revisions, **settings
+    )
 
 
 def moment(session: Session, text: str | None) -> int | None:

@@ -27,7 +27,7 @@ def print_refs(
         Column("", style="head"),
         Column("", style=style),
         Column("", style="id"),
-        Column("", give=True),
+        Column("", give="end"),
     ]
     rows = [
         (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc.cli.output import Output
+from mvc.model.names import printable
 
 if TYPE_CHECKING:
     from mvc.repo.config import Config
@@ -65,6 +66,10 @@ class Session:
             tracked_name(context.root, path, Path.cwd(), fs=context.store.fs) or "."
             for path in paths
         ]
+
+    def from_here(self, name: str) -> str:
+        """A tracked name as a path from the working folder, printable."""
+        return printable(os.path.relpath(self.context.root / name, Path.cwd().resolve()))
 
     def close(self) -> None:
         if self._context is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 from unicodedata import combining, east_asian_width
 
 from mvc.cli.output import Output
@@ -16,11 +17,13 @@ _NARROWEST = 12
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``right``: numbers. ``give``: may be shortened in the middle to fit the terminal."""
+    """``right``: numbers. ``give``: may be shortened to fit the terminal, names in the
+    middle, sentences at their end.
+    """
 
     title: str
     right: bool = False
-    give: bool = False
+    give: Literal["", "middle", "end"] = ""
     style: str | None = None
 
 
@@ -91,7 +94,7 @@ def _cells(
     for i, (column, width, text, style) in enumerate(
         zip(columns, widths, row, styles, strict=True)
     ):
-        text = _shorten(text, width) if column.give else text
+        text = _shorten(text, width, column.give) if column.give else text
         space = " " * (width - _width(text))
         painted = out.paint(text, style)
         if column.right:
@@ -107,12 +110,12 @@ def _width(text: str) -> int:
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _shorten(text: str, width: int) -> str:
-    """Keeps both ends: tensor names differ at either."""
+def _shorten(text: str, width: int, where: str) -> str:
+    """Keeps both ends of a name, the later one above all: there tensor names differ."""
     if _width(text) <= width:
         return text
-    head = (width - 1) // 5
+    head = width - 1 if where == "end" else (width - 1) // 5
     start, end = text[:head], text[len(text) - (width - 1 - head) :]
     while _width(start) + _width(end) > width - 1:
-        end = end[1:]
+        start, end = (start, end[1:]) if end else (start[:-1], end)
     return f"{start}…{end}"

@@ -5,7 +5,7 @@ import pytest
 from mvc.cli.output import Output
 from mvc.cli.tables import Column, show
 
-COLUMNS = (Column("tensor", give=True), Column("size", right=True), Column("note"))
+COLUMNS = (Column("tensor", give="middle"), Column("size", right=True), Column("note"))
 
 
 class Fixed(Output):
@@ -43,6 +43,14 @@ def test_fits_the_terminal_and_keeps_both_ends(capsys, width: int) -> None:
     assert lines[1].startswith("enc")
     assert "weight  1.25 MB  changed" in lines[1]
     assert "…" in lines[1]
+
+
+def test_sentences_are_cut_at_their_end(capsys) -> None:
+    show(Fixed(40), [Column("key"), Column("meaning", give="end")], [("k", "a word " * 20)])
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.startswith("k    a word a word")
+    assert line.endswith("…")
+    assert len(line) == 40
 
 
 def test_wide_characters_count_twice(capsys) -> None:

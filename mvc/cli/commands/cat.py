@@ -67,7 +67,7 @@ def command(
 def _holder(manifest: Manifest, key: str, names: list[str]) -> FileEntry:
     """The one file that has the tensor."""
     entries = [e for e in manifest.entries if not names or e.path in names]
-    if not entries:
+    if names and not entries:
         raise UnknownPath(
             f"the version has no path {printable(names[0])}", hint="'mvc ls' lists its paths"
         )

@@ -19,7 +19,12 @@ from mvc.repo.config import KEYS, Config, set_value, unset_value
 if TYPE_CHECKING:
     from pathlib import Path
 
-_COLUMNS = (Column("key"), Column("value", give=True), Column("from"), Column("meaning", give=True))
+_COLUMNS = (
+    Column("key"),
+    Column("value", give="middle"),
+    Column("from"),
+    Column("meaning", give="end"),
+)
 
 
 @click.command("config", cls=Verb, example="mvc config store.reset_interval 50")

@@ -27,7 +27,7 @@ _COLUMNS = (
     Column("target", style="target"),
     Column("commit", style="id"),
     Column("state"),
-    Column("message", give=True),
+    Column("message", give="end"),
 )
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from mvc.repo.diff import Diff, FileDiff, TensorDiff
 
 _COLUMNS = (
-    Column("tensor", give=True),
+    Column("tensor", give="middle"),
     Column("kind"),
-    Column("shape", right=True, give=True),
+    Column("shape", right=True, give="middle"),
     Column("changed", right=True),
     Column("L2", right=True),
     Column("max |d|", right=True),

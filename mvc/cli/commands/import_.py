@@ -90,7 +90,7 @@ def _summary(found: Sequence[Imported]) -> str:
 def _list(session: Session, found: Sequence[Imported]) -> None:
     columns = [
         Column("time"),
-        Column("source", give=True),
+        Column("source", give="middle"),
         Column("commit", style="id"),
         Column("stored", right=True),
     ]

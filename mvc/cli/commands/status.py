@@ -53,9 +53,9 @@ def _print_short(session: Session, status: Status) -> None:
     out = session.out
     for change in _differing(status):
         mark = out.paint(_MARKS[change.kind], _STYLES[change.kind])
-        out.line(f"{mark} {printable(change.path)}")
+        out.line(f"{mark} {session.from_here(change.path)}")
     for path in status.untracked:
-        out.line(f"{out.paint('?', 'removed')} {printable(path)}")
+        out.line(f"{out.paint('?', 'removed')} {session.from_here(path)}")
 
 
 def _print_long(session: Session, status: Status) -> None:
@@ -77,7 +77,7 @@ def _print_long(session: Session, status: Status) -> None:
         out.line()
         out.line("Not tracked (use 'mvc commit PATH'):")
         for path in status.untracked:
-            out.line("  " + out.paint(printable(path), "removed"))
+            out.line("  " + out.paint(session.from_here(path), "removed"))
     if not changed and not status.untracked:
         out.line("Nothing to commit, the files are as in HEAD" if status.head else "Nothing here")
     elif not changed and status.head is not None:
@@ -92,4 +92,4 @@ def _section(session: Session, title: str, changes: list[Change]) -> None:
     for change in changes:
         word = out.paint(f"{change.kind + ':':10}", _STYLES[change.kind])
         detail = f" ({printable(change.detail)})" if change.detail else ""
-        out.line(f"  {word} {printable(change.path)}{detail}")
+        out.line(f"  {word} {session.from_here(change.path)}{detail}")

@@ -54,4 +54,12 @@ def test_ambiguous_and_unknown(mvc) -> None:
     mvc("commit", ".")
     assert "--path" in mvc("cat", "HEAD", "steps", code=3).err
     mvc("cat", "HEAD", "steps", "--path", "a.safetensors")
+    assert "no path c" in mvc("cat", "HEAD", "steps", "--path", "c", code=3).err
     assert "did you mean layer.weight" in mvc("cat", "HEAD", "layer.wieght", code=3).err
+
+
+def test_a_version_without_files(mvc) -> None:
+    mvc.commit(1)
+    mvc("rm", "model.safetensors")
+    mvc("commit")
+    assert "no tensor steps" in mvc("cat", "HEAD", "steps", code=3).err

@@ -35,3 +35,14 @@ def test_removed_and_detached(mvc) -> None:
     out = mvc("status").out
     assert out.startswith(f"HEAD detached at {id_[:10]}\n")
     assert "Left out of the next commit:" in out
+
+
+def test_paths_are_given_from_the_working_folder(mvc, monkeypatch) -> None:
+    mvc.write(1, "sub/a.safetensors")
+    mvc.commit(1)
+    monkeypatch.chdir(mvc.folder / "sub")
+    assert mvc("status", "-s").out == "? a.safetensors\n"
+    mvc("commit", "a.safetensors")
+    mvc.write(2)
+    assert mvc("status", "-s").out == "M ../model.safetensors\n"
+    assert mvc("status", "--json").json["changes"][0]["path"] == "model.safetensors"
