@@ -62,14 +62,13 @@ class Session:
         from mvc.repo.worktree import tracked_name
 
         context = self.context
-        return [
-            tracked_name(context.root, path, Path.cwd(), fs=context.store.fs) or "."
-            for path in paths
-        ]
+        fs = context.store.fs
+        return [tracked_name(context.root, path, fs.cwd(), fs=fs) or "." for path in paths]
 
     def from_here(self, name: str) -> str:
         """A tracked name as a path from the working folder, printable."""
-        return printable(os.path.relpath(self.context.root / name, Path.cwd().resolve()))
+        fs = self.context.store.fs
+        return printable(os.path.relpath(self.context.root / name, fs.realpath(fs.cwd())))
 
     def close(self) -> None:
         if self._context is not None:

@@ -53,7 +53,7 @@ def command(
     found = next(t for t in entry.tensors if t.key == tensor)
     values = load(context, entry, found)
     if output is not None:
-        if Path(output).exists() and not force:
+        if context.store.fs.stat(Path(output)) is not None and not force:
             raise WouldOverwrite(f"{printable(output)} exists already", hint="add -f to replace it")
         save(context.store.fs, Path(output), values)
         as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""

@@ -56,16 +56,19 @@ def _rebuild(session: Session) -> None:
     except HistoryMissing as loss:
         # The journal is older than the index: opening is refused until the index is gone.
         session.out.warn(f"{loss.message}; they are given up")
-        environments.forget(_folder() / INDEX)
-        forget_index(FileSystem(), _folder())
+        fs = FileSystem()
+        folder = _folder(fs)
+        environments.forget(folder / INDEX)
+        forget_index(fs, folder)
         context = session.context
     rebuild_index(context)
     session.out.note("the index was made anew")
 
 
-def _folder() -> Path:
-    here = Path.cwd()
-    return next(p / FOLDER for p in (here, *here.parents) if (p / FOLDER).exists())
+def _folder(fs: FileSystem) -> Path:
+    """The repository's folder; opening it has failed, so it is there."""
+    here = fs.realpath(fs.cwd())
+    return next(p / FOLDER for p in (here, *here.parents) if fs.stat(p / FOLDER) is not None)
 
 
 def _print(session: Session, report: FsckReport) -> None:
