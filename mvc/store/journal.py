@@ -21,7 +21,7 @@ from mvc.errors import DamagedData
 from mvc.limits import MAX_ENTRY
 from mvc.store.entries import Entry
 
-__all__ = ["GENESIS", "Position", "Recorded", "encode_entry", "scan"]
+__all__ = ["GENESIS", "Position", "Recorded", "complete", "encode_entry", "scan", "stands"]
 
 _MAGIC = b"mvJ1"
 _HEAD = struct.Struct("<4sIQ16s")
@@ -34,6 +34,10 @@ class _Source(Protocol):
 
     def size(self) -> int: ...
     def read(self, offset: int, length: int) -> bytes: ...
+
+
+class _Target(_Source, Protocol):
+    def write_at(self, offset: int, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,11 @@ class Recorded:
     after: Position
     copies: int
     check: bytes
+
+    @property
+    def half(self) -> int:
+        """Bytes of one copy."""
+        return (self.after.offset - self.offset) // 2
 
 
 def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
@@ -186,10 +195,27 @@ def _tail(source: _Source, at: Position, size: int) -> Recorded | None:
 
 def _chain_of(source: _Source, found: Recorded) -> bytes:
     """The chain field, from whichever copy is sound."""
-    half = (found.after.offset - found.offset) // 2
-    for begin in (found.offset, found.offset + half):
-        data = source.read(begin, half)
+    for begin in (found.offset, found.offset + found.half):
+        data = source.read(begin, found.half)
         frame = _frame_at(data, 0)
         if frame is not None:
             return frame[2]
     return b""
+
+
+def stands(source: _Source, recorded: Recorded) -> bool:
+    """Whether an entry that was read is still there: whoever wrote it may have failed since."""
+    ends = (recorded.offset + recorded.half, recorded.after.offset)
+    return any(source.read(end - _CHECK, _CHECK) == recorded.check for end in ends)
+
+
+def complete(file: _Target, recorded: Recorded) -> None:
+    """Writes the copy of an entry that an interruption tore or cut off, out of the other one."""
+    places = (recorded.offset, recorded.offset + recorded.half)
+    first, second = (file.read(at, recorded.half) for at in places)
+    if first == second:
+        return
+    if _frame_at(first, 0) is not None:
+        file.write_at(places[1], first)
+    elif _frame_at(second, 0) is not None:
+        file.write_at(places[0], second)

@@ -115,6 +115,10 @@ class PackReader:
             )
         return data
 
+    def forget(self) -> None:
+        """Drops what was read: bytes that no entry names any more may be written anew."""
+        self._headers.clear()
+
     def close(self) -> None:
         handles, self._open = self._open, {}
         for handle in handles.values():

@@ -1,8 +1,9 @@
 """Publishing: one journal entry under one short lock makes an operation happen.
 
 The lock covers taking in what others appended, choosing parents and writing the
-entry; the flush comes after it, so that waiting processes share it. An entry that
-stands behind an unflushed one is durable only together with it.
+entry; the flush comes after it, so that waiting processes share it. Nothing is appended
+behind an entry that a power loss could still tear: so only the last entry of a journal
+can be an interrupted write, and a damaged one before it is damage.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from mvc.errors import HistoryMissing, MvcError
+from mvc.errors import MvcError
 from mvc.io.files import WriteFile
 from mvc.store.entries import Entry
-from mvc.store.journal import Recorded, encode_entry
+from mvc.store.journal import Recorded, complete, encode_entry
 from mvc.store.view import JOURNAL, View
 
 __all__ = ["LOCK_SECONDS", "publish"]
@@ -40,29 +41,29 @@ def publish(
             view.refresh()
             _heal(view, file)
             entry = make()
-            data, _ = encode_entry(entry, view.position)
+            data, after = encode_entry(entry, view.position)
             offset = view.position.offset
             _append(file, offset, data)
         if release is not None:
             release()
         if sync:
             file.sync()
+            view.durable = max(view.durable, after.offset)
     view.refresh()
     return view.entry(offset)
 
 
 def _heal(view: View, file: WriteFile) -> None:
-    """Removes an interrupted write, completes an entry whose second copy was cut off."""
+    """Removes an interrupted write, or completes it where one copy arrived; flushes the rest."""
     end = view.position.offset
-    size = file.size()
-    if size > end:
+    if file.size() > end:
         file.truncate(end)
-    elif size < end:
-        begin = view.newest_offset
-        if view.entry(begin).after.offset != end:
-            raise HistoryMissing("the journal became shorter", hint="restore it from a copy")
-        half = (end - begin) // 2
-        file.write_at(begin + half, file.read(begin, half))
+    if view.durable >= end:
+        return
+    if view.tip is not None and view.tip.copies < 2:
+        complete(file, view.tip)
+    file.sync()
+    view.durable = end
 
 
 def _append(file: WriteFile, offset: int, data: bytes) -> None:

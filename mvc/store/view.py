@@ -20,7 +20,7 @@ from mvc.io.files import FileSystem, ReadFile
 from mvc.limits import INDEX_BATCH
 from mvc.store import environments, keys
 from mvc.store.index import Index, Meta
-from mvc.store.journal import GENESIS, Position, Recorded, read_entry, scan
+from mvc.store.journal import GENESIS, Position, Recorded, read_entry, scan, stands
 from mvc.store.packs import PackReader
 from mvc.store.records import RecordHeader
 from mvc.store.runs import RunReader
@@ -56,7 +56,8 @@ class View:
         self._tail: list[bytes] = []
         self._unread: list[int] = []  # entries of the tail whose records are not in it yet
         self.position = GENESIS
-        self.newest_offset = 0
+        self.tip: Recorded | None = None  # of the tail
+        self.durable = 0  # bytes of the journal that are known to be flushed
         self._index: Index | None = None
         self._meta = Meta(self.identity, GENESIS, (), 0)
         self._runs: list[RunReader] = []
@@ -143,8 +144,29 @@ class View:
     def refresh(self) -> None:
         """Takes in what other processes, or this one, have appended since."""
         with self._lock:
+            if self.tip is not None:
+                if not stands(self._journal, self.tip):
+                    self._go_back(self.tip)
+                elif self._journal.size() < self.position.offset:
+                    return  # the newest entry's second copy was cut off, or is being written
             for recorded in scan(self._journal, self.position):
                 self._take(recorded)
+
+    def _go_back(self, newest: Recorded) -> None:
+        """What was read last was taken back by its writer, who failed: begin at the index."""
+        if newest.after.offset <= self.durable:
+            raise HistoryMissing(
+                f"the journal lacks entry {newest.sequence} (byte {newest.offset}), which "
+                "was acknowledged",
+                hint="restore .mvc/journal from a copy",
+            )
+        self._entries.clear()
+        self._records.clear()
+        self.packs.forget()
+        if self._index is None:
+            self._without_index()
+        else:
+            self._use(self._meta)
 
     def _take(self, recorded: Recorded) -> None:
         self._entries[recorded.offset] = recorded
@@ -152,7 +174,7 @@ class View:
             insort(self._tail, key)
         self._unread.append(recorded.offset)
         self.position = recorded.after
-        self.newest_offset = recorded.offset
+        self.tip = recorded
 
     def _read_tail(self, low: bytes) -> None:
         """Adds the objects of the tail's entries, once somebody asks for objects."""
@@ -218,6 +240,8 @@ class View:
         self._runs = self._index.readers(meta)
         self._meta = meta
         self.position = meta.position
+        self.tip = None
+        self.durable = max(self.durable, meta.position.offset)
         self._tail.clear()
         self._unread.clear()
 
@@ -234,6 +258,7 @@ class View:
         self._runs = []
         self._meta = Meta(self.identity, GENESIS, (), 0)
         self.position = GENESIS
+        self.tip = None
         self._tail.clear()
         self._unread.clear()
 
@@ -285,18 +310,22 @@ class View:
             if not waiting or (waiting < INDEX_BATCH and not force):
                 return
             with self.fs.open_write(self.folder / JOURNAL) as file:
+                end = file.size()
                 file.sync()
             try:
-                self._index_entries()
+                self._index_entries(end)
             except DamagedData:
                 self._reload()
 
-    def _index_entries(self) -> None:
+    def _index_entries(self, end: int) -> None:
+        """Indexes the whole entries in the journal's first ``end`` bytes, which are durable."""
         assert self._index is not None
         known: dict[bytes, int] = {}
         batch: list[bytes] = []
         count, last = 0, self._meta.position
         for recorded in list(scan(self._journal, self._meta.position)):
+            if recorded.after.offset > end:
+                break
             batch.extend(keys.entry_keys(recorded))
             batch.extend(self._object_keys(recorded.offset, known))
             count, last = count + 1, recorded.after
