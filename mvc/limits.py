@@ -25,6 +25,7 @@ MAX_PIPELINE_TEXT = 400
 ZSTD_MAX_WINDOW = 8 * MIB
 
 # store
+RECORD = 8 * MIB  # raw bytes gathered into one record, unless a single piece is larger
 PACK_TARGET = 128 * MIB  # a pack this large is not appended to any more
 MAX_RECORD_HEADER = 64 * MIB
 MAX_ENTRY = 16 * MIB  # one journal entry's payload

@@ -14,6 +14,7 @@ from itertools import accumulate
 
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData, WrongUsage
+from mvc.types import Bytes
 
 __all__ = ["Payload", "pack_chunks"]
 
@@ -21,7 +22,7 @@ _SMALLEST_CHUNK = 6  # log2: 64 bytes, a multiple of every width
 _LARGEST_CHUNK = 40
 
 
-def pack_chunks(chunks: Sequence[bytes], nbytes: int, width: int, chunk_size: int) -> list[bytes]:
+def pack_chunks(chunks: Sequence[Bytes], nbytes: int, width: int, chunk_size: int) -> list[Bytes]:
     """Header and table, then ``chunks`` themselves: parts to be written one after the other.
 
     ``nbytes`` is the length of the raw tensor, ``chunk_size`` the raw bytes of

@@ -101,7 +101,10 @@ def commit(context: Context, request: CommitRequest, progress: Progress | None =
     text = request.pipeline or context.config.get("commit.pipeline")
     with context.store.pack_writer() as packs:
         work = _Work(context, request, packs, Pipeline.parse(text), progress)
-        return work.run()
+        try:
+            return work.run()
+        finally:
+            work.keeper.writer.close()
 
 
 def _validate(request: CommitRequest) -> None:
@@ -204,7 +207,7 @@ class _Work:
         self.regions = self.packs.sync()
 
     def _unchanged(self, parent: Manifest) -> bool:
-        return self.head.commit is not None and self.manifest.id == parent.id
+        return self.manifest.id == parent.id
 
     def _entry(self) -> Entry:
         """Runs under the journal's lock: the parent is whatever HEAD is now."""

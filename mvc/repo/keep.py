@@ -39,8 +39,10 @@ class Keeper:
         self._new = Arena(_ARENA)
         self._old = Arena(_ARENA)
         self._graph = store.graph
+        self._pool = store.pool
+        self._packs = packs
         self._recovery = store.recovery
-        self.writer = ObjectWriter(store.graph, packs, store.pool, policy)
+        self.writer = ObjectWriter(store.graph, packs, store.pool, policy, store.arenas)
         self._parent = parent
         self._finder = BaseFinder(parent, self._recovery, self._old)
         self._policy = policy
@@ -60,7 +62,11 @@ class Keeper:
                 self._progress(self.raw_bytes, max(total, self.raw_bytes), path)
         self._flush()
         if last is not None:
-            last.settle()
+            pushed = self._pool.submit(self._packs.push)  # the disk works while we hash
+            try:
+                last.settle()
+            finally:
+                pushed.result()
         skeleton = parsed.skeleton()
         entry = entry_from(parsed, path, ids, skeleton, lambda i: self._whole(parsed, i))
         self._keep_skeleton(entry, skeleton)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
-__all__ = ["Arena"]
+__all__ = ["Arena", "Arenas"]
 
 _ALIGN = 64
 
@@ -29,3 +31,22 @@ class Arena:
 
     def reset(self) -> None:
         self._at = 0
+
+
+class Arenas:
+    """Arenas of one size, lent out and taken back with their pages still in place."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._spare: list[Arena] = []
+        self._lock = threading.Lock()
+
+    def lend(self) -> Arena:
+        with self._lock:
+            return self._spare.pop() if self._spare else Arena(self._size)
+
+    def give_back(self, arena: Arena) -> None:
+        """The arena's bytes must not be used any more."""
+        arena.reset()
+        with self._lock:
+            self._spare.append(arena)

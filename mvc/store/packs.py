@@ -158,6 +158,11 @@ class PackWriter:
         file.write([head, *body])
         return self._number, at
 
+    def push(self) -> None:
+        """Begins to make what was appended durable, so that ``sync`` has less to wait for."""
+        if self._file is not None:
+            self._file.sync()
+
     def sync(self) -> tuple[Region, ...]:
         """Makes everything appended durable and returns where it lies."""
         self._finish_region()

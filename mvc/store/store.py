@@ -15,6 +15,7 @@ from mvc.errors import AlreadyARepository, DamagedData, UnsupportedFormat
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count
+from mvc.limits import SLAB
 from mvc.store import keys
 from mvc.store.entries import Entry, RefChange, RefValue
 from mvc.store.graph import Graph
@@ -25,6 +26,7 @@ from mvc.store.speed import Speed
 from mvc.store.view import JOURNAL, PACKS, View
 
 if TYPE_CHECKING:
+    from mvc.store.arena import Arenas
     from mvc.store.recover import Recovery
 
 __all__ = ["CONFIG", "FOLDER", "FORMAT", "Store", "create"]
@@ -105,6 +107,7 @@ class Store:
         self._lock = threading.RLock()
         self._pid = -1
         self._speed = Speed()
+        self._arenas: Arenas | None = None
         self._open()
 
     def _open(self) -> None:
@@ -138,6 +141,15 @@ class Store:
         from mvc.store.recover import Recovery
 
         return Recovery(self.view, self.graph, self.pool)
+
+    @property
+    def arenas(self) -> Arenas:
+        """Memory for encoded records, kept from one commit to the next."""
+        from mvc.store.arena import Arenas
+
+        if self._arenas is None:
+            self._arenas = Arenas(2 * SLAB)
+        return self._arenas
 
     def pack_writer(self) -> PackWriter:
         return PackWriter(self.fs, self.folder / PACKS, self._committed_end)

@@ -16,8 +16,9 @@ from mvc.codecs.group import encode_group
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
-from mvc.limits import CHUNK, SLAB
+from mvc.limits import CHUNK, RECORD, SLAB
 from mvc.model.tensor import TensorSpec
+from mvc.store.arena import Arena, Arenas
 from mvc.store.choose import Base, BasePiece, Choice, Policy, choose, fitted
 from mvc.store.graph import Graph
 from mvc.store.packs import PackWriter
@@ -34,6 +35,9 @@ from mvc.store.records import (
 from mvc.types import Bytes
 
 __all__ = ["ObjectWriter", "Written"]
+
+_SLACK = 256  # bytes that an incompressible chunk may grow by
+_IN_FLIGHT = 2  # records being appended while later ones are encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class _Waiting:
     text: str
     base: bytes
     width: int
-    chunks: list[Future[bytes]]
+    chunks: list[Future[Bytes]]
     raw: tuple[memoryview, memoryview | None]  # group pipelines encode at the end
     under: tuple[int, int]
     report: Callable[[Written], None] | None
@@ -64,6 +68,9 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Record:
+    """Pieces gathered so far; ``arena`` holds their encoded chunks."""
+
+    arena: Arena
     pieces: list[_Waiting] = field(default_factory=list)
     raw: int = 0
 
@@ -72,16 +79,23 @@ class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe."""
 
     def __init__(
-        self, graph: Graph, packs: PackWriter, pool: ThreadPoolExecutor, policy: Policy
+        self,
+        graph: Graph,
+        packs: PackWriter,
+        pool: ThreadPoolExecutor,
+        policy: Policy,
+        arenas: Arenas,
     ) -> None:
         self._graph = graph
         self._packs = packs
         self._pool = pool
         self._policy = policy
+        self._arenas = arenas
         self._added: set[bytes] = set()
-        self._single = _Record()  # pieces that are coded one by one
-        self._grouped = _Record()  # pieces that share one payload
-        self.payload_bytes = 0
+        self._single = _Record(arenas.lend())  # pieces that are coded one by one
+        self._grouped = _Record(arenas.lend())  # pieces that share one payload
+        self._appender: ThreadPoolExecutor | None = None
+        self._behind: list[Future[None]] = []
 
     def holds(self, id_: bytes) -> bool:
         """Whether the object is stored already, or was added here."""
@@ -158,9 +172,15 @@ class ObjectWriter:
         elif pipeline.scope == "tensor":
             fit = None if against is None else fitted(against, len(new))
             waiting.chunks = [
-                self._pool.submit(_chunk, pipeline, new, fit, at, waiting.width)
+                self._pool.submit(
+                    _chunk, pipeline, new, fit, at, waiting.width, self._room(at, new)
+                )
                 for at in range(0, len(new), CHUNK)
             ]
+
+    def _room(self, at: int, new: memoryview) -> memoryview:
+        """Where an encoded chunk goes; hardly any is longer than its raw bytes."""
+        return self._single.arena.take(min(CHUNK, len(new) - at) + _SLACK)
 
     def _gather(self, waiting: _Waiting, choice: Choice) -> None:
         group = choice.pipeline is not None and choice.pipeline.scope == "group"
@@ -169,9 +189,15 @@ class ObjectWriter:
         record.raw += waiting.nbytes
 
     def _flush_full(self) -> None:
+        """Appends full records behind the encoding of the next ones."""
         for record in (self._grouped, self._single):
-            if record.raw >= SLAB:
-                self._flush(record)
+            if record.raw < RECORD:
+                continue
+            if self._appender is None:
+                self._appender = ThreadPoolExecutor(1, thread_name_prefix="mvc-append")
+            while len(self._behind) >= _IN_FLIGHT:
+                self._behind.pop(0).result()
+            self._behind.append(self._appender.submit(self._append_pieces, *self._taken(record)))
 
     def put_bytes(
         self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
@@ -187,7 +213,7 @@ class ObjectWriter:
         extra = b""
         if kind == MANIFEST:
             extra = patch_extra([_placed(w, b"", 0) for w in self._single.pieces], kind)
-        encoded: Future[bytes] = Future()
+        encoded: Future[Bytes] = Future()
         encoded.set_result(encode_patch(memoryview(data), memoryview(old), extra))
         waiting = _Waiting(
             kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
@@ -198,20 +224,46 @@ class ObjectWriter:
 
     def flush(self) -> None:
         """Appends what waits. The caller may reuse its buffers afterwards."""
-        self._flush(self._grouped)
-        self._flush(self._single)
+        try:
+            while self._behind:
+                self._behind.pop(0).result()
+            for record in (self._grouped, self._single):
+                self._append_pieces(*self._taken(record))
+        finally:
+            self._stop()
 
-    def _flush(self, record: _Record) -> None:
-        if not record.pieces:
-            return
+    def close(self) -> None:
+        """Ends the writer. What ``flush`` has not appended is left out."""
+        for record in (self._grouped, self._single):
+            for piece in record.pieces:
+                for chunk in piece.chunks:
+                    chunk.cancel()
+        self._stop()
+        for record in (self._grouped, self._single):
+            self._arenas.give_back(record.arena)
+
+    def _stop(self) -> None:
+        """Waits for the appending thread; the pack must not be let go before."""
+        if self._appender is not None:
+            self._appender.shutdown()
+            self._appender = None
+        self._behind.clear()
+
+    def _taken(self, record: _Record) -> tuple[list[_Waiting], Arena, bool]:
         pieces, record.pieces, record.raw = record.pieces, [], 0
-        if record is self._grouped:
-            self._append_group(pieces)
-        else:
-            self._append_single(pieces)
+        arena, record.arena = record.arena, self._arenas.lend()
+        return pieces, arena, record is self._grouped
+
+    def _append_pieces(self, pieces: Sequence[_Waiting], arena: Arena, grouped: bool) -> None:
+        if pieces:
+            if grouped:
+                self._append_group(pieces)
+            else:
+                self._append_single(pieces)
         for piece in pieces:
             if piece.target is not None:
                 piece.target[: piece.nbytes] = piece.raw[0]
+        self._arenas.give_back(arena)
 
     def _append_single(self, pieces: Sequence[_Waiting]) -> None:
         members: list[Member] = []
@@ -242,15 +294,24 @@ class ObjectWriter:
     def _append(
         self, members: Sequence[Member], body: Sequence[Bytes], size: int, *, group: bool
     ) -> None:
-        self.payload_bytes += size
         self._packs.append(encode_header(members, group=group, body_size=size), body)
 
 
 def _chunk(
-    pipeline: Pipeline, new: memoryview, base: memoryview | None, at: int, width: int
-) -> bytes:
+    pipeline: Pipeline,
+    new: memoryview,
+    base: memoryview | None,
+    at: int,
+    width: int,
+    room: memoryview,
+) -> Bytes:
+    """One encoded chunk, moved to memory that is used again."""
     against = None if base is None else base[at : at + CHUNK]
-    return pipeline.encode_chunk(new[at : at + CHUNK], against, width)
+    encoded = pipeline.encode_chunk(new[at : at + CHUNK], against, width)
+    if len(encoded) > len(room):
+        return encoded
+    room[: len(encoded)] = encoded
+    return room[: len(encoded)]
 
 
 def _payload(piece: _Waiting) -> Sequence[Bytes]:

@@ -1,0 +1,327 @@
+"""The budgets of docs/performance.md, each as a ratio to something measured in the same run.
+
+    python -m tests.benchmarks.bench_budgets [--only NAME] [--megabytes 100] [--commits 100000]
+
+Every row is the median of several interleaved repetitions. Nothing here asserts a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+
+import mvc
+from mvc.ids import ManifestId, Root
+from mvc.model.commit import Commit
+from mvc.store.entries import Entry, RefChange
+from mvc.store.publish import publish
+
+State = dict[str, torch.Tensor]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=sorted(ROWS))
+    parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--commits", type=int, default=100_000)
+    options = parser.parse_args()
+    for name, row in ROWS.items():
+        if options.only in (None, name):
+            folder = Path(tempfile.mkdtemp(prefix="mvc-bench-"))
+            try:
+                row(folder, options)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def say(what: str, figure: str, budget: str) -> None:
+    print(f"{what:<58} {figure:<46} budget {budget}", flush=True)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def model(megabytes: int) -> State:
+    """Twelve float32 matrices with weights of a usual size."""
+    generator = torch.Generator().manual_seed(0)
+    rows = megabytes * 1_000_000 // 4 // 12 // 2048
+    return {
+        f"layer{i}.weight": torch.randn(rows, 2048, generator=generator) * 0.02 for i in range(12)
+    }
+
+
+def step(state: State, seed: int) -> State:
+    """Every weight changed, as by one step of an adaptive optimizer."""
+    generator = torch.Generator().manual_seed(seed)
+    return {k: v + 1e-4 * torch.randn(v.shape, generator=generator) for k, v in state.items()}
+
+
+def size(state: State) -> int:
+    return sum(v.numel() * v.element_size() for v in state.values())
+
+
+def durable_save(state: State, path: Path) -> None:
+    with path.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def run_mvc(folder: Path, *arguments: str) -> None:
+    command = [sys.executable, "-m", "mvc", "-C", str(folder), *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(f.stat().st_size for f in (folder / ".mvc").rglob("*") if f.is_file())
+
+
+def commit_in_memory(folder: Path, options: argparse.Namespace) -> None:
+    """A wholly changed model, its base in memory, against torch.save + fsync to a new file.
+
+    Both keep every version: a file written over, or deleted before the next one, would find
+    its pages still in memory.
+    """
+    state = model(options.megabytes)
+    saves, commits = [], []
+    with mvc.Repository.init(folder / "r") as repo:
+        repo.commit(state)
+        for i in range(9):
+            state = step(state, i)
+            path = folder / f"{i}.pt"
+            saves.append(seconds(lambda s=state, p=path: durable_save(s, p)))
+            commits.append(seconds(lambda s=state: repo.commit(s)))
+    ratio = statistics.median(c / s for c, s in zip(commits, saves, strict=True))
+    disk = size(state) / statistics.median(saves) / 1e6
+    say(
+        "durable commit, wholly changed, base in memory",
+        f"{ratio:.2f} x torch.save + fsync ({disk:.0f} MB/s here)",
+        "1.8 x",
+    )
+
+
+def commit_on_disk(folder: Path, options: argparse.Namespace) -> None:
+    """The same by the command line, against torch.save + fsync, one recovery and start-up."""
+    state = model(options.megabytes)
+    root = folder / "r"
+    mvc.Repository.init(root).close()
+    durable_save(state, root / "model.pt")
+    run_mvc(root, "commit", "model.pt", "-m", "first")
+    ours, saves, rest = [], [], []
+    for i in range(5):
+        state = step(state, i)
+        saves.append(seconds(lambda s=state: durable_save(s, folder / "other.pt")))
+        (folder / "other.pt").replace(root / "model.pt")
+        with mvc.Repository.open(root) as repo:
+            recovery = seconds(lambda r=repo: r.checkout("HEAD"))
+        rest.append(recovery + seconds(lambda: run_mvc(root, "rev-parse", "HEAD")))
+        ours.append(seconds(lambda: run_mvc(root, "commit", "model.pt")))
+    ratio = statistics.median(o / (1.8 * s + r) for o, s, r in zip(ours, saves, rest, strict=True))
+    say(
+        "durable commit by the command line, base on disk",
+        f"{ratio:.2f} x (1.8 torch.save + recovery + start-up)",
+        "1 x",
+    )
+
+
+def apply_deltas(folder: Path, options: argparse.Namespace) -> None:
+    """Raw bytes of deltas applied a second, in process, beside a checkout of the full record."""
+    state = model(options.megabytes)
+    deltas = 6
+    with mvc.Repository.init(folder) as repo:
+        repo.commit(state)
+        for i in range(deltas):
+            state = step(state, i)
+            repo.commit(state)
+        full, chain = [], []
+        for _ in range(9):
+            full.append(seconds(lambda: repo.checkout(f"HEAD~{deltas}")))
+            chain.append(seconds(lambda: repo.checkout("HEAD")))
+    gap = statistics.median(chain) - statistics.median(full)
+    say(
+        f"{deltas} deltas applied on checkout, in process",
+        f"{deltas * size(state) / gap / 1e9:.2f} GB/s of raw tensor bytes",
+        "1 GB/s",
+    )
+
+
+def checkout_full(folder: Path, options: argparse.Namespace) -> None:
+    """A full record into memory, verified, against safetensors' load_file of the same file."""
+    state = model(options.megabytes)
+    save_file({k: v.numpy() for k, v in state.items()}, folder / "model.safetensors")
+    arrays = {k: v.numpy() for k, v in state.items()}
+    for pipeline in ("lossless", "none"):
+        with mvc.Repository.init(folder / pipeline) as repo:
+            repo.commit(arrays, pipeline=pipeline)
+            ours, theirs = [], []
+            for _ in range(15):
+                theirs.append(seconds(lambda: load_file(folder / "model.safetensors")))
+                ours.append(seconds(lambda r=repo: r.checkout("HEAD")))
+        say(
+            f"checkout of a full record into memory, pipeline {pipeline}",
+            f"{statistics.median(ours) / statistics.median(theirs):.2f} x load_file",
+            "1 x",
+        )
+
+
+def two_of_many(folder: Path, options: argparse.Namespace) -> None:
+    """932 tensors of which two change: bytes beside those two tensors' deltas."""
+    generator = torch.Generator().manual_seed(0)
+    state = {
+        f"layer{i // 6}.block{i % 6}.weight": torch.randn(64, 64, generator=generator)
+        for i in range(932)
+    }
+    state["head.weight"] = torch.randn(1000, 2048, generator=generator)
+    del state["layer0.block0.weight"]
+    with mvc.Repository.init(folder) as repo:
+        repo.commit(state)
+        extra = []
+        for i in range(5):
+            for name in ("head.weight", "layer99.block3.weight"):
+                shape = state[name].shape
+                state[name] = state[name] + 1e-3 * torch.randn(shape, generator=generator)
+            before, payload = folder_bytes(folder), _delta_bytes(repo)
+            repo.commit(state, message=f"step {i}")
+            extra.append(folder_bytes(folder) - before - (_delta_bytes(repo) - payload))
+    say("2 of 932 tensors changed: beside their deltas", f"{max(extra)} bytes", "40000 bytes")
+
+
+def _delta_bytes(repo: mvc.Repository) -> int:
+    found = repo.stats().bytes
+    return found["delta"] + found["full"]
+
+
+def small_commits(folder: Path, options: argparse.Namespace) -> None:
+    """Bytes beside tensor payload for a commit of 12 changed tensors, index included."""
+    generator = np.random.default_rng(0)
+    state = {
+        f"layer{i}.weight": generator.standard_normal((8, 8)).astype(np.float32) for i in range(12)
+    }
+    count = 3000
+    payload = 0
+    with mvc.Repository.init(folder) as repo:
+        repo.commit(state, message="step", deploy="prod")
+        before, first = folder_bytes(folder), _delta_bytes(repo)
+        for _ in range(count):
+            state = {k: v + np.float32(1e-3) for k, v in state.items()}
+            repo.commit(state, message="step", deploy="prod")
+        payload = _delta_bytes(repo) - first
+    each = (folder_bytes(folder) - before - payload) / count
+    say(f"beside tensor payload, a commit of 12 tensors (of {count})", f"{each:.0f} bytes", "2 kB")
+
+
+def look_ups(folder: Path, options: argparse.Namespace) -> None:
+    """Whole processes: log -n 20, rev-parse and the look-up of --at, at two history lengths."""
+    for commits in (10, options.commits):
+        root = folder / str(commits)
+        moment = history(root, commits)
+        for name, arguments in (
+            ("log -n 20", ["log", "-n", "20"]),
+            ("rev-parse HEAD~5", ["rev-parse", "HEAD~5"]),
+            ("look-up of --at", ["log", "-n", "1", "--target", "prod", "--until", str(moment)]),
+        ):
+            took = statistics.median(
+                seconds(lambda a=arguments, r=root: run_mvc(r, *a)) for _ in range(9)
+            )
+            bare = statistics.median(
+                seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
+                for _ in range(5)
+            )
+            say(
+                f"{name}, {commits} commits, whole process",
+                f"{took:.3f} s ({took / bare:.1f} x an empty python)",
+                "0.25 s",
+            )
+
+
+def history(root: Path, commits: int) -> int:
+    """A repository of bare commits, each deployed; returns a moment in the middle."""
+    from mvc.repo.deployments import deployment_for
+
+    with mvc.Repository.init(root) as repo:
+        view = repo.context.store.view
+        parents: tuple[mvc.ids.CommitId, ...] = ()
+        begun = 1_700_000_000 * 10**9
+        for i in range(commits):
+            commit = Commit(
+                ManifestId(os.urandom(32)), Root(os.urandom(32)), parents, "bench",
+                begun + i * 10**9, 0, f"batch {i}",
+            )  # fmt: skip
+
+            def make(commit: Commit = commit) -> Entry:
+                change = RefChange("heads/main", (commit.parents or (None,))[0], commit.id)
+                live = deployment_for(view, "prod", commit.time_ns, commit.id)
+                return Entry("commit", commit.time_ns, commits=(commit,), refs=(change,),
+                             deployments=(live,))  # fmt: skip
+
+            publish(view, make, sync=False)
+            if i % 2000 == 1999:
+                view.index_tail()
+            parents = (commit.id,)
+        view.index_tail(force=commits > 1000)
+    return begun + commits // 2 * 10**9
+
+
+def memory(folder: Path, options: argparse.Namespace) -> None:
+    """Peak memory of commit and checkout of a file far larger than a slab."""
+    root = folder / "r"
+    mvc.Repository.init(root).close()
+    state = {f"l{i}": np.full((1 << 21,), i, np.float32) for i in range(8)}
+    generator = np.random.default_rng(0)
+    for megabytes in (256, 1024):
+        state = {
+            f"l{i}": generator.standard_normal(1 << 21, np.float32) for i in range(megabytes // 8)
+        }
+        save_file(state, root / "model.safetensors")
+        del state
+        commit = _peak(root, "commit", "model.safetensors")
+        checkout = _peak(root, "checkout", "HEAD", "-o", str(folder / "out.safetensors"), "-f")
+        say(
+            f"peak memory, {megabytes} MB file of 8 MB tensors",
+            f"commit {commit:.0f} MB, checkout {checkout:.0f} MB",
+            "a few chunks, not the model",
+        )
+
+
+def _peak(root: Path, *arguments: str) -> float:
+    """Peak resident megabytes of one command."""
+    code = (
+        "import resource,subprocess,sys;subprocess.run(sys.argv[1:],check=True,stdout=-3);"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    command = [sys.executable, "-m", "mvc", "-C", str(root), *arguments]
+    out = subprocess.run(
+        [sys.executable, "-c", code, *command], check=True, capture_output=True, text=True
+    )
+    return int(out.stdout) / 1024
+
+
+ROWS = {
+    "commit": commit_in_memory,
+    "command": commit_on_disk,
+    "deltas": apply_deltas,
+    "full": checkout_full,
+    "two": two_of_many,
+    "small": small_commits,
+    "lookups": look_ups,
+    "memory": memory,
+}
+
+
+if __name__ == "__main__":
+    main()
