@@ -1,0 +1,28 @@
+"""A process that commits in a loop and says so: ``child.py ROOT NAME COUNT``."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from mvc.repo.repository import Repository
+
+
+def state_for(name: str, step: int) -> dict[str, np.ndarray]:
+    """What child ``name`` commits at ``step``: the same wherever it is computed."""
+    base = np.random.default_rng(sum(name.encode())).standard_normal(5000).astype(np.float32)
+    return {"w": base + np.float32(step) * np.float32(1e-3), "step": np.array(step)}
+
+
+def main(root: str, name: str, count: int) -> None:
+    with Repository.open(root) as repo:
+        for step in range(count):
+            made = repo.commit(state_for(name, step), name=f"{name}.safetensors", deploy=name)
+            if step % 7 == 6:
+                repo.context.store.view.index_tail(force=True)
+            print(made.id, step, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,112 @@
+"""Real processes: killed at any time, and many at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mvc.ids import CommitId
+from mvc.repo import manifests
+from mvc.repo.repository import Repository
+from tests.crash.child import state_for
+from tests.crash.seeds import draw
+from tests.crash.story import check_arrays
+
+PROJECT = Path(__file__).parents[2]
+
+
+def start(root: Path, name: str, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.crash.child", str(root), name, str(count)]
+    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
+
+
+def acknowledged(output: str) -> list[tuple[CommitId, int]]:
+    """(commit, step) of every complete line."""
+    lines = [line.split() for line in output.split("\n")[:-1]]
+    return [(CommitId.parse(id_), int(step)) for id_, step in lines]
+
+
+def check_history(repo: Repository, told: dict[CommitId, tuple[str, int]]) -> None:
+    """One line of versions that holds all that was told, each bit for bit."""
+    history = [entry.commit.id for entry in repo.log()]
+    assert set(told) <= set(history)
+    for id_, (name, step) in told.items():
+        check_arrays(repo.checkout(id_, path=f"{name}.safetensors"), state_for(name, step))
+
+
+def kill_in_turn(root: Path, kills: int) -> None:
+    rng = draw("kills")
+    Repository.init(root).close()
+    told: dict[CommitId, tuple[str, int]] = {}
+    for round_ in range(kills):
+        name = f"c{round_}"
+        child = start(root, name, 1000)
+        assert child.stdout is not None
+        first = child.stdout.readline() if not round_ or rng.random() < 0.8 else ""
+        time.sleep(rng.random() * 0.06)
+        child.kill()
+        output = first + child.stdout.read()
+        child.wait()
+        new = {id_: (name, step) for id_, step in acknowledged(output)}
+        told |= new
+        manifests._kept.clear()
+        with Repository.open(root) as repo:
+            check_history(repo, new)
+    manifests._kept.clear()
+    with Repository.open(root) as repo:
+        check_history(repo, told)
+        assert len(list(repo.log())) - len(told) <= kills  # at most one more a kill
+        repo.commit(state_for("last", 0))
+        assert repo.fsck(full=True).problems == ()
+    assert len(told) > kills
+
+
+def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
+    kill_in_turn(tmp_path / "repo", 20)
+
+
+@pytest.mark.long
+def test_two_hundred_killed_processes_lose_nothing(tmp_path: Path) -> None:
+    kill_in_turn(tmp_path / "repo", 200)
+
+
+def all_at_once(root: Path, processes: int, commits: int) -> None:
+    with Repository.init(root) as repo:
+        first = repo.commit(state_for("first", 0)).id
+    children = {name: start(root, name, commits) for name in map("p{}".format, range(processes))}
+    told: dict[CommitId, tuple[str, int]] = {}
+    for name, child in children.items():
+        output, _ = child.communicate(timeout=300)
+        assert child.returncode == 0
+        told |= {id_: (name, step) for id_, step in acknowledged(output)}
+    assert len(told) == processes * commits
+    with Repository.open(root) as repo:
+        check_history(repo, told)
+        history = [entry.commit for entry in repo.log()]
+        assert len(history) == len(told) + 1
+        for child, parent in zip(history, history[1:], strict=False):
+            assert child.parents == (parent.id,)
+        assert history[-1].id == first
+        last = repo.manifest(history[0].id)
+        assert set(last.by_path) == {"model.safetensors", *(f"{n}.safetensors" for n in children)}
+        for name in children:
+            check_arrays(repo.checkout(path=f"{name}.safetensors"), state_for(name, commits - 1))
+            assert len(repo.deployments(name)) == commits
+        graph = repo.context.store.graph
+        tips = [c.id for n in children for c in last.by_path[f"{n}.safetensors"].contents]
+        depths = [graph.path(id_).depth for id_ in tips]
+        assert depths.count(commits - 1) == processes  # the weights; the counters are in full
+        assert repo.fsck(full=True).problems == ()
+
+
+def test_processes_that_commit_at_once_all_succeed(tmp_path: Path) -> None:
+    all_at_once(tmp_path / "repo", 6, 8)
+
+
+@pytest.mark.long
+def test_thirty_two_processes_that_commit_at_once_all_succeed(tmp_path: Path) -> None:
+    all_at_once(tmp_path / "repo", 32, 50)
