@@ -138,7 +138,6 @@ def _parse(data: bytes, offset: int) -> Recorded | None:
     for at, second in _frames_after(data, 1):
         if at == _OVERHEAD + len(second[0]):
             return _recorded(second, offset, at, 1)
-        break
     return None
 
 

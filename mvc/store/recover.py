@@ -165,7 +165,10 @@ class Recovery:
             if len(converted) != len(out):
                 raise DamagedData("a converted object has a wrong length")
             out[:] = converted
-        apply_steps(self._packs, [steps[last]], out, in_order)
+        if steps[last].header.group:
+            walk_together(self._packs, [(Path((steps[last],), 0.0), out)])
+        else:
+            apply_steps(self._packs, [steps[last]], out, in_order)
 
     def _forward(self, path: Path) -> bytes:
         """A path of patches: each one's dictionary is the object before it."""

@@ -282,7 +282,7 @@ class ObjectWriter:
         """One payload per coding text, since full and delta members decode differently."""
         for text in dict.fromkeys(piece.text for piece in pieces):
             chosen = [piece for piece in pieces if piece.text == text]
-            members = [(piece.raw[0], piece.raw[1], piece.width) for piece in chosen]
+            members = [_grouped(piece) for piece in chosen]
             body: list[Bytes] = list(encode_group(Pipeline.parse(Coding(text).pipeline), members))
             check, size = payload_check(body), sum(len(part) for part in body)
             raw = sum(piece.nbytes for piece in chosen) or 1
@@ -312,6 +312,12 @@ def _chunk(
         return encoded
     room[: len(encoded)] = encoded
     return room[: len(encoded)]
+
+
+def _grouped(piece: _Waiting) -> tuple[memoryview, memoryview | None, int]:
+    """A piece as a member of a group; a base of another length is cut or filled."""
+    new, base = piece.raw
+    return new, None if base is None else fitted(base, len(new)), piece.width
 
 
 def _payload(piece: _Waiting) -> Sequence[Bytes]:
