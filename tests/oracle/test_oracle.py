@@ -143,7 +143,8 @@ def test_long_series_has_reset_points_reached_from_both_sides(tmp_path: Path, pi
         "sub | planes:all",
     ],
 )
-def test_every_shape_of_pipeline(tmp_path: Path, pipeline: str):
+def test_every_shape_of_pipeline(tmp_path: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mvc.store.choose, "_WORTH", 2.0)  # a delta even where it saves nothing
     oracle = commit_states(tmp_path, *series(3), pipeline=pipeline)
     assert Pipeline.parse(pipeline).text in codings_of(oracle)
 
@@ -171,7 +172,7 @@ def test_constant_words_odd_lengths_and_every_dtype(tmp_path: Path):
     (tensors,) = oracle.tensors(list(oracle.commits)[1]).values()
     assert {t[0] for t in tensors.values()} == {*names}
     assert all(
-        tensors[n][2] == second[n].view(torch.uint8).numpy().tobytes() for n in names + ["same"]
+        tensors[n][2] == second[n].view(torch.uint8).numpy().tobytes() for n in [*names, "same"]
     )
 
 
@@ -396,7 +397,7 @@ def test_deployments_in_any_order_with_retractions(
                 assert type(error).__name__ in {"NoDeployment", "UnknownTarget"}
         oracle = reader.Repository(root / ".mvc")
         assert [
-            (d.target, d.time, d.sequence, d.commit, d.retracted) for d in repo.deployments()
+            (d.target, d.time_ns, d.sequence, d.commit, d.retracted) for d in repo.deployments()
         ] == [
             (d.target, d.time, d.sequence, d.commit, d.dead)
             for d in sorted(oracle.deployments, key=lambda d: (d.time, d.sequence))
@@ -437,6 +438,22 @@ def test_an_interrupted_write_is_passed_over(tmp_path: Path):
             assert sum(1 for _ in repo.context.store.view.entries()) == expected
 
 
+def test_a_frame_inside_a_message_does_not_pass_for_the_second_copy(tmp_path: Path):
+    folder = _small(tmp_path)
+    frame = (folder / "journal").read_bytes()[
+        : values.read_frame((folder / "journal").read_bytes(), 0)[0]
+    ]
+    end = len((folder / "journal").read_bytes())
+    with Repository.open(tmp_path) as repo:
+        made = repo.commit({"w": np.zeros(3)}, message=frame.decode("utf-8", "surrogateescape"))
+    whole = bytearray((folder / "journal").read_bytes())
+    whole[end + 20] ^= 1
+    (folder / "journal").write_bytes(whole)
+    assert made.id in reader.Repository(folder).commits
+    with Repository.open(tmp_path) as repo:
+        assert repo.find("HEAD") == made.id
+
+
 @pytest.mark.parametrize("name", ["format", "journal", "packs/00000001.pack"])
 def test_a_flipped_bit_is_repaired_or_found(tmp_path: Path, name: str):
     folder = _small(tmp_path)
@@ -473,11 +490,11 @@ def test_examples_of_the_document():
     assert codings.apply(record, record.members[0], None) == numbers
     old = np.array([10, 20, 30, 40, 50, 60, 70, 80], "<u2").tobytes()
     new = np.array([10, 20, 31, 40, 50, 59, 70, 80], "<u2").tobytes()
-    stages = "sub | zigzag | elide | planes | zstd:huff".split(" | ")
+    stages = ["sub", "zigzag", "elide", "planes", "zstd:huff"]
     width, delta = codings.single(example("payload-elided"), 16, stages)
     assert codings.combine(old, delta, width, "sub", False) == new
     assert codings.combine(new, delta, width, "sub", True) == old
-    stages = "xor | planes:all | zstd:1".split(" | ")
+    stages = ["xor", "planes:all", "zstd:1"]
     first, second = codings.group(example("payload-group"), [16, 3], stages)
     assert codings.combine(old, first[1], first[0], "xor", False) == new
     assert codings.combine(b"\1\2\2", second[1], second[0], "xor", False) == b"\1\2\3"
