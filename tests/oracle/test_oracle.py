@@ -53,7 +53,7 @@ def held_against(root: Path, *, edges: bool = True) -> reader.Repository:
         }
         for id_ in oracle.commits:
             out = root / "out" / id_.hex()
-            repo.restore(str(id_.hex()), output=out / "x")
+            repo.restore(id_.hex(), output=out / "x")
             files = oracle.checkout(id_)
             one = (out / "x").is_file()
             written = {"": out / "x"} if one else {p: out / "x" / p for p in files}
