@@ -120,8 +120,9 @@ class Graph:
                 ticket += 1
                 more = cost + self._speed.seconds(step.member)
                 heappush(heap, (more, ticket, target, _Link(step, link)))
+        known = f" ({self._view.damage.message})" if self._view.damage else ""
         raise DamagedData(
-            f"object {id_.hex()[:10]} cannot be recovered: no full record leads to it",
+            f"object {id_.hex()[:10]} cannot be recovered: no full record leads to it{known}",
             hint="run 'mvc fsck' to see which versions it touches",
         )
 

@@ -8,6 +8,7 @@ pack cuts them off.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mvc.errors import DamagedData, IoFailed
@@ -16,6 +17,7 @@ from mvc.limits import PACK_TARGET
 from mvc.store.entries import Region
 from mvc.store.records import (
     CHECK_SIZE,
+    MAGIC,
     PREFIX_SIZE,
     Member,
     RecordHeader,
@@ -30,6 +32,7 @@ __all__ = ["PACK_HEADER", "PackReader", "PackWriter", "pack_path"]
 PACK_HEADER = b"mvcpack1"
 _MAX_OPEN = 64
 _FIRST_READ = 4096
+_WINDOW = 1 << 20
 _TRIES = 64
 
 
@@ -57,7 +60,7 @@ class PackReader:
         handle = self._open.get(pack)
         if handle is None:
             if len(self._open) >= _MAX_OPEN:
-                self.close()
+                self._open = {}  # each is closed when the last thread that reads it lets go
             path = pack_path(self._folder, pack)
             if self._fs.stat(path) is None:
                 raise DamagedData(f"{path.name} is missing from the repository")
@@ -91,6 +94,35 @@ class PackReader:
             at += header.size
         if at != end:
             raise DamagedData(f"pack {region.pack}: a record crosses byte {end}")
+
+    def sound_records(
+        self, region: Region, report: Callable[[DamagedData], None]
+    ) -> Iterator[tuple[int, RecordHeader]]:
+        """As ``records``, but goes on behind a damaged header, where the next sound one stands."""
+        at, end = region.start, region.start + region.length
+        while at < end:
+            try:
+                header = self.header(region.pack, at)
+                if at + header.size > end:
+                    raise DamagedData(f"pack {region.pack}: a record crosses byte {end}")
+            except DamagedData as error:
+                report(error)
+                at = self._next_magic(region.pack, at + 1, end)
+            else:
+                yield at, header
+                at += header.size
+
+    def _next_magic(self, pack: int, at: int, end: int) -> int:
+        """Where the next record may begin, or ``end``."""
+        with suppress(DamagedData):  # the pack is missing
+            file = self._file(pack)
+            while at < end:
+                data = file.read(at, min(_WINDOW, end - at))
+                found = data.find(MAGIC)
+                if found >= 0:
+                    return at + found
+                at += max(len(data) - len(MAGIC) + 1, len(MAGIC))
+        return end
 
     def payload(
         self,

@@ -47,6 +47,7 @@ class View:
         self.writable = writable
         self.packs = PackReader(fs, folder / PACKS)
         self.rebuilt = False
+        self.damage: DamagedData | None = None
         self._lock = threading.RLock()
         self._journal: ReadFile = fs.open_read(folder / JOURNAL)
         first = read_entry(self._journal, 0)
@@ -85,18 +86,24 @@ class View:
         return scan(self._journal, GENESIS)
 
     def records(self, offset: int) -> list[Placed]:
-        """The records that an entry made part of the repository."""
+        """The sound records that an entry made part of the repository.
+
+        A damaged one hides no other; ``damage`` is the last that was met.
+        """
         found = self._records.get(offset)
         if found is None:
             found = [
                 (region.pack, at, header)
                 for region in self.entry(offset).entry.regions
-                for at, header in self.packs.records(region)
+                for at, header in self.packs.sound_records(region, self._note)
             ]
             if len(self._records) > _CACHED_ENTRIES:
                 self._records.clear()
             self._records[offset] = found
         return found
+
+    def _note(self, damage: DamagedData) -> None:
+        self.damage = damage
 
     def last(self, low: bytes, high: bytes) -> bytes | None:
         """The greatest key with low <= key < high."""

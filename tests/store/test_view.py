@@ -1,0 +1,305 @@
+"""The view over journal, packs and index: right answers whatever becomes of the index."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.errors import DamagedData, HistoryMissing, MvcError
+from mvc.repo.repository import Repository
+from mvc.store import environments, keys, view
+from mvc.store.entries import Entry
+from tests.crash.story import state_of
+from tests.store.repositories import History, state, view_of
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / "repo", 6)
+
+
+def everything(repo: Repository) -> list[bytes]:
+    view_of(repo).under(keys.BLOB)
+    return view_of(repo).scan(b"", b"\xff" * 40)
+
+
+def test_index_and_tail_give_the_same_answers(history: History) -> None:
+    with history.open() as repo:
+        view_of(repo).under(keys.BLOB)
+        tail = everything(repo)
+        view_of(repo).index_tail(force=True)
+        assert everything(repo) == tail
+        assert not view_of(repo)._tail
+        history.add(repo)
+        more = everything(repo)
+        assert set(tail) < set(more)
+    with history.open() as repo:
+        view_of(repo).under(keys.BLOB)
+        assert everything(repo) == more
+        view_of(repo).rebuild_index()
+        assert everything(repo) == more
+    shutil.rmtree(history.index_file.parent)
+    with history.open() as repo:
+        view_of(repo).under(keys.BLOB)
+        assert everything(repo) == more
+        assert history.wrong(repo) == []
+
+
+def test_many_small_batches_merge_and_stay_right(history: History) -> None:
+    with history.open() as repo:
+        for _ in range(25):
+            history.add(repo)
+            view_of(repo).index_tail(force=True)
+        assert len(view_of(repo)._runs) < 10
+        assert history.wrong(repo) == []
+        before = everything(repo)
+        view_of(repo).rebuild_index()
+        assert everything(repo) == before
+
+
+def test_two_views_index_in_turn(history: History) -> None:
+    with history.open() as one:
+        other = view.View(one.context.store.fs, history.root / ".mvc", writable=True)
+        for _ in range(12):
+            history.add(one)
+            other.refresh()
+            other.index_tail(force=True)
+            view_of(one).index_tail(force=True)
+            other.under(keys.BLOB)
+            assert everything(one) == other.scan(b"", b"\xff" * 40)
+        assert history.wrong(one) == []
+        other.close()
+
+
+def test_an_index_of_another_repository_is_not_believed(history: History, tmp_path: Path) -> None:
+    history.index()
+    foreign = History(tmp_path / "foreign", 3)
+    foreign.index()
+    shutil.copy(foreign.index_file, history.index_file)
+    with history.open() as repo:
+        assert view_of(repo).rebuilt
+        assert history.wrong(repo) == []
+
+
+def test_an_older_index_is_caught_up_with(history: History) -> None:
+    history.index()
+    old = history.index_file.read_bytes()
+    with history.open() as repo:
+        history.add(repo)
+        view_of(repo).index_tail(force=True)
+    history.index_file.write_bytes(old)
+    with history.open() as repo:
+        assert not view_of(repo).rebuilt
+        assert history.wrong(repo) == []
+        assert len(repo.deployments("prod")) == 7
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "garbage", "zeros"])
+def test_a_broken_index_file_is_replaced(history: History, damage: str) -> None:
+    history.index()
+    size = history.index_file.stat().st_size
+    with history.index_file.open("r+b") as file:
+        if damage in {"cut", "empty"}:
+            file.truncate(size // 2 + 17 if damage == "cut" else 0)
+        else:
+            file.write(bytes(size) if damage == "zeros" else random.Random(1).randbytes(size))
+    with history.open() as repo:
+        assert history.wrong(repo) == []
+        history.add(repo)
+        view_of(repo).index_tail(force=True)
+        assert history.wrong(repo) == []
+
+
+def flips(history: History, rng: random.Random, count: int) -> list[int]:
+    size = history.index_file.stat().st_size
+    return [rng.randrange(8 * size) for _ in range(count)]
+
+
+def test_a_flipped_bit_in_the_index_never_gives_a_wrong_answer(history: History) -> None:
+    """In a child process each, since LMDB may crash: then that is seen, too."""
+    history.index()
+    sound = history.index_file.read_bytes()
+    with history.open() as repo:
+        expected = state_of(repo.context)
+    outcomes = {"right": 0, "refused": 0}
+    for bit in flips(history, random.Random(11), 300):
+        data = bytearray(sound)
+        data[bit // 8] ^= 1 << bit % 8
+        history.index_file.write_bytes(data)
+        child = os.fork()
+        if child == 0:
+            os._exit(_ask(history, expected))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status in (0, 1), f"bit {bit}: status {status}"
+        outcomes["right" if status == 0 else "refused"] += 1
+    assert outcomes["right"] > 250
+
+
+def _ask(history: History, expected: object) -> int:
+    """0: every answer is right; 1: an mvc error; 2: a wrong answer."""
+    try:
+        with history.open() as repo:
+            if state_of(repo.context) != expected or history.wrong(repo):
+                return 2
+            if repo.live(target="prod").commit != history.ids[-1]:
+                return 2
+    except MvcError:
+        return 1
+    except BaseException:
+        return 3
+    return 0
+
+
+def test_a_journal_shorter_than_the_index_is_missing_history(history: History) -> None:
+    with history.open() as repo:
+        start = view_of(repo).tip.offset
+    history.index()
+    os.truncate(history.journal, start)
+    for _ in range(2):
+        with pytest.raises(HistoryMissing, match="were acknowledged") as caught:
+            history.open()
+        assert "fsck" in str(caught.value.hint)
+    history.index_file.unlink()
+    with history.open() as repo:
+        assert state_of(repo.context).commits == tuple(history.ids[:-1])
+
+
+def test_an_acknowledged_entry_that_vanishes_while_open_is_noticed(history: History) -> None:
+    with history.open() as repo:
+        history.add(repo)
+        os.truncate(history.journal, view_of(repo).tip.offset)
+        with pytest.raises(HistoryMissing, match="which was acknowledged"):
+            view_of(repo).refresh()
+
+
+def test_an_entry_taken_back_by_its_writer_is_forgotten(history: History) -> None:
+    """A reader saw the first copy; then the writer met a full disk."""
+    size = history.journal.stat().st_size
+    with history.open() as reader:
+        with history.open() as writer:
+            phantom = writer.commit(state(77)).id
+        half = (history.journal.stat().st_size - size) // 2
+        os.truncate(history.journal, size + half)
+        assert state_of(reader.context).commits[-1] == phantom
+        os.truncate(history.journal, size)
+        assert state_of(reader.context).commits == tuple(history.ids)
+        with history.open() as writer:
+            history.add(writer)
+        assert state_of(reader.context).commits == tuple(history.ids)
+        history.add(reader)
+        assert history.wrong(reader) == []
+        assert reader.fsck(full=True).problems == ()
+
+
+def test_a_forked_child_reads_and_commits(history: History) -> None:
+    history.index()
+    with history.open() as repo:
+        history.wrong(repo)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                good = not history.wrong(repo)
+                made = repo.commit(state(50))
+                os.write(write, made.id if good else b"?")
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        id_ = os.read(read, 100)
+        assert state_of(repo.context).commits == (*history.ids, id_)
+        assert repo.checkout("HEAD")["step"] == 50
+        repo.commit(state(51))
+        assert history.wrong(repo) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_write_permission_is_read(history: History) -> None:
+    folder = history.root / ".mvc"
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        with history.open() as repo:
+            assert history.wrong(repo) == []
+    finally:
+        folder.chmod(stat.S_IRWXU)
+
+
+@pytest.mark.parametrize("index", ["none", "current", "old", "garbage"])
+def test_a_read_only_view_works_with_any_index(history: History, index: str) -> None:
+    if index != "none":
+        history.index()
+    if index == "old":
+        with history.open() as repo:
+            history.add(repo)
+    elif index == "garbage":
+        history.index_file.write_bytes(random.Random(1).randbytes(32768))
+    before = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
+    with history.open() as repo:
+        store = repo.context.store
+        store.view.close()
+        store.writable = False
+        store._open()
+        assert history.wrong(repo) == []
+        assert repo.live(target="prod").commit == history.ids[-1]
+        assert len(state_of(repo.context).commits) == len(history.ids)
+    after = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
+    if index != "garbage":  # the first opening, which could write, has replaced that one
+        assert {p: d for p, d in after.items() if p.name != "lock.mdb"} == {
+            p: d for p, d in before.items() if p.name != "lock.mdb"
+        }
+
+
+@pytest.mark.parametrize("indexed", [False, True], ids=["tail", "index"])
+def test_a_damaged_record_leaves_other_versions_readable(history: History, indexed: bool) -> None:
+    """Also when it is met before it is indexed."""
+    with history.open() as repo:
+        repo.commit({"w": np.arange(9.0)}, reset_point=True, name="other.safetensors")
+        entry = view_of(repo).entries()
+        regions = [r.entry.regions[0] for r in entry if r.entry.regions]
+    if indexed:
+        history.index()
+    with history.pack.open("r+b") as file:
+        file.seek(regions[3].start + 30)
+        byte = file.read(1)[0]
+        file.seek(regions[3].start + 30)
+        file.write(bytes([byte ^ 8]))
+    with history.open() as repo:
+        lost = history.wrong(repo)
+        assert 3 in lost
+        assert not {0, 1, 2} & set(lost)
+        with pytest.raises(DamagedData):
+            repo.checkout(history.ids[3])
+        history.add(repo)
+        assert len(history.ids) - 1 not in history.wrong(repo)
+        assert everything(repo)
+    with history.open() as repo:
+        assert not {0, 1, 2, len(history.ids) - 1} & set(history.wrong(repo))
+
+
+def test_a_missing_pack_is_named(history: History) -> None:
+    history.pack.rename(history.pack.with_name("moved"))
+    with history.open() as repo, pytest.raises(DamagedData, match=r"00000001\.pack"):
+        repo.checkout("HEAD")
+
+
+def test_environments_are_shared_and_closed_with_the_last_user(history: History) -> None:
+    history.index()
+    folder = history.index_file.parent
+    with history.open() as one, history.open() as two:
+        assert view_of(one)._index is view_of(two)._index
+        key = environments._key(folder)
+        assert environments._open[key][1] == 2
+        one.close()
+        assert history.wrong(two) == []
+    assert key not in environments._open
+
+
+def test_an_empty_operation_is_an_entry(history: History) -> None:
+    with history.open() as repo:
+        recorded = repo.context.store.publish(lambda: Entry("note", 1, "hello"))
+        assert view_of(repo).entry(recorded.offset).entry.note == "hello"
