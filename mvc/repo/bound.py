@@ -6,7 +6,9 @@ as soon as one more delta on every blob would pass the bound: R' = floor(MDTT / 
 
 from __future__ import annotations
 
-from mvc.errors import InvalidConfig
+from contextlib import suppress
+
+from mvc.errors import DamagedData, InvalidConfig
 from mvc.io.process import cpu_count
 from mvc.model.manifest import Manifest
 from mvc.repo.context import Context
@@ -48,4 +50,8 @@ def chain_depth(context: Context, parent: Manifest) -> int:
     """Deltas under a version: the longest chain among its largest blobs."""
     contents = {c.id: c.spec.nbytes for e in parent.entries for c in e.contents}
     largest = sorted(contents, key=lambda id_: -contents[id_])[:_LOOKED_AT]
-    return max((context.store.graph.path(id_).depth for id_ in largest), default=0)
+    depths = [0]
+    for id_ in largest:
+        with suppress(DamagedData):  # then nothing is coded against it
+            depths.append(context.store.graph.path(id_).depth)
+    return max(depths)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mvc.codecs import cast
@@ -16,6 +17,7 @@ from mvc.codecs.group import encode_group
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData
 from mvc.limits import CHUNK, RECORD, SLAB
 from mvc.model.tensor import TensorSpec
 from mvc.store.arena import Arena, Arenas
@@ -125,7 +127,10 @@ class ObjectWriter:
         ``new`` must stay as it is until ``flush``; then it is copied to ``target``, which
         may be the base's own memory.
         """
-        piece = self._base_piece(spec, base, start)
+        try:
+            piece = self._base_piece(spec, base, start)
+        except DamagedData:
+            piece = None  # what comes after a damaged version can be kept all the same
         choices = choose(spec, new, base.spec if base else None, piece, self._policy)
         if self._graph.collides(id_):
             choices = [choice for choice in choices if not choice.against] or choose(
@@ -207,9 +212,10 @@ class ObjectWriter:
         depth, stored, origin = 0, 0, b""
         old = b""
         if base is not None and not self._policy.reset and not self._graph.collides(id_):
-            path = self._graph.path(base[0])
-            if path.depth + 1 < self._policy.reset_interval:
-                depth, stored, origin, old = path.depth + 1, path.stored, base[0], base[1]
+            with suppress(DamagedData):
+                path = self._graph.path(base[0])
+                if path.depth + 1 < self._policy.reset_interval:
+                    depth, stored, origin, old = path.depth + 1, path.stored, base[0], base[1]
         extra = b""
         if kind == MANIFEST:
             extra = patch_extra([_placed(w, b"", 0) for w in self._single.pieces], kind)

@@ -29,7 +29,7 @@ class History:
 
     def __post_init__(self) -> None:
         with Repository.init(self.root) as repo:
-            for step in range(self.count):
+            for _ in range(self.count):
                 self.add(repo)
 
     def add(self, repo: Repository) -> None:
@@ -64,7 +64,7 @@ class History:
         for step, id_ in enumerate(self.ids):
             manifests._kept.clear()
             try:
-                found = repo.checkout(id_)
+                found = repo.checkout(id_, path="model.safetensors")
             except DamagedData:
                 lost.append(step)
                 continue
