@@ -153,6 +153,8 @@ class Manifest:
         manifest = cls(entries)
         if manifest.encoded != data:
             raise reader.fail("its entries are not in canonical order")
+        if len(manifest.by_path) != len(entries):
+            raise reader.fail("a path is there twice")
         return manifest
 
 

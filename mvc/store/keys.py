@@ -57,7 +57,7 @@ def moment(time_ns: int) -> bytes:
 
 def text(name: str) -> bytes:
     """A name, terminated so that no name is a prefix of another."""
-    return name.encode() + b"\0"
+    return name.encode("utf-8", "surrogateescape") + b"\0"
 
 
 def offset_of(key: bytes) -> int:
@@ -67,7 +67,7 @@ def offset_of(key: bytes) -> int:
 
 def name_of(key: bytes) -> str:
     """The name in a key of a table, a name and an offset."""
-    return key[1 : -_OFFSET - 1].decode()
+    return key[1 : -_OFFSET - 1].decode("utf-8", "surrogateescape")
 
 
 def after(prefix: bytes) -> bytes:

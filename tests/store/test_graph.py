@@ -70,7 +70,8 @@ def test_the_whole_chain_comes_back(chain) -> None:
 def test_costs_decide(chain) -> None:
     """With full records dearer than any chain, one chain from one of them is still needed."""
     repo, blobs, _ = chain
-    dear = Graph(view_of(repo), Speed(full=1e3))
+    speed = Speed(full=1e3)
+    dear = Graph(view_of(repo), speed)
     for i in (0, 17, 45):
         path = dear.path(blobs[i])
         assert sum(not step.member.base for step in path.steps) == 1
