@@ -148,7 +148,7 @@ class Keeper:
         self._since_flush += length
 
     def _flush(self) -> None:
-        self.writer.flush()
+        self.writer.drain()
         self._new.reset()
         self._old.reset()
         self._since_flush = 0

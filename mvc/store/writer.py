@@ -38,6 +38,7 @@ from mvc.types import Bytes
 
 __all__ = ["ObjectWriter", "Written"]
 
+_NOTHING = memoryview(b"")
 _SLACK = 256  # bytes that an incompressible chunk may grow by
 _IN_FLIGHT = 2  # records being appended while later ones are encoded
 
@@ -124,7 +125,7 @@ class ObjectWriter:
     ) -> None:
         """Adds bytes [start, start + len(new)) of a blob, one piece of it.
 
-        ``new`` must stay as it is until ``flush``; then it is copied to ``target``, which
+        ``new`` must stay as it is until ``drain``; then it is copied to ``target``, which
         may be the base's own memory.
         """
         try:
@@ -228,8 +229,21 @@ class ObjectWriter:
         self._single.pieces.append(waiting)
         self._single.raw += len(data)
 
+    def drain(self) -> None:
+        """Waits until everything is encoded; the caller may use its buffers again.
+
+        The last record stays open, so that a manifest can join the blobs it names.
+        """
+        while self._behind:
+            self._behind.pop(0).result()
+        self._append_pieces(*self._taken(self._grouped))
+        for piece in self._single.pieces:
+            for chunk in piece.chunks:
+                chunk.result()
+            _copy_kept(piece)
+
     def flush(self) -> None:
-        """Appends what waits. The caller may reuse its buffers afterwards."""
+        """Appends what waits."""
         try:
             while self._behind:
                 self._behind.pop(0).result()
@@ -267,8 +281,7 @@ class ObjectWriter:
             else:
                 self._append_single(pieces)
         for piece in pieces:
-            if piece.target is not None:
-                piece.target[: piece.nbytes] = piece.raw[0]
+            _copy_kept(piece)
         self._arenas.give_back(arena)
 
     def _append_single(self, pieces: Sequence[_Waiting]) -> None:
@@ -324,6 +337,14 @@ def _grouped(piece: _Waiting) -> tuple[memoryview, memoryview | None, int]:
     """A piece as a member of a group; a base of another length is cut or filled."""
     new, base = piece.raw
     return new, None if base is None else fitted(base, len(new)), piece.width
+
+
+def _copy_kept(piece: _Waiting) -> None:
+    """Copies an encoded piece to where the next commit finds it; its source is free then."""
+    if piece.target is not None:
+        piece.target[: piece.nbytes] = piece.raw[0]
+        piece.target = None
+    piece.raw = (_NOTHING, None)
 
 
 def _payload(piece: _Waiting) -> Sequence[Bytes]:
