@@ -15,7 +15,7 @@ from heapq import merge
 from pathlib import Path
 from typing import TypeVar
 
-from mvc.errors import DamagedData, HistoryMissing
+from mvc.errors import DamagedData, HistoryMissing, StorageFull
 from mvc.io.files import FileSystem, ReadFile
 from mvc.limits import INDEX_BATCH
 from mvc.store import environments, keys
@@ -226,6 +226,8 @@ class View:
         try:
             self._index = environments.lend(self.fs, path, writable=self.writable)
             self._use(self._index.meta(self.identity))
+        except StorageFull:
+            self._without_index()  # questions are answered on a full disk, too
         except DamagedData:
             self._without_index()
             if self.writable:
@@ -293,7 +295,7 @@ class View:
         self.rebuilt = True
         try:
             self._index = environments.lend(self.fs, path, writable=True)
-        except DamagedData:
+        except (DamagedData, StorageFull):
             return  # the look-ups work without, from memory
         self.refresh()
 
