@@ -2,7 +2,7 @@
 
 By name in the parent's file of the same path, else by a name that differs only in a
 wrapper's prefix, else by dtype, shape and position, else in another path of the
-parent. Last, a copy in another precision beside its master in the same commit.
+parent. Copies of masters that are new in the same commit: see ``masters``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
 from mvc.adapters.parsed import ParsedFile
@@ -36,6 +36,7 @@ from mvc.store.records import MANIFEST
 __all__ = ["Change", "CommitRequest", "Kept", "PathChange", "commit"]
 
 
+_HELD_OPEN = 16  # files
 _UNBOUNDED = 10_000  # deltas in a chain where seconds bound it
 
 
@@ -164,10 +165,7 @@ class _Work:
         return max(known) if known else chain_depth(self.context, self.parent)
 
     def run(self) -> Kept:
-        for change in self.request.changes:
-            if change.open is not None:
-                with change.open() as parsed:
-                    self.kept[change.path] = self.keeper.keep(parsed, change.path, change.last)
+        self._keep_changes()
         self._write_manifest(self.parent)
         if not self.request.allow_empty and self._unchanged(self.parent):
             raise NothingToCommit(
@@ -188,6 +186,20 @@ class _Work:
             stored,
             self.kept,
         )
+
+    def _keep_changes(self) -> None:
+        """A few files stay open to the end, so that copies are compared with their masters."""
+        with ExitStack() as held:
+            for change in self.request.changes:
+                if change.open is None:
+                    continue
+                if len(self.request.changes) <= _HELD_OPEN:
+                    parsed = held.enter_context(change.open())
+                    self.kept[change.path] = self.keeper.keep(parsed, change.path, change.last)
+                    continue
+                with change.open() as parsed:
+                    self.kept[change.path] = self.keeper.keep(parsed, change.path, change.last)
+                    self.keeper.forget(parsed)
 
     def _merged(self, parent: Manifest) -> Manifest:
         """The parent's paths, without those taken out, with those that were kept."""

@@ -12,11 +12,12 @@ from mvc.ids import BlobId
 from mvc.limits import SLAB
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.tensor import TensorSpec
+from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.bases import BaseFinder, content_names
 from mvc.repo.context import Context, Progress
 from mvc.repo.hashing import entry_from, pieces
 from mvc.repo.last import LastVersion
+from mvc.repo.masters import Masters
 from mvc.store.arena import Arena
 from mvc.store.choose import Base, Policy
 from mvc.store.packs import PackWriter
@@ -48,16 +49,18 @@ class Keeper:
         self._policy = policy
         self._progress = progress
         self._since_flush = 0
+        self._masters = Masters()
         self.raw_bytes = 0
 
     def keep(self, parsed: ParsedFile, path: str, last: LastVersion | None = None) -> FileEntry:
         """Stores one file; returns its entry. ``last``: the version before, if in memory."""
         names = content_names(parsed.contents, parsed.tensors)
-        ids = []
+        ids: dict[int, BlobId] = {}
         total = sum(c.spec.nbytes for c in parsed.contents)
-        for i, content in enumerate(parsed.contents):
-            ids.append(self._content(parsed, i, path, names[i], last))
-            self.raw_bytes += content.spec.nbytes
+        for i in _widest_first(parsed):
+            ids[i] = self._content(parsed, i, path, names[i], last)
+            self._masters.add(parsed, i, ids[i])
+            self.raw_bytes += parsed.contents[i].spec.nbytes
             if self._progress is not None:
                 self._progress(self.raw_bytes, max(total, self.raw_bytes), path)
         self._flush()
@@ -68,9 +71,19 @@ class Keeper:
             finally:
                 pushed.result()
         skeleton = parsed.skeleton()
-        entry = entry_from(parsed, path, ids, skeleton, lambda i: self._whole(parsed, i))
+        entry = entry_from(
+            parsed,
+            path,
+            [ids[i] for i in range(len(ids))],
+            skeleton,
+            lambda i: self._whole(parsed, i),
+        )
         self._keep_skeleton(entry, skeleton)
         return entry
+
+    def forget(self, parsed: ParsedFile) -> None:
+        """The file is about to be closed: no copy can be compared with it any more."""
+        self._masters.forget(parsed)
 
     def _content(
         self, parsed: ParsedFile, i: int, path: str, name: str, last: LastVersion | None
@@ -86,7 +99,8 @@ class Keeper:
                 last.unchanged(name, id_, spec, data)
             return id_
         kept = last.base(name, spec) if last is not None else None
-        base: Base | None = kept or self._finder.find(path, name, spec)
+        base: Base | None = self._masters.find(spec, data)
+        base = base or kept or self._finder.find(path, name, spec)
         target, reporter = last.replace(name, id_, spec, data) if last else (None, None)
         self.writer.begin(id_)
         for start, length in pieces(spec):
@@ -173,3 +187,9 @@ class Keeper:
             spec = TensorSpec("raw", (old.skeleton_size,))
             base = (bytes(old.skeleton), bytes(self._recovery.blob(old.skeleton, spec)))
         self.writer.put_bytes(BLOB, entry.skeleton, skeleton, base)
+
+
+def _widest_first(parsed: ParsedFile) -> list[int]:
+    """Contents in file order, but masters before their copies in lower precision."""
+    sizes = [DTYPES[content.spec.dtype].itemsize for content in parsed.contents]
+    return sorted(range(len(sizes)), key=lambda i: -sizes[i])

@@ -20,6 +20,7 @@ from mvc.store.view import View
 __all__ = ["Graph", "Path", "Step"]
 
 _MAX_VISITED = 100_000
+_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Graph:
     def __init__(self, view: View, speed: Speed) -> None:
         self._view = view
         self._speed = speed
+        self._meanings: dict[bytes, bytes] = {}
 
     def homes(self, id_: bytes) -> list[int]:
         """Offsets of the entries whose records hold an object with this id, oldest first."""
@@ -87,13 +89,22 @@ class Graph:
         """Whether the repository has the object."""
         return next(self.codings(id_), None) is not None
 
-    def collides(self, id_: bytes) -> bool:
-        """Whether another object took the bytes by which this one would be named as a base."""
-        first = self._first(id_[: keys.ID_BYTES])
-        return first is not None and first != id_
+    def nameable(self, id_: bytes) -> bool:
+        """Whether this object is what the first bytes of its id mean where a base is named."""
+        return self.meaning(id_[: keys.ID_BYTES]) == id_
 
-    def _first(self, prefix: bytes) -> bytes | None:
+    def meaning(self, prefix: bytes) -> bytes | None:
         """The object that a base's bytes mean: the first one published with them."""
+        found = self._meanings.get(prefix)
+        if found is None:
+            found = self._look_up(prefix)
+            if found is not None:
+                if len(self._meanings) > _REMEMBERED:
+                    self._meanings.clear()
+                self._meanings[prefix] = found
+        return found
+
+    def _look_up(self, prefix: bytes) -> bytes | None:
         for key in self._view.under(keys.BLOB + prefix):
             for _, _, header in self._view.records(keys.offset_of(key)):
                 for id_ in header.by_id:
@@ -136,7 +147,7 @@ class Graph:
                 base = step.member.base
                 if not base:
                     yield None, step
-                elif (origin := self._first(base)) is not None:
+                elif (origin := self.meaning(base)) is not None:
                     yield (origin, start), step
             for key in self._view.under(keys.EDGE + keys.number(home)):
                 yield from self._undone(keys.offset_of(key), id_, start)
@@ -146,6 +157,8 @@ class Graph:
         self, offset: int, id_: bytes, start: int
     ) -> Iterator[tuple[tuple[bytes, int], Step]]:
         """Deltas *from* this object in an entry: undone, they lead back to it."""
+        if not self.nameable(id_):
+            return
         for pack, at, header in self._view.records(offset):
             for i in header.by_base.get(id_[: keys.ID_BYTES], ()):
                 member = header.members[i]

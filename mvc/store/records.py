@@ -38,6 +38,7 @@ _PREFIX = struct.Struct("<4sIQ")
 PREFIX_SIZE = _PREFIX.size
 CHECK_SIZE = 16
 PAYLOAD_CHECK = 8
+_MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
 """A base is named by the first bytes of its id: the first object published with them."""
 
@@ -126,7 +127,9 @@ def patch_extra(members: Sequence[Member], kind: int) -> bytes:
     A manifest lists the ids of blobs, many of them in its own record: they are the
     end of its dictionary, so that an id costs a few bytes the second time.
     """
-    return b"".join(m.id for m in members if m.kind == BLOB) if kind == MANIFEST else b""
+    if kind != MANIFEST:
+        return b""
+    return b"".join(m.id for m in members if m.kind == BLOB)[:_MAX_EXTRA]
 
 
 def payload_check(payload: Sequence[Bytes]) -> bytes:

@@ -95,6 +95,7 @@ class ObjectWriter:
         self._policy = policy
         self._arenas = arenas
         self._added: set[bytes] = set()
+        self._meanings: dict[bytes, bytes] = {}  # what bases' bytes mean among what was added
         self._single = _Record(arenas.lend())  # pieces that are coded one by one
         self._grouped = _Record(arenas.lend())  # pieces that share one payload
         self._appender: ThreadPoolExecutor | None = None
@@ -111,6 +112,7 @@ class ObjectWriter:
     def begin(self, id_: bytes) -> None:
         """Announces a blob whose pieces follow by ``put``."""
         self._added.add(id_)
+        self._meanings.setdefault(id_[:BASE_BYTES], id_)
 
     def put(
         self,
@@ -133,7 +135,7 @@ class ObjectWriter:
         except DamagedData:
             piece = None  # what comes after a damaged version can be kept all the same
         choices = choose(spec, new, base.spec if base else None, piece, self._policy)
-        if self._graph.collides(id_):
+        if base is not None and not self._nameable(base.id):
             choices = [choice for choice in choices if not choice.against] or choose(
                 spec, new, None, None, self._policy
             )
@@ -156,6 +158,11 @@ class ObjectWriter:
             self._encode(waiting, choice)
             self._gather(waiting, choice)
         self._flush_full()
+
+    def _nameable(self, base: bytes) -> bool:
+        """Whether the first bytes of a base's id mean that base, and not an older object."""
+        prefix = base[:BASE_BYTES]
+        return (self._graph.meaning(prefix) or self._meanings.get(prefix)) == base
 
     def _base_piece(self, spec: TensorSpec, base: Base | None, start: int) -> BasePiece | None:
         """The base's bytes in the new blob's terms."""
@@ -212,7 +219,7 @@ class ObjectWriter:
         self._added.add(id_)
         depth, stored, origin = 0, 0, b""
         old = b""
-        if base is not None and not self._policy.reset and not self._graph.collides(id_):
+        if base is not None and not self._policy.reset and self._nameable(base[0]):
             with suppress(DamagedData):
                 path = self._graph.path(base[0])
                 if path.depth + 1 < self._policy.reset_interval:
