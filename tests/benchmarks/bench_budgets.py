@@ -233,7 +233,7 @@ def look_ups(folder: Path, options: argparse.Namespace) -> None:
         for name, arguments in (
             ("log -n 20", ["log", "-n", "20"]),
             ("rev-parse HEAD~5", ["rev-parse", "HEAD~5"]),
-            ("look-up of --at", ["log", "-n", "1", "--target", "prod", "--until", str(moment)]),
+            ("look-up of --at", ["rev-parse", "--at", str(moment), "--target", "prod"]),
         ):
             took = statistics.median(
                 seconds(lambda a=arguments, r=root: run_mvc(r, *a)) for _ in range(9)
