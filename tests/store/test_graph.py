@@ -130,14 +130,14 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         graph = repo.context.store.graph
         absent = bytes(range(32))
         assert not graph.holds(absent)
-        assert not graph.collides(absent)
+        assert not graph.nameable(absent)
         with pytest.raises(DamagedData, match="object 0001020304 cannot be recovered"):
             graph.path(absent)
         with pytest.raises(DamagedData, match="cannot be recovered"):
             graph.path(weight(repo, "HEAD"), start=999)
 
 
-def test_an_id_that_begins_like_another_one_is_coded_in_full(
+def test_what_its_first_bytes_do_not_name_is_no_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A base is named by the first bytes of its id: the second of that name is no base."""
@@ -146,10 +146,10 @@ def test_an_id_that_begins_like_another_one_is_coded_in_full(
         graph = repo.context.store.graph
         taken = weight(repo, history.ids[0])
         twin = taken[:8] + bytes(24)
-        assert graph.collides(twin)
-        assert not graph.collides(taken)
+        assert not graph.nameable(twin)
+        assert graph.nameable(taken)
         assert not graph.holds(twin)
-        monkeypatch.setattr(Graph, "collides", lambda self, id_: True)
+        monkeypatch.setattr(Graph, "nameable", lambda self, id_: False)
         history.add(repo)
         assert graph.path(weight(repo, "HEAD")).depth == 0
         monkeypatch.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_threads_publish_one_after_the_other(root: Path) -> None:
 
     def work(i: int) -> None:
         for j in range(10):
-            contexts[i % 3].store.publish(lambda: note(f"{i}.{j}"))
+            contexts[i % 3].store.publish(partial(note, f"{i}.{j}"))
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
     for thread in threads:
