@@ -100,9 +100,9 @@ def all_at_once(root: Path, processes: int, commits: int) -> None:
         graph = repo.context.store.graph
         tips = [c.id for n in children for c in last.by_path[f"{n}.safetensors"].contents]
         depths = [graph.path(id_).depth for id_ in tips]
-        # The counters are in full; a chain of weights ends at 28.
-        assert sum(depth > 0 for depth in depths) == processes
-        assert max(depths) == min(depths[depths.index(max(depths))], (commits - 1) % 28)
+        assert sum(depth > 0 for depth in depths) == processes  # the counters are in full
+        assert max(depths) <= 28
+        assert commits > 28 or depths.count(commits - 1) == processes
         assert repo.fsck(full=True).problems == ()
 
 

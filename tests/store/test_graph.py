@@ -13,6 +13,7 @@ from mvc.ids import BlobId
 from mvc.repo.repository import Repository
 from mvc.store.graph import Graph
 from mvc.store.speed import Speed
+from mvc.store.writer import ObjectWriter
 from tests.store.repositories import History, view_of
 
 LONG = 60
@@ -149,7 +150,7 @@ def test_what_its_first_bytes_do_not_name_is_no_base(
         assert not graph.nameable(twin)
         assert graph.nameable(taken)
         assert not graph.holds(twin)
-        monkeypatch.setattr(Graph, "nameable", lambda self, id_: False)
+        monkeypatch.setattr(ObjectWriter, "_nameable", lambda self, id_: False)
         history.add(repo)
         assert graph.path(weight(repo, "HEAD")).depth == 0
         monkeypatch.undo()
