@@ -27,8 +27,8 @@ _MAX_PARENTS = 64
 class Commit:
     """``time_ns`` is UTC nanoseconds since 1970, ``zone_minutes`` the author's offset from UTC.
 
-    ``metrics`` are float64 by name; ``pipeline`` is the text of the pipeline that was
-    asked for; ``code`` the git commit of the working folder, or empty.
+    ``metrics`` are float64 by name; ``pipeline`` is the preset or the text of the pipeline
+    that was asked for; ``code`` the git commit of the working folder, or empty.
     """
 
     manifest: ManifestId

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import NothingToCommit, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import MAX_MESSAGE, MAX_METRICS
@@ -101,7 +101,9 @@ def commit(context: Context, request: CommitRequest, progress: Progress | None =
     context.store.view.refresh()
     text = request.pipeline or context.config.get("commit.pipeline")
     with context.store.pack_writer() as packs:
-        work = _Work(context, request, packs, Pipeline.parse(text), progress)
+        pipeline = Pipeline.parse(text)
+        asked = text if text in PRESETS else pipeline.text
+        work = _Work(context, request, packs, pipeline, asked, progress)
         try:
             return work.run()
         finally:
@@ -133,12 +135,13 @@ class _Work:
         request: CommitRequest,
         packs: PackWriter,
         pipeline: Pipeline,
+        asked: str,
         progress: Progress | None,
     ) -> None:
         self.context = context
         self.request = request
         self.packs = packs
-        self.pipeline = pipeline
+        self.asked = asked
         self.head = head(context)
         self.parent = manifests.of_commit(context, self.head.commit)
         self.keeper = Keeper(context, packs, self._policy(pipeline), self.parent, progress)
@@ -258,7 +261,7 @@ class _Work:
             zone_minutes(time_ns),
             request.message,
             {name: float(value) for name, value in request.metrics.items()},
-            self.pipeline.text,
+            self.asked,
             git_commit(store.fs, self.context.root),
         )
 
