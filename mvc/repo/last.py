@@ -20,7 +20,7 @@ from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
 from mvc.store.choose import BasePiece
 from mvc.store.graph import Graph
-from mvc.store.writer import Written
+from mvc.store.pieces import Written
 
 __all__ = ["LastVersion"]
 
@@ -47,7 +47,7 @@ class LastVersion:
     """Tensors of one Python state by name. Invalid, and empty, after a failed commit."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+        self.graph = graph
         self._kept: dict[str, _Kept] = {}
         self._next: dict[str, _Kept] = {}
         self._unproven: list[str] = []
@@ -90,7 +90,7 @@ class LastVersion:
         kept = self.base(name, spec)
         buffer = kept.buffer if kept else np.empty(spec.nbytes, np.uint8).data
         chain: dict[int, Written] = {}
-        self._next[name] = _Kept(id_, spec, buffer, self._graph, chain)
+        self._next[name] = _Kept(id_, spec, buffer, self.graph, chain)
         self._unproven.append(name)
         size = len(data)
 
@@ -120,4 +120,4 @@ class LastVersion:
         buffer = kept.buffer if kept else np.empty(spec.nbytes, np.uint8).data
         buffer[:] = data
         self._unproven.append(name)
-        return _Kept(id_, spec, buffer, self._graph)
+        return _Kept(id_, spec, buffer, self.graph)

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mvc.adapters.parsed import ParsedFile
-from mvc.adapters.python_state import from_state
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.io.clock import Clock
@@ -25,6 +21,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.names import check_path
 from mvc.repo import (
+    changes,
     checkout,
     deployments,
     diff,
@@ -33,7 +30,6 @@ from mvc.repo import (
     identify,
     importing,
     manifests,
-    pending,
     refs,
     remove,
     revisions,
@@ -41,7 +37,6 @@ from mvc.repo import (
     status,
     switch,
     times,
-    worktree,
 )
 from mvc.repo.checkout import Restored
 from mvc.repo.commit import Change, CommitRequest, Kept, PathChange, commit, metrics_from
@@ -56,7 +51,6 @@ from mvc.repo.importing import Imported
 from mvc.repo.last import LastVersion
 from mvc.repo.opening import open_context
 from mvc.repo.refs import Ref
-from mvc.repo.sources import open_file
 from mvc.repo.stats import Stats
 from mvc.repo.status import Status
 from mvc.store.store import create
@@ -185,10 +179,10 @@ class Repository:
         ``allow_empty``.
         """
         with self._lock:
-            changes = self._changes(state, name, all, cwd)
+            wanted = self._changes(state, name, all, cwd)
             python = isinstance(state, Mapping)
             request = CommitRequest(
-                changes,
+                wanted,
                 message,
                 metrics_from(metrics or {}),
                 deploy,
@@ -226,36 +220,22 @@ class Repository:
         self, state: Mapping[str, Any] | Paths | None, name: str, all_: bool, cwd: Path | None
     ) -> list[Change]:
         if isinstance(state, Mapping):
-            return [self._state_change(state, check_path(name))]
-        names: list[str] = []
+            return [changes.of_state(state, check_path(name), self._last_version(name))]
+        listed = None
         if state is not None:
-            listed = [state] if isinstance(state, str | PathLike) else list(state)
-            paths = [Path(path) for path in listed]
-            names = worktree.expand(self.context, paths, cwd or self.context.store.fs.cwd())
-            if not names:
-                raise WrongUsage("no files to commit", hint="see .mvcignore")
-        elif not all_ and not pending.removed(self.context):
-            raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
-        gone: list[str] = []
-        if all_:
-            for change in status.status(self.context, untracked=False).changes:
-                if change.kind == "modified":
-                    names.append(change.path)
-                elif change.kind == "missing":
-                    gone.append(change.path)
-        fs, root = self.context.store.fs, self.root
-        kept = [Change(n, partial(open_file, fs, root / n, n)) for n in dict.fromkeys(names)]
-        return [*kept, *(Change(n, None) for n in gone)]
+            given = [state] if isinstance(state, str | PathLike) else list(state)
+            listed = [Path(path) for path in given]
+        return changes.of_files(self.context, listed, all_, cwd)
 
-    def _state_change(self, state: Mapping[str, Any], name: str) -> Change:
-        last = None
-        if self.context.config.get("python.keep_base"):
-            last = self._last.setdefault(name, LastVersion(self.context.store.graph))
-
-        def opened() -> AbstractContextManager[ParsedFile]:
-            return nullcontext(from_state(state))
-
-        return Change(name, opened, last)
+    def _last_version(self, name: str) -> LastVersion | None:
+        """What is kept in memory of the version before; a forked child begins anew."""
+        if not self.context.config.get("python.keep_base"):
+            return None
+        graph = self.context.store.graph
+        last = self._last.get(name)
+        if last is None or last.graph is not graph:
+            last = self._last[name] = LastVersion(graph)
+        return last
 
     # -- getting versions back -------------------------------------------------------------
 

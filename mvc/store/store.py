@@ -114,7 +114,7 @@ class Store:
         self._pid = os.getpid()
         self._view = View(self.fs, self.folder, writable=self.writable)
         self._pool: ThreadPoolExecutor | None = None
-        self.graph = Graph(self._view, self._speed)
+        self._graph = Graph(self._view, self._speed)
 
     @property
     def view(self) -> View:
@@ -124,6 +124,12 @@ class Store:
                 if self._pid != os.getpid():
                     self._open()
         return self._view
+
+    @property
+    def graph(self) -> Graph:
+        """The storage graph over the view."""
+        _ = self.view
+        return self._graph
 
     @property
     def pool(self) -> ThreadPoolExecutor:

@@ -1,8 +1,8 @@
 """Writing objects: choose a coding, encode chunks in parallel, append records.
 
-Objects are gathered into a record until their raw bytes fill a slab; then the record
-is encoded and appended to the writer's pack. Nothing is visible before ``publish``
-in ``mvc.store.publish`` has written the journal entry that names the regions.
+Objects are gathered into a record until their raw bytes fill it; then the record is
+appended to the writer's pack, behind the encoding of the next one. Nothing is visible
+before ``mvc.store.publish`` has written the journal entry that names the regions.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from mvc.codecs import cast
 from mvc.codecs.group import encode_group
 from mvc.codecs.patch import encode_patch
-from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, RECORD, SLAB
@@ -24,6 +22,17 @@ from mvc.store.arena import Arena, Arenas
 from mvc.store.choose import Base, BasePiece, Choice, Policy, choose, fitted
 from mvc.store.graph import Graph
 from mvc.store.packs import PackWriter
+from mvc.store.pieces import (
+    Record,
+    Waiting,
+    Written,
+    copy_kept,
+    encode_chunk,
+    group_member,
+    payload_of,
+    placed,
+    tell,
+)
 from mvc.store.records import (
     BASE_BYTES,
     BLOB,
@@ -36,46 +45,10 @@ from mvc.store.records import (
 )
 from mvc.types import Bytes
 
-__all__ = ["ObjectWriter", "Written"]
+__all__ = ["ObjectWriter"]
 
-_NOTHING = memoryview(b"")
 _SLACK = 256  # bytes that an incompressible chunk may grow by
 _IN_FLIGHT = 2  # records being appended while later ones are encoded
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What became of one piece: its chain, for the next version's choice."""
-
-    depth: int
-    stored: int
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A piece on its way into the current record."""
-
-    kind: int
-    id: bytes
-    start: int
-    nbytes: int
-    text: str
-    base: bytes
-    width: int
-    chunks: list[Future[Bytes]]
-    raw: tuple[memoryview, memoryview | None]  # group pipelines encode at the end
-    under: tuple[int, int]
-    report: Callable[[Written], None] | None
-    target: memoryview | None
-
-
-@dataclass(slots=True)
-class _Record:
-    """Pieces gathered so far; ``arena`` holds their encoded chunks."""
-
-    arena: Arena
-    pieces: list[_Waiting] = field(default_factory=list)
-    raw: int = 0
 
 
 class ObjectWriter:
@@ -96,8 +69,8 @@ class ObjectWriter:
         self._arenas = arenas
         self._added: set[bytes] = set()
         self._meanings: dict[bytes, bytes] = {}  # what bases' bytes mean among what was added
-        self._single = _Record(arenas.lend())  # pieces that are coded one by one
-        self._grouped = _Record(arenas.lend())  # pieces that share one payload
+        self._single = Record(arenas.lend())  # pieces that are coded one by one
+        self._grouped = Record(arenas.lend())  # pieces that share one payload
         self._appender: ThreadPoolExecutor | None = None
         self._behind: list[Future[None]] = []
 
@@ -141,7 +114,7 @@ class ObjectWriter:
             )
         for choice in choices:
             against = piece if choice.against else None
-            waiting = _Waiting(
+            waiting = Waiting(
                 BLOB,
                 id_,
                 start,
@@ -176,7 +149,7 @@ class ObjectWriter:
         converted = cast.cast(found.data, base.spec.dtype, spec.dtype)
         return BasePiece(memoryview(converted).cast("B"), found.depth, found.stored)
 
-    def _encode(self, waiting: _Waiting, choice: Choice) -> None:
+    def _encode(self, waiting: Waiting, choice: Choice) -> None:
         new, against = waiting.raw
         pipeline = choice.pipeline
         if pipeline is None:
@@ -186,7 +159,7 @@ class ObjectWriter:
             fit = None if against is None else fitted(against, len(new))
             waiting.chunks = [
                 self._pool.submit(
-                    _chunk, pipeline, new, fit, at, waiting.width, self._room(at, new)
+                    encode_chunk, pipeline, new, fit, at, waiting.width, self._room(at, new)
                 )
                 for at in range(0, len(new), CHUNK)
             ]
@@ -195,7 +168,7 @@ class ObjectWriter:
         """Where an encoded chunk goes; hardly any is longer than its raw bytes."""
         return self._single.arena.take(min(CHUNK, len(new) - at) + _SLACK)
 
-    def _gather(self, waiting: _Waiting, choice: Choice) -> None:
+    def _gather(self, waiting: Waiting, choice: Choice) -> None:
         group = choice.pipeline is not None and choice.pipeline.scope == "group"
         record = self._grouped if group else self._single
         record.pieces.append(waiting)
@@ -226,10 +199,10 @@ class ObjectWriter:
                     depth, stored, origin, old = path.depth + 1, path.stored, base[0], base[1]
         extra = b""
         if kind == MANIFEST:
-            extra = patch_extra([_placed(w, b"", 0) for w in self._single.pieces], kind)
+            extra = patch_extra([placed(w, b"", 0) for w in self._single.pieces], kind)
         encoded: Future[Bytes] = Future()
         encoded.set_result(encode_patch(memoryview(data), memoryview(old), extra))
-        waiting = _Waiting(
+        waiting = Waiting(
             kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
             (memoryview(data), None), (depth, stored), None, None,
         )  # fmt: skip
@@ -247,7 +220,7 @@ class ObjectWriter:
         for piece in self._single.pieces:
             for chunk in piece.chunks:
                 chunk.result()
-            _copy_kept(piece)
+            copy_kept(piece)
 
     def flush(self) -> None:
         """Appends what waits."""
@@ -276,106 +249,47 @@ class ObjectWriter:
             self._appender = None
         self._behind.clear()
 
-    def _taken(self, record: _Record) -> tuple[list[_Waiting], Arena, bool]:
+    def _taken(self, record: Record) -> tuple[list[Waiting], Arena, bool]:
         pieces, record.pieces, record.raw = record.pieces, [], 0
         arena, record.arena = record.arena, self._arenas.lend()
         return pieces, arena, record is self._grouped
 
-    def _append_pieces(self, pieces: Sequence[_Waiting], arena: Arena, grouped: bool) -> None:
+    def _append_pieces(self, pieces: Sequence[Waiting], arena: Arena, grouped: bool) -> None:
         if pieces:
             if grouped:
                 self._append_group(pieces)
             else:
                 self._append_single(pieces)
         for piece in pieces:
-            _copy_kept(piece)
+            copy_kept(piece)
         self._arenas.give_back(arena)
 
-    def _append_single(self, pieces: Sequence[_Waiting]) -> None:
+    def _append_single(self, pieces: Sequence[Waiting]) -> None:
         members: list[Member] = []
         body: list[Bytes] = []
         at = 0
         for piece in pieces:
-            payload = _payload(piece)
+            payload = payload_of(piece)
             stored = sum(len(part) for part in payload)
-            members.append(_placed(piece, payload_check(payload), stored, at))
+            members.append(placed(piece, payload_check(payload), stored, at))
             body.extend(payload)
             at += stored
-            _tell(piece, stored)
+            tell(piece, stored)
         self._append(members, body, at, group=False)
 
-    def _append_group(self, pieces: Sequence[_Waiting]) -> None:
+    def _append_group(self, pieces: Sequence[Waiting]) -> None:
         """One payload per coding text, since full and delta members decode differently."""
         for text in dict.fromkeys(piece.text for piece in pieces):
             chosen = [piece for piece in pieces if piece.text == text]
-            members = [_grouped(piece) for piece in chosen]
+            members = [group_member(piece) for piece in chosen]
             body: list[Bytes] = list(encode_group(Pipeline.parse(Coding(text).pipeline), members))
             check, size = payload_check(body), sum(len(part) for part in body)
             raw = sum(piece.nbytes for piece in chosen) or 1
             for piece in chosen:
-                _tell(piece, size * piece.nbytes // raw)
-            placed = [_placed(piece, check, size) for piece in chosen]
-            self._append(placed, body, size, group=True)
+                tell(piece, size * piece.nbytes // raw)
+            self._append([placed(p, check, size) for p in chosen], body, size, group=True)
 
     def _append(
         self, members: Sequence[Member], body: Sequence[Bytes], size: int, *, group: bool
     ) -> None:
         self._packs.append(encode_header(members, group=group, body_size=size), body)
-
-
-def _chunk(
-    pipeline: Pipeline,
-    new: memoryview,
-    base: memoryview | None,
-    at: int,
-    width: int,
-    room: memoryview,
-) -> Bytes:
-    """One encoded chunk, moved to memory that is used again."""
-    against = None if base is None else base[at : at + CHUNK]
-    encoded = pipeline.encode_chunk(new[at : at + CHUNK], against, width)
-    if len(encoded) > len(room):
-        return encoded
-    room[: len(encoded)] = encoded
-    return room[: len(encoded)]
-
-
-def _grouped(piece: _Waiting) -> tuple[memoryview, memoryview | None, int]:
-    """A piece as a member of a group; a base of another length is cut or filled."""
-    new, base = piece.raw
-    return new, None if base is None else fitted(base, len(new)), piece.width
-
-
-def _copy_kept(piece: _Waiting) -> None:
-    """Copies an encoded piece to where the next commit finds it; its source is free then."""
-    if piece.target is not None:
-        piece.target[: piece.nbytes] = piece.raw[0]
-        piece.target = None
-    piece.raw = (_NOTHING, None)
-
-
-def _payload(piece: _Waiting) -> Sequence[Bytes]:
-    chunks = [future.result() for future in piece.chunks]
-    if Coding(piece.text).bridge == "patch":
-        return chunks
-    return pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
-
-
-def _placed(piece: _Waiting, check: bytes, stored: int, at: int = 0) -> Member:
-    return Member(
-        piece.kind,
-        piece.id,
-        piece.start,
-        piece.nbytes,
-        Coding(piece.text),
-        piece.base,
-        at,
-        stored,
-        check,
-    )
-
-
-def _tell(piece: _Waiting, stored: int) -> None:
-    if piece.report is not None:
-        depth, under = piece.under
-        piece.report(Written(depth, under + stored))

@@ -1,0 +1,125 @@
+"""Pieces of objects on their way into a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from mvc.codecs.payload import pack_chunks
+from mvc.codecs.pipeline import Pipeline
+from mvc.limits import CHUNK
+from mvc.store.arena import Arena
+from mvc.store.choose import fitted
+from mvc.store.records import Coding, Member
+from mvc.types import Bytes
+
+__all__ = [
+    "Record",
+    "Waiting",
+    "Written",
+    "copy_kept",
+    "encode_chunk",
+    "group_member",
+    "payload_of",
+    "placed",
+    "tell",
+]
+
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one piece: its chain, for the next version's choice."""
+
+    depth: int
+    stored: int
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A piece on its way into the current record."""
+
+    kind: int
+    id: bytes
+    start: int
+    nbytes: int
+    text: str
+    base: bytes
+    width: int
+    chunks: list[Future[Bytes]]
+    raw: tuple[memoryview, memoryview | None]  # group pipelines encode at the end
+    under: tuple[int, int]
+    report: Callable[[Written], None] | None
+    target: memoryview | None
+
+
+@dataclass(slots=True)
+class Record:
+    """Pieces gathered so far; ``arena`` holds their encoded chunks."""
+
+    arena: Arena
+    pieces: list[Waiting] = field(default_factory=list)
+    raw: int = 0
+
+
+def encode_chunk(
+    pipeline: Pipeline,
+    new: memoryview,
+    base: memoryview | None,
+    at: int,
+    width: int,
+    room: memoryview,
+) -> Bytes:
+    """One encoded chunk, moved to memory that is used again."""
+    against = None if base is None else base[at : at + CHUNK]
+    encoded = pipeline.encode_chunk(new[at : at + CHUNK], against, width)
+    if len(encoded) > len(room):
+        return encoded
+    room[: len(encoded)] = encoded
+    return room[: len(encoded)]
+
+
+def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
+    """A piece as a member of a group; a base of another length is cut or filled."""
+    new, base = piece.raw
+    return new, None if base is None else fitted(base, len(new)), piece.width
+
+
+def copy_kept(piece: Waiting) -> None:
+    """Copies an encoded piece to where the next commit finds it; its source is free then."""
+    if piece.target is not None:
+        piece.target[: piece.nbytes] = piece.raw[0]
+        piece.target = None
+    piece.raw = (_NOTHING, None)
+
+
+def payload_of(piece: Waiting) -> Sequence[Bytes]:
+    """The piece's encoded bytes in parts, once all its chunks are there."""
+    chunks = [future.result() for future in piece.chunks]
+    if Coding(piece.text).bridge == "patch":
+        return chunks
+    return pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
+
+
+def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
+    """The piece as a record's member, its payload ``at`` a place of the body."""
+    return Member(
+        piece.kind,
+        piece.id,
+        piece.start,
+        piece.nbytes,
+        Coding(piece.text),
+        piece.base,
+        at,
+        stored,
+        check,
+    )
+
+
+def tell(piece: Waiting, stored: int) -> None:
+    """Reports the piece's chain to whoever keeps it in memory."""
+    if piece.report is not None:
+        depth, under = piece.under
+        piece.report(Written(depth, under + stored))
