@@ -40,15 +40,18 @@ def apply_steps(
     out: memoryview,
     each: Callable[[Callable[[int], None], range], None],
     done: Callable[[memoryview], None] | None = None,
+    *,
+    check: bool = True,
 ) -> None:
     """A full record and equal-length deltas, or some of the deltas, chunk by chunk.
 
     All payloads are applied to a chunk while it is in the processor's cache. ``each``
     runs the work for every chunk's offset, in whatever order; ``done`` is told of each
-    finished chunk (only for an ``each`` that keeps the order).
+    finished chunk (only for an ``each`` that keeps the order). Without ``check`` the
+    payloads' checksums are left to the caller, who checks the result.
     """
     _scratch.arena.reset()
-    works = [_prepare(packs, step, len(out)) for step in steps]
+    works = [_prepare(packs, step, len(out), check) for step in steps]
 
     def chunk(start: int) -> None:
         part = out[start : start + CHUNK]
@@ -66,13 +69,15 @@ def in_order(work: Callable[[int], None], starts: range) -> None:
         work(start)
 
 
-def _prepare(packs: PackReader, step: Step, size: int) -> Callable[[int, memoryview], None]:
+def _prepare(
+    packs: PackReader, step: Step, size: int, check: bool
+) -> Callable[[int, memoryview], None]:
     """What one payload does to the chunk at a byte offset."""
     pipeline = Pipeline.parse(step.member.coding.pipeline)
     if step.member.nbytes != size:
         raise DamagedData(f"{short_name(step)} has a wrong length")
     room = _scratch.arena.take(step.member.stored)
-    data = packs.payload(step.pack, step.offset, step.header, step.member, room)
+    data = packs.payload(step.pack, step.offset, step.header, step.member, room, check=check)
     payload = Payload(data, size)
     if payload.chunk_size != CHUNK and size > CHUNK:
         raise DamagedData(f"{short_name(step)} is cut into chunks of a foreign size")
