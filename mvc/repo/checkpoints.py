@@ -122,6 +122,11 @@ class _Clock:
         kind, _, self._format = rule.partition(":")
         if rule != "mtime" and (kind != "name" or "%" not in self._format):
             raise WrongUsage(f"{printable(rule)!r} is not a way to tell times", hint=_TIME_RULES)
+        if kind == "name" and not _names_date(self._format):
+            raise WrongUsage(
+                f"{printable(self._format)!r} names no date: every time would be in 1900",
+                hint="name year, month and day, such as 'name:model-%Y%m%d-%H%M%S.pt'",
+            )
 
     def of(self, place: Path, mtime_ns: int) -> int:
         if not self._format:
@@ -134,6 +139,12 @@ class _Clock:
             f"no time of the form {printable(self._format)!r} in {printable(place.name)!r}",
             hint="the form must fit the whole name; %% stands for a percent sign",
         )
+
+
+def _names_date(form: str) -> bool:
+    """Whether the year, at least, comes from the name; %s and the like are refused later."""
+    directives = set(re.findall(r"%[-_0^#]?(.)", form))
+    return bool(directives & set("YyGcxs+")) or not directives - {"%"}
 
 
 def _strptime(name: str, form: str) -> datetime | None:

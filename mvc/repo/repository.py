@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from mvc.errors import WrongUsage
-from mvc.ids import CommitId, Root
+from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.names import check_path
 from mvc.repo import (
@@ -38,13 +37,16 @@ from mvc.repo import (
     switch,
     times,
 )
+from mvc.repo.author import check_author
 from mvc.repo.checkout import Restored
-from mvc.repo.commit import Change, CommitRequest, Kept, PathChange, commit, metrics_from
+from mvc.repo.commit import Change, CommitRequest, Kept, commit, metrics_from
+from mvc.repo.committed import Committed
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
 from mvc.repo.diff import Diff
 from mvc.repo.fsck import FsckReport
+from mvc.repo.given import paths_of
 from mvc.repo.history import LogEntry
 from mvc.repo.identify import Identified
 from mvc.repo.importing import Imported
@@ -57,27 +59,9 @@ from mvc.store.store import create
 
 __all__ = ["Committed", "Repository"]
 
-Time = int | str
+Time = int | str | datetime
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A new version. ``state`` is what to deploy: bit for bit what ``checkout`` will give back.
-
-    ``raw_bytes`` were looked at, ``stored_bytes`` written.
-    """
-
-    id: CommitId
-    root: Root
-    state: Any
-    commit: Commit
-    branch: str | None
-    deployment: Deployed | None
-    paths: tuple[PathChange, ...]
-    raw_bytes: int
-    stored_bytes: int
 
 
 class Repository:
@@ -165,6 +149,7 @@ class Repository:
         name: str = "model.safetensors",
         all: bool = False,
         allow_empty: bool | None = None,
+        opaque: bool = False,
         author: str | None = None,
         time: Time | None = None,
         cwd: Path | None = None,
@@ -176,10 +161,11 @@ class Repository:
         path ``name``, or paths of files and folders. ``all`` adds every tracked path that
         changed. ``deploy`` names the target that goes live, ``at`` when (default: now).
         A mapping is committed even if nothing changed; files are not, unless
-        ``allow_empty``.
+        ``allow_empty``. A model file that is cut off raises BadModelFile, unless
+        ``opaque`` says to keep it as it is.
         """
         with self._lock:
-            wanted = self._changes(state, name, all, cwd)
+            wanted = self._changes(state, name, all, cwd, opaque)
             python = isinstance(state, Mapping)
             request = CommitRequest(
                 wanted,
@@ -190,7 +176,7 @@ class Repository:
                 pipeline,
                 reset_point,
                 python or deploy is not None if allow_empty is None else allow_empty,
-                author,
+                None if author is None else check_author(author),
                 None if time is None else self.time(time),
             )
             try:
@@ -217,15 +203,17 @@ class Repository:
         )
 
     def _changes(
-        self, state: Mapping[str, Any] | Paths | None, name: str, all_: bool, cwd: Path | None
+        self,
+        state: Mapping[str, Any] | Paths | None,
+        name: str,
+        all_: bool,
+        cwd: Path | None,
+        opaque: bool,
     ) -> list[Change]:
         if isinstance(state, Mapping):
             return [changes.of_state(state, check_path(name), self._last_version(name))]
-        listed = None
-        if state is not None:
-            given = [state] if isinstance(state, str | PathLike) else list(state)
-            listed = [Path(path) for path in given]
-        return changes.of_files(self.context, listed, all_, cwd)
+        listed = None if state is None else paths_of(state)
+        return changes.of_files(self.context, listed, all_, cwd, opaque)
 
     def _last_version(self, name: str) -> LastVersion | None:
         """What is kept in memory of the version before; a forked child begins anew."""
@@ -319,10 +307,8 @@ class Repository:
     # -- asking ------------------------------------------------------------------------------
 
     def time(self, value: Time) -> int:
-        """Nanoseconds since 1970 of a moment given as such or as text."""
-        if isinstance(value, int):
-            return value
-        return times.parse_time(value, now_ns=self.context.store.clock.now_ns())
+        """Nanoseconds since 1970 of a moment given as such, as text or as a ``datetime``."""
+        return times.moment_of(value, now_ns=self.context.store.clock.now_ns())
 
     def log(self, rev: str = "HEAD", **options: Any) -> Iterator[LogEntry]:
         """Versions from newest to oldest; see ``mvc.repo.history.log`` for the options."""

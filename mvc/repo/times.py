@@ -1,4 +1,4 @@
-"""Moments and spans of time as people write them (design.md §7).
+"""Moments and spans of time as people write them (docs/commands.md).
 
 A moment is UTC nanoseconds since 1970. A local time that a clock change makes
 ambiguous, or that never was, is refused with both readings.
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from fractions import Fraction
 
-from mvc.errors import InvalidTime
+from mvc.errors import InvalidTime, WrongUsage
 from mvc.model.names import printable
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "format_age",
     "format_time",
     "local_zone_minutes",
+    "moment_of",
     "parse_duration",
     "parse_time",
 ]
@@ -65,6 +66,26 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
     if match := _ISO.fullmatch(text.strip()):
         return check_moment(_iso(match, text, zone), text)
     raise _unreadable(text)
+
+
+def moment_of(value: int | str | datetime, *, now_ns: int) -> int:
+    """A moment in nanoseconds of a whole number of them, a text or a ``datetime``.
+
+    A ``datetime`` without a zone is local time. Raises InvalidTime, WrongUsage for other types.
+    """
+    if isinstance(value, str):
+        return parse_time(value, now_ns=now_ns)
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            return parse_time(value.replace(tzinfo=None).isoformat(), now_ns=now_ns)
+        since = value - datetime(1970, 1, 1, tzinfo=UTC)
+        return check_moment(since // timedelta(microseconds=1) * 1000, value.isoformat())
+    if isinstance(value, int) and not isinstance(value, bool):
+        return check_moment(value)
+    raise WrongUsage(
+        f"a moment is a text, a datetime or whole nanoseconds, not a {type(value).__name__}",
+        hint="for example '2026-11-20T10:00', or datetime.now()",
+    )
 
 
 def parse_duration(text: str) -> float:

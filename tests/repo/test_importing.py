@@ -196,3 +196,10 @@ def test_progress(repo: Repository, run: Path) -> None:
     assert done == sorted(done)
     assert {total for _, total, _ in told} == {sum(sizes)}
     assert {e.commit.message for e in repo.log()} == {"mine"}
+
+
+@pytest.mark.parametrize("form", ["%M%S.pt", "model-%H-%M.pt", "%m-%d.pt"])
+def test_a_form_without_a_year_is_refused(run: Path, form: str) -> None:
+    put(run / "1234.pt", 0, 0)
+    with pytest.raises(WrongUsage, match="names no date"):
+        find(run, time=f"name:{form}")

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.errors import InvalidTime
+from mvc.errors import InvalidTime, WrongUsage
 from mvc.repo.times import (
     check_moment,
     format_age,
     format_time,
     local_zone_minutes,
+    moment_of,
     parse_duration,
     parse_time,
 )
@@ -172,3 +173,18 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 )  # fmt: skip
 def test_ages(seconds: float, text: str) -> None:
     assert format_age(NOW - int(seconds * SECOND), NOW) == text
+
+
+@given(st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)))
+def test_a_datetime_is_read_exactly(moment: datetime) -> None:
+    expected = parse_time(moment.isoformat(), now_ns=NOW)
+    assert moment_of(moment, now_ns=NOW) == expected
+    assert moment_of(moment.astimezone(BERLIN), now_ns=NOW) == expected
+
+
+def test_moments_of_other_types() -> None:
+    assert moment_of(5, now_ns=NOW) == 5
+    assert moment_of("now", now_ns=NOW) == NOW
+    for value in (True, 1.5, None):
+        with pytest.raises(WrongUsage):
+            moment_of(value, now_ns=NOW)  # type: ignore[arg-type]
