@@ -31,12 +31,18 @@ def of_state(state: Mapping[str, Any], name: str, last: LastVersion | None) -> C
 
 
 def of_files(
-    context: Context, paths: Sequence[Path] | None, everything: bool, cwd: Path | None
+    context: Context,
+    paths: Sequence[Path] | None,
+    everything: bool,
+    cwd: Path | None,
+    opaque: bool = False,
 ) -> list[Change]:
     """Files by path, folders standing for their files, and with ``everything`` every tracked
-    path that changed, deleted ones included.
+    path whose file changed or was renamed.
 
-    Raises WrongUsage if there is nothing to look at.
+    A tracked path without a file stays: a version committed from Python never had one.
+    Raises WrongUsage if there is nothing to look at; without ``opaque`` a file that
+    claims to be a model but is cut off raises BadModelFile when it is opened.
     """
     names: list[str] = []
     if paths is not None:
@@ -47,11 +53,14 @@ def of_files(
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
     gone: list[str] = []
     if everything:
-        for change in status(context, untracked=False).changes:
-            if change.kind == "modified":
+        for change in status(context).changes:
+            if change.kind in {"modified", "renamed"}:
                 names.append(change.path)
-            elif change.kind == "missing":
-                gone.append(change.path)
+            if change.kind == "renamed":
+                gone.append(change.old)
     fs, root = context.store.fs, context.root
-    kept = [Change(n, partial(open_file, fs, root / n, n)) for n in dict.fromkeys(names)]
+    kept = [
+        Change(n, partial(open_file, fs, root / n, n, strict=not opaque))
+        for n in dict.fromkeys(names)
+    ]
     return [*kept, *(Change(n, None) for n in gone)]

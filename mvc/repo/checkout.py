@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mvc.adapters.python_state import to_state
-from mvc.errors import UnknownPath, WouldOverwrite, WrongUsage
+from mvc.errors import DamagedData, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import WriteFile
 from mvc.model.manifest import FileEntry, Manifest
@@ -92,8 +92,8 @@ def restore_all(
 ) -> Restored:
     """Writes the whole set of a version and moves HEAD to ``to``: a branch's name or a commit."""
     before = head(context)
-    old = manifests.of_commit(context, before.commit)
     new = manifests.of_commit(context, commit)
+    old = _present_version(context, before.commit, force)
     gone = [e for e in old.entries if e.path not in new.by_path]
     work = _Work(context, old, force)
     writes, same = work.plan(new.entries)
@@ -153,6 +153,16 @@ def export(
     _write_all(context, pairs, progress)
     at = head(context)
     return Restored(commit, tuple(str(p) for _, p in pairs), (), (), at.branch, False)
+
+
+def _present_version(context: Context, commit: CommitId | None, force: bool) -> Manifest:
+    """What the working folder stands for; with ``force`` a damaged HEAD does not hold it fast."""
+    try:
+        return manifests.of_commit(context, commit)
+    except DamagedData:
+        if force:
+            return manifests.EMPTY
+        raise
 
 
 class _Work:

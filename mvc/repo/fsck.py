@@ -7,6 +7,7 @@ object they name; ``full``: recovered and hashed), index (against journal and pa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError, ReadOnly
@@ -18,6 +19,7 @@ from mvc.repo.report import FsckReport, Problem
 from mvc.store import environments, keys
 from mvc.store.store import FORMAT, check_format
 from mvc.store.view import INDEX, PACKS, View
+from mvc.store.witness import WITNESS
 
 __all__ = ["FsckReport", "Problem", "forget_index", "fsck", "rebuild_index"]
 
@@ -55,7 +57,7 @@ def fsck(context: Context, *, full: bool = False, progress: Progress | None = No
     }
     versions.check(commits.values())
     found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
-    problems = [*_format(context), *journal.problems, *found, *versions.problems]
+    problems = [*_format(context), *journal.problems, *_joined(found, versions.problems)]
     if not journal.problems and not packs.problems:
         problems += _index(view, offsets, packs.found_keys)
     return FsckReport(
@@ -88,6 +90,7 @@ def forget_index(fs: FileSystem, folder: Path) -> None:
     """
     environments.forget(folder / INDEX)
     fs.unlink(folder / INDEX / "data.mdb", missing_ok=True)
+    fs.unlink(folder / WITNESS, missing_ok=True)
 
 
 class _Meter:
@@ -110,8 +113,27 @@ class _Meter:
             self._progress(self._done, max(self._done, self.total), what)
 
 
+def _joined(damaged: list[Problem], others: list[Problem]) -> list[Problem]:
+    """One problem for an object whose payload is damaged and that nothing else leads to."""
+    homes = {
+        id_.hex(): at
+        for at, p in enumerate(damaged)
+        if p.kind == "payload"
+        for id_ in p.also or (bytes.fromhex(p.object),)
+    }
+    covered = [p for p in others if p.kind in {"lost", "manifest"} and p.object in homes]
+    lost = {homes[p.object] for p in covered}
+    joined = [
+        replace(p, message=f"{p.message}; no other record leads to it") if at in lost else p
+        for at, p in enumerate(damaged)
+    ]
+    return [*joined, *(p for p in others if p not in covered)]
+
+
 def _pack_bytes(view: View) -> int:
     folder = view.folder / PACKS
+    if view.fs.stat(folder) is None:
+        return 0
     sizes = (view.fs.stat(folder / name) for name in view.fs.list(folder))
     return sum(identity.size for identity in sizes if identity is not None)
 

@@ -126,7 +126,7 @@ class _Run:
     def _opener(self, place: Path, name: str) -> Callable[[], AbstractContextManager[ParsedFile]]:
         from mvc.repo.sources import open_file
 
-        return lambda: open_file(self._context.store.fs, place, name)
+        return lambda: open_file(self._context.store.fs, place, name, strict=True)
 
     def _report(self, done: int, _: int, what: str) -> None:
         if self._progress is not None:

@@ -168,7 +168,10 @@ class Keeper:
         self._since_flush = 0
 
     def _is_full(self, id_: BlobId) -> bool:
-        return any(not step.member.base for step in self._graph.codings(id_))
+        """Whether every piece has a full record that is sound: a reset point mends damage."""
+        full = [step for step in self._graph.codings(id_) if not step.member.base]
+        starts = {step.member.start for step in self._graph.codings(id_)}
+        return starts == {step.member.start for step in full if self._recovery.is_sound(step)}
 
     def _whole(self, parsed: ParsedFile, i: int) -> memoryview:
         borrowed = parsed.borrow(i)

@@ -51,7 +51,7 @@ from mvc.repo.history import LogEntry
 from mvc.repo.identify import Identified
 from mvc.repo.importing import Imported
 from mvc.repo.last import LastVersion
-from mvc.repo.opening import open_context
+from mvc.repo.opening import check_absent, open_context
 from mvc.repo.refs import Ref
 from mvc.repo.stats import Stats
 from mvc.repo.status import Status
@@ -93,6 +93,7 @@ class Repository:
         settings = config or load_config(files, None, None, {}, {})
         name = branch or str(settings.get("init.branch"))
         refs.check_branch(name)
+        check_absent(files, root)
         files.make_dir(root, parents=True, exist_ok=True)
         create(files, time, root, name, _FIRST_CONFIG)
         return cls.open(root, fs=fs, clock=clock)

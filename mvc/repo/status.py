@@ -23,12 +23,14 @@ __all__ = ["Change", "Status", "status"]
 class Change:
     """One path. ``kind``: unchanged, modified, missing (tracked, but no file is there),
     removed (left out of the next commit) or renamed (the file of a missing path under a
-    name that is not tracked). ``detail`` says more, for people.
+    name that is not tracked). ``detail`` says more, for people; ``old`` is the
+    path before a renaming.
     """
 
     path: str
     kind: str
     detail: str = ""
+    old: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def status(context: Context, *, untracked: bool = True) -> Status:
         missing = [tracked[path] for path, c in changes.items() if c.kind == "missing"]
         moved = dict(_renames(context, missing, found))
         for old, new in moved.items():
-            changes[old] = Change(new, "renamed", f"was {old}")
+            changes[old] = Change(new, "renamed", f"was {old}", old)
         found = [f for f in found if f.name not in moved.values()]
     rows = tuple(sorted(changes.values(), key=lambda change: change.path))
     return Status(at.branch, at.commit, rows, tuple(f.name for f in found))

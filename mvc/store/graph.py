@@ -7,7 +7,7 @@ is recovered from the nearer reset point on either side (VSOL §3.2.8).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -68,6 +68,11 @@ class Graph:
         self._view = view
         self._speed = speed
         self._meanings: dict[bytes, bytes] = {}
+        self._damaged: set[tuple[int, int, int]] = set()
+
+    def distrust(self, steps: Iterable[Step]) -> None:
+        """Plans no path over these payloads any more: they are damaged."""
+        self._damaged.update(_place(step) for step in steps)
 
     def homes(self, id_: bytes) -> list[int]:
         """Offsets of the entries whose records hold an object with this id, oldest first."""
@@ -128,6 +133,8 @@ class Graph:
             for target, step in self._neighbours(node):
                 if target is not None and target in settled:
                     continue
+                if self._damaged and _place(step) in self._damaged:
+                    continue
                 ticket += 1
                 more = cost + self._speed.seconds(step.member)
                 heappush(heap, (more, ticket, target, _Link(step, link)))
@@ -164,6 +171,11 @@ class Graph:
                 member = header.members[i]
                 if member.start == start and member.id != id_:
                     yield (member.id, start), Step(pack, at, header, member, True)
+
+
+def _place(step: Step) -> tuple[int, int, int]:
+    """What tells one payload from another."""
+    return step.pack, step.offset, step.member.at
 
 
 def _unwind(cost: float, link: _Link | None) -> Path:

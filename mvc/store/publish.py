@@ -16,6 +16,7 @@ from mvc.io.files import WriteFile
 from mvc.store.entries import Entry
 from mvc.store.journal import Recorded, complete, encode_entry
 from mvc.store.view import JOURNAL, View
+from mvc.store.witness import write_witness
 
 __all__ = ["LOCK_SECONDS", "publish"]
 
@@ -49,6 +50,7 @@ def publish(
         if sync:
             file.sync()
             view.durable = max(view.durable, after.offset)
+            write_witness(view.fs, view.folder, view.identity, after)
     view.refresh()
     return view.entry(offset)
 

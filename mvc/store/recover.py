@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch
@@ -27,6 +28,7 @@ from mvc.store.view import View
 __all__ = ["Recovery", "Request"]
 
 _QUEUED = 256
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,11 @@ class Recovery:
                     _drain(waiting)
         finally:
             _drain(waiting)
-        walk_together(self._packs, [(path, request.out) for request, path in grouped])
+        with suppress(DamagedData):  # then every object looks for a way of its own
+            walk_together(self._packs, [(path, request.out) for request, path in grouped])
         for request, _ in grouped:
             if blob_id(request.spec, request.out, parallel=True) != request.id:
-                raise _mismatch(request.id)
+                self._one(request)
 
     def blob(self, id_: bytes, spec: TensorSpec) -> bytearray:
         """One object in memory of its own, verified."""
@@ -81,24 +84,47 @@ class Recovery:
 
     def manifest(self, id_: bytes) -> bytes:
         """A manifest's canonical bytes, verified."""
-        path = self._graph.path(id_)
-        data = self._forward(path)
+        _, data = self._by_sound_path(id_, 0, self._forward)
         if Manifest.id_of(data) != id_:
             raise _mismatch(id_)
         return data
 
     def piece(self, id_: bytes, start: int, out: memoryview, *, parallel: bool = True) -> Path:
         """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash."""
-        path = self._graph.path(id_, start)
-        self._walk(path, out, parallel)
+        path, _ = self._by_sound_path(id_, start, lambda path: self._walk(path, out, parallel))
         return path
 
-    def _one(self, request: Request) -> None:
+    def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[Path], _T]) -> tuple[Path, _T]:
+        """Walks the cheapest path; where a payload is damaged, the cheapest one around it."""
+        first: DamagedData | None = None
+        while True:
+            try:
+                path = self._graph.path(id_, start)
+            except DamagedData as error:
+                raise first or error from None
+            try:
+                return path, walk(path)
+            except DamagedData as error:
+                first = first or error
+                damaged = [step for step in path.steps if not self.is_sound(step)]
+                if not damaged:
+                    raise
+                self._graph.distrust(damaged)
+
+    def is_sound(self, step: Step) -> bool:
+        """Whether a payload fits its checksum."""
+        try:
+            self._packs.payload(step.pack, step.offset, step.header, step.member)
+        except DamagedData:
+            return False
+        return True
+
+    def _one(self, request: Request, *, parallel: bool = True) -> None:
         """An object in pieces, each of them spread over the threads."""
-        hasher = BlobHasher(request.spec, parallel=True)
+        hasher = BlobHasher(request.spec, parallel=parallel)
         for start in range(0, max(request.spec.nbytes, 1), SLAB):
             part = request.out[start : start + SLAB]
-            self.piece(request.id, start, part)
+            self.piece(request.id, start, part, parallel=parallel)
             hasher.update(part)
         if hasher.done() != request.id:
             raise _mismatch(request.id)
@@ -116,9 +142,7 @@ class Recovery:
                 apply_steps(self._packs, steps, request.out, in_order, hasher.update, check=False)
                 if hasher.done() == request.id:
                     return
-        self._walk(path, request.out, parallel=False)
-        if blob_id(request.spec, request.out) != request.id:
-            raise _mismatch(request.id)
+        self._one(request, parallel=False)
 
     # -- one path ----------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from mvc.store.journal import GENESIS, Position, Recorded, read_entry, scan, sta
 from mvc.store.packs import PackReader
 from mvc.store.records import RecordHeader
 from mvc.store.runs import RunReader
+from mvc.store.witness import read_witness
 
 __all__ = ["JOURNAL", "Placed", "View"]
 
@@ -63,8 +64,11 @@ class View:
         self._meta = Meta(self.identity, GENESIS, (), 0)
         self._runs: list[RunReader] = []
         try:
+            reached = read_witness(fs, folder, self.identity)  # before the journal is read
             self._open_index()
             self.refresh()
+            if reached is not None and reached.offset > self.position.offset:
+                raise _missing(self.position.offset, reached.offset)
         except BaseException:
             self.close()
             raise
@@ -238,12 +242,7 @@ class View:
         assert self._index is not None
         size, end = self._journal.size(), meta.position.offset
         if size < end:
-            raise HistoryMissing(
-                f"the journal ends at byte {size}, but operations up to byte {end} were "
-                "acknowledged",
-                hint="restore .mvc/journal from a copy, or accept the loss with "
-                "'mvc fsck --rebuild-index'",
-            )
+            raise _missing(size, end)
         if end and self._journal.read(end - 16, 16) != meta.position.chain:
             self._check_link(meta.position)
         self._runs = self._index.readers(meta)
@@ -355,3 +354,10 @@ class View:
             self._index = None
         self.packs.close()
         self._journal.close()
+
+
+def _missing(size: int, end: int) -> HistoryMissing:
+    return HistoryMissing(
+        f"the journal ends at byte {size}, but operations up to byte {end} were acknowledged",
+        hint="restore .mvc/journal from a copy, or accept the loss with 'mvc fsck --rebuild-index'",
+    )

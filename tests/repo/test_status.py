@@ -72,7 +72,7 @@ def test_a_moved_file_is_told_from_a_missing_one(repo: Repository) -> None:
     status = repo.status()
     assert status.changes == (
         Change("lost.safetensors", "missing"),
-        Change("new.safetensors", "renamed", "was old.safetensors"),
+        Change("new.safetensors", "renamed", "was old.safetensors", "old.safetensors"),
     )
     assert status.untracked == ("other.safetensors",)
     assert kinds(repo.status(untracked=False)) == {

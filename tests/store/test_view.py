@@ -166,6 +166,9 @@ def test_a_journal_shorter_than_the_index_is_missing_history(history: History) -
             history.open()
         assert "fsck" in str(caught.value.hint)
     history.index_file.unlink()
+    with pytest.raises(HistoryMissing, match="were acknowledged"):
+        history.open()
+    (history.journal.parent / "witness").unlink()
     with history.open() as repo:
         assert state_of(repo.context).commits == tuple(history.ids[:-1])
 
@@ -188,6 +191,7 @@ def test_an_entry_taken_back_by_its_writer_is_forgotten(history: History) -> Non
         os.truncate(history.journal, size + half)
         assert state_of(reader.context).commits[-1] == phantom
         os.truncate(history.journal, size)
+        (history.journal.parent / "witness").unlink()  # a writer that fails leaves none
         assert state_of(reader.context).commits == tuple(history.ids)
         with history.open() as writer:
             history.add(writer)
@@ -303,3 +307,24 @@ def test_an_empty_operation_is_an_entry(history: History) -> None:
     with history.open() as repo:
         recorded = repo.context.store.publish(lambda: Entry("note", 1, "hello"))
         assert view_of(repo).entry(recorded.offset).entry.note == "hello"
+
+
+def test_a_journal_cut_between_entries_is_missed(tmp_path):
+    import numpy as np
+
+    import mvc
+    from mvc.errors import HistoryMissing
+
+    with mvc.Repository.init(tmp_path) as repo:
+        for i in range(5):
+            repo.commit({"w": np.full(4, i, np.float32)})
+        entries = list(repo.context.store.view.entries())
+    journal = tmp_path / ".mvc" / "journal"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[: entries[3].offset])
+    with pytest.raises(HistoryMissing, match="acknowledged"):
+        mvc.Repository.open(tmp_path)
+    journal.write_bytes(whole)
+    (tmp_path / ".mvc" / "witness").write_bytes(b"garbage")
+    with mvc.Repository.open(tmp_path) as repo:
+        assert len(list(repo.log())) == 5

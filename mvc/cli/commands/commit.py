@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 @click.option("--reset-point", is_flag=True, help="Store it in full, without deltas.")
 @click.option("--author", metavar="NAME", help="Who made it, if not user.name.")
 @click.option("--date", metavar="TIME", help="When it was made, if not now.")
+@click.option("--opaque", is_flag=True, help="Keep a model file that is cut off as it is.")
 @click.option("--allow-empty", is_flag=True, help="Commit even if nothing differs from HEAD.")
 @json_option
 @click.pass_obj
@@ -59,6 +60,7 @@ def command(
     reset_point: bool,
     author: str | None,
     date: str | None,
+    opaque: bool,
     allow_empty: bool,
     as_json: bool,
 ) -> None:
@@ -83,6 +85,7 @@ def command(
             at=moment(session, at),
             pipeline=pipeline,
             reset_point=reset_point,
+            opaque=opaque,
             allow_empty=allow_empty,
             author=author,
             time=moment(session, date),
