@@ -226,21 +226,21 @@ class _Work:
 
     def _entry(self) -> Entry:
         """Runs under the journal's lock: the parent is whatever HEAD is now."""
-        now = head(self.context)
-        if now.commit != self.head.commit or now.branch != self.head.branch:
-            self.head = now
-            self.parent = manifests.of_commit(self.context, now.commit)
+        there = head(self.context)
+        if there.commit != self.head.commit or there.branch != self.head.branch:
+            self.head = there
+            self.parent = manifests.of_commit(self.context, there.commit)
             self._write_manifest(self.parent)
         made = self._commit()
-        view = self.context.store.view
+        view, now = self.context.store.view, self.context.store.clock.now_ns()
         deployments: tuple[Deployment, ...] = ()
         if self.request.deploy is not None:
             time_ns = self.request.deploy_time_ns
-            moment = self.context.store.clock.now_ns() if time_ns is None else time_ns
+            moment = now if time_ns is None else time_ns
             deployments = (deployment_for(view, self.request.deploy, moment, made.id),)
         return Entry(
             "commit",
-            self.context.store.clock.now_ns(),
+            now,
             regions=self.regions,
             commits=(made,),
             refs=(_moved(self.head, made.id),),

@@ -1,8 +1,17 @@
 """What was live where and when: evidence that is added to and never erased (design.md §1).
 
-A deployment's *sequence* is the number of the journal entry that recorded it. "Now"
-is the newest by sequence, so that a clock set back does no harm; a moment T means the
-last one at or before T by time, then by sequence. Retracted ones are passed over.
+A deployment's *sequence* is the number of the journal entry that recorded it. It is
+*dated* if its time was given: if it is not that of its entry; else it is *immediate*.
+Retracted ones are passed over.
+
+- Live at T: the last one at or before T by (time, sequence).
+- Live now: the newest immediate one by sequence, so that a clock set back does no harm,
+  or, where one lies behind it in (time, sequence), the last dated one that is not in the
+  future: a record made later of an earlier time takes nothing over, and one of a time to
+  come counts from then on.
+
+An immediate one is looked for among the ``RECENT`` newest records of the target. Without
+one there, as after the import of a long history, now is a moment like any other.
 """
 
 from __future__ import annotations
@@ -10,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
@@ -24,6 +34,7 @@ from mvc.store.journal import Recorded
 from mvc.store.view import View
 
 __all__ = [
+    "RECENT",
     "Deployed",
     "check_target",
     "deploy",
@@ -36,6 +47,9 @@ __all__ = [
     "retract",
     "targets",
 ]
+
+RECENT = 256
+"""Records of a target looked at, newest first, for an immediate one: what bounds a look-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,11 @@ class Deployed:
     retracted: bool = False
     retracted_ns: int | None = None
     clock_back: bool = False
+
+    @property
+    def dated(self) -> bool:
+        """Whether its time was given; otherwise it went live as it was recorded."""
+        return self.time_ns != self.recorded_ns
 
 
 # -- recording -----------------------------------------------------------------------
@@ -145,11 +164,25 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     """
     view = context.fresh()
     name = _only_target(context) if target is None else check_target(context, target)
-    by_time = time_ns is not None
-    for deployed in on_target(view, name, until=time_ns) if by_time else _newest_first(view, name):
-        if not deployed.retracted:
+    moment = context.store.clock.now_ns() if time_ns is None else time_ns
+    recorded = _newest_immediate(view, name) if time_ns is None else None
+    for deployed in on_target(view, name, until=moment):
+        if recorded is not None and _place(deployed) <= _place(recorded):
+            break
+        if not deployed.retracted and (recorded is None or deployed.dated):
             return deployed
-    raise _none_live(view, name, time_ns)
+    if recorded is not None:
+        return recorded
+    raise _none_live(view, name, moment)
+
+
+def _newest_immediate(view: View, target: str) -> Deployed | None:
+    recent = islice(_newest_first(view, target), RECENT)
+    return next((d for d in recent if not d.dated and not d.retracted), None)
+
+
+def _place(deployed: Deployed) -> tuple[int, int]:
+    return deployed.time_ns, deployed.sequence
 
 
 def newest(context: Context, target: str) -> Deployed | None:
@@ -171,7 +204,7 @@ def list_deployments(context: Context, target: str | None = None) -> list[Deploy
             recorded = view.entry(keys.offset_of(key))
             found.append(_deployed(view, recorded, _in_entry(recorded, name), before))
             before = recorded
-    return sorted(found, key=lambda d: (d.time_ns, d.sequence))
+    return sorted(found, key=_place)
 
 
 def targets(context: Context) -> list[str]:
@@ -290,13 +323,13 @@ def check_target(context: Context, target: str) -> str:
     )
 
 
-def _none_live(view: View, target: str, time_ns: int | None) -> NoDeployment:
+def _none_live(view: View, target: str, time_ns: int) -> NoDeployment:
     low = keys.DEPLOYED + keys.text(target)
-    for key in view.under(low) if time_ns is not None else ():
+    for key in view.under(low):
         first = _at(view, target, key)
         if not first.retracted:
             return NoDeployment(
-                f"nothing was live on {target} at {format_time(time_ns or 0)}: its first "
+                f"nothing was live on {target} at {format_time(time_ns)}: its first "
                 f"deployment is {first.commit.short} at {format_time(first.time_ns)}",
                 hint=f"'mvc deployments {target}' lists them",
             )

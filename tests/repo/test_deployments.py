@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,9 @@ from mvc.ids import CommitId
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, list_deployments, live_at, retract, targets
+from mvc.repo.repository import Repository
 from mvc.store.entries import Entry
+from tests.faults.clock import FixedClock
 from tests.repo.publishing import SECOND, START, advance, commit, repository
 
 
@@ -55,15 +58,71 @@ def test_the_one_live_at_a_moment(context: Context) -> None:
 
 
 def test_recorded_out_of_order(context: Context) -> None:
-    """Time decides for a moment, sequence for now."""
+    """Time decides, then sequence; what is recorded late takes nothing over."""
+    advance(context, 60)
     late = commit(context, deploy="prod", deploy_time=START + 100)
     early = commit(context, deploy="prod", deploy_time=START + 50)
     assert live_at(context, START + 99).commit == early
     assert live_at(context, START + 100).commit == late
-    assert live_at(context).commit == early
+    assert live_at(context).commit == late
     assert [d.commit for d in list_deployments(context)] == [early, late]
     again = commit(context, deploy="prod", deploy_time=START + 100)
-    assert live_at(context, START + 100).commit == again
+    assert live_at(context, START + 100).commit == live_at(context).commit == again
+
+
+def test_a_record_of_the_past_takes_nothing_over(context: Context) -> None:
+    advance(context, 60)
+    live = commit(context, deploy="prod")
+    commit(context, deploy="prod", deploy_time=START)
+    assert live_at(context).commit == live
+    advance(context, 60)
+    dated = commit(context, deploy="prod", deploy_time=START + 90 * SECOND)
+    assert live_at(context).commit == dated
+    again = commit(context, deploy="prod")
+    assert live_at(context).commit == again
+
+
+def test_one_of_a_time_to_come_counts_from_then_on(context: Context) -> None:
+    soon = commit(context, deploy="prod", deploy_time=START + 60 * SECOND)
+    with pytest.raises(NoDeployment, match=soon.short):
+        live_at(context)
+    live = commit(context, deploy="prod")
+    advance(context, 59)
+    assert live_at(context).commit == live
+    advance(context, 1)
+    assert live_at(context).commit == soon
+    retract(context, "prod", soon)
+    assert live_at(context).commit == live
+
+
+def test_an_entry_and_its_deployment_have_one_time(tmp_path: Path) -> None:
+    """Even if the clock goes on in between."""
+    with Repository.init(tmp_path, clock=FixedClock(START, 7)) as repo:
+        made = repo.commit({"w": np.zeros(1)}, deploy="prod").deployment
+        assert made is not None and not made.dated
+        assert not repo.deploy("HEAD", "prod").dated
+        assert repo.deploy("HEAD", "prod", at="2025-01-01").dated
+
+
+def test_behind_an_imported_history(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More dated ones than are looked through: each counts by its time, all the same."""
+    before = commit(context, deploy="prod")
+    for i in range(deployments.RECENT + 5):
+        commit(context, deploy="prod", deploy_time=START - 1 - i)
+    read = []
+    inner = deployments._at
+    monkeypatch.setattr(deployments, "_at", lambda *a: read.append(a) or inner(*a))
+    assert live_at(context).commit == before
+    assert len(read) <= deployments.RECENT + 2
+    advance(context, 60)
+    last = commit(context, deploy="prod", deploy_time=START + 1)
+    assert live_at(context).commit == last
+    now = commit(context, deploy="prod")
+    assert live_at(context).commit == now
+    retract(context, "prod", now)
+    assert live_at(context).commit == last
+    retract(context, "prod", last)
+    assert live_at(context).commit == before
 
 
 def test_a_clock_set_back_is_told_and_does_no_harm(context: Context) -> None:
@@ -73,7 +132,11 @@ def test_a_clock_set_back_is_told_and_does_no_harm(context: Context) -> None:
     made = deploy(context, "HEAD", "prod")
     assert made.clock_back and made.time_ns < START
     assert live_at(context).commit == newer
+    dated = commit(context, deploy="prod", deploy_time=made.time_ns - 1)
+    assert live_at(context).commit == newer
     advance(context, 7200)
+    assert live_at(context).commit == newer
+    assert live_at(context, START + SECOND).commit not in (newer, dated)
     assert not deploy(context, "HEAD", "prod").clock_back
 
 
@@ -100,11 +163,14 @@ def test_a_retracted_deployment_is_passed_over_but_stays(context: Context) -> No
     first = commit(context, deploy="prod", deploy_time=START + 10)
     commit(context, deploy="prod", deploy_time=START + 20)
     advance(context, 60)
+    immediate = commit(context, deploy="prod")
+    assert live_at(context).commit == immediate
+    assert retract(context, "prod").commit == immediate
     done = retract(context, "prod")
     assert done.retracted and done.retracted_ns == START + 60 * SECOND
     assert done.time_ns == START + 20
     assert live_at(context).commit == live_at(context, START + 25).commit == first
-    assert [d.retracted for d in list_deployments(context)] == [False, True]
+    assert [d.retracted for d in list_deployments(context)] == [False, True, True]
     again = deploy(context, "HEAD", "prod", START + 20)
     assert live_at(context, START + 20) == again
     retract(context, "prod")
@@ -112,7 +178,7 @@ def test_a_retracted_deployment_is_passed_over_but_stays(context: Context) -> No
     for moment in (None, START + 25):
         with pytest.raises(NoDeployment, match="every deployment was retracted"):
             live_at(context, moment, "prod")
-    assert len(list_deployments(context)) == 3
+    assert len(list_deployments(context)) == 4
     with pytest.raises(NoDeployment, match="retracted already"):
         retract(context, "prod")
 
@@ -167,36 +233,53 @@ def test_a_missing_predecessor_is_seen(context: Context) -> None:
 
 
 operations = st.lists(
-    st.tuples(st.sampled_from(["deploy", "retract"]), st.sampled_from("ab"), st.integers(-5, 5)),
+    st.tuples(
+        st.sampled_from(["deploy", "deploy now", "retract"]),
+        st.sampled_from("ab"),
+        st.integers(-5, 5),
+        st.integers(-2, 3),
+    ),
     max_size=25,
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=80)
 @given(operations, st.lists(st.integers(-7, 7), min_size=1, max_size=5))
 def test_like_a_plain_list(
-    tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, str, int]], asked: list[int]
+    tmp_path_factory: pytest.TempPathFactory,
+    done: list[tuple[str, str, int, int]],
+    asked: list[int],
 ) -> None:
-    """Against a model: a list of (time, order, retracted) for every target."""
+    """Against a model: lists of [time, order, retracted, recorded at] for every target."""
     context = repository(tmp_path_factory.mktemp("list") / "r")
     commit(context)
     model: dict[str, list[list[int]]] = {}
-    for kind, target, moment in done:
-        if kind == "deploy":
-            made = deploy(context, "HEAD", target, moment)
-            model.setdefault(target, []).append([moment, made.sequence, 0])
+    now = START
+    for kind, target, moment, passed in done:
+        now += passed
+        advance(context, passed / SECOND)
+        if kind != "retract":
+            made = deploy(context, "HEAD", target, START + moment if kind == "deploy" else None)
+            model.setdefault(target, []).append([made.time_ns, made.sequence, 0, now])
         elif any(not r[2] for r in model.get(target, [])):
             retract(context, target)
             max((r for r in model[target] if not r[2]), key=lambda r: r[1])[2] = 1
     for target, rows in model.items():
-        for moment in asked:
-            right = max((r for r in rows if not r[2] and r[0] <= moment), default=None)
+        for moment in (None, *(START + m for m in asked)):
+            standing = [r for r in rows if not r[2]]
+            right = max((r for r in standing if r[0] <= (moment or now)), default=None)
+            immediate = [r for r in standing if r[0] == r[3]] if moment is None else []
+            if immediate:
+                newest = max(immediate, key=lambda r: r[1])
+                dated = [r for r in standing if r[0] != r[3] and r[0] <= now]
+                right = max([newest, *dated])
             try:
                 assert live_at(context, moment, target).sequence == (right or [0, 0])[1]
             except NoDeployment:
                 assert right is None
         listed = [
-            [d.time_ns, d.sequence, int(d.retracted)] for d in list_deployments(context, target)
+            [d.time_ns, d.sequence, int(d.retracted), d.recorded_ns]
+            for d in list_deployments(context, target)
         ]
         assert listed == sorted(rows)
     context.store.close()
