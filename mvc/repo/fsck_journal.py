@@ -24,6 +24,10 @@ class JournalCheck:
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     count: int = 0
+    _halved = (
+        "nothing is lost while the other copy of an entry is read, but no later commit writes "
+        "the damaged one again: restore .mvc/journal from a copy to have both"
+    )
     _commits: set[CommitId] = field(default_factory=set)
     _newest: dict[str, int] = field(default_factory=dict)
     _deployed: set[tuple[str, int]] = field(default_factory=set)
@@ -55,6 +59,8 @@ class JournalCheck:
     def _checked(self, recorded: Recorded) -> Recorded:
         self.count += 1
         if recorded.copies < 2 and not self._is_cut_off(recorded):
+            if self._halved not in self.notes:
+                self.notes.append(self._halved)
             self._report(
                 f"byte {recorded.offset}",
                 f"one of the two copies of entry {recorded.sequence} is damaged; the other is read",

@@ -135,6 +135,12 @@ class PackCheck:
     def rest(self) -> None:
         """What lies in the packs beside published records."""
         fs, folder = self.view.fs, self.view.folder / PACKS
+        if fs.stat(folder) is None:
+            self.problems.insert(
+                0, Problem("pack", PACKS, str(folder), "the folder with all packs is missing")
+            )
+            self.notes.append(f"restore the folder {PACKS} from a copy: it holds every tensor")
+            return
         unused = 0
         for number in pack_numbers(fs, folder):
             path = pack_path(folder, number)

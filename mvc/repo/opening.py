@@ -6,14 +6,16 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
-from mvc.errors import NotARepository
+from mvc.errors import AlreadyARepository, DamagedData, NotARepository
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
+from mvc.model.names import printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
-from mvc.store.store import CONFIG, FOLDER, Store
+from mvc.store.store import CONFIG, FOLDER, FORMAT, Store
+from mvc.store.view import JOURNAL
 
-__all__ = ["open_context"]
+__all__ = ["check_absent", "open_context"]
 
 
 def open_context(
@@ -33,10 +35,57 @@ def open_context(
     start = files.realpath(Path(path))
     for root in (start, *start.parents) if discover else (start,):
         if files.stat(root / FOLDER) is not None:
-            store = Store(files, clock or Clock(), root / FOLDER)
+            store = _open(files, clock or Clock(), root / FOLDER)
             file = root / FOLDER / CONFIG
             settings = config(file) if config else load_config(files, file, None, {}, {})
             return Context(store, root, settings)
     raise NotARepository(
         f"not a repository (or any of its parents): {start}", hint="make one with 'mvc init'"
     )
+
+
+def check_absent(fs: FileSystem, root: Path) -> None:
+    """Nothing stands where a repository is to be made; errors as of ``open_context``.
+
+    Raises AlreadyARepository, too.
+    """
+    folder = root / FOLDER
+    if fs.stat(folder) is None:
+        return
+    _check_folder(fs, folder)
+    raise AlreadyARepository(
+        f"there is a repository already: {printable(str(folder))}",
+        hint="it can be used as it is; 'mvc status' and 'mvc log' show what it holds",
+    )
+
+
+def _open(fs: FileSystem, clock: Clock, folder: Path) -> Store:
+    _check_folder(fs, folder)
+    try:
+        return Store(fs, clock, folder)
+    except DamagedData as error:
+        # fsck has to open the repository as well, so it is no advice here.
+        hint = error.hint
+        if hint is None or hint.startswith("run 'mvc fsck' to see"):
+            hint = "it cannot be opened without what is damaged: restore .mvc/journal from a copy"
+        raise DamagedData(error.message, hint=hint) from error
+
+
+def _check_folder(fs: FileSystem, folder: Path) -> None:
+    """Whether ``folder`` has what every repository has, with a clear line for what it lacks."""
+    shown = printable(str(folder))
+    identity = fs.stat(folder)
+    if identity is not None and not identity.is_dir:
+        raise NotARepository(
+            f"{shown} is a file: a repository is a folder of this name",
+            hint="move the file away, or work in another folder",
+        )
+    for name in (FORMAT, JOURNAL):
+        identity = fs.stat(folder / name)
+        if identity is None or not identity.size:
+            lack = "has no file" if identity is None else "has an empty file"
+            raise DamagedData(
+                f"the repository {shown} is damaged or incomplete: it {lack} {name}",
+                hint=f"restore .mvc/{name} from a copy; if nothing was kept in the repository "
+                "yet, remove the folder and begin anew with 'mvc init'",
+            )

@@ -30,7 +30,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class FsckReport:
-    """``notes`` are no damage: leftovers of interrupted work, and what heals by itself.
+    """``notes`` are no damage: leftovers of interrupted work, what heals by itself, advice.
 
     ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects.
     """

@@ -104,8 +104,10 @@ def test_a_damaged_payload_names_what_it_touches(repo: Repository) -> None:
     assert payload.versions == (ids[2],)
     assert payload.tensors == (f"{NAME}: w",)
     assert f"pack {step.pack}" in payload.where
+    assert payload.message.endswith("no other record leads to it")
     lost = [p for p in report.problems if p.kind == "lost"]
-    assert {v for p in lost for v in p.versions} == set(ids)
+    assert {v for p in lost for v in p.versions} == set(ids[:2])
+    assert payload.object not in {p.object for p in lost}
     assert {t for p in lost for t in p.tensors} == {f"{NAME}: w"}
 
 
@@ -124,6 +126,15 @@ def test_a_missing_pack(repo: Repository) -> None:
     assert {v for p in report.problems for v in p.versions}
 
 
+def test_all_packs_missing(repo: Repository) -> None:
+    repo.close()
+    shutil.rmtree(repo.root / ".mvc" / "packs")
+    report = check(repo)
+    assert (report.problems[0].kind, report.problems[0].object) == ("pack", "packs")
+    assert "folder" in report.problems[0].message and report.notes
+    assert len({v for p in report.problems for v in p.versions}) == 3
+
+
 def test_one_copy_of_an_entry(repo: Repository) -> None:
     journal = repo.root / ".mvc" / "journal"
     repo.close()
@@ -131,6 +142,7 @@ def test_one_copy_of_an_entry(repo: Repository) -> None:
     report = check(repo)
     (problem,) = report.problems
     assert problem.kind == "journal" and "copies" in problem.message
+    assert report.notes[0].startswith("nothing is lost")
     assert report.versions == 3
 
 

@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+
+from mvc.errors import AlreadyARepository, DamagedData, NotARepository
+from mvc.repo.repository import Repository
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The .mvc of an empty repository."""
+    Repository.init(tmp_path).close()
+    return tmp_path / ".mvc"
+
+
+@pytest.mark.parametrize("name", ["format", "journal"])
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_missing_or_empty_file_is_named(folder: Path, name: str, empty: bool) -> None:
+    (folder / name).unlink()
+    if empty:
+        (folder / name).touch()
+    for use in (Repository.open, Repository.init):
+        with pytest.raises(DamagedData, match=f"damaged or incomplete: .*file {name}") as caught:
+            use(folder.parent)
+        assert "restore" in (caught.value.hint or "") and "fsck" not in (caught.value.hint or "")
+
+
+def test_an_unreadable_journal_is_no_matter_for_fsck(folder: Path) -> None:
+    journal = folder / "journal"
+    journal.write_bytes(bytes(journal.stat().st_size))
+    with pytest.raises(DamagedData, match="both copies") as caught:
+        Repository.open(folder.parent)
+    assert "fsck" not in (caught.value.hint or "") and "journal" in (caught.value.hint or "")
+
+
+def test_an_empty_folder_is_no_repository(tmp_path: Path) -> None:
+    (tmp_path / ".mvc").mkdir()
+    for use in (Repository.open, Repository.init):
+        with pytest.raises(DamagedData, match="has no file format"):
+            use(tmp_path)
+
+
+def test_a_file_is_no_repository(tmp_path: Path) -> None:
+    (tmp_path / ".mvc").touch()
+    for use in (Repository.open, Repository.init):
+        with pytest.raises(NotARepository, match="is a file"):
+            use(tmp_path)
+
+
+def test_init_twice_says_that_it_can_be_used(folder: Path) -> None:
+    with pytest.raises(AlreadyARepository) as caught:
+        Repository.init(folder.parent)
+    assert "as it is" in (caught.value.hint or "")
