@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mvc.cli.output import Output
 from mvc.cli.text import number, one_line
+from mvc.errors import NoDeployment
 from mvc.model.names import printable
+from mvc.repo import deployments
 from mvc.repo.times import format_age, format_time
 
 if TYPE_CHECKING:
     from mvc.ids import CommitId
     from mvc.model.commit import Commit
+    from mvc.repo.context import Context
     from mvc.repo.deployments import Deployed
     from mvc.repo.history import LogEntry
 
-__all__ = ["as_json", "deployed_json", "details", "heading", "one_liner", "warn_of_clock"]
+__all__ = [
+    "Live",
+    "as_json",
+    "deployed_json",
+    "details",
+    "heading",
+    "one_liner",
+    "warn_of_clock",
+    "warn_of_time",
+]
+
+_1990 = 631_152_000 * 10**9
 
 
-def _names(out: Output, entry: LogEntry, branch: str | None) -> str:
+class Live:
+    """Tells the deployments that are live now from the others; one look-up a target."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._sequences: dict[str, int | None] = {}
+
+    def __call__(self, deployed: Deployed) -> bool:
+        target = deployed.target
+        if target not in self._sequences:
+            try:
+                live = deployments.live_at(self._context, None, target)
+            except NoDeployment:  # all of them were retracted, or are yet to come
+                self._sequences[target] = None
+            else:
+                self._sequences[target] = live.sequence
+        return deployed.sequence == self._sequences[target]
+
+
+def _names(
+    out: Output, entry: LogEntry, branch: str | None, live: Callable[[Deployed], bool]
+) -> str:
     """``(HEAD -> main, tag: v1) [prod]``, with a leading space; empty for a bare commit."""
     words = []
     for name in entry.refs:
@@ -32,22 +67,31 @@ def _names(out: Output, entry: LogEntry, branch: str | None) -> str:
         elif name != branch or "HEAD" not in entry.refs:
             words.append(out.paint(printable(name), "branch"))
     text = f" ({', '.join(words)})" if words else ""
-    live = dict.fromkeys(d.target for d in entry.deployments if not d.retracted)
-    if live:
-        text += " [" + ", ".join(out.paint(printable(t), "target") for t in live) + "]"
+    targets = [d.target for d in entry.deployments if live(d)]
+    if targets:
+        text += " [" + ", ".join(out.paint(printable(t), "target") for t in targets) + "]"
     return text
 
 
-def heading(out: Output, entry: LogEntry, branch: str | None, *, full: bool = False) -> str:
-    """``commit 1a2b3c4d5e (HEAD -> main) [prod]``."""
+def heading(
+    out: Output,
+    entry: LogEntry,
+    branch: str | None,
+    live: Callable[[Deployed], bool],
+    *,
+    full: bool = False,
+) -> str:
+    """``commit 1a2b3c4d5e (HEAD -> main) [prod]``: in square brackets where it is live now."""
     id_ = str(entry.id) if full else entry.id.short
-    return out.paint(f"commit {id_}", "id") + _names(out, entry, branch)
+    return out.paint(f"commit {id_}", "id") + _names(out, entry, branch, live)
 
 
-def one_liner(out: Output, entry: LogEntry, branch: str | None) -> str:
+def one_liner(
+    out: Output, entry: LogEntry, branch: str | None, live: Callable[[Deployed], bool]
+) -> str:
     """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
     message = one_line(entry.commit.message) or out.paint("(no message)", "dim")
-    return f"{out.paint(entry.id.short, 'id')}{_names(out, entry, branch)} {message}"
+    return f"{out.paint(entry.id.short, 'id')}{_names(out, entry, branch, live)} {message}"
 
 
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
@@ -79,10 +123,24 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
 
 def warn_of_clock(out: Output, deployed: Deployed) -> None:
     """Says that a deployment was recorded with a clock behind the one before it."""
-    if deployed.clock_back:
+    if not deployed.clock_back:
+        return
+    text = f"the clock is behind the newest record of {printable(deployed.target)}"
+    if not deployed.dated:
+        text += ": what is live now follows the order of recording, '--at TIME' the times on record"
+    out.warn(text)
+
+
+def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:
+    """Says that a deployment is dated before there was such a version, or anything like it."""
+    if not deployed.dated:
+        return
+    if deployed.time_ns < _1990:
+        out.warn(f"the deployment is dated {format_time(deployed.time_ns)}, before 1990")
+    elif deployed.time_ns < commit.time_ns:
         out.warn(
-            f"the clock is behind the newest record of {printable(deployed.target)}: what is live "
-            "now is this deployment, but '--at TIME' follows the times on record"
+            f"the deployment is dated {format_time(deployed.time_ns)}, but {commit.id.short} was "
+            f"made after that, at {format_time(commit.time_ns)}"
         )
 
 

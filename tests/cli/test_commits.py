@@ -25,24 +25,31 @@ def entry(refs=(), deployments=(), **fields) -> LogEntry:
     return LogEntry(CommitId(b"\xab" * 32), commit, refs, deployments)
 
 
-def deployed(target: str, retracted: bool = False) -> Deployed:
-    return Deployed(target, 20_000 * DAY, 20_000 * DAY, 3, CommitId(b"\xab" * 32), retracted)
+def deployed(target: str) -> Deployed:
+    return Deployed(target, 20_000 * DAY, 20_000 * DAY, 3, CommitId(b"\xab" * 32))
+
+
+def nowhere(deployed: Deployed) -> bool:
+    return False
 
 
 def test_names_like_git() -> None:
     out = Output("never")
-    assert heading(out, entry(("HEAD", "main", "tag: v1")), "main") == (
+    assert heading(out, entry(("HEAD", "main", "tag: v1")), "main", nowhere) == (
         "commit ababababab (HEAD -> main, tag: v1)"
     )
-    assert heading(out, entry(("HEAD", "main")), None) == "commit ababababab (HEAD, main)"
-    assert heading(out, entry(("side",)), "main") == "commit ababababab (side)"
-    assert one_liner(out, entry(), "main") == "ababababab nightly"
-    assert one_liner(out, entry(message=""), "main") == "ababababab (no message)"
+    assert heading(out, entry(("HEAD", "main")), None, nowhere) == "commit ababababab (HEAD, main)"
+    assert heading(out, entry(("side",)), "main", nowhere) == "commit ababababab (side)"
+    assert one_liner(out, entry(), "main", nowhere) == "ababababab nightly"
+    assert one_liner(out, entry(message=""), "main", nowhere) == "ababababab (no message)"
 
 
-def test_targets_are_named_once_and_not_when_retracted() -> None:
-    found = (deployed("prod"), deployed("prod"), deployed("edge", True))
-    assert one_liner(Output("never"), entry(deployments=found), None) == "ababababab [prod] nightly"
+def test_targets_are_named_where_it_is_live_now() -> None:
+    found = (deployed("prod"), deployed("edge"), deployed("eu"))
+    text = one_liner(
+        Output("never"), entry(deployments=found), None, lambda d: d.target in ("prod", "eu")
+    )
+    assert text == "ababababab [prod, eu] nightly"
 
 
 def test_details_in_the_authors_zone() -> None:
@@ -55,7 +62,7 @@ def test_details_in_the_authors_zone() -> None:
 
 def test_nothing_from_data_controls_the_terminal() -> None:
     hostile = entry(message="a\x1b[2Jb\u202ec", author="x\x07", pipeline="p\x9b", code="c\r")
-    text = "\n".join([*details(hostile, 0), one_liner(Output("never"), hostile, None)])
+    text = "\n".join([*details(hostile, 0), one_liner(Output("never"), hostile, None, nowhere)])
     assert not set(text) & set("\x1b\x07\x9b\r\u202e")
 
 

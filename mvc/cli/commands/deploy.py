@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from mvc.cli import complete
-from mvc.cli.commits import deployed_json, warn_of_clock
+from mvc.cli.commits import deployed_json, warn_of_clock, warn_of_time
 from mvc.cli.options import json_option, moment, revision
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
-from mvc.repo import deployments, revisions
+from mvc.repo import commits, deployments, revisions
 from mvc.repo.times import format_time
 
 
@@ -37,6 +37,7 @@ def command(
     else:
         done = deployments.deploy(context, rev, target, time_ns)
         warn_of_clock(out, done)
+        warn_of_time(out, done, commits.get(context, done.commit))
     if as_json:
         out.json("mvc.deploy/1", {"deployment": deployed_json(done)})
     elif session.verbosity >= 0:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from mvc.cli import complete
-from mvc.cli.commits import deployed_json
+from mvc.cli.commits import Live, deployed_json
 from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.cli.text import one_line
-from mvc.errors import NoDeployment
 from mvc.model.names import printable
 from mvc.repo import commits, deployments
 from mvc.repo.times import format_time
@@ -43,9 +42,9 @@ def command(session: Session, target: str | None, as_json: bool) -> None:
     context, out = session.context, session.out
     found = deployments.list_deployments(context, target)
     found.sort(key=lambda d: (d.time_ns, d.sequence), reverse=True)
-    live = _live(context, sorted({d.target for d in found}))
+    live = Live(context)
     if as_json:
-        rows = [deployed_json(d) | {"live": d.sequence in live} for d in found]
+        rows = [deployed_json(d) | {"live": live(d)} for d in found]
         out.json("mvc.deployments/1", {"deployments": rows})
         return
     if not found:
@@ -54,19 +53,8 @@ def command(session: Session, target: str | None, as_json: bool) -> None:
     show(out, _COLUMNS, [_row(context, d, live) for d in found], styles=[_style(d) for d in found])
 
 
-def _live(context: Context, targets: list[str]) -> set[int]:
-    """Sequence numbers of what is live now, one a target at most."""
-    found = set()
-    for target in targets:
-        try:
-            found.add(deployments.live_at(context, None, target).sequence)
-        except NoDeployment:  # all of them were retracted
-            continue
-    return found
-
-
-def _row(context: Context, deployed: Deployed, live: set[int]) -> tuple[str, ...]:
-    state = "retracted" if deployed.retracted else "live" if deployed.sequence in live else ""
+def _row(context: Context, deployed: Deployed, live: Live) -> tuple[str, ...]:
+    state = "retracted" if deployed.retracted else "live" if live(deployed) else ""
     return (
         format_time(deployed.time_ns),
         printable(deployed.target),

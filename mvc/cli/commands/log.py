@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mvc.cli.commits import Live, details, heading, one_liner
 from mvc.cli.commits import as_json as commit_json
-from mvc.cli.commits import details, heading, one_liner
 from mvc.cli.options import json_option, moment, revision, target_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
@@ -73,18 +73,20 @@ class _Printer:
         self._out = session.out
         self._full = session.verbose
         self._branch = branch
+        self._live = Live(session.context)
         self._oneline = oneline
         self._now = session.now_ns()
         self._first = True
 
     def entry(self, entry: LogEntry, first: str = "", rest: str = "") -> None:
         if self._oneline:
-            self._out.line(first + one_liner(self._out, entry, self._branch))
+            self._out.line(first + one_liner(self._out, entry, self._branch, self._live))
             return
         if not self._first and not first:
             self._out.line()
         self._first = False
-        self._out.line(first + heading(self._out, entry, self._branch, full=self._full))
+        title = heading(self._out, entry, self._branch, self._live, full=self._full)
+        self._out.line(first + title)
         lines = details(entry, self._now, full=self._full)
         for line in [*lines, ""] if first else lines:
             self._out.line((rest + line).rstrip())

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mvc.cli.commits import Live, details, heading
 from mvc.cli.commits import as_json as commit_json
-from mvc.cli.commits import details, heading
 from mvc.cli.listing import entry_json, file_line, tensor_table
 from mvc.cli.options import json_option, revision
 from mvc.cli.program import Verb
@@ -45,7 +45,8 @@ def command(session: Session, rev: str, as_json: bool) -> None:
         payload["removed"] = _removed(parent, manifest)
         out.json("mvc.show/1", payload)
         return
-    out.line(heading(out, entry, pointers.head(context).branch, full=True))
+    branch = pointers.head(context).branch
+    out.line(heading(out, entry, branch, Live(context), full=True))
     for line in details(entry, session.now_ns(), full=session.verbose):
         out.line(line)
     for file in manifest.entries:

@@ -14,6 +14,31 @@ def test_deploy_and_retract(mvc) -> None:
     assert listed[2].split()[3] == "live"
 
 
+def test_a_record_made_late_takes_nothing_over(mvc) -> None:
+    first, second = mvc.commit(1), mvc.commit(2)
+    mvc("deploy", second, "prod", "--at", "2026-02-10")
+    mvc("deploy", first, "prod", "--at", "2026-02-05")
+    mvc("deploy", first, "prod", "--at", "2200-01-01")
+    assert mvc("checkout", "--target", "prod", "-o", "a", "--json").json["commit"] == second
+    assert mvc("rev-parse", "--at", "now").out.strip() == second
+    assert [d["live"] for d in mvc("deployments", "--json").json["deployments"]] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_unlikely_times_are_warned_about(mvc) -> None:
+    mvc.write(1)
+    mvc("commit", "model.safetensors", "--date", "2026-03-01T12:00Z")
+    assert "before 1990" in mvc("deploy", "HEAD", "prod", "--at", "1989-12-31").err
+    said = mvc("deploy", "HEAD", "prod", "--at", "2026-03-01T11:59Z", "--json")
+    assert "made after that, at 2026-03-01T12:00:00" in said.err
+    assert said.json["schema"] == "mvc.deploy/1"
+    assert mvc("deploy", "HEAD", "prod", "--at", "2026-03-01T12:00Z").err == ""
+    assert mvc("deploy", "HEAD", "prod").err == ""
+
+
 def test_json(mvc) -> None:
     id_ = mvc.commit(1)
     found = mvc("deploy", "HEAD", "edge/1", "--at", "1700000000", "--json").json

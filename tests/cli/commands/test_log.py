@@ -35,6 +35,22 @@ def test_deployments_are_shown(history) -> None:
     assert "Deployed: prod at 2026-11-02T13:00:00+00:00" in out
 
 
+def test_brackets_are_for_what_is_live_now(history) -> None:
+    history("deploy", "HEAD~1", "prod", "--at", "2026-11-03T13:00Z")
+    history("deploy", "HEAD~2", "edge", "--at", "2026-11-03T13:00Z")
+    lines = history("log", "--oneline").out.splitlines()
+    assert [line[11:] for line in lines] == [
+        "(HEAD -> main) value 3",
+        "(tag: v1) [prod] value 2",
+        "[edge] value 1",
+        "value 0",
+    ]
+    assert "Deployed: prod at 2026-11-02T13:00:00+00:00" in history("log").out
+    assert "[prod]" not in history("show", "HEAD~2").out
+    history("deploy", "HEAD~1", "prod", "--retract")
+    assert history("log", "--oneline").out.splitlines()[2].endswith(" [prod, edge] value 1")
+
+
 def test_oneline_and_count(history) -> None:
     lines = history("log", "--oneline", "-n", "2").out.splitlines()
     assert len(lines) == 2
