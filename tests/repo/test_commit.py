@@ -1,0 +1,200 @@
+"""commit: what it stores, what it refuses, and that it gives back the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+import mvc
+from mvc.errors import InvalidConfig, NothingToCommit, SourceChanged, WrongUsage
+from mvc.repo import last as last_module
+
+RANDOM = np.random.default_rng(5)
+BASE = RANDOM.standard_normal((256, 512)).astype(np.float32)
+
+
+def near(seed: int) -> np.ndarray:
+    return BASE + np.float32(1e-4) * np.random.default_rng(seed).standard_normal(BASE.shape).astype(
+        np.float32
+    )
+
+
+@pytest.fixture
+def repo(tmp_path: Path):
+    with mvc.Repository.init(tmp_path) as opened:
+        yield opened
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def test_unchanged_and_equal_tensors_are_stored_once(repo):
+    repo.commit({"a": BASE, "b": near(1)})
+    again = repo.commit({"a": BASE, "b": near(1), "c": BASE})
+    assert again.stored_bytes < 2000
+    assert same(repo.checkout()["c"], BASE)
+
+
+def test_a_delta_is_smaller_than_a_full_record(repo):
+    full = repo.commit({"a": near(0)}).stored_bytes
+    delta = repo.commit({"a": near(1)}).stored_bytes
+    assert delta < 0.8 * full
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_a_renamed_prefix_is_recognised(repo, prefix):
+    repo.commit({"layer.weight": near(0)})
+    assert repo.commit({prefix + "layer.weight": near(0)}).stored_bytes < 2000
+    changed = repo.commit({"layer.weight": near(2)})
+    assert changed.stored_bytes < 0.8 * BASE.nbytes
+
+
+@pytest.mark.parametrize("rows", [200, 300])
+def test_the_common_part_of_a_resized_embedding_is_a_delta(repo, rows):
+    repo.commit({"embedding": BASE})
+    grown = np.zeros((rows, 512), np.float32)
+    grown[: min(rows, 256)] = BASE[:rows]
+    kept = repo.commit({"embedding": grown})
+    assert kept.stored_bytes < 4000
+    assert same(repo.checkout()["embedding"], grown)
+
+
+def test_a_copy_in_lower_precision_costs_next_to_nothing(repo):
+    master = torch.from_numpy(BASE.copy())
+    alone = repo.commit({"master": master}).stored_bytes
+    for seed in (1, 2):
+        master = torch.from_numpy(near(seed))
+        both = repo.commit({"copy": master.bfloat16(), "half": master.half(), "master": master})
+        assert both.stored_bytes < alone
+        state = repo.checkout()
+        assert torch.equal(state["copy"], master.bfloat16())
+        assert torch.equal(state["half"], master.half())
+
+
+def test_reset_points_come_by_interval_and_both_sides_are_used(tmp_path):
+    mvc.Repository.init(tmp_path).close()
+    (tmp_path / ".mvc/config.yaml").write_text("store:\n  reset_interval: 6\n")
+    with mvc.Repository.open(tmp_path) as repo:
+        for i in range(13):
+            repo.commit({"a": near(i)})
+        stats = repo.stats()
+        assert (stats.reset_points, stats.chain_max) == (3, 3)
+        for i in range(13):
+            assert same(repo.checkout(f"HEAD~{12 - i}")["a"], near(i))
+
+
+def test_recovery_is_bounded_by_seconds(tmp_path):
+    found = []
+    for bound in (0.002, 60):
+        folder = tmp_path / str(bound)
+        mvc.Repository.init(folder).close()
+        (folder / ".mvc/config.yaml").write_text(f"store:\n  max_recovery: {bound}\n")
+        with mvc.Repository.open(folder) as repo:
+            for i in range(30):
+                repo.commit({"a": near(i)})
+            found.append(repo.stats())
+    tight, loose = found
+    assert tight.reset_points > loose.reset_points
+    assert tight.chain_max < loose.chain_max
+    (folder / ".mvc/config.yaml").write_text("store:\n  max_recovery: 0.0000001\n")
+    with mvc.Repository.open(folder) as repo, pytest.raises(InvalidConfig, match="max_recovery"):
+        repo.commit({"a": near(99)})
+
+
+def test_a_tensor_that_changes_during_the_commit_is_refused(repo, monkeypatch):
+    state = {"a": near(0)}
+    repo.commit(state)
+    original = last_module.LastVersion.settle
+
+    def meddle(self):
+        for kept in self._next.values():
+            kept.buffer[0] ^= 1
+        original(self)
+
+    monkeypatch.setattr(last_module.LastVersion, "settle", meddle)
+    with pytest.raises(SourceChanged, match="'a'"):
+        repo.commit({"a": near(1)})
+    monkeypatch.undo()
+    repo.commit({"a": near(2)})
+    assert same(repo.checkout()["a"], near(2))
+    assert len(list(repo.log())) == 2
+
+
+def test_commits_from_an_older_version_branch(repo):
+    first = repo.commit({"a": near(0)}).id
+    main = repo.commit({"a": near(1)}).id
+    repo.restore(str(first), force=True)
+    side = repo.commit({"a": near(2)})
+    assert side.commit.parents == (first,)
+    assert repo.find("main") == main
+    assert same(repo.checkout(side.id)["a"], near(2))
+
+
+@pytest.mark.parametrize("pipeline", ["lossless", "vsol", "none", "xor | planes | zstd:3"])
+def test_every_pipeline_gives_the_same_bits(repo, pipeline):
+    states = [
+        {"a": near(i), "b": np.array([i], np.int64), "c": np.float16(i) * np.ones(7, np.float16)}
+        for i in range(5)
+    ]
+    for state in states:
+        assert repo.commit(state, pipeline=pipeline).commit.pipeline == pipeline
+    for i, state in enumerate(states):
+        found = repo.checkout(f"HEAD~{4 - i}")
+        assert all(same(found[key], state[key]) for key in state)
+
+
+def test_special_values_come_back_bit_for_bit(repo):
+    bits = np.array([0, 0x80000000, 0x3F800000, 0x7FC00001, 1, 0xFFFFFFFF, 0x7F800000], np.uint32)
+    for shift in range(3):
+        repo.commit({"a": np.roll(bits, shift).view(np.float32)})
+    for shift in range(3):
+        found = repo.checkout(f"HEAD~{2 - shift}")["a"].view(np.uint32)
+        assert (found == np.roll(bits, shift)).all()
+
+
+def test_files_are_committed_together_and_the_others_stay(repo, tmp_path):
+    save_file({"a": BASE}, tmp_path / "a.safetensors")
+    save_file({"b": near(1)}, tmp_path / "b.safetensors")
+    repo.commit([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
+    save_file({"a": near(2)}, tmp_path / "a.safetensors")
+    kept = repo.commit(tmp_path / "a.safetensors")
+    assert {e.path for e in repo.manifest().entries} == {"a.safetensors", "b.safetensors"}
+    assert [(c.path, c.kind) for c in kept.paths] == [("a.safetensors", "changed")]
+    with pytest.raises(NothingToCommit):
+        repo.commit(tmp_path / "a.safetensors")
+    with pytest.raises(WrongUsage):
+        repo.commit()
+
+
+def test_all_takes_changes_and_renames_but_no_absence_for_a_removal(repo, tmp_path):
+    for name, seed in (("a", 1), ("b", 2), ("c", 3)):
+        save_file({"w": near(seed)}, tmp_path / f"{name}.safetensors")
+    repo.commit([tmp_path])
+    save_file({"w": near(4)}, tmp_path / "a.safetensors")
+    (tmp_path / "b.safetensors").rename(tmp_path / "moved.safetensors")
+    (tmp_path / "c.safetensors").unlink()
+    repo.commit(all=True)
+    assert {e.path for e in repo.manifest().entries} == {
+        "a.safetensors", "moved.safetensors", "c.safetensors",
+    }  # fmt: skip
+    repo.remove(["c.safetensors"])
+    repo.commit(message="without c")
+    assert "c.safetensors" not in repo.manifest().by_path
+
+
+def test_a_state_and_its_file_have_one_root(repo, tmp_path):
+    state = {"x.weight": torch.from_numpy(BASE), "x.bias": torch.arange(5)}
+    torch.save(state, tmp_path / "m.pt")
+    kept = repo.commit(state).root
+    repo.restore(output=tmp_path / "out.safetensors")
+    with mvc.Repository.init(tmp_path / "other") as other:
+        (tmp_path / "other/m.pt").write_bytes((tmp_path / "m.pt").read_bytes())
+        (tmp_path / "other/m.safetensors").write_bytes((tmp_path / "out.safetensors").read_bytes())
+        assert other.commit(tmp_path / "other/m.pt").root == kept
+        other.remove(["m.pt"])
+        assert other.commit(tmp_path / "other/m.safetensors").root == kept
