@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,6 +29,8 @@ _COLUMNS = (
     Column("cosine", right=True),
     Column("not finite", right=True),
 )
+_MOST_ROWS = 40  # of one file, unless all are asked for
+_MOST_UNCHANGED = 12  # more are only counted
 _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged": "dim"}
 
 
@@ -51,9 +54,9 @@ def command(
     """Compare two versions tensor by tensor.
 
     A and B are revisions or files on disk. Without B, A is compared with the files of the
-    working folder; without A, HEAD is. Only tensors whose hashes differ are read; -v
-    lists the others too. 'changed' is the share of elements whose bits differ, L2 and
-    max |d| are of the difference, cosine is between old and new.
+    working folder; without A, HEAD is. Only tensors whose hashes differ are read, and 40 of
+    them are listed; -v lists all, unchanged ones too. 'changed' is the share of elements whose
+    bits differ, L2 and max |d| are of the difference, cosine is between old and new.
     """
     session: Session = ctx.obj
     with session.progress("comparing") as progress:
@@ -80,19 +83,25 @@ def _print(session: Session, found: Diff, *, stat: bool) -> None:
         if file.kind in {"added", "removed"} and not session.verbose:
             listed = []
         if listed and not stat:
-            show(
-                out,
-                _COLUMNS,
-                [_row(t) for t in listed],
-                indent="  ",
-                styles=[_STYLES.get(t.kind, "changed") for t in listed],
-            )
-            out.line()
+            _print_tensors(session, file, listed)
     changed = sum(f.kind != "unchanged" for f in found.files)
     of = count(len(found.files), "file")
     verb = "differs" if changed == 1 else "differ"
     text = f"{changed:,} of {of} {verb}" if changed else f"No difference in {of}"
-    out.line(f"{text}, {count(found.comparisons, 'hash comparison')}")
+    out.line(f"{text}, compared by {count(found.comparisons, 'hash', 'hashes')}")
+
+
+def _print_tensors(session: Session, file: FileDiff, listed: Sequence[TensorDiff]) -> None:
+    out = session.out
+    shown = listed if session.verbose else listed[:_MOST_ROWS]
+    styles = [_STYLES.get(t.kind, "changed") for t in shown]
+    show(out, _COLUMNS, [_row(t) for t in shown], indent="  ", styles=styles)
+    if len(shown) < len(listed):
+        out.line(f"  ... and {len(listed) - len(shown):,} more (-v lists all)")
+    same = [printable(t.key) for t in file.tensors if t.kind == "unchanged"]
+    if same and len(same) <= _MOST_UNCHANGED and not session.verbose:
+        out.line("  " + out.paint(f"unchanged: {', '.join(same)}", "dim"))
+    out.line()
 
 
 def _headline(file: FileDiff) -> str:

@@ -10,10 +10,11 @@ def test_table_and_summary(mvc) -> None:
     words = " ".join(out.split())
     assert "model.safetensors 1 changed, 2 unchanged" in words
     assert "layer.weight 3x4 8.3 % 3 3" in words
-    assert "layer.bias" not in out
+    assert "  unchanged: steps, layer.bias" in out.splitlines()
+    assert "unchanged: " not in mvc("diff", "HEAD~1", "HEAD", "-v").out
     assert "layer.bias" in mvc("diff", "HEAD~1", "HEAD", "-v").out
     assert out.splitlines()[-1].startswith("1 of 1 file differs")
-    assert "hash comparisons" in out.splitlines()[-1]
+    assert "compared by" in out.splitlines()[-1] and "hashes" in out.splitlines()[-1]
 
 
 def test_exit_code(mvc) -> None:
@@ -61,3 +62,13 @@ def test_stat_and_paths(mvc) -> None:
 def test_unknown_side(mvc) -> None:
     mvc.commit(0)
     assert "nowhere" in mvc("diff", "nowhere", code=3).err
+
+
+def test_many_rows_are_cut_and_counted(mvc) -> None:
+    mvc.commit(0, **{f"t{i}": np.zeros(2, np.float32) for i in range(60)})
+    mvc.commit(1, **{f"t{i}": np.ones(2, np.float32) for i in range(45)},
+               **{f"t{i}": np.zeros(2, np.float32) for i in range(45, 60)})  # fmt: skip
+    out = mvc("diff", "HEAD~1", "HEAD").out
+    assert "  ... and 6 more (-v lists all)" in out.splitlines()
+    assert "unchanged:" not in out and len(out.splitlines()) == 45
+    assert "more" not in mvc("diff", "HEAD~1", "HEAD", "-v").out
