@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mvc.model.names import printable
 
-__all__ = ["count", "number", "one_line", "percent", "seconds", "shape", "size"]
+__all__ = ["count", "number", "one_line", "percent", "seconds", "shape", "size", "stored_for"]
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -36,6 +36,15 @@ def percent(part: float, whole: float) -> str:
     if 99.95 <= share < 100:
         return "> 99.9 %"
     return f"{share:.1f} %"
+
+
+def stored_for(stored: int, raw: int) -> str:
+    """``8.1 MB stored for 110 MB (7.4 %)``; no share where more was written than looked at."""
+    text = f"{size(stored)} stored"
+    if not raw:
+        return text
+    share = f" ({percent(stored, raw)})" if stored <= raw else ""
+    return f"{text} for {size(raw)}{share}"
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:

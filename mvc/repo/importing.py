@@ -47,6 +47,7 @@ def import_checkpoints(
     path: str | None = None,
     message: str | None = None,
     progress: Progress | None = None,
+    taken: Callable[[Imported], object] | None = None,
 ) -> list[Imported]:
     """Commits checkpoints on the current branch, each with its own time.
 
@@ -54,7 +55,8 @@ def import_checkpoints(
     zone if it has none). ``deploy`` records that each went live on that target at its
     time. ``path`` is the tracked path of files (default ``model`` and the extension),
     and the tracked folder of versions that are folders. Nothing is committed before
-    every source has been looked at. Raises WrongUsage, InvalidTime and UnknownPath.
+    every source has been looked at. ``taken`` is called with each version once it is kept,
+    so that an interruption can tell what was done. Raises WrongUsage, InvalidTime and UnknownPath.
     """
     context.fresh()
     found = find_checkpoints(context.store.fs, sources, time, path)
@@ -62,7 +64,12 @@ def import_checkpoints(
         named = ", ".join(str(source) for source in sources[:3])
         raise WrongUsage(f"no model files in {named}", hint="name files, or a folder of them")
     run = _Run(context, deploy, message, progress, sum(c.size for c in found))
-    return [run.take(checkpoint) for checkpoint in found]
+    result = []
+    for checkpoint in found:
+        result.append(run.take(checkpoint))
+        if taken is not None:
+            taken(result[-1])
+    return result
 
 
 class _Run:

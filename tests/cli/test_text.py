@@ -63,3 +63,9 @@ def test_shape() -> None:
 
 def test_one_line_is_printable() -> None:
     assert text.one_line("\n first\x1b[31m \nsecond") == "first\\x1b[31m "
+
+
+def test_stored_for() -> None:
+    assert text.stored_for(300, 1000) == "300 B stored for 1.00 kB (30.0 %)"
+    assert text.stored_for(1000, 300) == "1.00 kB stored for 300 B"
+    assert text.stored_for(5, 0) == "5 B stored"

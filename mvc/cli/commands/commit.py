@@ -12,7 +12,7 @@ from mvc.cli.commits import warn_of_clock
 from mvc.cli.options import json_option, metrics, moment
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
-from mvc.cli.text import count, one_line, percent, size
+from mvc.cli.text import count, one_line, stored_for
 from mvc.model.names import printable
 from mvc.repo.times import format_time
 
@@ -107,9 +107,7 @@ def _summary(out: Output, done: Committed) -> str:
     title = one_line(done.commit.message)
     text += f"{title}: " if title else ""
     parts = [_changed(done)]
-    raw, stored = done.raw_bytes, done.stored_bytes
-    of = f" for {size(raw)} ({percent(stored, raw)})" if raw else ""
-    parts.append(f"{size(stored)} stored{of}")
+    parts.append(stored_for(done.stored_bytes, done.raw_bytes))
     if done.deployment is not None:
         moment_ = format_time(done.deployment.time_ns)
         target = out.paint(printable(done.deployment.target), "target")

@@ -13,7 +13,7 @@ from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
-from mvc.cli.text import count, percent, size
+from mvc.cli.text import count, size, stored_for
 from mvc.model.names import printable
 from mvc.repo.importing import import_checkpoints
 from mvc.repo.times import format_time
@@ -53,24 +53,41 @@ def command(
     such as checkpoint-500, becomes one version with all its files. What is there already
     is skipped, so that the command can be run again.
     """
-    with session.progress("importing") as progress:
-        found = import_checkpoints(
-            session.context,
-            [Path(source) for source in sources],
-            time=clock,
-            deploy=deploy,
-            path=path,
-            message=message,
-            progress=progress,
-        )
+    done: list[Imported] = []
+    try:
+        with session.progress("importing") as progress:
+            found = import_checkpoints(
+                session.context,
+                [Path(source) for source in sources],
+                time=clock,
+                deploy=deploy,
+                path=path,
+                message=message,
+                progress=progress,
+                taken=done.append,
+            )
+    except BaseException:
+        _tell_kept(session, done)
+        raise
     if as_json:
         session.out.json("mvc.import/1", {"versions": [_json(version) for version in found]})
         return
     if session.verbose:
         _list(session, found)
-    session.out.line(_summary(found))
+    if session.verbosity >= 0:
+        session.out.line(_summary(found))
     if any(version.kept for version in found):
         session.out.note("the working folder is as it was; 'mvc checkout HEAD .' writes the newest")
+
+
+def _tell_kept(session: Session, done: Sequence[Imported]) -> None:
+    """What an import that was interrupted, or that failed, has done so far."""
+    kept = sum(version.kept for version in done)
+    if kept:
+        session.out.note(
+            f"{count(kept, 'version')} imported so far, and kept; the same command again goes on "
+            "from there"
+        )
 
 
 def _summary(found: Sequence[Imported]) -> str:
@@ -81,7 +98,7 @@ def _summary(found: Sequence[Imported]) -> str:
     parts = [f"{count(len(kept), 'version')} imported ({span})"]
     if kept:
         raw, stored = sum(v.raw_bytes for v in kept), sum(v.stored_bytes for v in kept)
-        parts.append(f"{size(stored)} stored for {size(raw)} ({percent(stored, raw)})")
+        parts.append(stored_for(stored, raw))
     if len(kept) < len(found):
         parts.append(f"{len(found) - len(kept):,} there already")
     return ", ".join(parts)

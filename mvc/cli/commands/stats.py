@@ -50,18 +50,26 @@ def _print(session: Session, found: Stats) -> None:
         ("Deployments", f"{found.deployments:,} on {count(found.targets, 'target')}"),
         ("Tensors", f"{found.tensors:,} distinct"),
         ("Plain copies", size(found.raw_bytes)),
-        ("Stored", f"{size(found.stored_bytes)} ({percent(found.ratio, 1)})"),
-        ("Deltas to apply", f"{found.chain_mean:.1f} on average, {found.chain_max} at most"),
-        ("Recovery", _recovery(found)),
+        ("Stored", size(found.stored_bytes) + _ratio(found)),
     ]
+    if found.versions:
+        chains = f"{found.chain_mean:.1f} on average, {found.chain_max} at most"
+        held += [("Deltas to apply", chains), ("Recovery", _recovery(found))]
     for name, value in held:
         out.line(f"{name + ':':17}{value}")
     out.line()
     rows = [
         (_KINDS.get(kind, kind), size(nbytes), percent(nbytes, found.stored_bytes))
         for kind, nbytes in found.bytes.items()
+        if nbytes or found.versions
     ]
     show(out, _COLUMNS, rows)
+
+
+def _ratio(found: Stats) -> str:
+    """A share says something only of a store smaller than the copies it stands for."""
+    smaller = 0 < found.raw_bytes >= found.stored_bytes
+    return f" ({percent(found.ratio, 1)})" if smaller else ""
 
 
 def _recovery(found: Stats) -> str:

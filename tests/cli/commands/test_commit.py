@@ -9,7 +9,7 @@ def test_one_line_says_what_happened(mvc) -> None:
     line, added = first.out.splitlines()
     assert re.fullmatch(
         r"\[main [0-9a-f]{10}\] nightly: 3 of 3 tensors changed, "
-        r"[\d.]+ k?B stored for [\d.]+ k?B \([\d.]+ %\)",
+        r"[\d.]+ k?B stored for [\d.]+ k?B",
         line,
     )
     assert added.split() == ["added", "model.safetensors"]
@@ -79,3 +79,16 @@ def test_removed_paths_are_named(mvc) -> None:
     mvc("rm", "other.safetensors")
     result = mvc("commit", "-m", "drop")
     assert "removed   other.safetensors" in result.out
+
+
+def test_more_stored_than_looked_at_has_no_share(mvc) -> None:
+    mvc.write(1)
+    (mvc.folder / "tiny.txt").write_text("x")
+    assert "%" not in mvc("commit", "tiny.txt").out
+
+
+def test_an_author_of_two_lines_is_refused(mvc) -> None:
+    mvc.write(1)
+    for author in ("x\ny", ""):
+        err = mvc("commit", "model.safetensors", "--author", author, code=3).err
+        assert "author" in err

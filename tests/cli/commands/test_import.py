@@ -61,3 +61,28 @@ def test_refusals(mvc) -> None:
     assert "no file or folder" in mvc("import", "nowhere", code=3).err
     checkpoints(mvc)
     assert "ctime" in mvc("import", "runs", "--time", "ctime", code=2).err
+
+
+def test_quiet_says_nothing(mvc, tmp_path) -> None:
+    mvc.write(1, "runs/a.safetensors")
+    result = mvc("-q", "import", mvc.folder / "runs")
+    assert (result.out, result.err) == ("", "")
+
+
+def test_an_interruption_says_what_was_kept(mvc, monkeypatch) -> None:
+    for i in range(3):
+        mvc.write(i, f"runs/{i}.safetensors")
+    from mvc.repo import importing
+
+    take, calls = importing._Run.take, []
+
+    def interrupted(self, checkpoint):
+        calls.append(checkpoint)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return take(self, checkpoint)
+
+    monkeypatch.setattr(importing._Run, "take", interrupted)
+    err = mvc("import", mvc.folder / "runs", code=130).err
+    assert "2 versions imported so far, and kept; the same command again goes on" in err
+    assert "1 version imported" in mvc("import", mvc.folder / "runs").out

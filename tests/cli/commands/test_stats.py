@@ -16,3 +16,11 @@ def test_table_and_json(mvc) -> None:
 
 def test_empty(mvc) -> None:
     assert "Versions:        0" in mvc("stats").out
+
+
+def test_empty_shows_no_shares_or_times(mvc) -> None:
+    out = mvc("stats").out
+    assert " 0 %" not in out and " us" not in out and "(0 %)" not in out
+    mvc.commit(1)
+    stored = next(line for line in mvc("stats").out.splitlines() if line.startswith("Stored:"))
+    assert "%" not in stored  # the repository is larger than its one tiny file
