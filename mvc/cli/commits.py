@@ -87,11 +87,17 @@ def heading(
 
 
 def one_liner(
-    out: Output, entry: LogEntry, branch: str | None, live: Callable[[Deployed], bool]
+    out: Output,
+    entry: LogEntry,
+    branch: str | None,
+    live: Callable[[Deployed], bool],
+    *,
+    full: bool = False,
 ) -> str:
     """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
     message = one_line(entry.commit.message) or out.paint("(no message)", "dim")
-    return f"{out.paint(entry.id.short, 'id')}{_names(out, entry, branch, live)} {message}"
+    id_ = str(entry.id) if full else entry.id.short
+    return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}"
 
 
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:

@@ -80,7 +80,8 @@ class _Printer:
 
     def entry(self, entry: LogEntry, first: str = "", rest: str = "") -> None:
         if self._oneline:
-            self._out.line(first + one_liner(self._out, entry, self._branch, self._live))
+            text = one_liner(self._out, entry, self._branch, self._live, full=self._full)
+            self._out.line(first + text)
             return
         if not self._first and not first:
             self._out.line()

@@ -83,3 +83,8 @@ def test_graph_keeps_every_version(history) -> None:
 
 def test_empty_repository(mvc) -> None:
     assert mvc("log", code=3).err.startswith("mvc: ")
+
+
+def test_oneline_with_full_ids(mvc) -> None:
+    id_ = mvc.commit(1)
+    assert mvc("log", "--oneline", "-v").out.startswith(f"{id_} ")
