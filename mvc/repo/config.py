@@ -54,14 +54,18 @@ class Key:
         return _PREFIX + self.name.upper().replace(".", "_")
 
     def check(self, value: object, where: str) -> Value:
-        """``value`` in the key's type; InvalidConfig naming key, value, range and place."""
+        """``value`` in the key's type; InvalidConfig naming key, value, range and place.
+
+        ``where`` is the place; empty for a value that a caller gives.
+        """
         if value is None and self.optional:
             return None
         if self.type is float and type(value) is int:
             value = float(value)
         if type(value) is not self.type or not self._in_range(value):
+            place = f" in {where}" if where else ""
             raise InvalidConfig(
-                f"{self.name} = {_shown(value)} in {where}: it must be {_expects(self)}",
+                f"{self.name} = {_shown(value)}{place}: it must be {_expects(self)}",
                 hint=f"for example: mvc config {self.name} {_shown(self.default)}"
                 if self.default not in (None, "")
                 else None,
@@ -135,11 +139,11 @@ class Config:
 
     def get(self, name: str) -> Any:
         """The value of a key in the type that ``KEYS`` states; InvalidConfig if unknown."""
-        return self.values[_known(name, "a request").name][0]
+        return self.values[_known(name).name][0]
 
     def origin(self, name: str) -> Origin:
         """Where the value in force came from."""
-        return self.values[_known(name, "a request").name][1]
+        return self.values[_known(name).name][1]
 
 
 def load_config(
@@ -181,7 +185,7 @@ def load_config(
 def set_value(fs: FileSystem, file: Path, key: str, value: str) -> None:
     """Sets one key in a file, made if absent. Other keys stay; comments do not."""
     where = f"{file}"
-    parsed = _known(key, "a request").parse(value, "a request")
+    parsed = _known(key).parse(value, "")
     tree = _read(fs, file)
     _check_all(tree, where)
     node = tree
@@ -269,10 +273,12 @@ def _check_all(tree: Mapping[str, Any], where: str) -> None:
         _known(name, where).check(value, where)
 
 
-def _known(name: str, where: str) -> Key:
+def _known(name: str, where: str = "") -> Key:
     if (key := KEYS.get(name)) is None:
         raise InvalidConfig(
-            f"{where} names {printable(name)}, which is no setting of mvc",
+            f"{where} names {printable(name)}, which is no setting of mvc"
+            if where
+            else f"mvc has no setting {printable(name)}",
             hint=_suggest(name, list(KEYS)),
         )
     return key

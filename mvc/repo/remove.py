@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mvc.errors import WouldOverwrite
+from mvc.errors import UnknownPath, WouldOverwrite
+from mvc.model.manifest import FileEntry
+from mvc.model.names import printable
 from mvc.repo import checkout, manifests, pending
 from mvc.repo.context import Context
 from mvc.repo.refs import head
@@ -22,7 +24,7 @@ def remove(
     Raises UnknownPath for one that HEAD does not have and WouldOverwrite, before anything
     is done, for a file that differs from HEAD.
     """
-    entries = checkout.select(manifests.of_commit(context, head(context).commit), paths)
+    entries = _tracked(context, paths)
     fs, root = context.store.fs, context.root
     present = [] if cached else [e for e in entries if fs.stat(root / e.path) is not None]
     for entry in present:
@@ -41,3 +43,20 @@ def remove(
     for entry in present:
         fs.unlink(root / entry.path, missing_ok=True)
     return names
+
+
+def _tracked(context: Context, paths: Sequence[str]) -> list[FileEntry]:
+    """What ``paths`` name in HEAD."""
+    manifest = manifests.of_commit(context, head(context).commit)
+    if not manifest.entries:
+        raise UnknownPath("no file is tracked yet", hint="see 'mvc status'")
+    chosen: dict[str, FileEntry] = {}
+    for path in paths:
+        try:
+            chosen |= {entry.path: entry for entry in checkout.select(manifest, [path])}
+        except UnknownPath as error:
+            raise UnknownPath(
+                f"{printable(path)} is not tracked: HEAD has no such path",
+                hint="'mvc ls' lists the tracked paths",
+            ) from error
+    return list(chosen.values())

@@ -256,6 +256,8 @@ class Repository:
     ) -> Restored:
         """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there."""
         commit_id = self.find(rev, at=at, target=target)
+        if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:
+            return Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
             where = Path(output)
             return checkout.export(

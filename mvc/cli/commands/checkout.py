@@ -10,8 +10,9 @@ from mvc.cli.program import Verb
 from mvc.cli.restored import restored_json, tell
 from mvc.cli.session import Session
 from mvc.cli.text import one_line
+from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
-from mvc.repo import commits, deployments
+from mvc.repo import commits, deployments, manifests, pointers
 from mvc.repo.times import format_time
 
 
@@ -54,10 +55,13 @@ def command(
             f"{format_time(live.time_ns)}"
         )
         rev = str(live.commit)
-    with session.progress("restoring") as progress:
-        done = session.repository.restore(
-            rev, paths=names, output=output, force=force, progress=progress
-        )
+    try:
+        with session.progress("restoring") as progress:
+            done = session.repository.restore(
+                rev, paths=names, output=output, force=force, progress=progress
+            )
+    except UnknownRevision as error:
+        raise UnknownRevision(error.message, hint=_path_hint(session, rev) or error.hint) from error
     if as_json:
         session.out.json("mvc.checkout/1", restored_json(done))
         return
@@ -66,3 +70,18 @@ def command(
         title = one_line(commits.get(session.context, done.commit).message)
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
         session.out.note(f"HEAD is now at {done.commit.short}{on} {title}".rstrip())
+
+
+def _path_hint(session: Session, word: str | None) -> str | None:
+    """How to write it where somebody gave a path and no revision."""
+    at = pointers.head(session.context).commit
+    if word is None or at is None:
+        return None
+    try:
+        (name,) = session.names([word])
+    except MvcError:
+        return None
+    tracked = [entry.path for entry in manifests.of_commit(session.context, at).entries]
+    if name != "." and not any(path == name or path.startswith(f"{name}/") for path in tracked):
+        return None
+    return f"to restore a path: mvc checkout HEAD -- {word}"

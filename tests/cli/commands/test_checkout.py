@@ -74,3 +74,18 @@ def test_existing_output_needs_force(versions) -> None:
 def test_wrong_usage(versions) -> None:
     assert "--at" in versions("checkout", code=2).err
     assert versions("checkout", "nowhere", code=3).err.startswith("mvc: ")
+
+
+def test_a_path_in_place_of_a_revision(mvc) -> None:
+    mvc.commit(1)
+    err = mvc("checkout", "model.safetensors", code=3).err
+    assert "to restore a path: mvc checkout HEAD -- model.safetensors" in err
+    mvc("checkout", "HEAD", "--", "model.safetensors")
+    assert "to restore" not in mvc("checkout", "nothing", code=3).err
+
+
+def test_everything_of_a_version_without_files_is_nothing(mvc) -> None:
+    mvc.commit(1)
+    mvc("rm", "model.safetensors")
+    mvc("commit", "-m", "empty")
+    assert mvc("checkout", "HEAD", ".").err == "0 files written\n"

@@ -39,3 +39,12 @@ def test_refusals(mvc) -> None:
     assert "from 1 to 10000" in mvc("config", "store.reset_interval", "0", code=3).err
     assert "did you mean" in mvc("config", "store.reset", code=3).err
     mvc("config", "--unset", code=2)
+
+
+def test_refusals_name_key_and_place(mvc, monkeypatch) -> None:
+    assert "mvc has no setting nope" in mvc("config", "nope", code=3).err
+    assert "mvc has no setting nope" in mvc("config", "nope", "1", code=3).err
+    err = mvc("config", "store.max_chain", "abc", code=3).err
+    assert "store.max_chain = abc: it must be a number" in err
+    monkeypatch.setenv("MVC_STORE_MAX_CHAIN", "abc")
+    assert "= abc in the environment (MVC_STORE_MAX_CHAIN): " in mvc("log", code=3).err

@@ -26,3 +26,10 @@ def test_work_is_not_deleted(mvc) -> None:
     mvc("rm", "-f", "model.safetensors")
     mvc("rm", code=2)
     assert "nowhere" in mvc("rm", "nowhere", code=3).err
+
+
+def test_what_is_not_tracked_is_named(mvc) -> None:
+    assert "no file is tracked yet" in mvc("rm", "x", code=3).err
+    mvc.commit(1)
+    err = mvc("rm", "nope", code=3).err
+    assert "nope is not tracked" in err and "hint: 'mvc ls'" in err
