@@ -45,6 +45,7 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
 from mvc.repo.diff import Diff
+from mvc.repo.folders import taken_back
 from mvc.repo.fsck import FsckReport
 from mvc.repo.given import paths_of
 from mvc.repo.history import LogEntry
@@ -260,9 +261,10 @@ class Repository:
             return Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
             where = Path(output)
-            return checkout.export(
-                self.context, commit_id, paths, where, force=force, progress=progress
-            )
+            with taken_back(self.context.store.fs, where):
+                return checkout.export(
+                    self.context, commit_id, paths, where, force=force, progress=progress
+                )
         if paths:
             return checkout.restore_paths(
                 self.context, commit_id, paths, force=force, progress=progress
