@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mvc.repo.repository import Repository
-from tests.oracle import reader, values
+from tests.oracle import reader
 
 Files = Mapping[str, bytes]
 
@@ -38,10 +40,35 @@ def held_against(root: Path, *, edges: bool = True) -> reader.Repository:
                 assert [(t.key, t.spec.dtype, t.spec.shape) for t in entry.tensors] == [
                     (k, *v[:2]) for k, v in found.items()
                 ]
-                assert all(values.blob_id(*found[t.key]) == t.id for t in entry.tensors)
+                assert all(reader.blob_id(*found[t.key]) == t.id for t in entry.tensors)
     if edges:
-        assert oracle.check_steps() > 0
+        assert check_steps(oracle) > 0
     return oracle
+
+
+def frame_length(journal: bytes, at: int) -> int:
+    """Of the frame that stands there, with its 32 bytes before the payload and its check."""
+    return 48 + int.from_bytes(journal[at + 4 : at + 8], "little")
+
+
+def into(oracle: reader.Repository) -> dict[tuple[bytes, int], list[tuple[Any, Any]]]:
+    """The records and members that hold each piece."""
+    found: dict[tuple[bytes, int], list[tuple[Any, Any]]] = {}
+    for piece, record, member, reverse in chain.from_iterable(oracle.edges.values()):
+        if not reverse:
+            found.setdefault(piece, []).append((record, member))
+    return found
+
+
+def check_steps(oracle: reader.Repository) -> int:
+    """Takes every coding of every piece, either way, and compares; how many there were."""
+    count = 0
+    for origin, found in oracle.edges.items():
+        for piece, record, member, reverse in found:
+            data = reader.apply(record, member, oracle.pieces.get(origin), reverse)
+            assert data == oracle.pieces[piece], f"two codings of {piece[0].hex()[:10]} differ"
+            count += 1
+    return count
 
 
 def commit_files(root: Path, *versions: Files, **options: object) -> list[bytes]:
@@ -77,7 +104,7 @@ def commit_states(root: Path, *states: dict[str, object], **options: object) -> 
 
 
 def codings_of(oracle: reader.Repository) -> set[str]:
-    return {m.coding for found in oracle.into.values() for _, m in found}
+    return {m.coding for found in into(oracle).values() for _, m in found}
 
 
 def series(count: int, shape: tuple[int, ...] = (40, 64)) -> list[dict[str, object]]:

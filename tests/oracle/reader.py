@@ -1,200 +1,300 @@
-"""A reader of repositories written from docs/format.md alone: nothing of mvc is imported.
-
-It trades speed for plainness, reads everything into memory and uses no index. What it
-finds wrong it raises as ``Bad``.
-"""
-
-from __future__ import annotations
+"""A reader of repositories written from docs/format.md alone: nothing of mvc is imported."""
 
 import struct
 import zlib
-from collections import deque
-from pathlib import Path
 from types import SimpleNamespace as Record
 
 import numpy as np
+import zstandard
 from blake3 import blake3
 
-from tests.oracle.codings import Bad, Cursor, apply, need
-from tests.oracle.values import (
-    blob_id,
-    digest,
-    nbytes,
-    read_journal,
-    read_manifest,
-    version_root,
-    viewed,
+MIB = 1 << 20
+DTYPES = (
+    "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
+    "float32 4,float16 2,bfloat16 2,float8_e4m3fn 1,float8_e4m3fnuz 1,float8_e5m2 1,"
+    "float8_e5m2fnuz 1,float8_e8m0fnu 1,float4_e2m1fn_x2 1,complex32 4,complex64 8,complex128 16,"
+    "qint8 1,quint8 1,qint32 4"
 )
+SIZES = {row.split()[0]: int(row.split()[1]) for row in DTYPES.split(",")}
+LAYOUTS = {  # "field:kind", or a field of the kind of its name; "*" is a list, commas join kinds
+    "entry": "version operation:text recorded:uint note:text regions:*uint,uint,uint "
+    "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed",
+    "deployment": "target:text time:sint commit:value previous:uint",
+    "made": "version manifest:id root:id parents:*id author:text time:sint zone:sint "
+    "message:text metrics pipeline:text code:text",
+    "file": "path:text format:uint size:uint places:*uint,spec contents skeleton:bytes "
+    "checks:*uint,uint,uint tensors:*tensor",
+    "tensor": "key:text content view",
+    "viewed": "spec id offset:uint strides:*uint",
+}
+KINDS = {  # how a cursor reads them, given the fields so far
+    "uint": lambda c, r: b if (b := c.take(1)[0]) < 0x80 else b & 0x7F | c.get("uint") << 7,
+    "sint": lambda c, r: (n := c.get("uint")) >> 1 ^ -(n & 1),
+    "bytes": lambda c, r: c.take(c.get("uint")),
+    "text": lambda c, r: c.get("bytes").decode("utf-8", "surrogateescape"),
+    "id": lambda c, r: c.take(32),
+    "float": lambda c, r: struct.unpack("<d", c.take(8))[0],
+    "metrics": lambda c, r: dict(c.get("*text,float")),
+    "version": lambda c, r: need(c.get("uint") == 1, "an unknown version"),
+    "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
+    "value": lambda c, r: c.get(("none", "id", "text", "own", "parent")[c.get("uint")], r),
+    "none": lambda c, r: None,
+    "own": lambda c, r: r.commits[0].id,
+    "parent": lambda c, r: r.commits[0].parents[0],
+    "removed": lambda c, r: [c.get("text") for _ in range(n - 1)] if (n := c.get("uint")) else None,
+    "spec": lambda c, r: (list(SIZES)[c.get("uint")], tuple(c.get("*uint"))),
+    "contents": lambda c, r: [Record(gap=gap, spec=spec, id=c.take(32)) for gap, spec in r.places],
+    "content": lambda c, r: r.contents[c.get("uint")],
+    "view": lambda c, r: vars(r).update(vars(c.get("viewed") if c.get("uint") else r.content)),
+}
 
-__all__ = ["Bad", "Repository"]
+
+class Bad(Exception):
+    """The bytes are not what docs/format.md allows."""
 
 
-def read_record(data, at):
-    need(data[at : at + 4] == b"mvR1", "a record does not begin as one")
-    header, body = struct.unpack_from("<IQ", data, at + 4)
-    end = at + 16 + header
-    need(blake3(data[at:end]).digest(16) == data[end : end + 16], "a record header's check")
-    r = Record(body=data[end + 16 : end + 16 + body], end=end + 16 + body, cache=None)
-    need(len(r.body) == body, "a record is cut off")
-    c = Cursor(data[at + 16 : end])
-    r.group = c.uint()
-    texts = c.list(c.text)
-    check = c.take(8) if r.group else b""
+def need(condition, why):
+    if not condition:
+        raise Bad(why)
 
-    def member():
-        m = Record(flags=c.uint(), id=c.id(), nbytes=c.uint())
-        m.kind = m.flags & 3
-        need(m.kind in (1, 2) and m.flags < 16, "a member of unknown kind")
-        m.start = c.uint() if m.flags & 8 else 0
-        m.coding, m.base = texts[c.uint()], c.take(8) if m.flags & 4 else b""
-        m.stored, m.check = (len(r.body), check) if r.group else (c.uint(), c.take(8))
-        return m
 
-    r.members = c.list(member)
-    c.end()
-    at = 0
-    for m in r.members:
-        m.payload = r.body if r.group else r.body[at : at + m.stored]
-        need(blake3(m.payload).digest(8) == m.check, f"the payload of {m.id.hex()[:10]}")
-        at += m.stored
-    need(r.group or at == len(r.body), "payloads do not fill the body")
-    r.blobs = b"".join(m.id for m in r.members if m.kind == 1)
-    return r
+class Cursor:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, n):
+        self.at += n
+        need(self.at <= len(self.data), "the bytes end too early")
+        return self.data[self.at - n : self.at]
+
+    def get(self, kind, outer=None):  # outer: what the enclosing record has so far
+        if kind[0] == "*":
+            return [self.get(kind[1:], outer) for _ in range(self.get("uint"))]
+        if "," in kind:
+            return tuple(self.get(part, outer) for part in kind.split(","))
+        if kind in KINDS:
+            return KINDS[kind](self, outer)
+        record = Record(**vars(outer or Record()))
+        for name, _, kind_ in (field.partition(":") for field in LAYOUTS[kind].split()):
+            setattr(record, name, self.get(kind_ or name, record))
+        return record
+
+    def frame(self, dictionary=b""):
+        held = zstandard.ZstdCompressionDict(dictionary, zstandard.DICT_TYPE_RAWCONTENT)
+        return zstandard.ZstdDecompressor(held).decompress(self.get("bytes"))
+
+    def stream(self, k):  # k bytes, in one of four forms
+        forms = (self.take, lambda n: self.take(1) * n, lambda n: self.frame(), self.elided)
+        return forms[self.take(1)[0] if k else 0](k)
+
+    def elided(self, k, width=1, coding="zstd:"):  # words, zero where a bitmap has no mark
+        marked = np.unpackbits(np.frombuffer(self.stream(-(-k // 8)), "u1"), count=k).astype(bool)
+        out = np.zeros(k, f"<u{width}")
+        out[marked] = np.frombuffer(self.words(marked.sum(), width, coding), out.dtype)
+        return out.tobytes()
+
+    def words(self, k, width, coding):  # out of their streams or segments, unfolded
+        get = self.stream if "zstd:" in coding else self.take
+        n, size = (width, k) if "planes" in coding else (1, k * width)
+        cut = 4 * MIB if "planes:all" in coding else max(size, 1)
+        data = b"".join(map(get, [min(cut, size - at) for at in range(0, size, cut)] * n))
+        words = np.frombuffer(np.frombuffer(data, "u1").reshape(n, size).T.tobytes(), f"<u{width}")
+        return (words >> 1 ^ -(words & 1) if "zigzag" in coding else words).tobytes()
+
+    def chunk(self, size, width, coding):
+        shape, count = self.take(1)[0], size // width
+        if shape < 2:
+            return bytes(size) if shape else self.take(size)
+        words = {2: lambda k, *_: self.take(width) * k, 3: self.words, 4: self.elided}[shape]
+        return words(count, width, coding) + self.take(size % width)
+
+    def single(self, size, coding):  # (width, the bytes of a piece or a delta)
+        head = self.take(1)[0]
+        width, step = 1 << (head & 3), 1 << (head >> 2)
+        sizes = [min(step, size - at) for at in range(0, size, step)]
+        for _ in sizes[1:]:
+            self.get("uint")  # the length of a chunk, which follows from its shape and streams
+        return width, b"".join(self.chunk(n, width, coding) for n in sizes)
+
+    def group(self, sizes, coding):  # the same, of every member
+        widths, words = [], {}
+        while len(widths) < len(sizes):
+            run = self.get("uint")
+            widths += [1 << (run & 3)] * (run >> 2)
+        members = list(zip(widths, sizes, strict=True))
+        for width in sorted(set(widths)):
+            count = sum(n // width for w, n in members if w == width)
+            words[width] = Cursor(self.words(count, width, coding))
+        return [(w, words[w].take(n - n % w) + self.take(n % w)) for w, n in members]
+
+    def patch(self, base, extra, size):
+        at = (start * len(base) // size for start in range(0, size, 4 * MIB))
+        return b"".join(self.frame(extra + base[max(0, q - 2 * MIB) : q + 6 * MIB]) for q in at)
+
+    def record(self):
+        magic, header, body = struct.unpack("<4sIQ", self.data[self.at : self.at + 16])
+        head = self.take(16 + header)
+        need(magic == b"mvR1" and blake3(head).digest(16) == self.take(16), "a record's header")
+        c, payloads = Cursor(head[16:]), Cursor(self.take(body))
+        r = Record(group=c.get("uint"), codings=c.get("*text"), members=[])
+        check = r.group and c.take(8)
+        for _ in range(c.get("uint")):
+            m = Record(flags=c.get("uint"), id=c.take(32), nbytes=c.get("uint"))
+            m.kind, m.start = m.flags & 3, c.get("uint") if m.flags & 8 else 0
+            m.coding, m.base = r.codings[c.get("uint")], c.take(8) if m.flags & 4 else b""
+            m.payload = payloads.data if r.group else payloads.take(c.get("uint"))
+            need(blake3(m.payload).digest(8) == (check or c.take(8)), f"a payload of {m.id.hex()}")
+            r.members.append(m)
+        r.decoded = r.group and payloads.group([m.nbytes for m in r.members], m.coding)
+        return r
+
+
+def combine(base, delta, width, coding, reverse):  # reverse: base is the piece
+    join = np.bitwise_xor if "xor" in coding else np.subtract if reverse else np.add
+    end = len(base) // width * width
+    parts = ((base[:end], delta[:end], f"<u{width}"), (base[end:], delta[end:], "u1"))
+    return b"".join(join(np.frombuffer(a, t), np.frombuffer(b, t)).tobytes() for a, b, t in parts)
+
+
+def cast(data, names):
+    source, to = names.split(">")
+    f = np.frombuffer(data, source)
+    x = f.view(f"u{f.itemsize}")
+    y, nan = x + 0x7FFF + (x >> 16 & 1) >> 16, 0xFFFF
+    with np.errstate(all="ignore"):
+        if to == "float16":
+            y, nan = f.astype("f2").view("u2"), x >> 16 & 0x8000 | 0x7E00 | x >> 13 & 0x3FF
+        if to == "float32":
+            y, nan = f.astype("f4").view("u4"), x >> 32 & 1 << 31 | 0x7FC00000 | x >> 29 & 0x7FFFFF
+    return np.where(np.isnan(f), nan, y).astype(f"u{SIZES[to]}").tobytes()
+
+
+def apply(record, member, base, reverse=False):
+    """The piece that a member leads to from its base's piece, or back from its own piece."""
+    size, coding, payload = member.nbytes, member.coding, Cursor(member.payload)
+    if coding == "patch":
+        extra = b"".join(m.id for m in record.members if m.kind == 1) if member.kind == 2 else b""
+        return payload.patch(base or b"", extra[:MIB], size)
+    bridge, _, names = coding.split(" | ")[0].partition(":")
+    base = base[:size].ljust(size, b"\0") if bridge == "resize" else base
+    base = cast(base, names) if bridge == "cast" else base
+    at = record.members.index(member)
+    width, delta = record.decoded[at] if record.group else payload.single(size, coding)
+    return combine(base, delta, width, coding, reverse) if member.base else delta
+
+
+def uint(n):
+    return bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80]) + uint(n >> 7)
+
+
+def digest(kind, *parts):
+    return blake3(b"".join(uint(len(p)) + p for p in (f"mvc.{kind}.1".encode(), *parts))).digest()
+
+
+def blob_id(dtype, shape, data):
+    return digest("blob", dtype.encode(), b"".join(map(uint, (len(shape), *shape))), data)
+
+
+def tree(leaves):  # the root over pairs of name and id
+    named = sorted((name.encode("utf-8", "surrogateescape"), id_) for name, id_ in leaves)
+    nodes = [digest("leaf", id_, name) for name, id_ in named] or [digest("empty")]
+    while len(nodes) > 1:
+        end = 2 * (len(nodes) - (1 << len(nodes).bit_length() - 1)) or len(nodes)
+        nodes = [digest("node", *nodes[i : i + 2]) for i in range(0, end, 2)] + nodes[end:]
+    return nodes[0]
+
+
+def read_journal(data):
+    at, entries, chain, frames = 0, [], bytes(16), {}
+    for p in (p for p in range(len(data)) if data[p : p + 4] == b"mvJ1"):
+        length, sequence, before = struct.unpack("<IQ16s", data[p + 4 : p + 32].ljust(28))
+        end = p + 32 + length
+        if blake3(data[p:end]).digest(16) == data[end : end + 16]:
+            frames[p] = 48 + length, sequence, before, data[p + 32 : end], data[end : end + 16]
+    while frame := frames.get(at) or next((f for p, f in frames.items() if p - f[0] == at), None):
+        length, sequence, before, payload, check = frame
+        need((sequence, before) == (len(entries), chain), f"the chain breaks at {sequence}")
+        entries.append(Cursor(payload).get("entry", Record(sequence=sequence)))
+        at, chain = at + 2 * length, check
+    need(all(p < at or f[1] < len(entries) for p, f in frames.items()), "both copies are damaged")
+    return entries
 
 
 class Repository:
-    """``folder`` is the .mvc folder. ``commits`` by id, ``refs`` by name, all as at the end."""
+    """Of a folder .mvc: ``commits`` by id, ``refs`` by name, all as at the end of the journal."""
 
     def __init__(self, folder):
-        folder = Path(folder)
-        text, _, check = (folder / "format").read_bytes().partition(b" check=")
-        need(check == blake3(text).hexdigest(8).encode() + b"\n", "the format file's check")
-        need(text == b"mvc-repository 1 features=", "an unknown format or feature")
+        known = b"mvc-repository 1 features= check=7d2bb37d7a3b38ac\n"
+        need((folder / "format").read_bytes() == known, "an unknown or damaged format")
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
         self.refs = {name: new for e in self.entries for name, _, new in e.refs}
         self.removed = next((e.removed for e in self.entries[::-1] if e.removed is not None), [])
-        self._read_deployments()
+        self.deployments = [d for e in self.entries for d in e.deployments]
+        for d in self.deployments:
+            d.dead = any((d.target, d.sequence) in e.retractions for e in self.entries)
         self._read_packs(folder / "packs")
 
-    def _read_deployments(self):
-        self.deployments, newest = [], {}
-        gone = {r for e in self.entries for r in e.retractions}
-        for e in self.entries:
-            for target, time, commit, previous in e.deployments:
-                need(previous == newest.get(target, -1) + 1, f"a gap in the record of {target}")
-                newest[target] = e.sequence
-                dead = (target, e.sequence) in gone
-                self.deployments.append(
-                    Record(target=target, time=time, sequence=e.sequence, commit=commit, dead=dead)
-                )
-
-    def live(self, target, time=None):
-        """The commit live on a target now or at a time in ns; None if there is none."""
-        found = [d for d in self.deployments if d.target == target and not d.dead]
-        if time is not None:
-            found = [d for d in found if d.time <= time]
-            return max(found, key=lambda d: (d.time, d.sequence)).commit if found else None
-        return max(found, key=lambda d: d.sequence).commit if found else None
-
-    def _read_packs(self, folder):
-        self.first, self.into, self.out_of, packs = {}, {}, {}, {}
+    def _read_packs(self, folder):  # edges lead from a piece or None to pieces; all are decoded
+        records, self.edges, self.pieces, reached = [], {}, {}, [None]
         for number, start, length in (r for e in self.entries for r in e.regions):
-            if number not in packs:
-                packs[number] = (folder / f"{number:08d}.pack").read_bytes()
-                need(packs[number][:8] == b"mvcpack1", "a pack does not begin as one")
-            at = start
-            while at < start + length:
-                record = read_record(packs[number], at)
-                for m in record.members:
-                    self.first.setdefault(m.id[:8], m.id)
-                    self.into.setdefault((m.id, m.start), []).append((record, m))
-                    if m.base and m.coding.split(" | ")[0] in ("sub", "xor"):
-                        self.out_of.setdefault((m.base, m.start), []).append((record, m))
-                at = record.end
-            need(at == start + length, "a record crosses the end of a region")
+            pack = (folder / f"{number:08d}.pack").read_bytes()
+            need(pack[:8] == b"mvcpack1", "a pack does not begin as one")
+            c = Cursor(pack[start : start + length])
+            while c.at < length:
+                records.append(c.record())
+        first = {m.id[:8]: m.id for r in records[::-1] for m in r.members[::-1]}
+        for record, m in ((r, m) for r in records for m in r.members):
+            base, piece = (first[m.base], m.start) if m.base else None, (m.id, m.start)
+            self.edges.setdefault(base, []).append((piece, record, m, False))
+            if m.coding[:3] in ("sub", "xor"):
+                self.edges.setdefault(piece, []).append((base, record, m, True))
+        for origin in reached:
+            for piece, record, m, reverse in self.edges.get(origin, ()):
+                if piece not in self.pieces:
+                    self.pieces[piece] = apply(record, m, self.pieces.get(origin), reverse)
+                    reached.append(piece)
 
-    def steps(self, node):
-        """(node to have first or None, record, member, reverse) of all that leads to a piece."""
-        id_, start = node
-        for record, m in self.into.get(node, ()):
-            yield (self.first[m.base], start) if m.base else None, record, m, False
-        if self.first.get(id_[:8]) == id_:
-            for record, m in self.out_of.get((id_[:8], start), ()):
-                yield (m.id, start), record, m, True
+    def live(self, target, time, present):
+        """The commit live on a target at a time in ns, or for None at the present one."""
+        mine = [d for d in self.deployments if d.target == target]
+        found = [d for d in mine if not d.dead and d.time <= (present if time is None else time)]
+        immediate = [d for d in mine[-256:] if not d.dead and d.time == d.recorded][-1:]
+        if time is None and immediate:
+            found = immediate + [d for d in found if d.time != d.recorded]
+        return max(found, key=lambda d: (d.time, d.sequence)).commit if found else None
 
-    def piece(self, id_, start):
-        """By the fewest steps from a full record; not compared with any hash."""
-        goal = (id_, start)
-        queue, seen = deque([(goal, ())]), {goal}
-        while queue:
-            node, path = queue.popleft()
-            for origin, *step in self.steps(node):
-                if origin is None:
-                    data = None
-                    for record, member, reverse in (step, *path):
-                        data = apply(record, member, data, reverse)
-                    return data
-                if origin not in seen:
-                    seen.add(origin)
-                    queue.append((origin, (step, *path)))
-        raise Bad(f"no full record leads to {id_.hex()[:10]}")
-
-    def blob(self, id_, dtype, shape):
-        """A verified object."""
-        data = self.piece(id_, 0)
-        while len(data) < nbytes(dtype, shape):
-            data += self.piece(id_, len(data))
-        need(blob_id(dtype, shape, data) == id_, f"object {id_.hex()[:10]} differs from its hash")
+    def object(self, id_, spec=None):  # a blob of this spec, or else a manifest
+        data = b"".join(self.pieces[piece] for piece in sorted(self.pieces) if piece[0] == id_)
+        need(id_ == (blob_id(*spec, data) if spec else digest("manifest", data)), "an object's id")
         return data
 
-    def manifest(self, commit):
-        data = self.piece(self.commits[commit].manifest, 0)
-        need(digest(b"mvc.manifest.1", data) == self.commits[commit].manifest, "a manifest's hash")
-        entries = read_manifest(data)
-        need(version_root(entries) == self.commits[commit].root, "a version's root")
-        return entries
+    def manifest(self, id_):
+        _, files = Cursor(self.object(self.commits[id_].manifest)).get("version,*file")
+        states = [(e.path, tree((t.key, t.id) for t in e.tensors)) for e in files if e.tensors]
+        need((tree(states) if len(states) != 1 else states[0][1]) == self.commits[id_].root, "root")
+        return files
 
-    def checkout(self, commit):
-        """{path: bytes} of a version."""
+    def checkout(self, commit):  # {path: bytes}
         return {e.path: self._file(e) for e in self.manifest(commit)}
 
     def _file(self, e):
-        out, free = bytearray(e.size), np.ones(e.size, bool)
-        for c in e.contents:
-            data = self.blob(c.id, *c.spec)
-            need(free[c.at : c.at + len(data)].all(), "contents overlap")
-            out[c.at : c.at + len(data)] = data
-            free[c.at : c.at + len(data)] = False
-        rest = int(free.sum())
-        need(bool(e.skeleton) == bool(rest) and len(out) == e.size, "a skeleton's length")
-        if rest:
-            view = np.frombuffer(out, np.uint8)
-            view[free] = np.frombuffer(self.blob(e.skeleton, "raw", (rest,)), np.uint8)
-        for position, start, length in e.checks:
-            crc = zlib.crc32(memoryview(out)[start : start + length])
-            out[position : position + 4] = crc.to_bytes(4, "little")
+        contents = [(c.gap, self.object(c.id, c.spec)) for c in e.contents]
+        rest = e.size - sum(len(data) for _, data in contents)
+        skeleton = Cursor(self.object(e.skeleton, ("raw", [rest])) if rest else b"")
+        out = bytearray().join(skeleton.take(gap) + data for gap, data in contents)
+        out += skeleton.take(rest - skeleton.at)
+        for position, start, n in e.checks:
+            out[position : position + 4] = struct.pack("<I", zlib.crc32(out[start : start + n]))
         return bytes(out)
 
-    def tensors(self, commit):
-        """{path: {key: (dtype, shape, bytes)}} of a version."""
-        return {e.path: {t.key: self._tensor(e, t) for t in e.tensors} for e in
-                self.manifest(commit)}  # fmt: skip
+    def tensors(self, commit):  # {path: {key: (dtype, shape, bytes)}}
+        return {e.path: {t.key: self._tensor(t) for t in e.tensors} for e in self.manifest(commit)}
 
-    def _tensor(self, e, t):
-        content = e.contents[t.content]
-        data = self.blob(content.id, *content.spec)
-        if t.strides is not None:
-            data = viewed(t, data)
+    def _tensor(self, t):
+        data, n = self.object(t.content.id, t.content.spec), SIZES[t.spec[0]]
+        if hasattr(t, "strides"):
+            strides = [n * stride for stride in t.strides]
+            data = np.ndarray(t.spec[1], f"V{n}", data, n * t.offset, strides).tobytes()
             need(blob_id(*t.spec, data) == t.id, f"tensor {t.key} differs from its hash")
         return *t.spec, data
-
-    def check_steps(self):
-        """Takes every coding of every object, either way, and compares; how many there were."""
-        count, known = 0, {node: self.piece(*node) for node in self.into}
-        for node, data in known.items():
-            for origin, record, member, reverse in self.steps(node):
-                found = apply(record, member, known.get(origin), reverse)
-                need(found == data, f"two codings of {node[0].hex()[:10]} differ")
-                count += 1
-        return count

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from mvc.codecs.cast import cast
 from mvc.codecs.patch import encode_patch
-from tests.oracle import codings, reader, values
+from tests.oracle import reader
 from tests.oracle.holding import rng
+from tests.oracle.reader import Cursor
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
 
@@ -26,28 +27,28 @@ def example(name: str) -> bytes:
 def test_examples_of_the_document():
     numbers = np.arange(1, 9, dtype="<u2").tobytes()
     assert (
-        values.blob_id("uint16", (8,), numbers) == values.blake3(example("blob-preimage")).digest()
+        reader.blob_id("uint16", (8,), numbers) == reader.blake3(example("blob-preimage")).digest()
     )
-    (entry,) = values.read_journal(example("frame") * 2)
+    (entry,) = reader.read_journal(example("frame") * 2)
     assert (entry.operation, entry.refs) == ("init", [("HEAD", None, "main")])
-    record = reader.read_record(example("record"), 0)
-    assert codings.apply(record, record.members[0], None) == numbers
+    record = Cursor(example("record")).record()
+    assert reader.apply(record, record.members[0], None) == numbers
     old = np.array([10, 20, 30, 40, 50, 60, 70, 80], "<u2").tobytes()
     new = np.array([10, 20, 31, 40, 50, 59, 70, 80], "<u2").tobytes()
-    stages = ["sub", "zigzag", "elide", "planes", "zstd:huff"]
-    width, delta = codings.single(example("payload-elided"), 16, stages)
-    assert codings.combine(old, delta, width, "sub", False) == new
-    assert codings.combine(new, delta, width, "sub", True) == old
-    stages = ["xor", "planes:all", "zstd:1"]
-    first, second = codings.group(example("payload-group"), [16, 3], stages)
-    assert codings.combine(old, first[1], first[0], "xor", False) == new
-    assert codings.combine(b"\1\2\2", second[1], second[0], "xor", False) == b"\1\2\3"
+    coding = "sub | zigzag | elide | planes | zstd:huff"
+    width, delta = Cursor(example("payload-elided")).single(16, coding)
+    assert reader.combine(old, delta, width, "sub", False) == new
+    assert reader.combine(new, delta, width, "sub", True) == old
+    coding = "xor | planes:all | zstd:1"
+    first, second = Cursor(example("payload-group")).group([16, 3], coding)
+    assert reader.combine(old, first[1], first[0], "xor", False) == new
+    assert reader.combine(b"\1\2\2", second[1], second[0], "xor", False) == b"\1\2\3"
     base, text = (
         b"hello brave old world, hello brave" * 2,
         b"hello brave new world, hello brave" * 2,
     )
-    assert codings.patch(example("payload-patch"), base, b"", 68) == text
-    (file,) = values.read_manifest(example("manifest"))
+    assert Cursor(example("payload-patch")).patch(base, b"", 68) == text
+    _, (file,) = Cursor(example("manifest")).get("version,*file")
     assert (file.path, file.tensors[0].spec) == ("model.safetensors", ("uint16", (8,)))
 
 
@@ -57,7 +58,7 @@ def test_windows_of_large_patches(length: int, old: int, extra: int):
     text = rng(1).bytes(1 << 16) * 140
     new, base = text[77 : 77 + length], text[:old]
     encoded = encode_patch(memoryview(new), memoryview(base), text[:extra], 1)
-    assert codings.patch(encoded, base, text[:extra], length) == new
+    assert Cursor(encoded).patch(base, text[:extra], length) == new
 
 
 @given(st.sampled_from(["float32>bfloat16", "float32>float16", "float64>float32"]), st.randoms())
@@ -65,4 +66,4 @@ def test_casts_by_the_document(names: str, random_: random.Random):
     source, _, to = names.partition(">")
     special = bytes.fromhex("0000c07f 010080ff 0100807f 000080ff 01000000 ffff7f47 0000f07f")
     data = special + random_.randbytes(8 * 64 - len(special))
-    assert codings.cast(data, names) == bytes(cast(memoryview(data), source, to))
+    assert reader.cast(data, names) == bytes(cast(memoryview(data), source, to))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,18 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mvc.repo.bases
-import mvc.repo.contents
-import mvc.repo.hashing
-import mvc.repo.keep
 import mvc.store.choose
-import mvc.store.decode
-import mvc.store.recover
-import mvc.store.writer
 from mvc.codecs.pipeline import Pipeline
 from mvc.repo.repository import Repository
-from tests.oracle import reader, values
-from tests.oracle.holding import Files, codings_of, commit_files, commit_states, rng, series
+from tests.oracle import reader
+from tests.oracle.holding import (
+    Files,
+    codings_of,
+    commit_files,
+    commit_states,
+    into,
+    rng,
+    series,
+)
 
 # -- series --------------------------------------------------------------------------------
 
@@ -29,7 +31,7 @@ from tests.oracle.holding import Files, codings_of, commit_files, commit_states,
 def test_long_series_has_reset_points_reached_from_both_sides(tmp_path: Path, pipeline: str):
     oracle = commit_states(tmp_path, *series(33), pipeline=pipeline)
     if pipeline != "none":
-        both = [found for found in oracle.into.values() if len({m.base for _, m in found}) > 1]
+        both = [found for found in into(oracle).values() if len({m.base for _, m in found}) > 1]
         assert both, "a reset point keeps its delta"
 
 
@@ -61,10 +63,10 @@ def test_idle_rows_make_sparse_streams(tmp_path: Path):
 def test_constant_words_odd_lengths_and_every_dtype(tmp_path: Path):
     import torch
 
-    names = [n for n in values.NAMES if hasattr(torch, n) and not n.startswith(("q", "float4"))]
+    names = [n for n in reader.SIZES if hasattr(torch, n) and not n.startswith(("q", "float4"))]
     first, second = {}, {}
     for name in names:
-        size = values.SIZES[name]
+        size = reader.SIZES[name]
         bits = rng(len(name)).integers(0, 2, 300 * size, dtype=np.uint8)
         first[name] = torch.from_numpy(bits.copy()).view(getattr(torch, name))
         bits[:: 7 * size] ^= 1
@@ -119,10 +121,7 @@ def test_empty_and_scalar_tensors_and_nested_state(tmp_path: Path):
 
 def test_blobs_of_several_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     slab, chunk = 1 << 17, 1 << 15
-    for module in (
-        mvc.repo.bases, mvc.repo.contents, mvc.repo.hashing, mvc.repo.keep,
-        mvc.store.choose, mvc.store.decode, mvc.store.recover, mvc.store.writer,
-    ):  # fmt: skip
+    for module in [m for n, m in sys.modules.items() if n.startswith(("mvc.repo.", "mvc.store."))]:
         for name, value in (("SLAB", slab), ("CHUNK", chunk)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
@@ -132,7 +131,7 @@ def test_blobs_of_several_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     sparse[300::3] = 1.5
     short = np.asarray(states[0]["w"])[:150].copy()
     oracle = commit_states(tmp_path / "states", *states, {"w": sparse}, {"w": short})
-    assert max(start for _, start in oracle.into) >= 2 * slab
+    assert max(start for _, start in into(oracle)) >= 2 * slab
     data = rng().bytes(5 * slab // 2)
     commit_files(tmp_path / "files", *({"f": d} for d in (data, data[:slab], data + data[:99])))
 
@@ -144,7 +143,7 @@ def test_a_blob_beyond_the_true_slab(tmp_path: Path, pipeline: str):
     changed = weight.copy()
     changed[-1] = 2
     oracle = commit_states(tmp_path, {"w": weight}, {"w": changed}, pipeline=pipeline)
-    assert max(start for _, start in oracle.into) == 32 << 20
+    assert max(start for _, start in into(oracle)) == 32 << 20
 
 
 # -- files ---------------------------------------------------------------------------------
