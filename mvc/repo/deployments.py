@@ -1,4 +1,4 @@
-"""What was live where and when: evidence that is added to and never erased (design.md §1).
+"""What was live where and when: evidence that is added to and never erased (docs/architecture.md).
 
 A deployment's *sequence* is the number of the journal entry that recorded it. It is
 *dated* if its time was given: if it is not that of its entry; else it is *immediate*.

@@ -1,4 +1,4 @@
-"""The storage graph: objects are nodes, full records sources, deltas edges (design §3).
+"""The storage graph: objects are nodes, full records sources, deltas edges (docs/architecture.md).
 
 An undirected delta can be walked from either end; a bridged one only forward. To
 recover an object is to walk the cheapest path from a source to it, so that a version
