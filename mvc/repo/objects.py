@@ -1,4 +1,4 @@
-"""All stored objects as one graph in memory: what leads where, at what price (docs/architecture.md).
+"""All stored objects as one graph in memory: what leads where, at what price.
 
 For verbs that ask about every object at once (fsck, stats). ``mvc.store.graph`` finds
 single paths without reading everything.
