@@ -46,7 +46,7 @@ def test_commits_refs_and_metadata(tmp_path: Path):
         }  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_deployments_in_any_order_with_retractions(
     tmp_path_factory: pytest.TempPathFactory, random_: random.Random
@@ -81,6 +81,22 @@ def test_deployments_in_any_order_with_retractions(
                 except NoDeployment:
                     live = None
                 assert oracle.live(target, at, clock.time_ns) == live
+
+
+def test_live_now_looks_at_the_newest_records_only(tmp_path: Path):
+    clock = FixedClock(START)
+    with Repository.init(tmp_path, clock=clock) as repo:
+        first, second = (repo.commit({"w": np.full(3, i)}).id for i in range(2))
+        repo.deploy(first, "prod")
+        clock.advance(-5 * SECOND)  # the next is immediate too, and lies before the first
+        repo.deploy(second, "prod")
+        clock.advance(9 * SECOND)
+        for count in range(1, 260):
+            if count in (1, 250, 255, 256, 259):
+                live = reader.Repository(tmp_path / ".mvc").live("prod", None, clock.now_ns())
+                assert live == repo.live(None, "prod").commit
+                assert live == (second if count < 257 else first)
+            repo.deploy(second, "prod", at=START - 100 * SECOND)
 
 
 # -- damage --------------------------------------------------------------------------------
@@ -122,6 +138,24 @@ def test_a_frame_inside_a_message_does_not_pass_for_the_second_copy(tmp_path: Pa
     assert made.id in reader.Repository(folder).commits
     with Repository.open(tmp_path) as repo:
         assert repo.find("HEAD") == made.id
+
+
+def test_lost_and_misplaced_entries_are_found(tmp_path: Path):
+    folder = _small(tmp_path)
+    whole = (folder / "journal").read_bytes()
+    second = 2 * frame_length(whole, 0)
+    length = frame_length(whole, second)
+    third = second + 2 * length
+    damaged = bytearray(whole)
+    damaged[second + 40] ^= 1
+    damaged[second + length + 40] ^= 1
+    other = _small(tmp_path / "other")
+    foreign = (other / "journal").read_bytes()
+    foreign = foreign[2 * frame_length(foreign, 0) :]
+    for journal in (damaged, whole[:second] + whole[third:], whole[:second] + foreign):
+        (folder / "journal").write_bytes(journal)
+        with pytest.raises(Bad):
+            reader.Repository(folder)
 
 
 @pytest.mark.parametrize("name", ["format", "journal", "packs/00000001.pack"])
