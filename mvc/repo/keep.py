@@ -50,6 +50,7 @@ class Keeper:
         self._progress = progress
         self._since_flush = 0
         self._masters = Masters()
+        self._unproven: dict[int, str] = {}  # encoded out of somebody else's memory
         self.raw_bytes = 0
 
     def keep(self, parsed: ParsedFile, path: str, last: LastVersion | None = None) -> FileEntry:
@@ -64,6 +65,7 @@ class Keeper:
             if self._progress is not None:
                 self._progress(self.raw_bytes, max(total, self.raw_bytes), path)
         self._flush()
+        self._prove_borrowed(parsed, ids)
         if last is not None:
             pushed = self._pool.submit(self._packs.push)  # the disk works while we hash
             try:
@@ -80,6 +82,17 @@ class Keeper:
         )
         self._keep_skeleton(entry, skeleton)
         return entry
+
+    def _prove_borrowed(self, parsed: ParsedFile, ids: dict[int, BlobId]) -> None:
+        """What was encoded must be what was hashed: hashes again what nobody keeps a copy of."""
+        for i, name in self._unproven.items():
+            data = parsed.borrow(i)
+            if data is None or blob_id(parsed.contents[i].spec, data, parallel=True) != ids[i]:
+                raise SourceChanged(
+                    f"tensor {name!r} changed while it was being committed",
+                    hint="do not train in another thread while commit runs",
+                )
+        self._unproven.clear()
 
     def forget(self, parsed: ParsedFile) -> None:
         """The file is about to be closed: no copy can be compared with it any more."""
@@ -102,6 +115,8 @@ class Keeper:
         base: Base | None = self._masters.find(spec, data)
         base = base or kept or self._finder.find(path, name, spec)
         target, reporter = last.replace(name, id_, spec, data) if last else (None, None)
+        if borrowed is not None and last is None:
+            self._unproven[i] = name
         self.writer.begin(id_)
         for start, length in pieces(spec):
             if borrowed is not None:

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 import mvc
 from mvc.errors import InvalidConfig, NothingToCommit, SourceChanged, WrongUsage
 from mvc.repo import last as last_module
+from mvc.store.writer import ObjectWriter
 
 RANDOM = np.random.default_rng(5)
 BASE = RANDOM.standard_normal((256, 512)).astype(np.float32)
@@ -123,6 +124,25 @@ def test_a_tensor_that_changes_during_the_commit_is_refused(repo, monkeypatch):
     repo.commit({"a": near(2)})
     assert same(repo.checkout()["a"], near(2))
     assert len(list(repo.log())) == 2
+
+
+def test_a_change_is_noticed_without_a_copy_in_memory_too(tmp_path, monkeypatch):
+    mvc.Repository.init(tmp_path).close()
+    (tmp_path / ".mvc/config.yaml").write_text("python:\n  keep_base: false\n")
+    array = near(0).copy()
+    with mvc.Repository.open(tmp_path) as repo:
+        original = ObjectWriter.put
+
+        def meddle(self, *arguments, **options):
+            array[0, 0] += 1
+            original(self, *arguments, **options)
+
+        monkeypatch.setattr(ObjectWriter, "put", meddle)
+        with pytest.raises(SourceChanged, match="'a'"):
+            repo.commit({"a": array})
+        monkeypatch.undo()
+        repo.commit({"a": array})
+        assert same(repo.checkout()["a"], array)
 
 
 def test_commits_from_an_older_version_branch(repo):
