@@ -20,7 +20,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import check_key, check_ref
 from mvc.repo import manifests, pending
-from mvc.repo.author import author_of, zone_minutes
+from mvc.repo.author import author_of
 from mvc.repo.bound import chain_depth, within_bound
 from mvc.repo.code import git_commit
 from mvc.repo.context import Context, Progress
@@ -28,6 +28,7 @@ from mvc.repo.deployments import deployment_for
 from mvc.repo.keep import Keeper
 from mvc.repo.last import LastVersion
 from mvc.repo.refs import Head, head
+from mvc.repo.times import local_zone_minutes
 from mvc.store.choose import Policy
 from mvc.store.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs import PackWriter
@@ -258,7 +259,7 @@ class _Work:
             (self.head.commit,) if self.head.commit else (),
             request.author or author_of(self.context),
             time_ns,
-            zone_minutes(time_ns),
+            local_zone_minutes(time_ns),
             request.message,
             {name: float(value) for name, value in request.metrics.items()},
             self.asked,

@@ -84,7 +84,6 @@ class Index:
     def __init__(self, fs: FileSystem, folder: Path, *, writable: bool) -> None:
         """Raises DamagedData where the file cannot be an intact LMDB file."""
         self._folder = folder
-        self._writable = writable
         if not writable and fs.stat(folder / "data.mdb") is None:
             raise DamagedData("there is no index")
         _check_file(fs, folder / "data.mdb")
