@@ -19,9 +19,9 @@ import pytest
 from mvc.errors import MvcError
 from mvc.repo import manifests
 from mvc.repo.repository import Repository
-from tests.crash.seeds import draw
 from tests.crash.story import check_arrays, state_of
 from tests.faults.failing import FailingFS
+from tests.seeds import draw
 
 ERRORS: dict[str, Any] = {
     "ENOSPC": errno.ENOSPC,

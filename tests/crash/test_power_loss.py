@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mvc.store.view import View
-from tests.crash.seeds import draw
 from tests.crash.story import Lost, Story, check_crash, tell
+from tests.seeds import draw
 
 
 def _points(story: Story, rng: random.Random, count: int) -> list[tuple[int, int]]:

@@ -14,8 +14,8 @@ from mvc.ids import CommitId
 from mvc.repo import manifests
 from mvc.repo.repository import Repository
 from tests.crash.child import state_for
-from tests.crash.seeds import draw
 from tests.crash.story import check_arrays
+from tests.seeds import draw
 
 PROJECT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
 from mvc.repo.repository import Repository
 from mvc.store.recover import Request
-from tests.crash.seeds import draw
+from tests.seeds import draw
 from tests.store.repositories import History
 from tests.store.sizes import shrink
 
