@@ -17,13 +17,11 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.fsck_journal import JournalCheck
 from mvc.repo.report import FsckReport, Problem
 from mvc.store import environments, keys
-from mvc.store.store import FORMAT, check_format
+from mvc.store.format import FORMAT, read_features
 from mvc.store.view import INDEX, PACKS, View
 from mvc.store.witness import WITNESS
 
 __all__ = ["FsckReport", "Problem", "forget_index", "fsck", "rebuild_index"]
-
-_MAX_FORMAT = 4096
 
 
 def fsck(context: Context, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
@@ -141,7 +139,7 @@ def _pack_bytes(view: View) -> int:
 def _format(context: Context) -> list[Problem]:
     path = context.store.folder / FORMAT
     try:
-        check_format(context.store.fs.read_bytes(path, _MAX_FORMAT))
+        read_features(context.store.fs, context.store.folder)
     except MvcError as error:
         return [Problem("format", FORMAT, str(path), error.message)]
     return []

@@ -12,7 +12,8 @@ from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
-from mvc.store.store import CONFIG, FOLDER, FORMAT, Store
+from mvc.store.format import FORMAT
+from mvc.store.store import CONFIG, FOLDER, Store
 from mvc.store.view import JOURNAL
 
 __all__ = ["check_absent", "open_context"]

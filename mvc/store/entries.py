@@ -15,9 +15,9 @@ from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REF_BYTES
 from mvc.model.canonical import Reader, Writer
 from mvc.model.commit import Commit
 
-__all__ = ["Deployment", "Entry", "RefChange", "RefValue", "Region", "Retraction"]
+__all__ = ["Deployment", "Entry", "Forgotten", "RefChange", "RefValue", "Region", "Retraction"]
 
-_VERSION = 1
+_PLAIN, _MAINTAINED = 1, 2  # versions: the second has two fields more (feature "entry-2")
 _MANY = 1_000_000
 
 RefValue = CommitId | str | None
@@ -64,11 +64,23 @@ class Retraction:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The state of ``commit`` is given up; the commit itself stays.
+
+    ``named``: by name, so that none of its bytes may be kept as a step to other versions.
+    """
+
+    commit: CommitId
+    named: bool
+
+
 @dataclass(frozen=True)
 class Entry:
     """One operation. ``removed``: paths to leave out of the next commit, None if untouched.
 
     ``marks``: the first 8 bytes of content roots, for finding versions by content.
+    ``undoes``: the sequence number of the operation that this one takes back.
     """
 
     operation: str
@@ -81,10 +93,19 @@ class Entry:
     retractions: tuple[Retraction, ...] = ()
     removed: tuple[str, ...] | None = None
     marks: tuple[bytes, ...] = ()
+    forgotten: tuple[Forgotten, ...] = ()
+    undoes: int | None = None
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What a reader must know, beyond the first version, to understand the entry."""
+        plain = not self.forgotten and self.undoes is None
+        return frozenset() if plain else frozenset({"entry-2"})
 
     @cached_property
     def encoded(self) -> bytes:
-        writer = Writer().uint(_VERSION).text(self.operation).uint(self.time_ns).text(self.note)
+        version = _MAINTAINED if self.features else _PLAIN
+        writer = Writer().uint(version).text(self.operation).uint(self.time_ns).text(self.note)
         writer.uint(len(self.regions))
         for region in self.regions:
             writer.uint(region.pack).uint(region.start).uint(region.length)
@@ -108,13 +129,16 @@ class Entry:
         writer.uint(len(self.marks))
         for mark in self.marks:
             writer.raw(mark)
+        if version == _MAINTAINED:
+            _write_maintained(writer, self)
         return writer.done()
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Entry:
         """Raises DamagedData unless ``data`` is canonical."""
         reader = Reader(data, where)
-        if reader.uint() != _VERSION:
+        version = reader.uint()
+        if version not in (_PLAIN, _MAINTAINED):
             raise reader.fail("its version is unknown")
         operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()
         note = reader.text(MAX_COMMIT)
@@ -140,6 +164,12 @@ class Entry:
         if count := reader.uint(_MANY):
             removed = tuple(reader.text(MAX_NAME_BYTES) for _ in range(count - 1))
         marks = tuple(reader.raw(8) for _ in range(reader.count(_MANY)))
+        forgotten: tuple[Forgotten, ...] = ()
+        undoes = None
+        if version == _MAINTAINED:
+            forgotten, undoes = _read_maintained(reader)
+            if not forgotten and undoes is None:
+                raise reader.fail("it is written in a longer form than it needs")
         reader.end()
         return cls(
             operation,
@@ -152,7 +182,25 @@ class Entry:
             retractions,
             removed,
             marks,
+            forgotten,
+            undoes,
         )
+
+
+def _write_maintained(writer: Writer, entry: Entry) -> None:
+    writer.uint(len(entry.forgotten))
+    for each in entry.forgotten:
+        writer.raw(each.commit).uint(1 if each.named else 0)
+    writer.uint(0 if entry.undoes is None else entry.undoes + 1)
+
+
+def _read_maintained(reader: Reader) -> tuple[tuple[Forgotten, ...], int | None]:
+    forgotten = tuple(
+        Forgotten(CommitId(reader.raw(32)), bool(reader.uint(1)))
+        for _ in range(reader.count(_MANY))
+    )
+    undoes = reader.uint()
+    return forgotten, undoes - 1 if undoes else None
 
 
 def _write_removed(writer: Writer, removed: Sequence[str] | None) -> None:

@@ -25,7 +25,7 @@ from mvc.store.runs import Directory, RunReader, block_check, build_run
 
 __all__ = ["Index", "Meta", "Run"]
 
-_VERSION = 1
+_VERSION = 2  # 2: every operation by its number
 _META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next

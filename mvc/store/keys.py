@@ -17,15 +17,18 @@ __all__ = [
     "COMMIT",
     "DEPLOYED",
     "EDGE",
+    "FORGOTTEN",
     "ID_BYTES",
     "LIVE",
     "MARK",
+    "OPERATION",
     "PACK",
     "PENDING",
     "REF",
     "REFLOG",
     "RETRACTED",
     "TARGET",
+    "UNDONE",
     "after",
     "blob_keys",
     "edge_key",
@@ -40,6 +43,7 @@ __all__ = [
 REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLOG, LIVE = (
     b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l", b"v",
 )  # fmt: skip
+FORGOTTEN, OPERATION, UNDONE = b"g", b"o", b"u"
 _OFFSET = 6
 ID_BYTES = 8
 _BIAS = 1 << 63
@@ -78,6 +82,7 @@ def after(prefix: bytes) -> bytes:
 def entry_keys(recorded: Recorded) -> Iterator[bytes]:
     """What the entry alone says."""
     entry, at = recorded.entry, number(recorded.offset)
+    yield OPERATION + number(recorded.sequence) + at
     for change in entry.refs:
         yield REF + text(change.name) + at
         yield REFLOG + text(change.name) + moment(entry.time_ns) + at
@@ -94,6 +99,10 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield RETRACTED + text(retraction.target) + number(retraction.sequence) + at
     if entry.removed is not None:
         yield PENDING + at
+    for each in entry.forgotten:
+        yield FORGOTTEN + each.commit[:8] + at
+    if entry.undoes is not None:
+        yield UNDONE + number(entry.undoes) + at
     yield from _pack_keys(entry, at)
 
 

@@ -9,15 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
-from mvc.errors import AlreadyARepository, DamagedData, UnsupportedFormat
+from mvc.errors import AlreadyARepository
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count
 from mvc.limits import SLAB
 from mvc.store import keys
 from mvc.store.entries import Entry, RefChange, RefValue
+from mvc.store.format import FORMAT, format_line, read_features
 from mvc.store.graph import Graph
 from mvc.store.journal import GENESIS, Recorded, encode_entry
 from mvc.store.packs import PackWriter
@@ -29,39 +28,10 @@ if TYPE_CHECKING:
     from mvc.store.arena import Arenas
     from mvc.store.recover import Recovery
 
-__all__ = ["CONFIG", "FOLDER", "FORMAT", "Store", "create"]
+__all__ = ["CONFIG", "FOLDER", "Store", "create"]
 
 FOLDER = ".mvc"
-FORMAT = "format"
 CONFIG = "config.yaml"
-_FORMAT_NAME = "mvc-repository"
-_FORMAT_VERSION = 1
-_FEATURES: frozenset[str] = frozenset()
-_MAX_FORMAT = 4096
-
-
-def _format_line() -> bytes:
-    text = f"{_FORMAT_NAME} {_FORMAT_VERSION} features={','.join(sorted(_FEATURES))}"
-    return f"{text} check={blake3(text.encode()).hexdigest(8)}\n".encode()
-
-
-def check_format(data: bytes) -> None:
-    """UnsupportedFormat for a newer format or unknown features, DamagedData for anything else."""
-    text, _, check = data.decode("ascii", "replace").partition(" check=")
-    if check != blake3(text.encode()).hexdigest(8) + "\n":
-        raise DamagedData(
-            "the repository's format file is damaged",
-            hint="restore .mvc/format from a copy or another repository of the same version",
-        )
-    name, version, features = ([*text.split(" "), "", ""])[:3]
-    names = {f for f in features.removeprefix("features=").split(",") if f}
-    if name != _FORMAT_NAME or not version.isdigit():
-        raise DamagedData("the repository's format file is damaged")
-    if int(version) > _FORMAT_VERSION or not names <= _FEATURES:
-        unknown = ", ".join(sorted(names - _FEATURES)) or f"format {version}"
-        raise UnsupportedFormat(
-            f"this repository needs a newer mvc: it uses {unknown}", hint="upgrade mvc"
-        )
 
 
 def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: bytes) -> None:
@@ -81,7 +51,7 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
             refs=(RefChange("HEAD", None, branch),),
         )
         fs.write_atomic(fresh / JOURNAL, encode_entry(first, GENESIS)[0])
-        fs.write_atomic(fresh / FORMAT, _format_line())
+        fs.write_atomic(fresh / FORMAT, format_line())
         fs.sync_dir(fresh)
         fs.replace(fresh, folder)
         fs.sync_dir(parent)
@@ -102,7 +72,7 @@ class Store:
         self.fs = fs
         self.clock = clock
         self.folder = folder
-        check_format(fs.read_bytes(folder / FORMAT, _MAX_FORMAT))
+        read_features(fs, folder)
         self.writable = fs.is_writable_dir(folder)
         self._lock = threading.RLock()
         self._pid = -1

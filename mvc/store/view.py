@@ -141,6 +141,18 @@ class View:
         key = self.last(prefix, keys.after(prefix))
         return None if key is None else self.entry(keys.offset_of(key))
 
+    def by_sequence(self, sequence: int) -> Recorded | None:
+        """The entry with this number, if there is one."""
+        return self.newest(keys.OPERATION + keys.number(sequence))
+
+    def forgotten(self, commit: bytes) -> Recorded | None:
+        """The entry that forgot a commit's state, if one did."""
+        for key in reversed(self.under(keys.FORGOTTEN + commit[:8])):
+            recorded = self.entry(keys.offset_of(key))
+            if any(each.commit == commit for each in recorded.entry.forgotten):
+                return recorded
+        return None
+
     def _guarded(self, look: Callable[[], _T]) -> _T:
         """Runs a look-up; a damaged or outrun index is renewed once."""
         with self._lock:

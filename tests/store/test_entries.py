@@ -101,7 +101,7 @@ def test_cut_off_is_damage(entry: Entry) -> None:
 
 def test_an_unknown_version_is_named() -> None:
     with pytest.raises(DamagedData, match=r"entry 7 .*version is unknown"):
-        Entry.decode(b"\2" + Entry("x", 1).encoded[1:], "entry 7")
+        Entry.decode(b"\3" + Entry("x", 1).encoded[1:], "entry 7")
 
 
 def test_nothing_removed_is_not_untouched() -> None:
