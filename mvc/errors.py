@@ -51,6 +51,14 @@ class AmbiguousRevision(MvcError):
     """A short id that fits several commits."""
 
 
+class StateForgotten(MvcError):
+    """The state of a version was given up; the commit is all that is left of it."""
+
+
+class UnknownOperation(MvcError):
+    """The operation log has no operation of this number."""
+
+
 class UnknownTarget(MvcError):
     """No deployment target goes by this name, or none was named where several exist."""
 
@@ -80,11 +88,15 @@ class InvalidPipeline(MvcError):
 
 
 class RefConflict(MvcError):
-    """A branch or tag exists already, or is in use."""
+    """A branch or tag exists already, is in use, or has moved since."""
 
 
 class WouldOverwrite(MvcError):
     """Uncommitted work would be lost."""
+
+
+class Unattainable(MvcError):
+    """No layout of the store meets the bound that was asked for."""
 
 
 class NothingToCommit(MvcError):
