@@ -1,0 +1,253 @@
+"""The planner of ``repack`` against brute force, and its shapes."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mvc.errors import Unattainable
+from mvc.repo.repacking.bounded import fastest, smallest, within_bytes, within_time
+from mvc.repo.repacking.curve import curve
+from mvc.repo.repacking.linear import cheapest_chain
+from mvc.repo.repacking.model import Edge, Layout, Versions
+from mvc.repo.repacking.prim import grown, soonest
+from mvc.repo.repacking.shapes import at_interval, connected, with_steps, without
+
+
+def chain(count, full=(10, 60), full_ns=(1, 9), edge=(1, 40), ns=(1, 9), forward=0.0, seed=0):
+    """A chain of versions with random costs."""
+    pick = random.Random(seed)
+    return Versions(
+        [pick.randint(*full) for _ in range(count)],
+        [pick.randint(*full_ns) for _ in range(count)],
+        [
+            Edge(i, i + 1, pick.randint(*edge), pick.randint(*ns), pick.random() < forward)
+            for i in range(count - 1)
+        ],
+    )
+
+
+def branching(count, seed, forward=0.2, extra=0):
+    """A forest of versions; ``extra`` long deltas."""
+    pick = random.Random(seed)
+    edges = [
+        Edge(pick.randrange(i), i, pick.randint(1, 40), pick.randint(1, 9), pick.random() < forward)
+        for i in range(1, count)
+        if pick.random() < 0.9
+    ]
+    for _ in range(extra):
+        a, b = sorted(pick.sample(range(count), 2))
+        edges.append(Edge(a, b, pick.randint(1, 60), pick.randint(1, 9), long=True))
+    full = [pick.randint(10, 60) for _ in range(count)]
+    return Versions(full, [pick.randint(1, 9) for _ in range(count)], edges)
+
+
+def layouts(versions):
+    """Every layout there is, with its bytes and worst recovery."""
+    count, edges = len(versions), range(len(versions.edges))
+    for k in range(1, count + 1):
+        for sources in combinations(range(count), k):
+            for m in range(len(versions.edges) + 1):
+                for kept in combinations(edges, m):
+                    layout = Layout(frozenset(sources), frozenset(kept))
+                    worst = versions.worst(layout)
+                    if worst is not None:
+                        yield versions.stored(layout), worst
+
+
+def frontier(versions):
+    """The bytes that each worst recovery takes at least, from all layouts."""
+    best = {}
+    for size, worst in layouts(versions):
+        best[worst] = min(size, best.get(worst, size))
+    return best
+
+
+def least_bytes(best, bound):
+    return min((size for worst, size in best.items() if worst <= bound), default=None)
+
+
+def least_time(best, size):
+    return min((worst for worst, stored in best.items() if stored <= size), default=None)
+
+
+def check_against_all(versions):
+    best = frontier(versions)
+    for bound in range(min(best) - 1, max(best) + 2):
+        found = within_time(versions, bound)
+        wanted = least_bytes(best, bound)
+        assert (found is None) == (wanted is None)
+        if found is not None:
+            assert versions.stored(found) == wanted
+            assert versions.worst(found) <= bound
+    assert fastest(versions) == min(best)
+    least = min(best.values())
+    for size in range(least, max(best.values()) + 1, 7):
+        found = within_bytes(versions, size)
+        assert versions.stored(found) <= size
+        assert versions.worst(found) == least_time(best, size)
+    with pytest.raises(Unattainable, match=f"the smallest takes {least}"):
+        within_bytes(versions, least - 1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_chain_is_laid_out_as_well_as_any_of_all_layouts(seed):
+    check_against_all(chain(2 + seed % 5, forward=0.3 if seed % 2 else 0.0, seed=seed))
+
+
+def test_a_chain_of_seven_is_laid_out_as_well_as_any_of_all_layouts():
+    check_against_all(chain(7, seed=99))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_forest_is_laid_out_as_well_as_any_of_all_layouts(seed):
+    check_against_all(branching(3 + seed % 4, seed))
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 40), share=st.floats(0, 1))
+def test_tree_and_chain_solvers_agree(seed, count, share):
+    versions = chain(count, forward=0.1, seed=seed)
+    high = sum(e.ns for e in versions.edges) + 10
+    bound = round(fastest(versions) * (1 - share) + high * share)
+    from mvc.repo.repacking.tree import cheapest_tree
+
+    (tree, *_), segments = (
+        versions.trees,
+        cheapest_chain(versions.full_bytes, versions.full_ns, versions.edges, bound),
+    )
+    # forward deltas do not break a chain into several trees
+    found = cheapest_tree(versions, tree, bound)
+    assert (segments is None) == (found is None)
+    if found is not None and segments is not None:
+        size = sum(versions.full_bytes[s] for _, s, _ in segments)
+        size += sum(versions.edges[i].bytes for a, _, b in segments for i in range(a, b))
+        assert versions.stored(found) == size
+        assert versions.worst(found) <= bound
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), count=st.integers(2, 40), share=st.floats(0, 1))
+def test_with_long_deltas_no_plan_is_worse_than_today(seed, count, share):
+    versions = branching(count, seed, extra=6)
+    pick = random.Random(seed)
+    edges = frozenset(i for i in range(len(versions.edges)) if pick.random() < 0.7)
+    sources = {i for i in range(count) if pick.random() < 0.3}
+    sources |= {i for i, ns in enumerate(versions.recovery(Layout(frozenset(sources), edges)))
+                if ns is None}  # fmt: skip
+    today = Layout(frozenset(sources), edges)
+    now, size = versions.worst(today), versions.stored(today)
+    assert now is not None
+    within = within_time(versions, now, today)
+    assert within is not None
+    assert versions.stored(within) <= size
+    assert versions.worst(within) <= now
+    fitting = within_bytes(versions, size, today)
+    assert versions.stored(fitting) <= size
+    assert versions.worst(fitting) <= now
+    bound = round(fastest(versions) * (1 - share) + now * share)
+    for layout in (grown(versions, bound), soonest(versions)):
+        assert layout is None or None not in versions.recovery(layout)
+    tree = grown(versions, bound)
+    assert tree is None or versions.worst(tree) <= bound
+    assert versions.worst(soonest(versions)) == fastest(versions)
+
+
+def test_today_stays_where_nothing_is_smaller():
+    versions = Versions([10, 10, 10], [1, 1, 1], [Edge(0, 1, 3, 1), Edge(1, 2, 3, 1)])
+    for source in range(3):
+        today = Layout(frozenset({source}), frozenset({0, 1}))
+        assert smallest(versions, today) == today
+
+
+def test_bytes_that_all_versions_share_count_once():
+    versions = Versions([5, 5], [1, 1], [Edge(0, 1, 2, 1)], shared=100)
+    assert versions.stored(smallest(versions)) == 107
+    assert versions.price(versions.everything).bytes == 112
+
+
+def test_interval_counts_from_the_first_version_on_every_branch():
+    # 0-1-2-3-4 and 1-5-6, and a second history 7-8
+    pairs = [(0, 1), (1, 2), (2, 3), (3, 4), (1, 5), (5, 6), (7, 8)]
+    edges = [Edge(a, b, 1, 1) for a, b in pairs] + [Edge(0, 4, 1, 1, long=True)]
+    layout = at_interval(Versions([9] * 9, [1] * 9, edges), 2)
+    assert layout.sources == {0, 2, 4, 5, 7}
+    assert layout.edges == set(range(7))
+
+
+@pytest.mark.parametrize(("interval", "deltas"), [(28, 14), (1, 0), (5, 2), (148, 74)])
+def test_interval_is_reached_from_the_nearer_side(interval, deltas):
+    """VSOL's figures: 28 apart, at most 14 deltas."""
+    count = 3 * interval + 1
+    versions = Versions([9] * count, [0] * count, [Edge(i, i + 1, 1, 1) for i in range(count - 1)])
+    assert versions.worst(at_interval(versions, interval)) == deltas
+
+
+def test_super_steps_shorten_the_walk():
+    count, step = 101, 10
+    pairs = [(i, i + step) for i in range(0, count - step, step)]
+    edges = [Edge(i, i + 1, 1, 1) for i in range(count - 1)]
+    edges += [Edge(a, b, 2, 1, long=True) for a, b in pairs]
+    versions = Versions([9] * count, [0] * count, edges)
+    today = Layout(frozenset({0}), frozenset(range(count - 1)))
+    layout = with_steps(versions, today, pairs)
+    assert layout.sources == today.sources
+    assert versions.worst(today) == 100
+    assert versions.worst(layout) <= count // step + step
+    assert versions.stored(layout) == versions.stored(today) + 2 * len(pairs)
+
+
+def test_removing_a_reset_point_brings_back_the_delta_it_needs():
+    edges = [Edge(i, i + 1, 5 - i, 1) for i in range(4)]
+    versions = Versions([9] * 5, [1] * 5, edges)
+    today = Layout(frozenset({0, 2, 4}), frozenset({0, 2}))
+    layout = without(versions, today, [2])
+    assert layout.sources == {0, 4}
+    assert None not in versions.recovery(layout)
+    assert layout.edges == {0, 2, 3}  # the cheaper of the two deltas that lead there
+    lone = without(versions, today, [0, 2, 4])
+    assert set(versions.recovery(lone)) == {None}
+
+
+def test_missing_deltas_are_not_added_where_none_is_needed():
+    versions = Versions([9] * 3, [1] * 3, [Edge(0, 1, 1, 1), Edge(1, 2, 1, 1)])
+    layout = Layout(frozenset({0, 2}), frozenset({0}))
+    assert connected(versions, layout) == layout
+
+
+def test_the_curve_falls_and_ends_at_the_least_bytes():
+    versions = chain(60, seed=5)
+    today = at_interval(versions, 7)
+    found = curve(versions, today)
+    assert found.today == versions.price(today)
+    assert found.points[0].worst == fastest(versions)
+    assert found.points[-1].bytes == versions.stored(smallest(versions))
+    for a, b in zip(found.points, found.points[1:], strict=False):
+        assert a.bytes > b.bytes
+        assert a.worst < b.worst
+    below = [p for p in found.points if p.worst <= found.today.worst]
+    assert min(p.bytes for p in below) <= found.today.bytes * 1.2
+
+
+def test_long_histories_are_planned():
+    versions = chain(20_000, full=(900, 1100), edge=(80, 120), seed=3)
+    bound = 60
+    layout = within_time(versions, bound)
+    assert layout is not None
+    assert versions.worst(layout) <= bound
+    size = versions.stored(at_interval(versions, 12))
+    assert versions.stored(layout) < size
+
+
+def test_many_branches_are_planned():
+    versions = branching(1500, seed=8, forward=0.05)
+    today = at_interval(versions, 10)
+    bound = versions.worst(today)
+    layout = within_time(versions, bound, today)
+    assert layout is not None
+    assert versions.worst(layout) <= bound
+    assert versions.stored(layout) < versions.stored(today)
