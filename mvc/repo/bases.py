@@ -18,9 +18,9 @@ from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.arena import Arena
 from mvc.store.choose import BasePiece
-from mvc.store.recover import Recovery
+from mvc.store.graph import Path
 
-__all__ = ["BaseFinder", "StoredBase", "bare_name", "content_names"]
+__all__ = ["BaseFinder", "Recovers", "StoredBase", "bare_name", "content_names"]
 
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_module.")
 
@@ -34,6 +34,12 @@ def bare_name(key: str) -> str:
                 break
         else:
             return key
+
+
+class Recovers(Protocol):
+    """Gives the bytes of a blob's pieces, as ``mvc.store.recover.Recovery`` does."""
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Path: ...
 
 
 class _Placed(Protocol):
@@ -64,7 +70,7 @@ class StoredBase:
 
     id: BlobId
     spec: TensorSpec
-    recovery: Recovery
+    recovery: Recovers
     arena: Arena
 
     def piece(self, start: int) -> BasePiece:
@@ -109,7 +115,7 @@ class _Candidates:
 class BaseFinder:
     """Looks for bases of one commit's blobs among the parent's and the commit's own."""
 
-    def __init__(self, parent: Manifest, recovery: Recovery, arena: Arena) -> None:
+    def __init__(self, parent: Manifest, recovery: Recovers, arena: Arena) -> None:
         self._recovery = recovery
         self._arena = arena
         self._files = {e.path: _Candidates.of(e) for e in parent.entries}
