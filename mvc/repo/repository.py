@@ -29,6 +29,7 @@ from mvc.repo import (
     identify,
     importing,
     manifests,
+    oplog,
     refs,
     remove,
     revisions,
@@ -36,6 +37,7 @@ from mvc.repo import (
     status,
     switch,
     times,
+    undo,
 )
 from mvc.repo.author import check_author
 from mvc.repo.checkout import Restored
@@ -53,9 +55,11 @@ from mvc.repo.identify import Identified
 from mvc.repo.importing import Imported
 from mvc.repo.last import LastVersion
 from mvc.repo.opening import check_absent, open_context
+from mvc.repo.oplog import Operation
 from mvc.repo.refs import Ref
 from mvc.repo.stats import Stats
 from mvc.repo.status import Status
+from mvc.repo.undo import Undoing
 from mvc.store.store import create
 
 __all__ = ["Committed", "Repository"]
@@ -384,6 +388,14 @@ class Repository:
     ) -> tuple[str, ...]:
         """Takes paths out of the next commit, and off the disk unless ``cached``."""
         return remove.remove(self.context, paths, cached=cached, force=force)
+
+    def oplog(self, limit: int | None = None) -> Iterator[Operation]:
+        """Operations on the repository from the newest back."""
+        return oplog.oplog(self.context, limit)
+
+    def undo(self, number: int | None = None, *, dry_run: bool = False) -> Undoing:
+        """Sets back what an operation moved: the newest that did, or the one with ``number``."""
+        return (undo.plan if dry_run else undo.undo)(self.context, number)
 
     def import_checkpoints(
         self, sources: Sequence[str | PathLike[str]], **options: Any
