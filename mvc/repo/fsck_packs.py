@@ -39,7 +39,7 @@ class PackCheck:
     _ends: dict[int, list[Region]] = field(default_factory=dict)
 
     def entry(self, recorded: Recorded) -> None:
-        """The records of one operation. One header lost makes all of them unreadable."""
+        """The records of one operation. A damaged one hides no other, as in ``View.records``."""
         sound: list[Member] = []
         whole = True
         keys: set[bytes] = set()
@@ -55,8 +55,8 @@ class PackCheck:
             self.checked += region.length
         if whole:
             self.found_keys[recorded.offset] = {k[:8] for k in keys}
-            for member in sound:
-                self.objects.add(member, self._speed.seconds(member))
+        for member in sound:
+            self.objects.add(member, self._speed.seconds(member))
 
     def _headers(self, region: Region) -> Iterator[tuple[int, RecordHeader | None]]:
         """Every record of a region; None where one is damaged and the next one is looked for."""
