@@ -1,0 +1,66 @@
+"""T5: every flipped bit of format, journal and packs is found, none gives wrong bytes.
+
+What is checked after each flip, and what on a sample of them, is in ``flips.py``. The
+flips run in child processes, so that a dead process is a counted failure.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.damage import made
+from tests.damage.children import note, run
+from tests.damage.subject import Subject
+from tests.seeds import draw
+
+SHARDS = 24
+
+
+def test_a_sample_of_all_bits(tmp_path: Path) -> None:
+    """About 5,000 bits, evenly spread, beginning somewhere else each time."""
+    begin = draw("bit flips").randrange(101)
+    found = run("flips", tmp_path / "repo", "part", begin, 101, 250)
+    note("bit flips, a sample of a small repository", found)
+    assert found["found"] == found["tried"] > 5000
+    assert found["healed"] > 500
+    assert found["asked_everything"] >= 20
+
+
+def test_the_sample_is_of_a_repository_of_64_kib(tmp_path: Path) -> None:
+    """Every byte of format, journal and packs is flipped, and all kinds of records are there."""
+    made.small(tmp_path)
+    subject = Subject(tmp_path)
+    known = [data for path, data in subject.sound.items() if path.name != "witness"]
+    assert subject.size == sum(map(len, known))
+    assert 1 << 16 <= subject.size < 5 << 14
+    assert {span.kind for span in subject.spans} == {
+        "format", "journal", "pack", "header", "payload",
+    }  # fmt: skip
+    members = [m for span in subject.spans if span.kind == "header" for m in span.members]
+    assert {m.coding.bridge for m in members} == {"", "resize", "patch"}
+    assert {m.coding.text for m in members} >= {"xor | planes:all | zstd:1"}
+    assert {bool(m.base) for m in members} == {True, False}
+    entries = [recorded.entry for recorded in subject.entries]
+    assert all(any(getattr(e, name) for e in entries) for name in ("retractions", "deployments"))
+    assert any(e.removed for e in entries)
+    verdict = subject.everything(full=True)
+    assert not verdict.found and not verdict.lost
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_every_bit(tmp_path: Path, shard: int) -> None:
+    found = run("flips", tmp_path / "repo", "part", shard, SHARDS, 500)
+    note("bit flips, every bit of 64 KiB", found)
+    assert found["found"] == found["tried"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("round_", range(10))
+def test_random_bits_of_a_large_repository(tmp_path: Path, round_: int) -> None:
+    seed = draw("bit flips").getrandbits(32)
+    found = run("flips", tmp_path / "repo", "random", seed, 10_000, 2000)
+    note("bit flips, random in 27 MB", found)
+    assert found["found"] == found["tried"] == 10_000
