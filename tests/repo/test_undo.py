@@ -1,0 +1,470 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mvc.errors import MvcError, RefConflict, UnknownOperation
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.repo import oplog, pending, refs
+from mvc.repo.context import Context
+from mvc.repo.deployments import deploy, live_at, retract
+from mvc.repo.pointers import BRANCH, HEAD, TAG
+from mvc.repo.undo import Undoing, plan, undo
+from mvc.store.entries import Entry, Forgotten, RefChange
+from tests.repo.publishing import commit, repository, set_ref
+from tests.repo.working import open_context
+
+State = dict[str, Any]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return repository(tmp_path / "r")
+
+
+def state(context: Context) -> State:
+    """Every pointer there is."""
+    found: State = {BRANCH + b.name: b.commit for b in refs.branches(context)}
+    found |= {TAG + t.name: t.commit for t in refs.tags(context)}
+    return found | {HEAD: context.store.ref(HEAD), "removed": pending.removed(context)}
+
+
+def removes(context: Context, *paths: str) -> None:
+    gone = tuple(sorted({*pending.removed(context), *paths}))
+    context.store.publish(lambda: Entry("rm", context.store.clock.now_ns(), removed=gone))
+
+
+def refused(context: Context, number: int | None, match: str) -> RefConflict:
+    """The error, after a look whether anything changed."""
+    before, newest = state(context), next(oplog.oplog(context)).number
+    for attempt in (plan, undo):
+        with pytest.raises(RefConflict, match=match) as caught:
+            attempt(context, number)
+    assert state(context) == before
+    assert next(oplog.oplog(context)).number == newest
+    return caught.value
+
+
+# -- one step ------------------------------------------------------------------------
+
+
+def test_the_newest_and_then_one_further_back(context: Context) -> None:
+    first, second = commit(context), commit(context)
+    refs.create_tag(context, "v1")
+    done = undo(context)
+    assert (done.number, done.operation.number, done.before) == (4, 3, done.after)
+    assert refs.tags(context) == []
+    done = undo(context)
+    assert (done.operation.number, done.before.commit, done.after.commit) == (2, second, first)
+    assert refs.head(context).commit == first
+    entry = next(oplog.oplog(context)).entry
+    assert (entry.operation, entry.undoes, entry.note) == ("undo", 2, "commit")
+    assert entry.refs == (RefChange("heads/main", second, first),)
+    assert undo(context).after == refs.head(context) == refs.Head("main", None)
+    assert "oplog" in (refused(context, None, "nothing to undo").hint or "")
+
+
+def test_redo(context: Context) -> None:
+    only = commit(context)
+    undo(context)
+    assert undo(context, 2).after.commit == only
+    refused(context, 2, "undone already, by operation 3")
+    assert undo(context).operation.number == 1  # it counts again
+    assert refs.head(context).commit is None
+
+
+def test_a_plan_changes_nothing(context: Context) -> None:
+    commit(context)
+    before = state(context)
+    planned = plan(context)
+    assert (planned.number, state(context)) == (None, before)
+    done = undo(context)
+    assert (planned.entry, planned.after) == (done.entry, refs.head(context))
+
+
+def test_a_new_commit_after_an_undo_goes_another_way(context: Context) -> None:
+    first, second = commit(context), commit(context)
+    undo(context)
+    third = commit(context)
+    assert undo(context).operation.number == 4
+    assert undo(context).operation.number == 1
+    assert {first, second, third} <= {c.id for r in context.store.view.entries()
+                                      for c in r.entry.commits}  # fmt: skip
+
+
+def test_a_rename_goes_back_whole(context: Context) -> None:
+    commit(context)
+    refs.create_branch(context, "side")
+    tip = commit(context)
+    before = state(context)
+    refs.rename_branch(context, "main", "side", force=True)
+    assert refs.head(context) == refs.Head("side", tip)
+    undo(context)
+    assert state(context) == before
+
+
+def test_the_list_of_removed_paths_goes_back(context: Context) -> None:
+    commit(context)
+    removes(context, "a")
+    removes(context, "b")
+    removes(context, "a")  # changes nothing
+    refused(context, 2, "the list of removed paths has changed since operation 2: operation 4")
+    assert undo(context).entry.removed == ("a",)
+    assert undo(context).entry.removed == ()
+    assert undo(context).entry.removed is None
+
+
+def test_a_commit_puts_the_removed_paths_back(context: Context) -> None:
+    first = commit(context)
+    removes(context, "a")
+
+    def make() -> Entry:
+        made = commit_after(first)
+        change = RefChange("heads/main", first, made.id)
+        return Entry("commit", 0, commits=(made,), refs=(change,), removed=())
+
+    context.store.publish(make)
+    assert undo(context).entry.removed == ("a",)
+    assert pending.removed(context) == ("a",)
+
+
+def commit_after(parent: CommitId) -> Commit:
+    return Commit(bytes_id(1), bytes_id(2), (parent,), "me", 0, 0, "")  # type: ignore[arg-type]
+
+
+def bytes_id(value: int) -> bytes:
+    return CommitId(bytes([value]) * 32)
+
+
+# -- deployments stay --------------------------------------------------------------------
+
+
+def test_deployments_stay_on_record(context: Context) -> None:
+    first = commit(context, deploy="prod")
+    second = commit(context, deploy="prod")
+    deploy(context, second, "edge")
+    done = undo(context)
+    assert done.operation.number == 2
+    assert [(d.target, d.commit, d.sequence) for d in done.deployments] == [("prod", second, 2)]
+    assert live_at(context, target="prod").commit == second
+    retract(context, "prod", first)
+    assert undo(context).deployments == ()  # it was retracted already
+
+
+def test_what_moves_nothing_is_not_undone(context: Context) -> None:
+    id_ = commit(context)
+    deploy(context, id_, "prod")
+    retract(context, "prod")
+    context.store.publish(lambda: Entry("gc", 0, "freed 3 kB"))
+    context.store.publish(lambda: Entry("forget", 0, forgotten=(Forgotten(id_, True),)))
+    assert "--retract" in (refused(context, 2, r"2 \(deploy\).*not undone").hint or "")
+    assert "mvc deploy" in (refused(context, 3, r"3 \(retract\).*not undone").hint or "")
+    refused(context, 4, r"4 \(gc\) moved no branch")
+    refused(context, 5, r"5 \(forget\) gave up states")
+    refused(context, 0, r"0 \(init\) made the repository")
+    with pytest.raises(UnknownOperation, match="no operation 6"):
+        undo(context, 6)
+    assert undo(context).operation.number == 1
+
+
+def test_what_changed_nothing_is_passed_over(context: Context) -> None:
+    commit(context)
+    refs.create_branch(context, "side")
+    refs.create_branch(context, "side", force=True)
+    refused(context, 3, "moved no branch")
+    assert undo(context).operation.number == 2
+
+
+# -- refusals ----------------------------------------------------------------------------
+
+
+def test_refused_once_the_ref_has_moved(context: Context) -> None:
+    commit(context)
+    commit(context)
+    error = refused(context, 1, r"main has moved since operation 1: operation 2 \(commit\)")
+    assert "'mvc undo 2'" in (error.hint or "")
+    refs.create_tag(context, "v")
+    refs.create_tag(context, "v", "HEAD~1", force=True)
+    refused(context, 3, "tag v has moved since operation 3: operation 4")
+
+
+def test_back_at_the_same_value_is_not_moved(context: Context) -> None:
+    commit(context)
+    refs.create_tag(context, "v")
+    refs.delete_tag(context, "v")
+    undo(context)
+    undo(context, 2)
+    assert refs.tags(context) == []
+
+
+def test_refused_where_a_version_is_gone(context: Context) -> None:
+    id_ = commit(context)
+    ghost = CommitId(bytes(32))
+    context.store.publish(lambda: Entry("tag", 0, refs=(RefChange("tags/v", ghost, id_),)))
+    refused(context, None, "tag v pointed to 0000000000, which is gone")
+
+
+def test_refused_where_a_name_was_taken(context: Context) -> None:
+    commit(context)
+    refs.create_tag(context, "x")
+    refs.delete_tag(context, "x")
+    refs.create_branch(context, "x")
+    error = refused(context, 3, "x would be a branch and a tag at once")
+    assert "'mvc branch -m x NEW'" in (error.hint or "")
+    refs.delete_branch(context, "x")
+    set_ref(context, HEAD, "x")  # it has no version yet
+    refused(context, 3, "x would be a branch and a tag at once")
+
+
+def test_refused_under_the_current_branch(context: Context) -> None:
+    commit(context)
+    refs.create_branch(context, "side")
+    set_ref(context, HEAD, "side")
+    refused(context, 2, "side, which would go, is the current branch")
+    undo(context)
+    undo(context, 2)
+    assert refs.head(context).branch == "main"
+
+
+def test_refused_where_the_branch_to_go_back_to_is_gone(context: Context) -> None:
+    commit(context)
+    refs.create_branch(context, "side")
+    set_ref(context, HEAD, "side")
+    refs.delete_branch(context, "main")
+    error = refused(context, 3, r"main went away since operation 3: operation 4 \(delete-branch\)")
+    assert "'mvc undo 4'" in (error.hint or "")
+    undo(context, 4)
+    undo(context, 3)
+    assert refs.head(context).branch == "main"
+
+
+def test_back_to_a_branch_that_had_no_version_yet(context: Context) -> None:
+    set_ref(context, HEAD, "trunk")
+    commit(context, branch="trunk")
+    undo(context)
+    undo(context)
+    assert refs.head(context) == refs.Head("main", None)
+
+
+_OTHER = """
+import sys
+from pathlib import Path
+from mvc.errors import RefConflict
+from mvc.repo import undo
+from tests.repo.publishing import commit
+from tests.repo.working import open_context
+context = open_context(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "commit":
+    print(commit(context).hex())
+while sys.argv[2] == "undo":
+    try:
+        print(undo.undo(context).operation.number, flush=True)
+    except RefConflict:
+        break
+"""
+
+
+def process(root: Path, verb: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _OTHER, str(root), verb],
+        cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def start(*waiting: subprocess.Popen[str]) -> list[list[str]]:
+    """Lets processes go once all are there; the words that each said."""
+    for each in waiting:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    for each in waiting:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    said = [each.communicate(timeout=60)[0].split() for each in waiting]
+    assert [each.returncode for each in waiting] == [0] * len(waiting)
+    return said
+
+
+def test_refused_after_another_process_moved_the_ref(context: Context) -> None:
+    commit(context)
+    planned = plan(context)
+    [[theirs]] = start(process(context.root, "commit"))
+    assert planned.operation.number == 1
+    refused(context, 1, r"main has moved since operation 1: operation 2 \(commit\)")
+    assert undo(context).before.commit == CommitId.parse(theirs)
+
+
+def test_processes_that_undo_at_once_share_the_work(tmp_path: Path) -> None:
+    """Each operation is undone once, by one of them, in order from the newest."""
+    context = repository(tmp_path / "r")
+    for _ in range(40):
+        commit(context)
+    words = start(process(context.root, "undo"), process(context.root, "undo"))
+    said = [[int(word) for word in each] for each in words]
+    assert all(numbers == sorted(numbers, reverse=True) for numbers in said)
+    assert sorted(said[0] + said[1]) == list(range(1, 41))
+    assert refs.head(context) == refs.Head("main", None)
+    undone = [o.entry.undoes for o in oplog.oplog(context, 40)]
+    assert undone == list(range(1, 41))
+
+
+def test_undo_is_on_record_after_reopening(context: Context) -> None:
+    first = commit(context)
+    commit(context)
+    undo(context)
+    again = open_context(context.root)
+    assert refs.head(again).commit == first
+    assert next(oplog.oplog(again)).entry.undoes == 2
+    again.store.close()
+
+
+# -- any history ---------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["main", "a", "b"])
+Step = Callable[[Context], object]
+
+
+def _tips(context: Context) -> list[CommitId]:
+    return sorted({v for v in state(context).values() if isinstance(v, CommitId)})
+
+
+def _checkout(context: Context, pick: int) -> None:
+    if tips := _tips(context):
+        set_ref(context, HEAD, tips[pick % len(tips)])
+
+
+def _switch(context: Context, name: str) -> None:
+    if context.store.ref(BRANCH + name) is not None:
+        set_ref(context, HEAD, name)
+
+
+def _commit(context: Context) -> None:
+    """On the current branch, or on HEAD itself where it is detached."""
+    at = refs.head(context)
+    if at.branch is not None:
+        commit(context, branch=at.branch)
+        return
+    made = commit_after(at.commit) if at.commit is not None else None
+    if made is not None:
+        change = RefChange(HEAD, at.commit, made.id)
+        context.store.publish(lambda: Entry("commit", 0, commits=(made,), refs=(change,)))
+
+
+def _rev(context: Context, pick: int) -> str:
+    tips = _tips(context)
+    return tips[pick % len(tips)].hex() if tips else "HEAD"
+
+
+PICKS = st.integers(0, 5)
+STEPS: st.SearchStrategy[Step] = st.one_of(
+    st.just(_commit),
+    st.builds(
+        lambda n, p, f: lambda c: refs.create_branch(c, n, _rev(c, p), f),
+        NAMES, PICKS, st.booleans(),
+    ),
+    st.builds(
+        lambda n, p, f: lambda c: refs.create_tag(c, n, _rev(c, p), f), NAMES, PICKS, st.booleans()
+    ),
+    st.builds(lambda n, f: lambda c: refs.delete_branch(c, n, f), NAMES, st.booleans()),
+    st.builds(lambda n: lambda c: refs.delete_tag(c, n), NAMES),
+    st.builds(
+        lambda o, n, f: lambda c: refs.rename_branch(c, o, n, f), NAMES, NAMES, st.booleans()
+    ),
+    st.builds(lambda n: lambda c: _switch(c, n), NAMES),
+    st.builds(lambda p: lambda c: _checkout(c, p), PICKS),
+    st.builds(lambda n: lambda c: removes(c, n), NAMES),
+)  # fmt: skip
+ONCE = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def take(context: Context, steps: list[Step]) -> None:
+    """Does what is allowed; a refusal is no operation."""
+    for step in steps:
+        try:
+            step(context)
+        except MvcError:
+            continue
+
+
+def undo_all(context: Context) -> list[Undoing]:
+    done: list[Undoing] = []
+    while True:
+        try:
+            done.append(undo(context))
+        except RefConflict as error:
+            assert error.message == "there is nothing to undo"
+            return done
+
+
+@ONCE
+@given(first=st.lists(STEPS, max_size=6), steps=st.lists(STEPS, max_size=14))
+def test_undoing_all_leads_to_the_beginning_and_redoing_all_to_the_end(
+    first: list[Step], steps: list[Step]
+) -> None:
+    with TemporaryDirectory() as folder:
+        context = repository(Path(folder) / "r")
+        before = [state(context)]
+        for step in [*first, *steps]:
+            take(context, [step])
+            if state(context) != before[-1]:
+                before.append(state(context))
+        seen = list(before)
+        done = []
+        while len(before) > 1:
+            before.pop()
+            done.append(undo(context))
+            assert state(context) == before[-1]
+        assert undo_all(context) == []
+        for back in reversed(done):
+            assert back.number is not None
+            undo(context, back.number)
+        assert state(context) == seen[-1]
+        assert len(undo_all(context)) == len(done)
+        assert state(context) == seen[0]
+        context.store.close()
+
+
+@ONCE
+@given(st.lists(st.one_of(STEPS, st.integers(0, 20)), max_size=20))
+def test_any_undo_is_exact_or_refused(steps: list[Step | int]) -> None:
+    """By number, in any order: nothing but what the operation moved goes back."""
+    with TemporaryDirectory() as folder:
+        context = repository(Path(folder) / "r")
+        for step in steps:
+            if not isinstance(step, int):
+                take(context, [step])
+                continue
+            before = state(context)
+            try:
+                done = undo(context, step)
+            except (RefConflict, UnknownOperation):
+                assert state(context) == before
+                continue
+            for change in done.operation.entry.refs:
+                assert before.get(change.name) == change.new
+            after = state(context)
+            moved = {c.name for c in done.operation.entry.refs} | {"removed"}
+            assert all(after.get(n) == v for n, v in before.items() if n not in moved)
+            for change in done.operation.entry.refs:
+                assert after.get(change.name) == change.old
+            branches = {b.name for b in refs.branches(context)}
+            head = after[HEAD]
+            named = branches | ({head} if isinstance(head, str) else set())
+            assert not named & {t.name for t in refs.tags(context)}
+            assert done.number is not None
+            undo(context, done.number)
+            assert state(context) == before
+        context.store.close()
