@@ -40,6 +40,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "deploy": "Record that a version went live on a target.",
         "deployments": "List what was live, where and when.",
     },
+    "Undo": {
+        "undo": "Take back an operation.",
+        "oplog": "List the operations on the repository.",
+    },
     "Care": {
         "fsck": "Check every stored byte.",
     },

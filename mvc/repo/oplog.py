@@ -46,7 +46,7 @@ def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
 
 def find(view: View, number: int) -> Operation:
     """The operation with this number; UnknownOperation if there is none."""
-    recorded = view.by_sequence(number)
+    recorded = view.by_sequence(number) if 0 <= number < view.position.sequence else None
     if recorded is None:
         raise UnknownOperation(
             f"there is no operation {number}", hint="'mvc oplog' lists the operations there are"

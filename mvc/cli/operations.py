@@ -1,0 +1,97 @@
+"""How an operation of the log is shown: as words and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mvc.cli.text import count, one_line
+from mvc.ids import CommitId
+from mvc.model.names import printable
+from mvc.repo.oplog import label
+from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    from mvc.repo.oplog import Operation
+    from mvc.store.entries import Entry, RefChange, RefValue
+
+__all__ = ["about", "moves", "operation_json", "ref_json", "ref_move"]
+
+
+def ref_move(change: RefChange, *, full: bool = False) -> str:
+    """``main 1a2b3c4d5e -> 6f7a8b9c0d``."""
+    return (
+        f"{printable(label(change.name))} {_value(change.old, full)} -> {_value(change.new, full)}"
+    )
+
+
+def _value(value: RefValue, full: bool) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, CommitId):
+        return str(value) if full else value.short
+    return printable(value)
+
+
+def moves(entry: Entry, *, full: bool = False) -> str:
+    """Everything that an operation moved or recorded, on one line."""
+    return ", ".join(_moves(entry, full))
+
+
+def _moves(entry: Entry, full: bool) -> Iterator[str]:
+    for change in entry.refs:
+        yield ref_move(change, full=full)
+    for made in entry.deployments:
+        yield f"{_value(made.commit, full)} live on {printable(made.target)}"
+    for taken in entry.retractions:
+        yield f"operation {taken.sequence} retracted on {printable(taken.target)}"
+    if len(entry.commits) > 1:
+        yield count(len(entry.commits), "commit")
+    if entry.forgotten:
+        yield f"{count(len(entry.forgotten), 'state')} forgotten"
+    if entry.removed is not None:
+        names = ", ".join(printable(path) for path in entry.removed[:3])
+        more = f" and {len(entry.removed) - 3} more" if len(entry.removed) > 3 else ""
+        yield f"to leave out next: {names or 'nothing'}{more}"
+
+
+def about(entry: Entry) -> str:
+    """What else there is to say: which operation it undoes, a commit's message, a note."""
+    if entry.undoes is not None:
+        return f"undoes {entry.undoes}"
+    if entry.commits:
+        return one_line(entry.commits[-1].message)
+    told = entry.refs or entry.deployments or entry.retractions  # the note has their names
+    return "" if told else one_line(entry.note)
+
+
+def ref_json(change: RefChange) -> dict[str, Any]:
+    """A commit is its id, a branch that HEAD is on its name."""
+    return {"name": change.name, "old": _json_value(change.old), "new": _json_value(change.new)}
+
+
+def _json_value(value: RefValue) -> str | None:
+    return None if value is None else str(value)
+
+
+def operation_json(operation: Operation) -> dict[str, Any]:
+    """One operation; times both in ISO 8601 (UTC) and in nanoseconds."""
+    entry = operation.entry
+    return {
+        "number": operation.number,
+        "operation": entry.operation,
+        "time": format_time(entry.time_ns, 0),
+        "time_ns": entry.time_ns,
+        "note": entry.note,
+        "refs": [ref_json(change) for change in entry.refs],
+        "commits": [str(commit.id) for commit in entry.commits],
+        "deployments": [
+            {"target": d.target, "commit": str(d.commit), "time_ns": d.time_ns}
+            for d in entry.deployments
+        ],
+        "retractions": [{"target": r.target, "operation": r.sequence} for r in entry.retractions],
+        "forgotten": [{"commit": str(f.commit), "named": f.named} for f in entry.forgotten],
+        "removed": None if entry.removed is None else list(entry.removed),
+        "undoes": entry.undoes,
+        "undone_by": operation.undone_by,
+    }
