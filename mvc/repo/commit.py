@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.errors import NothingToCommit, WrongUsage
+from mvc.errors import Busy, DamagedData, NothingToCommit, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import MAX_MESSAGE, MAX_METRICS
 from mvc.model.commit import Commit
@@ -28,10 +28,12 @@ from mvc.repo.deployments import deployment_for
 from mvc.repo.keep import Keeper
 from mvc.repo.last import LastVersion
 from mvc.repo.refs import Head, head
+from mvc.repo.reused import check_reused
 from mvc.repo.times import local_zone_minutes
 from mvc.store.choose import Policy
 from mvc.store.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs import PackWriter
+from mvc.store.publish import Outrun
 from mvc.store.records import MANIFEST
 
 __all__ = ["Change", "CommitRequest", "Kept", "PathChange", "commit"]
@@ -39,6 +41,7 @@ __all__ = ["Change", "CommitRequest", "Kept", "PathChange", "commit"]
 
 _HELD_OPEN = 16  # files
 _UNBOUNDED = 10_000  # deltas in a chain where seconds bound it
+_TRIES = 8
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,20 @@ def commit(context: Context, request: CommitRequest, progress: Progress | None =
     Raises NothingToCommit if the version would equal its parent and ``allow_empty`` is off.
     """
     _validate(request)
-    context.store.view.refresh()
+    for _ in range(_TRIES):
+        context.store.view.refresh()
+        with suppress(Outrun):
+            return _attempt(context, request, progress)
+        for change in request.changes:
+            if change.last is not None:
+                change.last.clear()
+    raise Busy(
+        "what this commit builds on was collected again and again while it ran",
+        hint="run gc less often, or with a longer grace",
+    )
+
+
+def _attempt(context: Context, request: CommitRequest, progress: Progress | None) -> Kept:
     text = request.pipeline or context.config.get("commit.pipeline")
     with context.store.pack_writer() as packs:
         pipeline = Pipeline.parse(text)
@@ -107,6 +123,10 @@ def commit(context: Context, request: CommitRequest, progress: Progress | None =
         work = _Work(context, request, packs, pipeline, asked, progress)
         try:
             return work.run()
+        except DamagedData as error:
+            if context.store.graph.outrun(work.generation):
+                raise Outrun from error
+            raise
         finally:
             work.keeper.writer.close()
 
@@ -143,6 +163,8 @@ class _Work:
         self.request = request
         self.packs = packs
         self.asked = asked
+        kept = [change.last.generation for change in request.changes if change.last is not None]
+        self.generation = min([context.store.graph.generation, *kept])
         self.head = head(context)
         self.parent = manifests.of_commit(context, self.head.commit)
         self.keeper = Keeper(context, packs, self._policy(pipeline), self.parent, progress)
@@ -232,6 +254,8 @@ class _Work:
             self.head = there
             self.parent = manifests.of_commit(self.context, there.commit)
             self._write_manifest(self.parent)
+        if self.generation != self.context.store.graph.generation:
+            check_reused(self.context.store.graph, self.keeper.writer, self.manifest)
         made = self._commit()
         view, now = self.context.store.view, self.context.store.clock.now_ns()
         deployments: tuple[Deployment, ...] = ()

@@ -48,6 +48,7 @@ class LastVersion:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.generation = graph.generation  # since then, maintenance may have collected it
         self._kept: dict[str, _Kept] = {}
         self._next: dict[str, _Kept] = {}
         self._unproven: list[str] = []
@@ -66,6 +67,7 @@ class LastVersion:
         self._kept.clear()
         self._next.clear()
         self._unproven.clear()
+        self.generation = self.graph.generation
 
     def base(self, name: str, spec: TensorSpec) -> _Kept | None:
         """The tensor of this name, if it has the same dtype and size."""
@@ -114,6 +116,7 @@ class LastVersion:
                 )
         self._unproven.clear()
         self._kept, self._next = self._next, {}
+        self.generation = self.graph.generation
 
     def _copy(self, name: str, id_: BlobId, spec: TensorSpec, data: memoryview) -> _Kept:
         kept = self.base(name, spec)

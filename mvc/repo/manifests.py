@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
+from mvc.errors import StateForgotten
 from mvc.ids import CommitId, ManifestId
 from mvc.model.manifest import Manifest
+from mvc.model.tensor import TensorSpec
 from mvc.repo.commits import get as get_commit
 from mvc.repo.context import Context
+from mvc.repo.times import format_time
 
-__all__ = ["EMPTY", "load", "of_commit"]
+__all__ = ["EMPTY", "check_kept", "load", "objects", "of_commit", "remember"]
 
 EMPTY = Manifest(())
 _KEPT = 16
@@ -41,4 +44,27 @@ def of_commit(context: Context, id_: CommitId | None) -> Manifest:
     """The paths of a version; none for no version."""
     if id_ is None:
         return EMPTY
-    return load(context, get_commit(context, id_).manifest)
+    commit = get_commit(context, id_)
+    check_kept(context, id_)
+    return load(context, commit.manifest)
+
+
+def check_kept(context: Context, id_: CommitId) -> None:
+    """Raises StateForgotten if the state of a version was given up."""
+    forgotten = context.store.view.forgotten(id_)
+    if forgotten is not None:
+        date = format_time(forgotten.entry.time_ns, precise=False)
+        raise StateForgotten(
+            f"the state of version {id_.short} was forgotten on {date}",
+            hint="its commit is still shown by 'mvc log'; what it held is gone",
+        )
+
+
+def objects(manifest: Manifest) -> dict[bytes, TensorSpec]:
+    """Every blob of a version and what it is; skeletons are raw bytes."""
+    found: dict[bytes, TensorSpec] = {}
+    for entry in manifest.entries:
+        found.update((content.id, content.spec) for content in entry.contents)
+        if entry.skeleton is not None:
+            found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))
+    return found

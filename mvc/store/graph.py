@@ -68,20 +68,32 @@ class Graph:
         self._view = view
         self._speed = speed
         self._meanings: dict[bytes, bytes] = {}
+        self._generation = view.generation
         self._damaged: set[tuple[int, int, int]] = set()
 
     def distrust(self, steps: Iterable[Step]) -> None:
         """Plans no path over these payloads any more: they are damaged."""
         self._damaged.update(_place(step) for step in steps)
 
+    def outrun(self, generation: int) -> bool:
+        """Whether maintenance has moved things since the view was of that generation."""
+        self._view.refresh()
+        return self._view.generation != generation
+
+    @property
+    def generation(self) -> int:
+        """How often maintenance has replaced the journal under the view."""
+        return self._view.generation
+
     def homes(self, id_: bytes) -> list[int]:
         """Offsets of the entries whose records hold an object with this id, oldest first."""
         return [keys.offset_of(key) for key in self._view.under(keys.BLOB + id_[:8])]
 
-    def codings(self, id_: bytes, start: int | None = None) -> Iterator[Step]:
+    def codings(self, id_: bytes, start: int | None = None) -> list[Step]:
         """Every stored coding of the object, or of its piece at ``start``."""
-        for offset in self.homes(id_):
-            yield from self._in_entry(offset, id_, start)
+        return self._view.steady(
+            lambda: [s for home in self.homes(id_) for s in self._in_entry(home, id_, start)]
+        )
 
     def _in_entry(self, offset: int, id_: bytes, start: int | None) -> Iterator[Step]:
         for pack, at, header in self._view.records(offset):
@@ -92,7 +104,9 @@ class Graph:
 
     def holds(self, id_: bytes) -> bool:
         """Whether the repository has the object."""
-        return next(self.codings(id_), None) is not None
+        return self._view.steady(
+            lambda: any(True for home in self.homes(id_) for _ in self._in_entry(home, id_, None))
+        )
 
     def nameable(self, id_: bytes) -> bool:
         """Whether this object is what the first bytes of its id mean where a base is named."""
@@ -100,9 +114,12 @@ class Graph:
 
     def meaning(self, prefix: bytes) -> bytes | None:
         """The object that a base's bytes mean: the first one published with them."""
+        if self._generation != self._view.generation:  # what is gone means nothing
+            self._meanings.clear()
+            self._generation = self._view.generation
         found = self._meanings.get(prefix)
         if found is None:
-            found = self._look_up(prefix)
+            found = self._view.steady(lambda: self._look_up(prefix))
             if found is not None:
                 if len(self._meanings) > _REMEMBERED:
                     self._meanings.clear()
@@ -119,6 +136,10 @@ class Graph:
 
     def path(self, id_: bytes, start: int = 0) -> Path:
         """The cheapest path to one piece; DamagedData if no full record reaches it."""
+        return self._view.steady(lambda: self._search(id_, start))
+
+    def _search(self, id_: bytes, start: int) -> Path:
+        """Dijkstra's search from the wanted piece to the nearest full record."""
         heap: list[tuple[float, int, tuple[bytes, int] | None, _Link | None]] = []
         heappush(heap, (0.0, 0, (id_, start), None))
         settled: set[tuple[bytes, int]] = set()

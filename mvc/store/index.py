@@ -151,15 +151,19 @@ class Index:
             value: bytes | None = txn.get(key)
         return value
 
-    def extend(self, old: Meta, keys: Iterable[bytes], position: Position) -> Meta:
+    def extend(
+        self, old: Meta, keys: Iterable[bytes], position: Position, instead: Meta | None = None
+    ) -> Meta:
         """Adds ``keys`` as one run and moves the indexed position; merges runs that pile up.
 
-        If another process has indexed in the meantime, its state is returned unchanged.
+        ``instead``: what the index holds now, of a journal that was replaced; it goes, and
+        ``old`` takes its place. If another process has indexed in the meantime, its state
+        is returned unchanged.
         """
         fresh = sorted(set(keys))
         while True:
             try:
-                return self._extend(old, fresh, position)
+                return self._extend(old, fresh, position, instead)
             except lmdb.MapFullError:
                 self._env.set_mapsize(self._env.info()["map_size"] * 4)
             except lmdb.MapResizedError:
@@ -167,11 +171,15 @@ class Index:
             except lmdb.Error as e:
                 raise DamagedData(f"the index cannot be written: {e}") from e
 
-    def _extend(self, old: Meta, fresh: list[bytes], position: Position) -> Meta:
+    def _extend(
+        self, old: Meta, fresh: list[bytes], position: Position, instead: Meta | None
+    ) -> Meta:
         with self._env.begin(write=True) as txn:
             data = txn.get(_META)
-            if data is not None and data != old.encoded():
+            if data is not None and data != (instead or old).encoded():
                 return Meta.decode(data)
+            for run in instead.runs if instead is not None else ():
+                _delete(txn, run.number, len(self._directory(run).blocks))
             runs, number, keys, level = list(old.runs), old.next_run, fresh, 0
             while sum(run.level == level for run in runs) >= _FAN - 1:
                 doomed = [run for run in runs if run.level == level]

@@ -124,6 +124,23 @@ class PackReader:
                 at += max(len(data) - len(MAGIC) + 1, len(MAGIC))
         return end
 
+    def raw(self, pack: int, offset: int, header: RecordHeader) -> tuple[bytes, memoryview]:
+        """A whole record, head and body, every payload checked."""
+        file = self._file(pack)
+        data = file.read(offset, header.size)
+        head, body = data[: header.body_at], memoryview(data)[header.body_at :]
+        if decode_header(head, f"pack {pack} at byte {offset}") != header:
+            raise DamagedData(f"pack {pack} changed while it was read")
+        for member in header.members[:1] if header.group else header.members:
+            payload = body[member.at : member.at + member.stored]
+            if len(payload) != member.stored or payload_check([payload]) != member.check:
+                raise DamagedData(
+                    f"object {member.id.hex()[:10]} in pack {pack} (byte {offset}) does not "
+                    "match its checksum",
+                    hint="run 'mvc fsck' to see which versions it touches",
+                )
+        return head, body
+
     def payload(
         self,
         pack: int,
@@ -153,8 +170,9 @@ class PackReader:
         return data
 
     def forget(self) -> None:
-        """Drops what was read: bytes that no entry names any more may be written anew."""
+        """Drops what was read: packs that no entry names any more may be gone, or written anew."""
         self._headers.clear()
+        self._open = {}  # each is closed when the last thread that reads it lets go
 
     def close(self) -> None:
         handles, self._open = self._open, {}
@@ -165,19 +183,32 @@ class PackReader:
 class PackWriter:
     """One locked pack, being appended to. Use as a context manager.
 
-    ``committed_end`` tells where a pack's committed bytes end, after the lock is held.
+    ``committed_end`` tells where a pack's committed bytes end, after the lock is held, or
+    None where nothing may be added; ``newest`` the highest number ever used. ``fresh``:
+    only packs that it makes itself; ``made`` are the numbers of these.
     """
 
-    def __init__(self, fs: FileSystem, folder: Path, committed_end: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: Path,
+        committed_end: Callable[[int], int | None],
+        newest: Callable[[], int],
+        *,
+        fresh: bool = False,
+    ) -> None:
+        self._fresh = fresh
         self._fs = fs
         self._folder = folder
         self._end = committed_end
+        self._newest = newest
         self._held: list[tuple[FileLock, WriteFile]] = []
         self._file: WriteFile | None = None
         self._regions: list[Region] = []
         self._number = 0
         self._start = 0
         self._created = False
+        self.made: list[int] = []
 
     def __enter__(self) -> PackWriter:
         return self
@@ -210,6 +241,12 @@ class PackWriter:
             self._created = False
         return tuple(self._regions)
 
+    def cut(self) -> tuple[Region, ...]:
+        """Where what was appended since the last cut lies; not durable before ``sync``."""
+        self._finish_region()
+        regions, self._regions = self._regions, []
+        return tuple(regions)
+
     def close(self) -> None:
         """Lets go of every pack; call it only after the journal entry is written."""
         self._file = None
@@ -233,10 +270,10 @@ class PackWriter:
 
     def _acquire(self) -> WriteFile:
         numbers = pack_numbers(self._fs, self._folder)
-        for number in reversed(numbers[-_TRIES:]):
+        for number in reversed(numbers[-_TRIES:] if not self._fresh else []):
             if file := self._try(number):
                 return file
-        number = numbers[-1] + 1 if numbers else 1
+        number = max(numbers[-1] if numbers else 0, self._newest()) + 1
         for fresh in range(number, number + 10_000):
             path = pack_path(self._folder, fresh)
             if self._fs.stat(path) is not None:
@@ -246,6 +283,7 @@ class PackWriter:
             except FileExistsError:
                 continue  # another process was faster
             self._created = True
+            self.made.append(fresh)
             if file := self._try(fresh):
                 return file
         raise IoFailed(f"no new pack can be made in {self._folder}")
@@ -258,7 +296,7 @@ class PackWriter:
             return None
         end = self._end(number)
         identity = self._fs.stat(path)
-        if end >= PACK_TARGET or identity is None or identity.size < end:
+        if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
             lock.release()
             return None
         file = self._fs.open_write(path)

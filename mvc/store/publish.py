@@ -14,13 +14,18 @@ from collections.abc import Callable
 from mvc.errors import MvcError
 from mvc.io.files import WriteFile
 from mvc.store.entries import Entry
+from mvc.store.format import add_features
 from mvc.store.journal import Recorded, complete, encode_entry
 from mvc.store.view import JOURNAL, View
 from mvc.store.witness import write_witness
 
-__all__ = ["LOCK_SECONDS", "publish"]
+__all__ = ["LOCK_SECONDS", "Outrun", "heal", "publish"]
 
 LOCK_SECONDS = 60.0
+
+
+class Outrun(Exception):
+    """What an operation relies on has changed while it ran; it begins anew."""
 
 
 def publish(
@@ -37,26 +42,33 @@ def publish(
     ``release`` is called once the entry is written, before the flush (a pack's lock).
     """
     path = view.folder / JOURNAL
-    with view.fs.open_write(path) as file:
+    with contextlib.ExitStack() as held:
         with view.fs.lock(path, timeout=LOCK_SECONDS):
+            file = held.enter_context(view.fs.open_write(path))
             view.refresh()
-            _heal(view, file)
+            heal(view, file)
             entry = make()
+            if entry.features:
+                add_features(view.fs, view.folder, entry.features)
             data, after = encode_entry(entry, view.position)
-            offset = view.position.offset
-            _append(file, offset, data)
+            at, generation = view.position, view.generation
+            _append(file, at.offset, data)
         if release is not None:
             release()
         if sync:
             file.sync()
-            view.durable = max(view.durable, after.offset)
+            if view.generation == generation:
+                view.durable = max(view.durable, after.offset)
             write_witness(view.fs, view.folder, view.identity, after)
     view.refresh()
-    return view.entry(offset)
+    return Recorded(entry, at.offset, at.sequence, after, 2, after.chain)
 
 
-def _heal(view: View, file: WriteFile) -> None:
+def heal(view: View, file: WriteFile) -> None:
     """Removes an interrupted write, or completes it where one copy arrived; flushes the rest."""
+    if not view.settled:
+        view.fs.sync_dir(view.folder)  # whoever replaced the journal may not have come to it
+        view.settled = True
     end = view.position.offset
     if file.size() > end:
         file.truncate(end)

@@ -95,9 +95,13 @@ class Recovery:
         return path
 
     def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[Path], _T]) -> tuple[Path, _T]:
-        """Walks the cheapest path; where a payload is damaged, the cheapest one around it."""
+        """Walks the cheapest path; where a payload is damaged, the cheapest one around it.
+
+        Where maintenance has moved what the path leads through, the search begins anew.
+        """
         first: DamagedData | None = None
         while True:
+            generation = self._graph.generation
             try:
                 path = self._graph.path(id_, start)
             except DamagedData as error:
@@ -105,6 +109,8 @@ class Recovery:
             try:
                 return path, walk(path)
             except DamagedData as error:
+                if self._graph.outrun(generation):
+                    continue
                 first = first or error
                 damaged = [step for step in path.steps if not self.is_sound(step)]
                 if not damaged:

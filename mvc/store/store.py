@@ -6,12 +6,14 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.errors import AlreadyARepository
+from mvc.errors import AlreadyARepository, UnknownRevision
+from mvc.ids import CommitId
 from mvc.io.clock import Clock
-from mvc.io.files import FileSystem
+from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.process import cpu_count
 from mvc.limits import SLAB
 from mvc.store import keys
@@ -19,7 +21,7 @@ from mvc.store.entries import Entry, RefChange, RefValue
 from mvc.store.format import FORMAT, format_line, read_features
 from mvc.store.graph import Graph
 from mvc.store.journal import GENESIS, Recorded, encode_entry
-from mvc.store.packs import PackWriter
+from mvc.store.packs import PackWriter, pack_numbers, pack_path
 from mvc.store.publish import publish
 from mvc.store.speed import Speed
 from mvc.store.view import JOURNAL, PACKS, View
@@ -72,7 +74,8 @@ class Store:
         self.fs = fs
         self.clock = clock
         self.folder = folder
-        read_features(fs, folder)
+        features = read_features(fs, folder)
+        self._compacted = "compacted" in features
         self.writable = fs.is_writable_dir(folder)
         self._lock = threading.RLock()
         self._pid = -1
@@ -82,7 +85,9 @@ class Store:
 
     def _open(self) -> None:
         self._pid = os.getpid()
-        self._view = View(self.fs, self.folder, writable=self.writable)
+        self._view = View(
+            self.fs, self.folder, writable=self.writable, replaced_before=self._compacted
+        )
         self._pool: ThreadPoolExecutor | None = None
         self._graph = Graph(self._view, self._speed)
 
@@ -127,24 +132,100 @@ class Store:
             self._arenas = Arenas(2 * SLAB)
         return self._arenas
 
-    def pack_writer(self) -> PackWriter:
-        return PackWriter(self.fs, self.folder / PACKS, self._committed_end)
+    def pack_writer(self, *, fresh: bool = False) -> PackWriter:
+        """Appends to packs; with ``fresh`` only to new ones."""
+        return PackWriter(
+            self.fs, self.folder / PACKS, self._committed_end, self.newest_pack, fresh=fresh
+        )
 
-    def _committed_end(self, pack: int) -> int:
-        """Where a pack's committed bytes end; 0 for a pack no entry names."""
+    def _committed_end(self, pack: int) -> int | None:
+        """Where a pack's committed bytes end; None for one that must not be written to.
+
+        A pack that no entry names is new (0) if its number is above all that were ever
+        named; else maintenance has emptied it, and somebody may still read its old bytes.
+        """
         self.view.refresh()
         found = self.view.newest(keys.PACK + pack.to_bytes(4, "big"))
         if found is None:
-            return 0
-        return max(r.start + r.length for r in found.entry.regions if r.pack == pack)
+            return 0 if pack > self.newest_pack() else None
+        return max(r.start + r.length for r in found.entry.regions if r.pack == pack) or None
+
+    def newest_pack(self) -> int:
+        """The highest number of a pack that an entry has named."""
+        key = self.view.last(keys.PACK, keys.after(keys.PACK))
+        return 0 if key is None else int.from_bytes(key[1:5], "big")
 
     def publish(
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None
     ) -> Recorded:
         """See ``mvc.store.publish``; afterwards the index is brought up to date if it lags."""
-        recorded = publish(self.view, make, release=release)
+        recorded = publish(self.view, lambda: self._checked(make()), release=release)
         self.view.index_tail()
         return recorded
+
+    def index_anew(self) -> None:
+        """Indexes a journal that was just replaced, so that nobody else has to."""
+        self.view.index_tail(force=True)
+
+    def sweep(self) -> int:
+        """Deletes files that nothing names any more; returns their bytes.
+
+        A pack that somebody is writing to is locked, and stays: the lock is the lease of a
+        running commit. Readers that still want an old pack find out and look again.
+        """
+        freed = 0
+        for number in pack_numbers(self.fs, self.folder / PACKS):
+            path = pack_path(self.folder / PACKS, number)
+            freed += self._sweep_file(path, partial(self._is_unnamed, number))
+        for name in self.fs.list(self.folder):
+            if name.startswith(TEMPORARY):
+                freed += self._sweep_file(self.folder / name, lambda: True)
+        return freed
+
+    def _sweep_file(self, path: Path, unwanted: Callable[[], bool]) -> int:
+        if not unwanted():
+            return 0
+        lock = self.fs.lock(path, block=False)
+        if lock is None:
+            return 0
+        with lock:
+            identity = self.fs.stat(path)
+            if identity is None or not unwanted():
+                return 0
+            self.fs.unlink(path)
+            return identity.size
+
+    def _is_unnamed(self, pack: int) -> bool:
+        """Whether no entry names bytes of this pack."""
+        self.view.refresh()
+        key = keys.PACK + pack.to_bytes(4, "big")
+        found = self.view.newest(key)
+        return found is None or not any(
+            r.start + r.length for r in found.entry.regions if r.pack == pack
+        )
+
+    def _checked(self, entry: Entry) -> Entry:
+        """Nothing may come to point to a commit that was collected a moment ago."""
+        named = [change.new for change in entry.refs] + [d.commit for d in entry.deployments]
+        own = {commit.id for commit in entry.commits}
+        for value in named:
+            if isinstance(value, CommitId) and value not in own and not self.has_commit(value):
+                raise UnknownRevision(
+                    f"commit {value.short} was collected in the meantime",
+                    hint="'mvc log' lists the commits there are",
+                )
+        return entry
+
+    def has_commit(self, id_: CommitId) -> bool:
+        """Whether an entry has published this commit."""
+        view = self.view
+
+        def look() -> bool:
+            homes = view.under(keys.COMMIT + id_[: keys.ID_BYTES])
+            entries = [view.entry(keys.offset_of(key)).entry for key in homes]
+            return any(commit.id == id_ for entry in entries for commit in entry.commits)
+
+        return view.steady(look)
 
     def ref(self, name: str) -> RefValue:
         """A ref's present value."""

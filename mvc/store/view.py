@@ -33,6 +33,7 @@ INDEX = "index.lmdb"
 PACKS = "packs"
 _REBUILD_BATCH = 50_000
 _CACHED_ENTRIES = 4096
+_FEW = 64
 _T = TypeVar("_T")
 
 Placed = tuple[int, int, RecordHeader]
@@ -42,7 +43,9 @@ Placed = tuple[int, int, RecordHeader]
 class View:
     """Reads a repository's folder. Safe across threads; one per process."""
 
-    def __init__(self, fs: FileSystem, folder: Path, *, writable: bool) -> None:
+    def __init__(
+        self, fs: FileSystem, folder: Path, *, writable: bool, replaced_before: bool = False
+    ) -> None:
         self.fs = fs
         self.folder = folder
         self.writable = writable
@@ -60,6 +63,9 @@ class View:
         self.position = GENESIS
         self.tip: Recorded | None = None  # of the tail
         self.durable = 0  # bytes of the journal that are known to be flushed
+        self.generation = 0  # how often the journal was found replaced
+        self.settled = not replaced_before  # whether the journal's name is known to be durable
+        self._superseded: Meta | None = None  # what the index holds of a replaced journal
         self._index: Index | None = None
         self._meta = Meta(self.identity, GENESIS, (), 0)
         self._runs: list[RunReader] = []
@@ -67,8 +73,8 @@ class View:
             reached = read_witness(fs, folder, self.identity)  # before the journal is read
             self._open_index()
             self.refresh()
-            if reached is not None and reached.offset > self.position.offset:
-                raise _missing(self.position.offset, reached.offset)
+            if reached is not None and reached.sequence > self.position.sequence:
+                raise _missing(self.position, reached)
         except BaseException:
             self.close()
             raise
@@ -85,9 +91,9 @@ class View:
             self._entries[offset] = found
         return found
 
-    def entries(self) -> Iterator[Recorded]:
-        """Every entry from the first one on."""
-        return scan(self._journal, GENESIS)
+    def entries(self, start: Position = GENESIS) -> Iterator[Recorded]:
+        """Every entry from ``start`` on, by default the first one."""
+        return scan(self._journal, start)
 
     def records(self, offset: int) -> list[Placed]:
         """The sound records that an entry made part of the repository.
@@ -138,8 +144,12 @@ class View:
 
     def newest(self, prefix: bytes) -> Recorded | None:
         """The newest entry with a key under ``prefix`` (prefixes whose next part is the offset)."""
-        key = self.last(prefix, keys.after(prefix))
-        return None if key is None else self.entry(keys.offset_of(key))
+
+        def look() -> Recorded | None:
+            key = self.last(prefix, keys.after(prefix))
+            return None if key is None else self.entry(keys.offset_of(key))
+
+        return self.steady(look)
 
     def by_sequence(self, sequence: int) -> Recorded | None:
         """The entry with this number, if there is one."""
@@ -147,11 +157,15 @@ class View:
 
     def forgotten(self, commit: bytes) -> Recorded | None:
         """The entry that forgot a commit's state, if one did."""
-        for key in reversed(self.under(keys.FORGOTTEN + commit[:8])):
-            recorded = self.entry(keys.offset_of(key))
-            if any(each.commit == commit for each in recorded.entry.forgotten):
-                return recorded
-        return None
+
+        def look() -> Recorded | None:
+            for key in reversed(self.under(keys.FORGOTTEN + commit[:8])):
+                recorded = self.entry(keys.offset_of(key))
+                if any(each.commit == commit for each in recorded.entry.forgotten):
+                    return recorded
+            return None
+
+        return self.steady(look)
 
     def _guarded(self, look: Callable[[], _T]) -> _T:
         """Runs a look-up; a damaged or outrun index is renewed once."""
@@ -165,15 +179,87 @@ class View:
     # -- keeping up ------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes in what other processes, or this one, have appended since."""
+        """Takes in what other processes, or this one, have appended since.
+
+        If the journal was replaced (``generation`` goes up), everything is looked up anew.
+        """
         with self._lock:
-            if self.tip is not None:
-                if not stands(self._journal, self.tip):
-                    self._go_back(self.tip)
-                elif self._journal.size() < self.position.offset:
-                    return  # the newest entry's second copy was cut off, or is being written
-            for recorded in scan(self._journal, self.position):
-                self._take(recorded)
+            while True:
+                if self._is_replaced():
+                    self._reopen()
+                self._catch_up()
+                known = self._superseded
+                if known is None or known.position.sequence <= self.position.sequence:
+                    return
+                if not self._is_replaced():
+                    raise _missing(self.position, known.position)
+
+    def steady(self, look: Callable[[], _T]) -> _T:
+        """Runs a look-up of several steps; again if the journal is replaced under it."""
+        while True:
+            with self._lock:
+                generation = self.generation
+                try:
+                    found = look()
+                except DamagedData:
+                    self.refresh()
+                    if self.generation == generation:
+                        raise
+                else:
+                    if self.generation == generation:
+                        return found
+
+    def _is_replaced(self) -> bool:
+        there = self.fs.stat(self.folder / JOURNAL)
+        ours = self._journal.identity()
+        return there is not None and (there.inode, there.device) != (ours.inode, ours.device)
+
+    def _reopen(self) -> None:
+        """Maintenance has put a new journal in the old one's place."""
+        journal = self.fs.open_read(self.folder / JOURNAL)
+        first = read_entry(journal, 0)
+        self._journal = journal  # the old one is closed when the last reader lets go
+        self.identity = first.check
+        self.generation += 1
+        self.settled = False
+        self.durable = 0
+        self._entries = {0: first}
+        self._records = {}
+        self.damage = None
+        self.packs.forget()
+        if self._index is None:
+            self._without_index()
+            return
+        try:
+            self._use(self._index.meta(self.identity))
+        except DamagedData:
+            self._without_index()
+
+    def _catch_up(self) -> None:
+        if self.tip is not None:
+            if not stands(self._journal, self.tip):
+                self._go_back(self.tip)
+            elif self._journal.size() < self.position.offset:
+                return  # the newest entry's second copy was cut off, or is being written
+        fresh: list[bytes] = []
+        for recorded in scan(self._journal, self.position):
+            self._entries[recorded.offset] = recorded
+            fresh.extend(keys.entry_keys(recorded))
+            self._unread.append(recorded.offset)
+            self.position = recorded.after
+            self.tip = recorded
+            if len(self._entries) > 2 * _CACHED_ENTRIES:
+                self._entries.clear()
+        self._tail_takes(fresh)
+
+    def _tail_takes(self, fresh: list[bytes]) -> None:
+        """Few keys go where they belong; for many, sorting runs that are in order is faster."""
+        if len(fresh) < _FEW:
+            for key in fresh:
+                insort(self._tail, key)
+        else:
+            self._tail.extend(fresh)
+            self._tail.sort()
 
     def _go_back(self, newest: Recorded) -> None:
         """What was read last was taken back by its writer, who failed: begin at the index."""
@@ -191,23 +277,17 @@ class View:
         else:
             self._use(self._meta)
 
-    def _take(self, recorded: Recorded) -> None:
-        self._entries[recorded.offset] = recorded
-        for key in keys.entry_keys(recorded):
-            insort(self._tail, key)
-        self._unread.append(recorded.offset)
-        self.position = recorded.after
-        self.tip = recorded
-
     def _read_tail(self, low: bytes) -> None:
         """Adds the objects of the tail's entries, once somebody asks for objects."""
-        if low[:1] not in {keys.BLOB, keys.EDGE}:
+        if low[:1] not in {keys.BLOB, keys.EDGE} or not self._unread:
             return
-        while self._unread:
-            offset = self._unread[0]
-            for key in self._object_keys(offset, None):
-                insort(self._tail, key)
-            self._unread.pop(0)
+        # Oldest first; where many wait, what is known of their objects needs no look-up.
+        known: dict[bytes, int] | None = {} if len(self._unread) > 1 else None
+        fresh: list[bytes] = []
+        for offset in self._unread:
+            fresh.extend(self._object_keys(offset, known))
+        self._unread.clear()
+        self._tail_takes(fresh)
 
     def _object_keys(self, offset: int, known: dict[bytes, int] | None) -> Iterator[bytes]:
         """Blob and edge keys of an entry; ``known`` has the objects not looked up yet."""
@@ -252,11 +332,10 @@ class View:
     def _use(self, meta: Meta) -> None:
         """Stands on what ``meta`` says is indexed; the tail begins there."""
         assert self._index is not None
-        size, end = self._journal.size(), meta.position.offset
-        if size < end:
-            raise _missing(size, end)
-        if end and self._journal.read(end - 16, 16) != meta.position.chain:
-            self._check_link(meta.position)
+        self._superseded = None
+        if not self._is_ours(meta.position):
+            self._superseded = meta
+            meta = Meta(self.identity, GENESIS, (), meta.next_run)
         self._runs = self._index.readers(meta)
         self._meta = meta
         self.position = meta.position
@@ -265,16 +344,22 @@ class View:
         self._tail.clear()
         self._unread.clear()
 
-    def _check_link(self, position: Position) -> None:
-        """The last copy's checksum differs: damage in that copy, or another journal."""
-        at = position.offset
-        nearby = self._journal.read(max(0, at - (1 << 20)), min(at, 1 << 20))
-        if position.chain not in nearby:
-            raise DamagedData("the index does not belong to this journal")
+    def _is_ours(self, position: Position) -> bool:
+        """Whether what was indexed up to there is the beginning of this journal."""
+        end = position.offset
+        if not end:
+            return True
+        if self._journal.size() < end:
+            return False
+        if self._journal.read(end - 16, 16) == position.chain:
+            return True
+        # Else damage in the last copy, or another journal.
+        return position.chain in self._journal.read(max(0, end - (1 << 20)), min(end, 1 << 20))
 
     def _without_index(self) -> None:
         environments.forget(self.folder / INDEX)
         self._index = None
+        self._superseded = None
         self._runs = []
         self._meta = Meta(self.identity, GENESIS, (), 0)
         self.position = GENESIS
@@ -330,6 +415,8 @@ class View:
             if not waiting or (waiting < INDEX_BATCH and not force):
                 return
             with self.fs.open_write(self.folder / JOURNAL) as file:
+                if file.identity().inode != self._journal.identity().inode:
+                    return  # replaced by now; the next look at it begins anew
                 end = file.size()
                 file.sync()
             try:
@@ -343,22 +430,25 @@ class View:
         known: dict[bytes, int] = {}
         batch: list[bytes] = []
         count, last = 0, self._meta.position
-        for recorded in list(scan(self._journal, self._meta.position)):
-            if recorded.after.offset > end:
-                break
+        durable = (r for r in scan(self._journal, last) if r.after.offset <= end)
+        for recorded in list(durable):
             batch.extend(keys.entry_keys(recorded))
             batch.extend(self._object_keys(recorded.offset, known))
             count, last = count + 1, recorded.after
             if count % _REBUILD_BATCH == 0:
-                self._extend(batch, last)
+                if not self._extend(batch, last):
+                    return self.refresh()
                 batch = []
         if batch:
             self._extend(batch, last)
-        self.refresh()
+        return self.refresh()
 
-    def _extend(self, batch: Iterable[bytes], position: Position) -> None:
+    def _extend(self, batch: Iterable[bytes], position: Position) -> bool:
+        """Adds to the index; false if another process was there first."""
         assert self._index is not None
-        self._use(self._index.extend(self._meta, batch, position))
+        made = self._index.extend(self._meta, batch, position, self._superseded)
+        self._use(made)
+        return made.position == position
 
     def close(self) -> None:
         if self._index is not None:
@@ -368,8 +458,9 @@ class View:
         self._journal.close()
 
 
-def _missing(size: int, end: int) -> HistoryMissing:
+def _missing(there: Position, reached: Position) -> HistoryMissing:
     return HistoryMissing(
-        f"the journal ends at byte {size}, but operations up to byte {end} were acknowledged",
+        f"the journal ends before operation {there.sequence} (byte {there.offset}), but "
+        f"operations up to {reached.sequence - 1} were acknowledged",
         hint="restore .mvc/journal from a copy, or accept the loss with 'mvc fsck --rebuild-index'",
     )

@@ -68,6 +68,7 @@ class ObjectWriter:
         self._policy = policy
         self._arenas = arenas
         self._added: set[bytes] = set()
+        self.bases: set[bytes] = set()  # of the repository, that something was coded against
         self._meanings: dict[bytes, bytes] = {}  # what bases' bytes mean among what was added
         self._single = Record(arenas.lend())  # pieces that are coded one by one
         self._grouped = Record(arenas.lend())  # pieces that share one payload
@@ -103,6 +104,8 @@ class ObjectWriter:
         ``new`` must stay as it is until ``drain``; then it is copied to ``target``, which
         may be the base's own memory.
         """
+        if base is not None and base.id == id_:
+            base = None  # in somebody's memory still, but collected from the repository
         try:
             piece = self._base_piece(spec, base, start)
         except DamagedData:
@@ -114,6 +117,8 @@ class ObjectWriter:
             )
         for choice in choices:
             against = piece if choice.against else None
+            if against is not None and base is not None and not self.added(base.id):
+                self.bases.add(base.id)
             waiting = Waiting(
                 BLOB,
                 id_,
@@ -197,6 +202,8 @@ class ObjectWriter:
                 path = self._graph.path(base[0])
                 if path.depth + 1 < self._policy.reset_interval:
                     depth, stored, origin, old = path.depth + 1, path.stored, base[0], base[1]
+                    if not self.added(origin):
+                        self.bases.add(origin)
         extra = b""
         if kind == MANIFEST:
             extra = patch_extra([placed(w, b"", 0) for w in self._single.pieces], kind)

@@ -1,0 +1,208 @@
+"""gc: delete what nothing reaches, give the space back.
+
+Plan and execution are apart. The plan says what stays (``reachable``), which codings that
+takes (``gc_storage``), what the journal still has to say (``gc_journal``) and which packs
+hold enough that goes to be worth writing anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from mvc.errors import DamagedData, ReadOnly
+from mvc.ids import CommitId
+from mvc.repo import manifests
+from mvc.repo.context import Context, Progress
+from mvc.repo.gc_journal import shortened
+from mvc.repo.gc_storage import decide
+from mvc.repo.inventory import Inventory, inventory
+from mvc.repo.reachable import Reach, reachable, tail_needs
+from mvc.repo.relayout import Place, Relayout, execute, until_not_outrun
+from mvc.repo.sampled import Sampler
+from mvc.store.entries import Entry
+from mvc.store.journal import Recorded
+from mvc.store.packs import PACK_HEADER, pack_numbers, pack_path
+from mvc.store.publish import Outrun
+from mvc.store.view import JOURNAL, PACKS
+
+__all__ = ["DEFAULT_GRACE", "Collection", "collect", "plan_collection"]
+
+DEFAULT_GRACE = timedelta(days=14)
+_WORTH = 0.05  # share of a file that goes, from which on what stays of it is moved
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a collection does, or would do. Sizes are bytes on disk.
+
+    ``commits`` are versions that nothing leads to, ``objects`` tensors and manifests that
+    no version needs, ``operations`` those left out of the journal. ``phantoms`` are kept
+    as steps to others, ``recoded`` stored anew instead. ``freed`` is an estimate in a plan, and
+    measured in a result.
+    """
+
+    commits: tuple[CommitId, ...]
+    forgotten: int
+    objects: int
+    phantoms: int
+    recoded: int
+    operations: int
+    packs: int
+    before: int
+    freed: int
+
+
+@dataclass
+class _Plan:
+    reach: Reach
+    found: Inventory
+    relayout: Relayout
+    summary: Collection
+
+
+def plan_collection(
+    context: Context,
+    *,
+    grace: timedelta = DEFAULT_GRACE,
+    forget: Mapping[CommitId, bool] | None = None,
+    progress: Progress | None = None,
+) -> Collection:
+    """What ``collect`` would do now, as if the states in ``forget`` were (by name: True)."""
+    return _plan(context, grace, forget, progress).summary
+
+
+def collect(
+    context: Context, *, grace: timedelta = DEFAULT_GRACE, progress: Progress | None = None
+) -> Collection:
+    """Deletes what nothing reaches and no operation within the grace has named.
+
+    Safe beside running commits and readers. Raises ReadOnly, Busy, and DamagedData where
+    something that stays is damaged; then nothing is changed.
+    """
+    if not context.store.writable:
+        raise ReadOnly("nothing can be collected: the repository's folder cannot be written")
+    before = _size(context)
+    done: list[_Plan] = []
+
+    def attempt() -> Recorded | None:
+        plan = _plan(context, grace, None, progress)
+        done[:] = [plan]
+        if not plan.relayout:
+            context.store.sweep()
+            return None
+        note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
+        return execute(
+            context,
+            plan.found,
+            plan.relayout,
+            lambda: Entry("gc", context.store.clock.now_ns(), note),
+            admit=lambda recorded: _admit(plan, recorded, context),
+            progress=progress,
+        )
+
+    until_not_outrun(attempt)
+    return replace(done[0].summary, before=before, freed=before - _size(context))
+
+
+def _plan(
+    context: Context,
+    grace: timedelta,
+    forget: Mapping[CommitId, bool] | None,
+    progress: Progress | None,
+) -> _Plan:
+    found = inventory(context.store.view)
+    if found.damaged:
+        raise DamagedData(
+            f"nothing is collected from a damaged repository: {found.damaged[0].message}",
+            hint="run 'mvc fsck --repair' first",
+        )
+    cutoff = context.store.clock.now_ns() - round(grace.total_seconds() * 1e9)
+    reach = reachable(context, found, cutoff, forget=forget, progress=progress)
+    kept = decide(found, reach, Sampler(context, reach.blobs))
+    leave = {c.place for c in found.all_codings() if c.place not in kept.places}
+    packs = _packs(context, found, leave)
+    moved = {n for n, p in packs.items() if p.goes >= _WORTH * p.size}
+    moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
+    edits, shorter = shortened(found, reach, cutoff)
+    gone = tuple(
+        commit.id
+        for recorded in found.entries
+        for commit in recorded.entry.commits
+        if commit.id not in reach.commits
+    )
+    saved = shorter if gone or shorter > _WORTH * _journal_size(context) else 0
+    relayout = Relayout(leave, kept.add, moved, edits if saved else {}, reach.blobs)
+    if not (moved or saved or kept.add):
+        relayout = Relayout()
+    freed = saved + sum(packs[n].goes for n in moved if n in packs) - kept.added_bytes
+    lost = [id_ for id_ in found.codings if not reach.needs(id_)]
+    summary = Collection(
+        gone,
+        sum(id_ not in reach.states for id_ in reach.commits),
+        len(lost) - len(kept.phantoms),
+        len(kept.phantoms),
+        len(kept.add),
+        sum(made is None for made in relayout.edits.values()),
+        len(moved),
+        _size(context),
+        max(0, freed),
+    )
+    return _Plan(reach, found, relayout, summary)
+
+
+@dataclass
+class _Pack:
+    """Bytes of the file, and those of them that go."""
+
+    size: int
+    goes: int
+
+
+def _packs(context: Context, found: Inventory, leave: set[Place]) -> dict[int, _Pack]:
+    """Every pack that an entry names; bytes between its records go, too."""
+    stays: dict[int, int] = {}
+    for records in found.records:
+        for record in records:
+            members = record.header.members
+            kept = [i for i in range(len(members)) if (record.pack, record.offset, i) not in leave]
+            size = record.header.size
+            if not record.header.group and kept:
+                size -= sum(m.stored for m in members) - sum(members[i].stored for i in kept)
+            stays[record.pack] = stays.get(record.pack, 0) + (size if kept else 0)
+    packs = {}
+    for number, bytes_ in stays.items():
+        path = pack_path(context.store.folder / PACKS, number)
+        identity = context.store.fs.stat(path)
+        size = 0 if identity is None else identity.size
+        packs[number] = _Pack(size, max(0, size - bytes_ - len(PACK_HEADER)))
+    return packs
+
+
+def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
+    """What came in meanwhile must not need what is about to go."""
+    if tail_needs(plan.reach, recorded):
+        raise Outrun("an operation came to need a version that was to be collected")
+    goes = {id_ for id_ in plan.found.codings if not plan.reach.needs(id_)}
+    for commit in recorded.entry.commits:
+        manifest = manifests.load(context, commit.manifest)
+        needed = {*manifests.objects(manifest), commit.manifest}
+        if needed & goes:
+            raise Outrun("a commit came to need an object that was to be collected")
+    for _, _, header in context.store.view.records(recorded.offset):
+        bases = {plan.found.meaning(member.base) for member in header.members if member.base}
+        if bases & goes:
+            raise Outrun("a commit came to build on an object that was to be collected")
+
+
+def _journal_size(context: Context) -> int:
+    identity = context.store.fs.stat(context.store.folder / JOURNAL)
+    return 0 if identity is None else identity.size
+
+
+def _size(context: Context) -> int:
+    """Bytes of journal and packs; the index comes and goes."""
+    fs, folder = context.store.fs, context.store.folder / PACKS
+    sizes = [fs.stat(pack_path(folder, number)) for number in pack_numbers(fs, folder)]
+    return _journal_size(context) + sum(each.size for each in sizes if each is not None)

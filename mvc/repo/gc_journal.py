@@ -1,0 +1,70 @@
+"""What the journal no longer has to say: commits that nothing leads to, operations long past.
+
+Operations within the grace stay word for word. Of older ones stay: versions that are
+reachable, every deployment and retraction, what was forgotten, each ref's present value,
+and the moves of branches between versions that are still there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mvc.ids import CommitId
+from mvc.repo.inventory import Inventory
+from mvc.repo.pointers import BRANCH
+from mvc.repo.reachable import Reach
+from mvc.store.entries import Entry, RefChange
+
+__all__ = ["shortened"]
+
+
+def shortened(
+    found: Inventory, reach: Reach, cutoff_ns: int
+) -> tuple[dict[int, Entry | None], int]:
+    """By an entry's place in the inventory, what it becomes; None where nothing is left of it.
+
+    Entries that stay as they are, are not named. Regions are not looked at. Also the bytes
+    that it saves.
+    """
+    newest: dict[str, int] = {}
+    pending = 0
+    for home, recorded in enumerate(found.entries):
+        newest.update((change.name, home) for change in recorded.entry.refs)
+        if recorded.entry.removed is not None:
+            pending = home
+    edits: dict[int, Entry | None] = {}
+    saved = 0
+    for home, recorded in enumerate(found.entries):
+        entry = recorded.entry
+        if home == 0 or entry.time_ns >= cutoff_ns:
+            continue
+        commits = tuple(commit for commit in entry.commits if commit.id in reach.commits)
+        made = replace(
+            entry,
+            commits=commits,
+            refs=tuple(
+                change
+                for change in entry.refs
+                if newest[change.name] == home or (commits and _still(change, reach))
+            ),
+            removed=entry.removed if home == pending else None,
+            marks=entry.marks if commits else (),
+            forgotten=tuple(each for each in entry.forgotten if each.commit in reach.commits),
+            undoes=None,
+        )
+        empty = not (
+            made.commits or made.refs or made.deployments or made.retractions or made.forgotten
+        )
+        if empty and made.removed is None:
+            edits[home] = None
+            saved += recorded.after.offset - recorded.offset
+        elif made != entry:
+            edits[home] = made
+            saved += 2 * (len(entry.encoded) - len(made.encoded))
+    return edits, saved
+
+
+def _still(change: RefChange, reach: Reach) -> bool:
+    """Whether a branch's move is still worth knowing: both its versions are there."""
+    values = [v for v in (change.old, change.new) if isinstance(v, CommitId)]
+    return change.name.startswith(BRANCH) and all(value in reach.commits for value in values)

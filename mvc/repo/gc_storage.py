@@ -1,0 +1,135 @@
+"""Which codings can go when some objects are no longer needed, and what replaces them.
+
+Where the way to an object leads through ones that go, three things are possible: it is
+coded anew against the next object that stays (the deltas between them become one), it is
+stored in full, or what goes is kept as a *phantom*, a step that belongs to no version.
+The cheapest is taken; a state forgotten by name is never kept as a phantom.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mvc.repo.inventory import Coding, Inventory
+from mvc.repo.reachable import Reach
+from mvc.repo.recode import Wanted
+from mvc.repo.relayout import Place
+from mvc.repo.sampled import Sampler
+from mvc.store.records import BASE_BYTES
+
+__all__ = ["Kept", "decide"]
+
+_Piece = tuple[bytes, int]
+
+
+@dataclass
+class Kept:
+    """``places`` stay; ``add`` are the codings to make; ``phantoms`` the objects kept as steps."""
+
+    places: set[Place] = field(default_factory=set)
+    add: list[Wanted] = field(default_factory=list)
+    phantoms: set[bytes] = field(default_factory=set)
+    added_bytes: int = 0
+
+
+def decide(found: Inventory, reach: Reach, sampler: Sampler) -> Kept:
+    """What to keep of ``found`` so that everything ``reach`` needs can be recovered."""
+    kept = Kept()
+    work = _Decision(found, reach, kept, sampler)
+    work.keep_needed()
+    work.mend()
+    return kept
+
+
+class _Decision:
+    def __init__(self, found: Inventory, reach: Reach, kept: Kept, sampler: Sampler) -> None:
+        self._found = found
+        self._reach = reach
+        self._kept = kept
+        self._sampler = sampler
+        self._edges: dict[_Piece, list[_Piece]] = {}
+        self._reached: set[_Piece] = set()
+        self._from: dict[bytes, list[Coding]] = {}  # what leads back to an object
+        for coding in found.all_codings():
+            if coding.undirected and coding.base is not None:
+                self._from.setdefault(coding.base, []).append(coding)
+
+    def _stays(self, id_: bytes) -> bool:
+        return self._reach.needs(id_) or id_[:BASE_BYTES] in self._found.ambiguous
+
+    def keep_needed(self) -> None:
+        """Codings of what stays, from what stays; and what full records then lead to."""
+        sources: list[_Piece] = []
+        for id_, codings in self._found.codings.items():
+            if self._stays(id_):
+                for coding in codings:
+                    if coding.base is None or self._stays(coding.base):
+                        sources += self._take(coding)
+        self._spread(sources)
+
+    def _take(self, coding: Coding) -> list[_Piece]:
+        """Keeps a coding; returns the pieces that it leads to from what is reached already."""
+        self._kept.places.add(coding.place)
+        node = (coding.member.id, coding.member.start)
+        if coding.base is None:
+            return [node]
+        origin = (coding.base, coding.member.start)
+        self._edges.setdefault(origin, []).append(node)
+        led = [node] if origin in self._reached else []
+        if coding.undirected:
+            self._edges.setdefault(node, []).append(origin)
+            led += [origin] if node in self._reached else []
+        return led
+
+    def _spread(self, nodes: Iterable[_Piece]) -> None:
+        waiting = deque(nodes)
+        while waiting:
+            node = waiting.popleft()
+            if node not in self._reached:
+                self._reached.add(node)
+                waiting.extend(self._edges.get(node, ()))
+
+    def mend(self) -> None:
+        """Gives every object that nothing leads to any more a way of its own, oldest first."""
+        for id_, codings in self._found.codings.items():
+            if self._stays(id_):
+                pieces = {(id_, coding.member.start) for coding in codings}
+                if not pieces <= self._reached:
+                    self._reconnect(id_, pieces)
+
+    def _reconnect(self, id_: bytes, pieces: set[_Piece]) -> None:
+        way = self._way(id_)
+        base = None if way is None else way[0]
+        size = self._sampler.full(id_) if base is None else self._sampler.delta(id_, base)
+        if way is not None and sum(step.stored for step in way[1]) < size:
+            through = {end for step in way[1] for end in (step.member.id, step.base or b"")}
+            through -= {id_, way[0]}
+            shared = any(step.record.header.group for step in way[1])
+            if not shared and not through & self._reach.banned:
+                self._kept.phantoms |= through
+                for step in way[1]:
+                    self._spread(self._take(step))
+                if pieces <= self._reached:
+                    return
+        self._kept.added_bytes += size
+        self._kept.add.append(Wanted(id_, base))
+        self._spread(pieces)
+
+    def _way(self, id_: bytes) -> tuple[bytes, list[Coding]] | None:
+        """The nearest object that stays and is reached, and the codings that lead from it."""
+        seen = {id_}
+        waiting: deque[tuple[bytes, list[Coding]]] = deque([(id_, [])])
+        while waiting:
+            at, steps = waiting.popleft()
+            for coding in (*self._found.codings.get(at, ()), *self._from.get(at, ())):
+                other = coding.base if coding.member.id == at else coding.member.id
+                if other is None or other in seen:
+                    continue
+                seen.add(other)
+                if not self._stays(other):
+                    waiting.append((other, [coding, *steps]))
+                elif (other, 0) in self._reached and self._reach.needs(other):
+                    return other, [coding, *steps]
+        return None

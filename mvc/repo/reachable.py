@@ -1,0 +1,131 @@
+"""What has to stay: the versions that something leads to, and their objects.
+
+Roots are refs and HEAD, every deployment (it is evidence, retracted or not) and what the
+operations within the grace moved. A version that a root leads to stays with all its
+ancestors; its state stays as well, unless it was forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mvc.ids import CommitId, ManifestId
+from mvc.model.commit import Commit
+from mvc.model.tensor import TensorSpec
+from mvc.repo import manifests
+from mvc.repo.context import Context, Progress
+from mvc.repo.inventory import Inventory
+from mvc.store.entries import Entry, RefValue
+from mvc.store.journal import Recorded
+
+__all__ = ["Reach", "names_of", "reachable"]
+
+
+@dataclass
+class Reach:
+    """``commits`` stay; ``states`` are those of them whose state stays, too.
+
+    ``blobs`` and ``manifests`` are what these states are made of. ``banned`` are objects
+    of states that were forgotten by name and that no other state has: no copy of them
+    may be kept, not even as a step to other objects.
+    """
+
+    commits: dict[CommitId, Commit] = field(default_factory=dict)
+    states: set[CommitId] = field(default_factory=set)
+    manifests: set[ManifestId] = field(default_factory=set)
+    blobs: dict[bytes, TensorSpec] = field(default_factory=dict)
+    banned: set[bytes] = field(default_factory=set)
+    forgotten: dict[CommitId, bool] = field(default_factory=dict)
+
+    def needs(self, id_: bytes) -> bool:
+        """Whether a state that stays has this object."""
+        return id_ in self.blobs or id_ in self.manifests
+
+
+def reachable(
+    context: Context,
+    found: Inventory,
+    cutoff_ns: int,
+    *,
+    forget: Mapping[CommitId, bool] | None = None,
+    progress: Progress | None = None,
+) -> Reach:
+    """What stays if operations before ``cutoff_ns`` no longer count.
+
+    ``forget``: states to treat as forgotten on top of those that are (by name: True).
+    """
+    reach = Reach()
+    known: dict[CommitId, Commit] = {}
+    refs: dict[str, RefValue] = {}
+    roots: set[CommitId] = set()
+    for recorded in found.entries:
+        entry = recorded.entry
+        known.update((commit.id, commit) for commit in entry.commits)
+        refs.update((change.name, change.new) for change in entry.refs)
+        roots.update(d.commit for d in entry.deployments)
+        if entry.time_ns >= cutoff_ns:
+            roots.update(names_of(entry))
+        for each in entry.forgotten:
+            reach.forgotten[each.commit] = reach.forgotten.get(each.commit, False) or each.named
+    for id_, named in (forget or {}).items():
+        reach.forgotten[id_] = reach.forgotten.get(id_, False) or named
+    roots.update(value for value in refs.values() if isinstance(value, CommitId))
+    _close(reach.commits, known, roots)
+    reach.states = {id_ for id_ in reach.commits if id_ not in reach.forgotten}
+    _collect(context, reach, progress)
+    _ban(context, found, reach, known)
+    return reach
+
+
+def names_of(entry: Entry) -> set[CommitId]:
+    """Every commit that an operation made, moved a ref from or to."""
+    named = {commit.id for commit in entry.commits}
+    for change in entry.refs:
+        named.update(v for v in (change.old, change.new) if isinstance(v, CommitId))
+    return named
+
+
+def _close(
+    into: dict[CommitId, Commit], known: dict[CommitId, Commit], roots: Iterable[CommitId]
+) -> None:
+    """Roots and all their ancestors."""
+    waiting = list(roots)
+    while waiting:
+        id_ = waiting.pop()
+        if id_ in into or id_ not in known:
+            continue
+        into[id_] = known[id_]
+        waiting.extend(known[id_].parents)
+
+
+def _collect(context: Context, reach: Reach, progress: Progress | None) -> None:
+    """The objects of every state that stays; equal manifests are read once."""
+    ids = dict.fromkeys(
+        commit.manifest for id_, commit in reach.commits.items() if id_ in reach.states
+    )
+    for done, id_ in enumerate(ids):
+        reach.manifests.add(id_)
+        reach.blobs.update(manifests.objects(manifests.load(context, id_)))
+        if progress is not None:
+            progress(done + 1, len(ids), "versions")
+
+
+def _ban(context: Context, found: Inventory, reach: Reach, known: dict[CommitId, Commit]) -> None:
+    """Objects that only states forgotten by name have."""
+    for id_, named in reach.forgotten.items():
+        commit = known.get(id_)
+        if not named or commit is None or commit.manifest not in found.codings:
+            continue  # gone already
+        objects = manifests.objects(manifests.load(context, commit.manifest))
+        for each in (*objects, commit.manifest):
+            if not reach.needs(each):
+                reach.banned.add(each)
+
+
+def tail_needs(reach: Reach, recorded: Recorded) -> set[CommitId]:
+    """Commits that an operation published meanwhile leads to and that were to go."""
+    named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
+    named |= {parent for commit in recorded.entry.commits for parent in commit.parents}
+    named -= {commit.id for commit in recorded.entry.commits}
+    return {id_ for id_ in named if id_ not in reach.commits}
