@@ -59,7 +59,16 @@ def test_a_switch_and_a_checkout_are_undone(mvc) -> None:
 def test_what_rm_took_out_comes_back(mvc) -> None:
     mvc.commit(1)
     mvc("rm", "--cached", "model.safetensors")
-    assert "to leave out next: nothing" in mvc("undo").out
+    said = mvc("undo")
+    assert "to leave out next: nothing" in said.out
+    assert said.err.count("\n") == 1  # the file is there
+    mvc("commit", "-a", code=1)
+    mvc("rm", "model.safetensors")
+    advice = mvc("undo").err.splitlines()[-1]
+    assert advice == (
+        "model.safetensors is not there: 'mvc checkout HEAD model.safetensors' writes it"
+    )
+    mvc(*advice.split("'")[1].split()[1:])
     mvc("commit", "-a", code=1)
 
 

@@ -38,7 +38,8 @@ def command(session: Session, number: int | None, dry_run: bool, as_json: bool) 
         out.json("mvc.undo/1", _json(done))
     elif dry_run or session.verbosity >= 0:
         out.line(_told(done, full=session.verbose))
-    _tell_of_files(session, done)
+    _tell_of_head(session, done)
+    _tell_of_deleted(session, done)
     for deployed in done.deployments:
         out.note(_tell_of_deployment(context, deployed))
 
@@ -49,7 +50,7 @@ def _told(done: Undoing, *, full: bool) -> str:
     return f"{verb} operation {done.operation.number} ({name}): {moves(done.entry, full=full)}"
 
 
-def _tell_of_files(session: Session, done: Undoing) -> None:
+def _tell_of_head(session: Session, done: Undoing) -> None:
     at, verb = done.after, "would be" if done.number is None else "is"
     place = "detached" if at.branch is None else f"on {printable(at.branch)}"
     version = ", without a version yet" if at.commit is None else f", at {at.commit.short}"
@@ -60,6 +61,17 @@ def _tell_of_files(session: Session, done: Undoing) -> None:
     if at.commit is not None:
         how += ", 'mvc checkout -f HEAD' writes those of HEAD over them"
     session.out.note(f"The files are not touched: {how}")
+
+
+def _tell_of_deleted(session: Session, done: Undoing) -> None:
+    """``mvc rm`` deletes files; undoing it does not write them."""
+    context, left_out = session.context, done.entry.removed
+    if left_out is None:
+        return
+    for path in sorted({*(done.operation.entry.removed or ())} - {*left_out}):
+        if context.store.fs.stat(context.root / path) is None:
+            name = session.from_here(path)
+            session.out.note(f"{name} is not there: 'mvc checkout HEAD {name}' writes it")
 
 
 def _tell_of_deployment(context: Context, deployed: Deployed) -> str:
