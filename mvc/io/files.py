@@ -21,6 +21,7 @@ from typing import Literal, overload
 
 from mvc.errors import IoFailed, MvcError
 from mvc.io import locks, mounts
+from mvc.io.beneath import reach
 from mvc.io.failure import sync_failure, translate
 from mvc.io.handles import FileIdentity, ReadFile, WriteFile
 from mvc.io.locks import FileLock
@@ -43,7 +44,11 @@ _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, e
 
 
 class FileSystem:
-    """The real file system. Holds nothing; one object may serve all threads."""
+    """The real file system. Holds nothing; one object may serve all threads.
+
+    Where a method takes ``within``, a folder above the path, no symbolic link below that
+    folder is followed, whatever is swapped for whatever meanwhile (``mvc.io.beneath``).
+    """
 
     # -- open files --------------------------------------------------------------------
 
@@ -60,7 +65,13 @@ class FileSystem:
         return file
 
     def open_write(
-        self, path: Path, *, create: bool = False, exclusive: bool = False, mode: int = 0o666
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        mode: int = 0o666,
+        within: Path | None = None,
     ) -> WriteFile:
         """A regular file to change; what it holds stays, ``position`` is its end.
 
@@ -70,8 +81,8 @@ class FileSystem:
         """
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if create and exclusive else 0)
-        with translate(path, "write"):
-            file = WriteFile(path, os.open(path, flags, mode), 0)
+        with translate(path, "write"), reach(path, within) as (name, folder):
+            file = WriteFile(path, os.open(name, flags, mode, dir_fd=folder), 0)
         file.position = _identify(file).size
         return file
 
@@ -116,32 +127,46 @@ class FileSystem:
         with translate(path, "list"):
             return sorted(os.listdir(path))
 
-    def make_dir(self, path: Path, parents: bool = False, exist_ok: bool = False) -> None:
+    def make_dir(
+        self,
+        path: Path,
+        parents: bool = False,
+        exist_ok: bool = False,
+        *,
+        within: Path | None = None,
+    ) -> None:
         """Makes a folder, with ``parents`` also those above it; no name is durable yet."""
-        with translate(path, "create"):
-            if parents and path.parent != path and self.stat(path.parent) is None:
-                self.make_dir(path.parent, parents=True, exist_ok=True)
+        if parents and path.parent != path and self.stat(path.parent) is None:
+            self.make_dir(path.parent, parents=True, exist_ok=True, within=_above(path, within))
+        with translate(path, "create"), reach(path, within) as (name, folder):
             try:
-                os.mkdir(path)
+                os.mkdir(name, dir_fd=folder)
             except FileExistsError:
-                if not exist_ok or not os.path.isdir(path):
+                follow = within is None or path == within
+                there = os.stat(name, dir_fd=folder, follow_symlinks=follow)
+                if not exist_ok or not FileIdentity.of(there).is_dir:
                     raise
 
-    def replace(self, src: Path, dst: Path) -> None:
-        """Renames ``src`` to ``dst``, taking the place of a file there in one step."""
-        with translate(dst, "replace"):
-            os.replace(src, dst)
+    def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
+        """Renames ``src`` to ``dst``, taking the place of a file there in one step.
+
+        With ``within`` both must stand in one folder.
+        """
+        with translate(dst, "replace"), reach(dst, within) as (name, folder):
+            old = src if folder is None else src.relative_to(dst.parent)
+            os.replace(old, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def link(self, src: Path, dst: Path) -> None:
         """A second name for the file ``src``; FileExistsError if ``dst`` is taken."""
         with translate(dst, "create"):
             os.link(src, dst)
 
-    def unlink(self, path: Path, missing_ok: bool = False) -> None:
+    def unlink(self, path: Path, missing_ok: bool = False, *, within: Path | None = None) -> None:
         """Takes a file's name away."""
         with translate(path, "delete"):
             try:
-                os.unlink(path)
+                with reach(path, within) as (name, folder):
+                    os.unlink(name, dir_fd=folder)
             except FileNotFoundError:
                 if not missing_ok:
                     raise
@@ -151,13 +176,14 @@ class FileSystem:
         with translate(path, "delete"):
             os.rmdir(path)
 
-    def sync_dir(self, path: Path) -> None:
+    def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
         """Returns when the names in a folder are durable.
 
         Silent where the file system cannot flush folders, SyncFailed where it fails to.
         """
-        with translate(path, "read"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        with translate(path, "read"), reach(path, within) as (name, folder):
+            links = 0 if folder is None else os.O_NOFOLLOW
+            descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | links, dir_fd=folder)
         try:
             os.fsync(descriptor)
         except OSError as error:
@@ -216,13 +242,15 @@ class FileSystem:
         *,
         mode: int | None,
         durable: bool,
+        within: Path | None = None,
     ) -> None:
         """Makes what ``writer`` writes the content of ``path``, in one step.
 
         Readers see the old or the new file, never a part; ``durable`` extends that to
         power loss. ``mode`` None keeps the permissions of the file that is there, or
         those the umask gives. If anything fails, the temporary file is removed. A
-        symbolic link at ``path`` is itself replaced, not what it points to.
+        symbolic link at ``path`` is itself replaced, not what it points to, and a hard
+        link keeps its content under its other names.
         """
         present = self.stat(path, follow=False)
         if present is not None and not present.is_symlink:
@@ -231,19 +259,26 @@ class FileSystem:
         temporary = path.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
         try:
             private = 0o666 if mode is None else mode  # never wider than it ends up
-            with self.open_write(temporary, create=True, exclusive=True, mode=private) as file:
+            with self.open_write(
+                temporary, create=True, exclusive=True, mode=private, within=within
+            ) as file:
                 if mode is not None:
                     file.set_mode(mode)
                 writer(file)
                 if durable:
                     file.sync()
-            self.replace(temporary, path)
+            self.replace(temporary, path, within=within)
         except BaseException:
             with suppress(MvcError):
-                self.unlink(temporary, missing_ok=True)
+                self.unlink(temporary, missing_ok=True, within=within)
             raise
         if durable:
-            self.sync_dir(path.parent)
+            self.sync_dir(path.parent, within=within)
+
+
+def _above(path: Path, within: Path | None) -> Path | None:
+    """What holds for a path's parent: nothing for ``within`` itself and what lies above it."""
+    return None if within is None or path.parent == within or path == within else within
 
 
 def _identify(file: ReadFile | WriteFile) -> FileIdentity:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mvc.adapters.python_state import to_state
@@ -100,7 +100,7 @@ def restore_all(
     deletes = work.plan_deletes(gone)
     work.write(writes, progress)
     for entry in deletes:
-        context.store.fs.unlink(context.root / entry.path, missing_ok=True)
+        context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
     _move_head(context, before.branch if before.branch else before.commit, to)
     return Restored(
         commit,
@@ -150,7 +150,9 @@ def export(
     taken = [str(p) for _, p in pairs if context.store.fs.stat(p) is not None]
     if taken and not force:
         raise WouldOverwrite(f"{taken[0]} exists already", hint="add -f to replace it")
-    _write_all(context, pairs, progress)
+    if folder:
+        context.store.fs.make_dir(output, parents=True, exist_ok=True)
+    _write_all(context, pairs, output if folder else None, progress)
     at = head(context)
     return Restored(commit, tuple(str(p) for _, p in pairs), (), (), at.branch, False)
 
@@ -185,17 +187,20 @@ class _Work:
                 lost.append(entry.path)
             writes.append(entry)
         self._refuse(lost)
+        refuse_links(self._context, writes)
         return writes, same
 
     def plan_deletes(self, entries: Sequence[FileEntry]) -> list[FileEntry]:
         """Files the new version does not have, unless they are changed."""
         found = [(e, self._present(e.path)) for e in entries]
         self._refuse([e.path for e, p in found if p is not None and p != e.content_id])
-        return [e for e, present in found if present is not None]
+        deletes = [e for e, present in found if present is not None]
+        refuse_links(self._context, deletes)
+        return deletes
 
     def write(self, entries: Sequence[FileEntry], progress: Progress | None) -> None:
         pairs = [(e, self._context.root / e.path) for e in entries]
-        _write_all(self._context, pairs, progress)
+        _write_all(self._context, pairs, self._context.root, progress)
 
     def _known(self, path: str) -> bytes | None:
         entry = self._old.by_path.get(path)
@@ -220,13 +225,16 @@ class _Work:
 
 
 def _write_all(
-    context: Context, pairs: Sequence[tuple[FileEntry, Path]], progress: Progress | None
+    context: Context,
+    pairs: Sequence[tuple[FileEntry, Path]],
+    within: Path | None,
+    progress: Progress | None,
 ) -> None:
+    """Writes each entry to its path; no symbolic link below ``within`` is written through."""
     total = sum(entry.size for entry, _ in pairs)
     done = 0
     for entry, path in pairs:
-        _check_parents(context, path)
-        context.store.fs.make_dir(path.parent, parents=True, exist_ok=True)
+        context.store.fs.make_dir(path.parent, parents=True, exist_ok=True, within=within)
 
         def advance(count: int, path: str = entry.path) -> None:
             nonlocal done
@@ -237,14 +245,16 @@ def _write_all(
         def fill(file: WriteFile, entry: FileEntry = entry) -> None:
             write_file(context, entry, file.write_at, advance)
 
-        context.store.fs.replace_file(path, fill, mode=None, durable=True)
+        context.store.fs.replace_file(path, fill, mode=None, durable=True, within=within)
 
 
-def _check_parents(context: Context, path: Path) -> None:
-    """A folder on the way that is a link out of the tree must not be written through."""
-    if not path.is_relative_to(context.root):
-        return
-    for parent in path.relative_to(context.root).parents:
+def refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:
+    """Says before anything is done that a folder on the way is a link, perhaps out of the tree.
+
+    Writing and deleting refuse links by themselves; this is so that nothing is half done.
+    """
+    parents = {parent for e in entries for parent in PurePosixPath(e.path).parents}
+    for parent in sorted(parents - {PurePosixPath(".")}):
         identity = context.store.fs.stat(context.root / parent, follow=False)
         if identity is not None and identity.is_symlink:
             raise WouldOverwrite(

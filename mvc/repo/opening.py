@@ -6,7 +6,7 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 
-from mvc.errors import AlreadyARepository, DamagedData, NotARepository
+from mvc.errors import AlreadyARepository, DamagedData, IoFailed, NotARepository
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
@@ -14,9 +14,13 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.store.format import FORMAT
 from mvc.store.store import CONFIG, FOLDER, Store
-from mvc.store.view import JOURNAL
+from mvc.store.view import INDEX, JOURNAL, PACKS
+from mvc.store.witness import WITNESS
 
 __all__ = ["check_absent", "open_context"]
+
+_OWN = (FORMAT, JOURNAL, WITNESS, PACKS, INDEX, f"{INDEX}/data.mdb", f"{INDEX}/lock.mdb")
+"""What is written or mapped without asking each time what its name leads to."""
 
 
 def open_context(
@@ -89,4 +93,12 @@ def _check_folder(fs: FileSystem, folder: Path) -> None:
                 f"the repository {shown} is damaged or incomplete: it {lack} {name}",
                 hint=f"restore .mvc/{name} from a copy; if nothing was kept in the repository "
                 "yet, remove the folder and begin anew with 'mvc init'",
+            )
+    for name in _OWN:
+        identity = fs.stat(folder / name, follow=False)
+        if identity is not None and not (identity.is_dir or identity.is_file):
+            raise IoFailed(
+                f"{shown}/{name} is a symbolic link or a special file, which could lead to "
+                "somebody else's data",
+                hint="put a copy of what it leads to in its place",
             )

@@ -27,6 +27,7 @@ def remove(
     entries = _tracked(context, paths)
     fs, root = context.store.fs, context.root
     present = [] if cached else [e for e in entries if fs.stat(root / e.path) is not None]
+    checkout.refuse_links(context, present)
     for entry in present:
         if not force and entry_of(context, entry.path).content_id != entry.content_id:
             raise WouldOverwrite(
@@ -41,7 +42,7 @@ def remove(
 
     context.store.publish(make)
     for entry in present:
-        fs.unlink(root / entry.path, missing_ok=True)
+        fs.unlink(root / entry.path, missing_ok=True, within=root)
     return names
 
 

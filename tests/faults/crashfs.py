@@ -86,11 +86,19 @@ class CrashFS(WrappedFS):
     # -- open files --------------------------------------------------------------------
 
     def open_write(
-        self, path: Path, *, create: bool = False, exclusive: bool = False, mode: int = 0o666
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        mode: int = 0o666,
+        within: Path | None = None,
     ) -> WriteFile:
         with self._guard:
             existed = self.inner.stat(path) is not None
-            file = super().open_write(path, create=create, exclusive=exclusive, mode=mode)
+            file = super().open_write(
+                path, create=create, exclusive=exclusive, mode=mode, within=within
+            )
             assert isinstance(file, WrappedWriteFile)
             file.node = self._opened(path, existed)
             return file

@@ -111,10 +111,18 @@ class WrappedFS(FileSystem):
         )
 
     def open_write(
-        self, path: Path, *, create: bool = False, exclusive: bool = False, mode: int = 0o666
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        mode: int = 0o666,
+        within: Path | None = None,
     ) -> WriteFile:
         def act() -> WriteFile:
-            return self.inner.open_write(path, create=create, exclusive=exclusive, mode=mode)
+            return self.inner.open_write(
+                path, create=create, exclusive=exclusive, mode=mode, within=within
+            )
 
         return WrappedWriteFile(self, self.call("open_write", path, act, create))
 
@@ -134,25 +142,40 @@ class WrappedFS(FileSystem):
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
         return self.call("stat", path, lambda: self.inner.stat(path, follow=follow))
 
-    def make_dir(self, path: Path, parents: bool = False, exist_ok: bool = False) -> None:
+    def make_dir(
+        self,
+        path: Path,
+        parents: bool = False,
+        exist_ok: bool = False,
+        *,
+        within: Path | None = None,
+    ) -> None:
         if parents and path.parent != path and self.stat(path.parent) is None:
-            self.make_dir(path.parent, parents=True, exist_ok=True)
-        self.call("make_dir", path, lambda: self.inner.make_dir(path, exist_ok=exist_ok))
+            above = None if within in (path, path.parent) else within
+            self.make_dir(path.parent, parents=True, exist_ok=True, within=above)
 
-    def replace(self, src: Path, dst: Path) -> None:
-        self.call("replace", dst, lambda: self.inner.replace(src, dst), src)
+        def act() -> None:
+            self.inner.make_dir(path, exist_ok=exist_ok, within=within)
+
+        self.call("make_dir", path, act)
+
+    def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
+        self.call("replace", dst, lambda: self.inner.replace(src, dst, within=within), src)
 
     def link(self, src: Path, dst: Path) -> None:
         self.call("link", dst, lambda: self.inner.link(src, dst), src)
 
-    def unlink(self, path: Path, missing_ok: bool = False) -> None:
-        self.call("unlink", path, lambda: self.inner.unlink(path, missing_ok=missing_ok))
+    def unlink(self, path: Path, missing_ok: bool = False, *, within: Path | None = None) -> None:
+        def act() -> None:
+            self.inner.unlink(path, missing_ok=missing_ok, within=within)
+
+        self.call("unlink", path, act)
 
     def remove_dir(self, path: Path) -> None:
         self.call("remove_dir", path, lambda: self.inner.remove_dir(path))
 
-    def sync_dir(self, path: Path) -> None:
-        self.call("sync_dir", path, lambda: self.inner.sync_dir(path))
+    def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
+        self.call("sync_dir", path, lambda: self.inner.sync_dir(path, within=within))
 
     def read_link(self, path: Path) -> str:
         return self.call("read_link", path, lambda: self.inner.read_link(path))

@@ -171,9 +171,9 @@ def test_write_atomic_flushes_file_then_name(
     for name in ("fsync", "fdatasync", "replace"):
         real = getattr(os, name)
 
-        def note(*args: object, name: str = name, real=real) -> None:
+        def note(*args: object, name: str = name, real=real, **options: object) -> None:
             steps.append(name)
-            real(*args)
+            real(*args, **options)
 
         monkeypatch.setattr(os, name, note)
     fs.write_atomic(tmp_path / "f", b"data")
