@@ -43,7 +43,7 @@ def ends() -> Ends:
 
 
 def writer(folder: Path, ends: Ends) -> PackWriter:
-    return PackWriter(FileSystem(), folder, ends)
+    return PackWriter(FileSystem(), folder, ends, lambda: max(ends.ends, default=0))
 
 
 def test_what_is_appended_is_read(tmp_path: Path, ends: Ends) -> None:
