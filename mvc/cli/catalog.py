@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "cat": "Print one tensor, or save it as .npy.",
         "identify": "Find the versions that hold a file's state.",
         "stats": "Show what the repository holds and costs.",
+        "bench": "Measure every pipeline on your own models.",
     },
     "Go back": {
         "checkout": "Restore a version, by name or by the moment it was live.",
