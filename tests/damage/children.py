@@ -22,6 +22,7 @@ def run(module: str, root: Path, *numbers: object) -> Counter[str]:
     if child.returncode < 0:
         return Counter(deaths=1)
     assert child.returncode == 0, child.stderr[-3000:]
+    print(child.stderr, end="")
     return Counter(json.loads(child.stdout))
 
 
