@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
@@ -45,12 +47,16 @@ def placed(view: View, id_: CommitId) -> tuple[Recorded, Commit]:
 
 def find(view: View, id_: CommitId) -> tuple[Recorded, Commit] | None:
     """As ``placed``, but None if there is no such commit."""
-    for key in view.under(keys.COMMIT + id_[: keys.ID_BYTES]):
-        entry = view.entry(keys.offset_of(key))
+    for entry in _entries(view, lambda: view.under(keys.COMMIT + id_[: keys.ID_BYTES])):
         for commit in entry.entry.commits:
             if commit.id == id_:
                 return entry, commit
     return None
+
+
+def _entries(view: View, look: Callable[[], list[bytes]]) -> list[Recorded]:
+    """The entries that the found keys lead to."""
+    return view.steady(lambda: [view.entry(keys.offset_of(key)) for key in look()])
 
 
 def starting_with(view: View, digits: str) -> list[tuple[Recorded, Commit]]:
@@ -60,8 +66,7 @@ def starting_with(view: View, digits: str) -> list[tuple[Recorded, Commit]]:
     low = keys.COMMIT + bytes.fromhex(head.ljust(_HEX_OF_KEY, "0"))
     high = keys.after(keys.COMMIT + bytes.fromhex(head.ljust(_HEX_OF_KEY, "f")))
     found: dict[CommitId, tuple[Recorded, Commit]] = {}
-    for key in view.scan(low, high):
-        entry = view.entry(keys.offset_of(key))
+    for entry in _entries(view, lambda: view.scan(low, high)):
         for commit in entry.entry.commits:
             if commit.id.hex().startswith(digits):
                 found.setdefault(commit.id, (entry, commit))

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from itertools import islice
 
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
@@ -92,9 +93,8 @@ def deploy(
         made = deployment_for(view, target, now if time_ns is None else time_ns, commit)
         return Entry("deploy", now, target, deployments=(made,))
 
-    recorded = context.store.publish(make)
-    before = _before(view, target, recorded.offset)
-    return _deployed(view, recorded, recorded.entry.deployments[0], before)
+    sequence = context.store.publish(make).sequence
+    return next(d for d in _newest_first(view, target) if d.sequence == sequence)
 
 
 def deployment_for(view: View, target: str, time_ns: int, commit_id: CommitId) -> Deployment:
@@ -197,14 +197,19 @@ def list_deployments(context: Context, target: str | None = None) -> list[Deploy
     """
     view = context.fresh()
     names = targets(context) if target is None else [check_target(context, target)]
-    found: list[Deployed] = []
-    for name in names:
-        before = None
-        for key in view.under(keys.TARGET + keys.text(name)):
-            recorded = view.entry(keys.offset_of(key))
-            found.append(_deployed(view, recorded, _in_entry(recorded, name), before))
-            before = recorded
+    found = [each for name in names for each in view.steady(partial(_all_on, view, name))]
     return sorted(found, key=_place)
+
+
+def _all_on(view: View, target: str) -> list[Deployed]:
+    """A target's deployments in the order they were recorded."""
+    found: list[Deployed] = []
+    before = None
+    for key in view.under(keys.TARGET + keys.text(target)):
+        recorded = view.entry(keys.offset_of(key))
+        found.append(_deployed(view, recorded, _in_entry(recorded, target), before))
+        before = recorded
+    return found
 
 
 def targets(context: Context) -> list[str]:
@@ -220,12 +225,14 @@ def targets(context: Context) -> list[str]:
 
 def of_commit(view: View, commit: CommitId) -> tuple[Deployed, ...]:
     """A commit's deployments on all targets, in the order they were recorded."""
-    return tuple(
-        _deployed(view, recorded, deployment, _before(view, deployment.target, recorded.offset))
-        for key in view.under(keys.LIVE + commit[: keys.ID_BYTES])
-        for recorded in (view.entry(keys.offset_of(key)),)
-        for deployment in recorded.entry.deployments
-        if deployment.commit == commit
+    return view.steady(
+        lambda: tuple(
+            _deployed(view, recorded, deployment, _before(view, deployment.target, recorded.offset))
+            for key in view.under(keys.LIVE + commit[: keys.ID_BYTES])
+            for recorded in (view.entry(keys.offset_of(key)),)
+            for deployment in recorded.entry.deployments
+            if deployment.commit == commit
+        )
     )
 
 
@@ -243,15 +250,24 @@ def _newest_first(view: View, target: str) -> Iterator[Deployed]:
 
 
 def _down(view: View, target: str, low: bytes, high: bytes) -> Iterator[Deployed]:
-    while (key := view.last(low, high)) is not None:
-        yield _at(view, target, key)
-        high = key
+    last: tuple[bytes, int] | None = None  # of the key before; maintenance moves entries
 
+    def look() -> tuple[bytes, Deployed] | None:
+        bound = high
+        if last is not None:
+            there = view.by_sequence(last[1])
+            bound = high if there is None else last[0] + keys.number(there.offset)
+        key = view.last(low, bound)
+        if key is None:
+            return None
+        recorded = view.entry(keys.offset_of(key))
+        before = _before(view, target, recorded.offset)
+        made = _deployed(view, recorded, _in_entry(recorded, target), before)
+        return keys.without_offset(key), made
 
-def _at(view: View, target: str, key: bytes) -> Deployed:
-    recorded = view.entry(keys.offset_of(key))
-    before = _before(view, target, recorded.offset)
-    return _deployed(view, recorded, _in_entry(recorded, target), before)
+    while (found := view.steady(look)) is not None:
+        yield found[1]
+        last = (found[0], found[1].sequence)
 
 
 def _in_entry(recorded: Recorded, target: str) -> Deployment:
@@ -324,15 +340,14 @@ def check_target(context: Context, target: str) -> str:
 
 
 def _none_live(view: View, target: str, time_ns: int) -> NoDeployment:
-    low = keys.DEPLOYED + keys.text(target)
-    for key in view.under(low):
-        first = _at(view, target, key)
-        if not first.retracted:
-            return NoDeployment(
-                f"nothing was live on {target} at {format_time(time_ns)}: its first "
-                f"deployment is {first.commit.short} at {format_time(first.time_ns)}",
-                hint=f"'mvc deployments {target}' lists them",
-            )
+    standing = [d for d in view.steady(partial(_all_on, view, target)) if not d.retracted]
+    if standing:
+        first = min(standing, key=_place)
+        return NoDeployment(
+            f"nothing was live on {target} at {format_time(time_ns)}: its first "
+            f"deployment is {first.commit.short} at {format_time(first.time_ns)}",
+            hint=f"'mvc deployments {target}' lists them",
+        )
     return NoDeployment(
         f"nothing is live on {target}: every deployment was retracted",
         hint=f"'mvc deployments {target}' lists them",

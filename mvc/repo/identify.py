@@ -16,6 +16,7 @@ from mvc.repo.deployments import Deployed, of_commit
 from mvc.repo.pointers import branches
 from mvc.repo.worktree import entry_at
 from mvc.store import keys
+from mvc.store.entries import Entry
 
 __all__ = ["Identified", "identify"]
 
@@ -62,8 +63,13 @@ def _versions(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, File
     view = context.store.view
     mark = bytes(entry.state.root if entry.tensors else entry.content_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
-    for key in reversed(view.under(keys.MARK + mark)):
-        for commit in view.entry(keys.offset_of(key)).entry.commits:
+
+    def look() -> list[Entry]:
+        marked = view.under(keys.MARK + mark)
+        return [view.entry(keys.offset_of(key)).entry for key in reversed(marked)]
+
+    for recorded in view.steady(look):
+        for commit in recorded.commits:
             if commit.id in seen:
                 continue
             seen.add(commit.id)

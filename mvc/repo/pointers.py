@@ -62,8 +62,12 @@ def tags(context: Context) -> list[Ref]:
 def value_at(view: View, name: str, time_ns: int) -> RefValue:
     """What a ref pointed to at a moment, by the journal; None before its first change."""
     low = keys.REFLOG + keys.text(name)
-    key = view.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
-    return None if key is None else _new_value(view.entry(keys.offset_of(key)), name)
+
+    def look() -> RefValue:
+        key = view.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
+        return None if key is None else _new_value(view.entry(keys.offset_of(key)), name)
+
+    return view.steady(look)
 
 
 def _under(view: View, prefix: str) -> list[Ref]:
@@ -79,10 +83,17 @@ def _newest(view: View, prefix: str) -> Iterator[tuple[str, RefValue]]:
     """
     low = keys.REF + prefix.encode()
     high = keys.after(low)
-    while (key := view.last(low, high)) is not None:
+
+    def look() -> tuple[str, RefValue] | None:
+        key = view.last(low, high)
+        if key is None:
+            return None
         name = keys.name_of(key)
-        high = keys.REF + keys.text(name)
-        yield name, _new_value(view.entry(keys.offset_of(key)), name)
+        return name, _new_value(view.entry(keys.offset_of(key)), name)
+
+    while (found := view.steady(look)) is not None:
+        yield found
+        high = keys.REF + keys.text(found[0])
 
 
 def _new_value(recorded: Recorded, name: str) -> RefValue:

@@ -134,10 +134,13 @@ def _has_log(view: View, full: str) -> bool:
 
 def _first_change(context: Context, full: str) -> str | None:
     view = context.store.view
-    for key in view.under(keys.REFLOG + keys.text(full)):
-        time_ns = view.entry(keys.offset_of(key)).entry.time_ns
-        return f"its record begins at {format_time(time_ns)}"
-    return None
+
+    def look() -> int | None:
+        logged = view.under(keys.REFLOG + keys.text(full))
+        return view.entry(keys.offset_of(logged[0])).entry.time_ns if logged else None
+
+    time_ns = view.steady(look)
+    return None if time_ns is None else f"its record begins at {format_time(time_ns)}"
 
 
 def _back(context: Context, id_: CommitId, count: int, text: str) -> CommitId:

@@ -38,6 +38,7 @@ __all__ = [
     "number",
     "offset_of",
     "text",
+    "without_offset",
 ]
 
 REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLOG, LIVE = (
@@ -67,6 +68,11 @@ def text(name: str) -> bytes:
 def offset_of(key: bytes) -> int:
     """The journal offset at the end of a key."""
     return int.from_bytes(key[-_OFFSET:], "big")
+
+
+def without_offset(key: bytes) -> bytes:
+    """A key up to its journal offset."""
+    return key[:-_OFFSET]
 
 
 def name_of(key: bytes) -> str:
