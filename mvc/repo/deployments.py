@@ -258,16 +258,17 @@ def _down(view: View, target: str, low: bytes, high: bytes) -> Iterator[Deployed
             there = view.by_sequence(last[1])
             bound = high if there is None else last[0] + keys.number(there.offset)
         key = view.last(low, bound)
-        if key is None:
-            return None
-        recorded = view.entry(keys.offset_of(key))
-        before = _before(view, target, recorded.offset)
-        made = _deployed(view, recorded, _in_entry(recorded, target), before)
-        return keys.without_offset(key), made
+        return None if key is None else (keys.without_offset(key), _at(view, target, key))
 
     while (found := view.steady(look)) is not None:
         yield found[1]
         last = (found[0], found[1].sequence)
+
+
+def _at(view: View, target: str, key: bytes) -> Deployed:
+    recorded = view.entry(keys.offset_of(key))
+    before = _before(view, target, recorded.offset)
+    return _deployed(view, recorded, _in_entry(recorded, target), before)
 
 
 def _in_entry(recorded: Recorded, target: str) -> Deployment:
