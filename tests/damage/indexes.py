@@ -34,9 +34,10 @@ from mvc.store import keys
 from tests.crash.story import state_of
 from tests.faults.clock import FixedClock
 
-__all__ = ["KINDS", "MODES", "build", "case"]
+__all__ = ["KINDS", "MODES", "case", "outcome_of", "prepare"]
 
 PAGE = 4096
+_DATA = Path(".mvc/index.lmdb/data.mdb")
 MODES = ("read", "read_only", "read", "read_only", "commit")
 KINDS = ("bit", "bit_of_meta", "bit_of_page_header", "truncated")
 _RIGHT, _REMADE, _REFUSED, _WRONG, _FOREIGN = range(5)
@@ -155,35 +156,46 @@ def _in_a_child(work: Any, *arguments: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def prepare(sound: Path) -> tuple[list[Any], bytes]:
+    """Makes the repository; its answers and its index file."""
+    assert _in_a_child(build, sound) == 0  # it needs threads, which a fork would not copy
+    with Repository.open(sound, discover=False) as repo:
+        expected = _answers(repo)
+    return expected, (sound / _DATA).read_bytes()
+
+
+def outcome_of(sound: Path, work: Path, damaged: bytes, mode: str, expected: list[Any]) -> str:
+    """What comes of the index ``damaged`` in a copy ``work`` of the repository."""
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(sound, work)
+    (work / _DATA).write_bytes(damaged)
+    code = _in_a_child(_check, work, mode, expected)
+    if code < 0:
+        return "hangs" if code == -signal.SIGALRM else "deaths"
+    return ("right", "remade", "refused", "wrong", "foreign")[code]
+
+
 def main(root: Path, seed: int, number: int) -> Counter[str]:
     rng = random.Random(seed)
     sound, work = root / "sound", root / "work"
     root.mkdir()
-    assert _in_a_child(build, sound) == 0  # it needs threads, which a fork would not copy
-    with Repository.open(sound, discover=False) as repo:
-        expected = _answers(repo)
-    index = (sound / ".mvc/index.lmdb/data.mdb").read_bytes()
+    expected, index = prepare(sound)
     counted: Counter[str] = Counter(
         tried=0, right=0, remade=0, refused=0, wrong=0, foreign=0, deaths=0, hangs=0, cured=0
     )
     for i in range(number):
         kind, mode = KINDS[i % len(KINDS)], MODES[i // len(KINDS) % len(MODES)]
-        shutil.rmtree(work, ignore_errors=True)
-        shutil.copytree(sound, work)
         damaged = case(index, kind, rng)
-        (work / ".mvc/index.lmdb/data.mdb").write_bytes(damaged)
-        code = _in_a_child(_check, work, mode, expected)
-        names = ("right", "remade", "refused", "wrong", "foreign")
-        outcome = names[code] if code >= 0 else "hangs" if code == -signal.SIGALRM else "deaths"
+        outcome = outcome_of(sound, work, damaged, mode, expected)
         counted["tried"] += 1
         counted[outcome] += 1
         if outcome == "deaths":
             counted["cured"] += _in_a_child(_cure, work, expected) == 0
         if outcome in {"wrong", "foreign", "hangs", "deaths"}:
-            at = next(
-                (n for n, (a, b) in enumerate(zip(index, damaged, strict=False)) if a != b), -1
-            )
-            print(f"case {i}, {kind}, {mode}, byte {at}: {outcome} ({code})", file=sys.stderr)
+            pairs = enumerate(zip(index, damaged, strict=False))
+            at = [(n, a ^ b) for n, (a, b) in pairs if a != b]
+            what = f"{kind}, {mode}, flipped {at}, {len(damaged)} bytes"
+            print(f"case {i}, {what}: {outcome}", file=sys.stderr)
     return counted
 
 

@@ -5,6 +5,7 @@ The cases and what is asked after each of them are in ``cuts.py``.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,20 @@ def test_the_repository_that_is_cut_has_several_packs(tmp_path: Path) -> None:
     total = sum(len(d) for p, d in subject.sound.items() if p.name != "witness")
     assert sum(kind == "truncated" for kind, _ in cases) == total
     assert all(make() != subject.sound for _, make in cases[::50])
+
+
+def test_files_deleted_renamed_and_exchanged(tmp_path: Path) -> None:
+    """Every such case. Exchanged packs once made fsck name a version that was whole."""
+    made.tiny(tmp_path)
+    subject = Subject(tmp_path)
+    whole = ("deleted", "empty", "renamed", "exchanged", "replaced")
+    counted: Counter[str] = Counter()
+    for case in cuts.enumerated(subject.sound):
+        if case[0] in whole:
+            cuts.check(subject, case, counted)
+    note("files deleted, renamed, exchanged", counted)
+    assert counted["tried"] > 40
+    assert counted["noted_and_whole"] == 0
 
 
 @pytest.mark.long
