@@ -123,6 +123,8 @@ _ALL = (
         low=0, open_low=True, optional=True),
     Key("store.max_chain", float, 16.0, "stored bytes of a delta chain against the full size",
         low=1, high=1000),
+    Key("gc.grace_days", float, 14.0, "days for which 'mvc gc' keeps what operations left behind",
+        low=0, high=36_500),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
     Key("python.keep_base", bool, True,

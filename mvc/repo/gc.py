@@ -125,6 +125,8 @@ def _plan(
     packs = _packs(context, found, leave)
     moved = {n for n, p in packs.items() if p.goes >= _WORTH * p.size}
     moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
+    if reach.purge:
+        moved |= {n for n, p in packs.items() if p.goes}
     edits, shorter = shortened(found, reach, cutoff)
     gone = tuple(
         commit.id
@@ -181,7 +183,9 @@ def _packs(context: Context, found: Inventory, leave: set[Place]) -> dict[int, _
 
 
 def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
-    """What came in meanwhile must not need what is about to go."""
+    """What came in meanwhile must not need what is about to go, nor give up what stays."""
+    if recorded.entry.forgotten:
+        raise Outrun("states were forgotten that were to stay")
     if tail_needs(plan.reach, recorded):
         raise Outrun("an operation came to need a version that was to be collected")
     goes = {id_ for id_ in plan.found.codings if not plan.reach.needs(id_)}

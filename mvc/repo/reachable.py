@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
@@ -19,7 +20,7 @@ from mvc.repo.inventory import Inventory
 from mvc.store.entries import Entry, RefValue
 from mvc.store.journal import Recorded
 
-__all__ = ["Reach", "names_of", "reachable"]
+__all__ = ["Reach", "closure", "names_of", "reachable", "tail_needs"]
 
 
 @dataclass
@@ -28,7 +29,8 @@ class Reach:
 
     ``blobs`` and ``manifests`` are what these states are made of. ``banned`` are objects
     of states that were forgotten by name and that no other state has: no copy of them
-    may be kept, not even as a step to other objects.
+    may be kept, not even as a step to other objects. ``purge``: since the last collection a
+    state was forgotten by name, so bytes that no entry names must go from the disk as well.
     """
 
     commits: dict[CommitId, Commit] = field(default_factory=dict)
@@ -37,6 +39,7 @@ class Reach:
     blobs: dict[bytes, TensorSpec] = field(default_factory=dict)
     banned: set[bytes] = field(default_factory=set)
     forgotten: dict[CommitId, bool] = field(default_factory=dict)
+    purge: bool = False
 
     def needs(self, id_: bytes) -> bool:
         """Whether a state that stays has this object."""
@@ -59,6 +62,7 @@ def reachable(
     known: dict[CommitId, Commit] = {}
     refs: dict[str, RefValue] = {}
     roots: set[CommitId] = set()
+    fresh: set[CommitId] = set()  # forgotten by name since the last collection
     for recorded in found.entries:
         entry = recorded.entry
         known.update((commit.id, commit) for commit in entry.commits)
@@ -68,13 +72,17 @@ def reachable(
             roots.update(names_of(entry))
         for each in entry.forgotten:
             reach.forgotten[each.commit] = reach.forgotten.get(each.commit, False) or each.named
+        fresh = set() if entry.operation == "gc" else fresh
+        fresh.update(each.commit for each in entry.forgotten if each.named)
     for id_, named in (forget or {}).items():
         reach.forgotten[id_] = reach.forgotten.get(id_, False) or named
+        fresh.update({id_} if named else ())
     roots.update(value for value in refs.values() if isinstance(value, CommitId))
-    _close(reach.commits, known, roots)
+    reach.commits = closure(known, roots)
+    reach.purge = bool(fresh)
     reach.states = {id_ for id_ in reach.commits if id_ not in reach.forgotten}
     _collect(context, reach, progress)
-    _ban(context, found, reach, known)
+    _ban(context, found, reach, known, fresh)
     return reach
 
 
@@ -86,10 +94,9 @@ def names_of(entry: Entry) -> set[CommitId]:
     return named
 
 
-def _close(
-    into: dict[CommitId, Commit], known: dict[CommitId, Commit], roots: Iterable[CommitId]
-) -> None:
-    """Roots and all their ancestors."""
+def closure(known: Mapping[CommitId, Commit], roots: Iterable[CommitId]) -> dict[CommitId, Commit]:
+    """Roots and all their ancestors, as far as they are known."""
+    into: dict[CommitId, Commit] = {}
     waiting = list(roots)
     while waiting:
         id_ = waiting.pop()
@@ -97,6 +104,7 @@ def _close(
             continue
         into[id_] = known[id_]
         waiting.extend(known[id_].parents)
+    return into
 
 
 def _collect(context: Context, reach: Reach, progress: Progress | None) -> None:
@@ -111,16 +119,37 @@ def _collect(context: Context, reach: Reach, progress: Progress | None) -> None:
             progress(done + 1, len(ids), "versions")
 
 
-def _ban(context: Context, found: Inventory, reach: Reach, known: dict[CommitId, Commit]) -> None:
-    """Objects that only states forgotten by name have."""
+def _ban(
+    context: Context,
+    found: Inventory,
+    reach: Reach,
+    known: Mapping[CommitId, Commit],
+    fresh: set[CommitId],
+) -> None:
+    """Objects that only states forgotten by name have.
+
+    Where the list of a state's objects is gone (it was forgotten by rule first, and
+    collected) or damaged, its objects may be among the steps that were kept: then no object
+    stays that no version needs.
+    """
     for id_, named in reach.forgotten.items():
-        commit = known.get(id_)
-        if not named or commit is None or commit.manifest not in found.codings:
-            continue  # gone already
-        objects = manifests.objects(manifests.load(context, commit.manifest))
-        for each in (*objects, commit.manifest):
-            if not reach.needs(each):
-                reach.banned.add(each)
+        if not named:
+            continue
+        objects = _objects_of(context, found, known.get(id_))
+        if not objects and id_ in fresh:
+            objects = set(found.codings)
+        reach.banned.update(each for each in objects if not reach.needs(each))
+
+
+def _objects_of(context: Context, found: Inventory, commit: Commit | None) -> set[bytes]:
+    """The objects of a version and its manifest, or nothing if that cannot be read."""
+    if commit is None or commit.manifest not in found.codings:
+        return set()
+    try:
+        manifest = manifests.load(context, commit.manifest)
+    except DamagedData:
+        return set()
+    return {*manifests.objects(manifest), commit.manifest}
 
 
 def tail_needs(reach: Reach, recorded: Recorded) -> set[CommitId]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,9 @@ from mvc.repo import (
     checkout,
     deployments,
     diff,
+    forget,
     fsck,
+    gc,
     history,
     identify,
     importing,
@@ -48,8 +50,11 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
 from mvc.repo.diff import Diff
 from mvc.repo.folders import taken_back
+from mvc.repo.forget import Chosen
 from mvc.repo.fsck import FsckReport
+from mvc.repo.gc import Collection
 from mvc.repo.given import paths_of
+from mvc.repo.grace import grace_of
 from mvc.repo.history import LogEntry
 from mvc.repo.identify import Identified
 from mvc.repo.importing import Imported
@@ -57,6 +62,7 @@ from mvc.repo.last import LastVersion
 from mvc.repo.opening import check_absent, open_context
 from mvc.repo.oplog import Operation
 from mvc.repo.refs import Ref
+from mvc.repo.retention import Best, Retention
 from mvc.repo.stats import Stats
 from mvc.repo.status import Status
 from mvc.repo.undo import Undoing
@@ -342,6 +348,44 @@ class Repository:
     def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
         """Checks every byte; with ``full`` every object is recovered and hashed as well."""
         return fsck.fsck(self.context, full=full, progress=progress)
+
+    def gc(
+        self,
+        *,
+        grace: timedelta | str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Collection:
+        """Deletes what nothing reaches and gives the space back; ids do not change.
+
+        ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
+        """
+        act = gc.plan_collection if dry_run else gc.collect
+        return act(self.context, grace=grace_of(self.context, grace), progress=progress)
+
+    def forget(
+        self,
+        revs: str | CommitId | Sequence[str | CommitId] = (),
+        *,
+        unused: str | None = None,
+        keep_last: int | None = None,
+        keep_hourly: int | None = None,
+        keep_daily: int | None = None,
+        keep_best: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> Chosen:
+        """Gives up the states of versions, for good; the next ``gc`` takes their bytes away.
+
+        Either of those that are named, or of those that the rules give up (see
+        docs/commands/forget.md). Commits, ids and history stay. Returns what was chosen.
+        """
+        named = (revs,) if isinstance(revs, str | CommitId) else revs
+        best = tuple(Best.parse(text) for text in keep_best)
+        rules = Retention(keep_last, keep_hourly, keep_daily, best, unused)
+        chosen = forget.choose(self.context, named, rules or None)
+        if not dry_run:
+            forget.forget(self.context, chosen)
+        return chosen
 
     # -- deployments, refs, paths --------------------------------------------------------------
 
