@@ -2,7 +2,9 @@
 
 Operations within the grace stay word for word. Of older ones stay: versions that are
 reachable, every deployment and retraction, what was forgotten, each ref's present value,
-and the moves of branches between versions that are still there.
+and the moves of branches between versions that are still there. An operation whose versions
+are all there keeps all of its moves, and its undo with them; of others only values are left,
+without those before: so none can be undone in part, or twice.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import replace
 from mvc.ids import CommitId
 from mvc.repo.inventory import Inventory
 from mvc.repo.pointers import BRANCH
-from mvc.repo.reachable import Reach
+from mvc.repo.reachable import Reach, names_of
 from mvc.store.entries import Entry, RefChange
 
 __all__ = ["shortened"]
@@ -27,30 +29,34 @@ def shortened(
     that it saves.
     """
     newest: dict[str, int] = {}
-    pending = 0
     for home, recorded in enumerate(found.entries):
         newest.update((change.name, home) for change in recorded.entry.refs)
-        if recorded.entry.removed is not None:
-            pending = home
+    lists = _lists_of_removed(found, cutoff_ns)
     edits: dict[int, Entry | None] = {}
+    moving: set[int] = set()
     saved = 0
     for home, recorded in enumerate(found.entries):
         entry = recorded.entry
         if home == 0 or entry.time_ns >= cutoff_ns:
             continue
         commits = tuple(commit for commit in entry.commits if commit.id in reach.commits)
+        refs = tuple(
+            change
+            for change in entry.refs
+            if newest[change.name] == home or (commits and _still(change, reach))
+        )
+        whole = (refs or entry.undoes in moving) and names_of(entry) <= reach.commits.keys()
+        if whole:
+            moving.add(recorded.sequence)
+            refs = entry.refs
         made = replace(
             entry,
             commits=commits,
-            refs=tuple(
-                change
-                for change in entry.refs
-                if newest[change.name] == home or (commits and _still(change, reach))
-            ),
-            removed=entry.removed if home == pending else None,
+            refs=refs if whole else tuple(replace(c, old=c.new) for c in refs),
+            removed=entry.removed if home in lists else None,
             marks=entry.marks if commits else (),
             forgotten=tuple(each for each in entry.forgotten if each.commit in reach.commits),
-            undoes=None,
+            undoes=entry.undoes if whole else None,
         )
         empty = not (
             made.commits or made.refs or made.deployments or made.retractions or made.forgotten
@@ -62,6 +68,19 @@ def shortened(
             edits[home] = made
             saved += 2 * (len(entry.encoded) - len(made.encoded))
     return edits, saved
+
+
+def _lists_of_removed(found: Inventory, cutoff_ns: int) -> set[int]:
+    """Entries with the present list of removed paths, and with those that an undo leads back to."""
+    before: int | None = None
+    kept = set()
+    for home, recorded in enumerate(found.entries):
+        if recorded.entry.removed is None:
+            continue
+        if before is not None and recorded.entry.time_ns >= cutoff_ns:
+            kept.add(before)
+        before = home
+    return kept if before is None else kept | {before}
 
 
 def _still(change: RefChange, reach: Reach) -> bool:
