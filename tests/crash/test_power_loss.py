@@ -12,53 +12,98 @@ from pathlib import Path
 
 import pytest
 
+from mvc.io.files import TEMPORARY
 from mvc.store.view import View
-from tests.crash.story import Lost, Story, check_crash, tell
+from tests.counters import count
+from tests.crash.images import check_crash, folder_in_memory
+from tests.crash.stories import STORIES, maintaining
+from tests.crash.story import Lost, Story
 from tests.seeds import draw
 
-
-def _points(story: Story, rng: random.Random, count: int) -> list[tuple[int, int]]:
-    """(point, seed): every point in turn, the race six times; in rising order."""
-    every = [*range(story.fs.crash_points() + 1), *([story.race] * 5)]
-    return sorted((every[i % len(every)], rng.getrandbits(32)) for i in range(count))
+FAST, LONG, ROUNDS = 70, 1_050, 8  # images a story; images a round, rounds a story
+_FULL, _COLLECT = 10, 4  # one image in so many is checked by fsck --full, collected
 
 
-def _crash(folder: Path, rng: random.Random, count: int) -> None:
-    story = tell(folder)
-    for i, (point, seed) in enumerate(_points(story, rng, count)):
-        check_crash(story, point, seed, folder / f"image{i}")
+def _points(story: Story, rng: random.Random, number: int) -> list[tuple[int, int]]:
+    """(point, seed): every point in turn, marked ones more often; in rising order."""
+    every = [*range(story.fs.crash_points() + 1), *story.marked]
+    rng.shuffle(every)
+    return sorted((every[i % len(every)], rng.getrandbits(32)) for i in range(number))
 
 
-def test_no_power_loss_takes_anything_away(tmp_path: Path) -> None:
-    _crash(tmp_path, draw("power loss"), 400)
+def _crash(story_name: str, otherwise: Path, number: int) -> None:
+    rng = draw("power loss")
+    with folder_in_memory(otherwise) as folder:
+        story = STORIES[story_name](folder)
+        for i, (point, seed) in enumerate(_points(story, rng, number)):
+            check_crash(
+                story,
+                point,
+                seed,
+                folder / f"image{i}",
+                full=i % _FULL == 0,
+                collect=seed % _COLLECT == 0,
+            )
+        count(f"power loss, {story_name}", images=number, max_points=story.fs.crash_points() + 1)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_no_power_loss_takes_anything_away(story: str, tmp_path: Path) -> None:
+    _crash(story, tmp_path, FAST)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("round_", range(20))
-def test_no_power_loss_takes_anything_away_in_20000(tmp_path: Path, round_: int) -> None:
-    _crash(tmp_path, draw("power loss"), 1000)
+@pytest.mark.parametrize("round_", range(ROUNDS))
+@pytest.mark.parametrize("story", STORIES)
+def test_no_power_loss_takes_anything_away_in_50000(
+    story: str, round_: int, tmp_path: Path
+) -> None:
+    _crash(story, tmp_path, LONG)
 
 
 def _named(op: str, name: str) -> Callable[[str, Path], bool]:
     return lambda called, path: called == op and path.name.endswith(name)
 
 
-GUARDS = {
-    "flush of a pack": _named("sync", ".pack"),
-    "flush of the journal": _named("sync", "journal"),
-    "flush of the folder of packs": _named("sync_dir", "packs"),
-    "flush of the folder that holds .mvc": _named("sync_dir", "repo"),
-    "every flush of a file": lambda called, path: called == "sync",
-    "every flush of a folder": lambda called, path: called == "sync_dir",
-}
+def _then(op: str, name: str) -> Callable[[str, Path], bool]:
+    """While maintenance runs only."""
+    plain = _named(op, name)
+    return lambda called, path: maintaining.is_set() and plain(called, path)
+
+
+def _new_journal(called: str, path: Path) -> bool:
+    return called == "sync" and path.name.startswith(f"{TEMPORARY}journal-")
+
+
+def _new_format(called: str, path: Path) -> bool:
+    name = path.name
+    return called == "sync" and name.startswith(TEMPORARY) and "journal" not in name
+
+
+GUARDS: dict[str, tuple[str, Callable[[str, Path], bool]]] = {
+    "flush of a pack": ("versions", _named("sync", ".pack")),
+    "flush of the journal": ("versions", _named("sync", "journal")),
+    "flush of the folder of packs": ("versions", _named("sync_dir", "packs")),
+    "flush of the folder that holds .mvc": ("versions", _named("sync_dir", "repo")),
+    "every flush of a file": ("versions", lambda called, path: called == "sync"),
+    "every flush of a folder": ("versions", lambda called, path: called == "sync_dir"),
+    "flush of the journal after a move of refs": ("references", _named("sync", "journal")),
+    "flush of the packs that gc writes": ("collection", _then("sync", ".pack")),
+    "flush of the folder of packs by gc": ("collection", _then("sync_dir", "packs")),
+    "flush of the new journal": ("collection", _new_journal),
+    "flush of the format with a new feature": ("collection", _new_format),
+    "flush of the folder after the new journal's rename": ("collection", _then("sync_dir", ".mvc")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("missing", GUARDS)
 def test_the_suite_sees_a_missing(missing: str, tmp_path: Path) -> None:
-    story, rng = tell(tmp_path, GUARDS[missing]), draw("guards")
-    points = list(range(story.fs.crash_points() + 1)) * 15
-    rng.shuffle(points)
-    assert _somebody_notices(story, points, tmp_path, rng)
+    story_name, ignored = GUARDS[missing]
+    with folder_in_memory(tmp_path) as folder:
+        story, rng = STORIES[story_name](folder, ignored), draw("guards")
+        points = [*range(story.fs.crash_points() + 1), *story.marked] * 15
+        rng.shuffle(points)
+        assert _somebody_notices(story, points, folder, rng)
 
 
 def test_the_suite_sees_an_entry_behind_one_that_is_not_flushed(
@@ -67,9 +112,20 @@ def test_the_suite_sees_an_entry_behind_one_that_is_not_flushed(
     """Torn by a power loss, the first one would look like damage, and nothing would open."""
     always = property(lambda self: 1 << 60, lambda self, value: None)
     monkeypatch.setattr(View, "durable", always, raising=False)
-    story = tell(tmp_path)
+    story = STORIES["versions"](tmp_path)
     monkeypatch.undo()
-    assert _somebody_notices(story, [story.race] * 300, tmp_path, draw("guards"))
+    assert _somebody_notices(story, story.marked * 300, tmp_path, draw("guards"))
+
+
+def test_the_suite_sees_a_commit_behind_a_rename_that_is_not_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss would bring the old journal back, and take the commit with the new one."""
+    settled = property(lambda self: True, lambda self, value: None)
+    monkeypatch.setattr(View, "settled", settled, raising=False)
+    story = STORIES["killed"](tmp_path)
+    monkeypatch.undo()
+    assert _somebody_notices(story, story.marked * 20, tmp_path, draw("guards"))
 
 
 def _somebody_notices(story: Story, points: list[int], folder: Path, rng: random.Random) -> bool:
@@ -82,14 +138,20 @@ def _somebody_notices(story: Story, points: list[int], folder: Path, rng: random
     return False
 
 
-def test_the_story_passes_through_what_it_promises(tmp_path: Path) -> None:
-    story = tell(tmp_path)
-    assert story.repo is not None
-    states = [state for state in story.states if state is not None]
+def test_the_stories_pass_through_what_they_promise(tmp_path: Path) -> None:
+    told = {name: tell(tmp_path / name) for name, tell in STORIES.items()}
+    states = [state for state in told["versions"].states if state is not None]
     assert len(states[-1].commits) == 10
     assert {name for name, _ in states[-1].refs} == {"HEAD", "heads/main", "heads/side", "tags/v1"}
     assert [retracted for *_, retracted in states[-1].deployments].count(True) == 1
     assert any(state.removed for state in states)
-    assert len(story.indexes) == 3
-    unacknowledged = len(story.states) - len(story.acknowledged)
-    assert unacknowledged == 1
+    assert len(told["versions"].indexes) == 3
+    assert len(told["versions"].states) - len(told["versions"].acknowledged) == 1
+    collected = [len(state.commits) for state in told["collection"].states if state is not None]
+    assert collected == [0, 1, 2, 3, 4, 4, 4, 4, 2, 3, 3, 2, 3, 3, 3]
+    operations = {
+        recorded.entry.operation
+        for story in told.values()
+        for recorded in story.repo.context.store.view.entries()
+    }
+    print(sorted(operations))

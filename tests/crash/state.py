@@ -1,0 +1,152 @@
+"""What can be seen of a repository, and whether its versions come back bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mvc.errors import StateForgotten
+from mvc.ids import CommitId
+from mvc.io.files import TEMPORARY
+from mvc.repo import pending
+from mvc.repo.context import Context
+from mvc.repo.repository import Repository
+from mvc.store.packs import PACK_HEADER, pack_numbers
+from mvc.store.view import PACKS
+
+Contents = Mapping[str, Any]
+"""Path to bytes (a file) or to arrays (a Python state)."""
+
+
+class Lost(AssertionError):
+    """Something is there that must not be, or is gone that must be there."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything that can be seen of a repository. Refs that were deleted are left out."""
+
+    commits: tuple[CommitId, ...]
+    refs: tuple[tuple[str, Any], ...]
+    deployments: tuple[tuple[str, int, CommitId, bool], ...]
+    removed: tuple[str, ...]
+    forgotten: tuple[CommitId, ...] = ()
+
+
+def state_of(context: Context) -> State:
+    view = context.fresh()
+    refs: dict[str, Any] = {}
+    commits: list[CommitId] = []
+    forgotten: set[CommitId] = set()
+    for recorded in view.entries():
+        commits += [commit.id for commit in recorded.entry.commits]
+        forgotten.update(each.commit for each in recorded.entry.forgotten)
+        for change in recorded.entry.refs:
+            refs[change.name] = change.new
+    for name, value in refs.items():
+        if context.store.ref(name) != value:
+            raise Lost(f"the index says that {name} is {context.store.ref(name)!r}, not {value!r}")
+    repo = Repository(context)
+    deployed = sorted((d.target, d.time_ns, d.commit, d.retracted) for d in repo.deployments())
+    return State(
+        tuple(commits),
+        tuple(sorted((name, value) for name, value in refs.items() if value is not None)),
+        tuple(deployed),
+        pending.removed(context),
+        tuple(sorted(forgotten)),
+    )
+
+
+class InThisThread(Executor):
+    """Runs what it is given at once: handing small tensors to threads costs more than work."""
+
+    def submit(self, call: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+def open_quietly(root: Path, **options: Any) -> Repository:
+    """The repository of exactly this folder, without threads."""
+    repo = Repository.open(root, discover=False, **options)
+    repo.context.store._pool = InThisThread()  # type: ignore[assignment]
+    return repo
+
+
+def check_version(repo: Repository, state: State, commit: CommitId, contents: Contents) -> None:
+    """A version comes back bit for bit; one that is forgotten is refused as such."""
+    if commit not in state.forgotten:
+        check_commit(repo, commit, contents)
+        return
+    try:
+        repo.manifest(commit)
+    except StateForgotten:
+        return
+    raise Lost(f"{commit.short} is forgotten, but its state is handed out")
+
+
+def check_commit(repo: Repository, commit: CommitId, contents: Contents) -> None:
+    """Every path of a commit comes back bit for bit."""
+    if set(repo.manifest(commit).by_path) != set(contents):
+        raise Lost(f"{commit.short} has paths {sorted(repo.manifest(commit).by_path)}")
+    for path, expected in contents.items():
+        if isinstance(expected, bytes):
+            target = repo.root / "restored"
+            repo.restore(commit, paths=[path], output=target, force=True)
+            if target.read_bytes() != expected:
+                raise Lost(f"{path} of {commit.short} has other bytes")
+            target.unlink()
+        else:
+            check_arrays(repo.checkout(commit, path=path), expected)
+
+
+def check_arrays(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    if set(found) != set(expected):
+        raise Lost(f"tensors {sorted(found)} instead of {sorted(expected)}")
+    for name, array in expected.items():
+        same = found[name].dtype == array.dtype and found[name].shape == array.shape
+        if not same or found[name].tobytes() != array.tobytes():
+            raise Lost(f"{name} has other bits")
+
+
+def reachable(context: Context) -> set[CommitId]:
+    """Commits that a ref or a deployment leads to, by the journal alone."""
+    parents: dict[CommitId, tuple[CommitId, ...]] = {}
+    for recorded in context.fresh().entries():
+        parents.update((commit.id, commit.parents) for commit in recorded.entry.commits)
+    state = state_of(context)
+    waiting = [value for _, value in state.refs if isinstance(value, CommitId)]
+    waiting += [commit for _, _, commit, _ in state.deployments]
+    found: set[CommitId] = set()
+    while waiting:
+        commit = waiting.pop()
+        if commit not in found:
+            found.add(commit)
+            waiting += parents[commit]
+    return found
+
+
+def check_swept(context: Context) -> None:
+    """After a collection nothing is left that nobody names."""
+    store = context.store
+    left = [name for name in store.fs.list(store.folder) if name.startswith(TEMPORARY)]
+    ends: dict[int, int] = {}
+    for recorded in context.fresh().entries():
+        for region in recorded.entry.regions:
+            end = region.start + region.length
+            ends[region.pack] = max(end, ends.get(region.pack, 0))
+    unnamed = [
+        number
+        for number in pack_numbers(store.fs, store.folder / PACKS)
+        if ends.get(number, 0) <= len(PACK_HEADER)
+    ]
+    if left or unnamed:
+        raise Lost(f"gc left {left} and packs {unnamed}")

@@ -1,0 +1,152 @@
+"""The stories: together they pass through every operation that changes a repository."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from mvc.repo import gc, refs
+from mvc.repo.repository import Repository
+from tests.crash.story import Ignore, Story, Teller, begin, small
+from tests.faults.clock import FixedClock
+from tests.faults.hooked import Killed, KilledFS
+
+NOW = timedelta(0)
+maintaining = threading.Event()  # set while a story runs gc and the like
+
+
+def versions(folder: Path, ignore: Ignore | None = None) -> Story:
+    """init, commits of states and files, deploy, retract, tag, branch, rm, a race."""
+    teller = begin(folder, ignore, watched=True)
+    story, repo = teller.story, teller.repo
+    first = teller.python(small(1), message="first")
+    teller.python(small(1, 0.001), deploy="prod", metrics={"loss": 0.5})
+    story.save_index()
+    teller.file("weights.safetensors", save(small(2)))
+    teller.do(lambda: repo.tag("v1"))
+    teller.do(lambda: repo.branch("side"))
+    teller.overtaken()
+    story.save_index()
+    teller.python(small(1, 0.002), reset_point=True)
+    teller.do(lambda: repo.deploy(first, "prod"))
+    teller.do(lambda: repo.remove(["weights.safetensors"], cached=True))
+    del teller.files["weights.safetensors"]
+    teller.python(small(1, 0.003))
+    teller.do(lambda: repo.retract("prod"))
+    teller.file("notes.bin", np.random.default_rng(3).bytes(3000))
+    story.save_index()
+    teller.file("notes.bin", np.random.default_rng(3).bytes(2000) + b"end", deploy="edge")
+    teller.python(small(1, 0.004))
+    return story
+
+
+def references(folder: Path, ignore: Ignore | None = None) -> Story:
+    """branch, switch, checkout, rename, deletion, tag, undo of commits and of refs, redo."""
+    teller = begin(folder, ignore)
+    story, repo = teller.story, teller.repo
+    first = teller.python(small(1))
+    teller.python(small(1, 0.001))
+    teller.do(lambda: repo.undo())  # the commit
+    teller.do(lambda: repo.undo(next(iter(repo.oplog())).number))  # and the undo
+    story.save_index()
+    teller.do(lambda: repo.branch("side", first.hex()))
+    teller.do(lambda: repo.switch("side", force=True))
+    teller.python(small(1, 0.002))
+    teller.do(lambda: refs.rename_branch(repo.context, "side", "other"))
+    story.save_index()
+    teller.do(lambda: repo.restore("main", force=True))
+    teller.do(lambda: refs.delete_branch(repo.context, "other", force=True))
+    teller.do(lambda: repo.undo())  # of the deletion
+    teller.do(lambda: repo.tag("v1"))
+    teller.do(lambda: refs.delete_tag(repo.context, "v1"))
+    return story
+
+
+def collection(folder: Path, ignore: Ignore | None = None) -> Story:
+    """Versions that nothing leads to any more, a chain cut in its middle; gc three times."""
+    teller = begin(folder, ignore)
+    story, repo = teller.story, teller.repo
+    commits = [teller.python(small(1, 0.001 * i)) for i in range(4)]
+    teller.do(lambda: repo.branch("side", commits[1].hex()))
+    story.save_index()
+    teller.do(lambda: repo.switch("side", force=True))
+    teller.do(lambda: refs.delete_branch(repo.context, "main", force=True))
+    collect(teller)
+    teller.python(small(1, 0.01))
+    teller.do(lambda: repo.undo())
+    collect(teller)
+    teller.python(small(1, 0.02), deploy="prod")
+    teller.do(lambda: repo.context.store.view.rebuild_index())
+    collect(teller)
+    return story
+
+
+def maintain(teller: Teller, act: Callable[[], object]) -> None:
+    """Maintenance, and what it leaves in the index; most crashes are drawn while it runs."""
+    story = teller.story
+    before = story.fs.crash_points()
+    maintaining.set()
+    try:
+        act()
+    finally:
+        maintaining.clear()
+    story.acknowledge()
+    story.note_index()
+    story.marked += range(before, story.fs.crash_points())
+
+
+def collect(teller: Teller) -> None:
+    maintain(teller, lambda: gc.collect(teller.repo.context, grace=NOW))
+
+
+def killed(folder: Path, ignore: Ignore | None = None) -> Story:
+    """gc dies behind the rename of the journal, before that is durable; others go on.
+
+    The commit that follows is acknowledged: so it must not be lost with the rename.
+    """
+    teller = begin(folder, ignore)
+    story, repo = teller.story, teller.repo
+    teller.python(small(1))
+    teller.python(small(1, 0.001))
+    teller.python(small(1, 0.002))
+    teller.do(lambda: repo.undo())
+    story.save_index()
+    _collect_and_die(story)
+    story.happened()
+    other = Repository.open(story.root, fs=story.fs, clock=FixedClock(1_760_000_000_000_000_000))
+    state = small(5)
+    made = other.commit(state, name="other.safetensors")
+    story.contents[made.id] = {
+        "model.safetensors": small(1, 0.001), "other.safetensors": state,
+    }  # fmt: skip
+    before = story.fs.crash_points()
+    story.acknowledge()
+    other.close()
+    teller.files = dict(story.contents[made.id])
+    teller.python(small(1, 0.003))
+    collect(teller)
+    story.marked += range(before - 8, before + 2)
+    return story
+
+
+def _collect_and_die(story: Story) -> None:
+    fs = KilledFS(lambda n, op, path: op == "sync_dir" and fs.seen("replace", "journal"), story.fs)
+    dying = Repository.open(story.root, fs=fs, clock=story.repo.context.store.clock)
+    try:
+        gc.collect(dying.context, grace=NOW)
+    except Killed:
+        return
+    raise AssertionError("the collection was not killed")
+
+
+STORIES: dict[str, Callable[..., Story]] = {
+    "versions": versions,
+    "references": references,
+    "collection": collection,
+    "killed": killed,
+}
