@@ -7,7 +7,9 @@ maintenance never passes damage on and memory does not grow with the tensor.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
@@ -15,7 +17,7 @@ from mvc.ids import BlobId
 from mvc.limits import SLAB
 from mvc.model.hashing import BlobHasher
 from mvc.model.tensor import TensorSpec
-from mvc.repo.bases import StoredBase
+from mvc.repo.bases import Recovers, StoredBase
 from mvc.repo.context import Context
 from mvc.repo.hashing import pieces
 from mvc.store.arena import Arena
@@ -24,10 +26,16 @@ from mvc.store.packs import PackWriter
 from mvc.store.records import MANIFEST
 from mvc.store.writer import ObjectWriter
 
-__all__ = ["Recoder", "Wanted"]
+__all__ = ["Recoder", "Source", "Wanted"]
 
 _ARENA = 2 * SLAB
 _UNBOUNDED = 1 << 30
+
+
+class Source(Recovers, Protocol):
+    """Where the bytes of objects come from: as a rule the repository's own recovery."""
+
+    def manifest(self, id_: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +53,16 @@ class Recoder:
     """Writes new codings through one pack writer. ``specs``: every blob that may be met."""
 
     def __init__(
-        self, context: Context, packs: PackWriter, specs: Mapping[bytes, TensorSpec]
+        self,
+        context: Context,
+        packs: PackWriter,
+        specs: Mapping[bytes, TensorSpec],
+        source: Source | None = None,
     ) -> None:
         store = context.store
         pipeline = Pipeline.parse(context.config.get("commit.pipeline"))
         policy = Policy(pipeline, _UNBOUNDED, float("inf"))
-        self._recovery = store.recovery
+        self._recovery: Source = source or store.recovery
         self._specs = specs
         self._new, self._old = Arena(_ARENA), Arena(_ARENA)
         self._taken = 0
@@ -83,7 +95,8 @@ class Recoder:
         data = self._recovery.manifest(wanted.id)
         base = None
         if wanted.base is not None:
-            base = (wanted.base, self._recovery.manifest(wanted.base))
+            with suppress(DamagedData):  # what is lost itself is no base
+                base = (wanted.base, self._recovery.manifest(wanted.base))
         self.writer.put_bytes(MANIFEST, wanted.id, data, base)
         self.flush()
 

@@ -15,7 +15,7 @@ from mvc.errors import Busy
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context, Progress
 from mvc.repo.inventory import Inventory, Record
-from mvc.repo.recode import Recoder, Wanted
+from mvc.repo.recode import Recoder, Source, Wanted
 from mvc.store.entries import Entry, Region
 from mvc.store.journal import Recorded
 from mvc.store.publish import Outrun
@@ -34,7 +34,8 @@ class Relayout:
     """``leave``: codings to leave out. ``packs``: those to give up, what stays of them moves.
 
     ``edits``: by an entry's place in the inventory, what it says from now on, None to drop
-    it. ``specs``: every blob that is to be coded anew, or coded against.
+    it. ``specs``: every blob that is to be coded anew, or coded against. ``source``: where
+    the bytes of these come from, if not from the repository's own paths.
     """
 
     leave: set[Place] = field(default_factory=set)
@@ -42,6 +43,7 @@ class Relayout:
     packs: set[int] = field(default_factory=set)
     edits: dict[int, Entry | None] = field(default_factory=dict)
     specs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
+    source: Source | None = None
 
     def __bool__(self) -> bool:
         return bool(self.leave or self.add or self.packs or self.edits)
@@ -127,7 +129,7 @@ class _Work:
         self._found = found
         self._plan = plan
         self._packs = rewrite.packs
-        self.recoder = Recoder(context, rewrite.packs, plan.specs)
+        self.recoder = Recoder(context, rewrite.packs, plan.specs, plan.source)
         self._add: dict[int, list[Wanted]] = {}
         for wanted in plan.add:
             self._add.setdefault(found.homes[wanted.id], []).append(wanted)
@@ -169,8 +171,8 @@ class _Work:
         members = record.header.members
         if not kept:
             return []
-        head, body = self._view.packs.raw(record.pack, record.offset, record.header)
         if len(kept) == len(members):
+            head, body = self._view.packs.raw(record.pack, record.offset, record.header)
             self._packs.append(head, [body])
             return []
         if record.header.group:
@@ -182,18 +184,19 @@ class _Work:
             again = [self._again(members[i]) for i in kept if members[i].kind == MANIFEST]
             kept = [i for i in kept if members[i].kind != MANIFEST]
         if kept:
-            self._append([members[i] for i in kept], body)
+            self._append(record, [members[i] for i in kept])
         return again
 
     def _again(self, member: Member) -> Wanted:
         base = self._found.meaning(member.base) if member.base else None
         return Wanted(member.id, base)
 
-    def _append(self, members: list[Member], body: memoryview) -> None:
-        """The payloads of some members as a record of their own."""
+    def _append(self, record: Record, members: list[Member]) -> None:
+        """The payloads of some members as a record of their own; others may be damaged."""
+        packs = self._view.packs
         moved, parts, at = [], [], 0
         for member in members:
-            parts.append(body[member.at : member.at + member.stored])
+            parts.append(packs.payload(record.pack, record.offset, record.header, member))
             moved.append(replace(member, at=at))
             at += member.stored
         self._packs.append(encode_header(moved, group=False, body_size=at), parts)

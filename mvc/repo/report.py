@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mvc.ids import CommitId
 
-__all__ = ["FsckReport", "Problem"]
+__all__ = ["FsckReport", "Healed", "Problem", "Quarantined", "Repaired"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class FsckReport:
     """``notes`` are no damage: leftovers of interrupted work, what heals by itself, advice.
 
     ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects.
+    ``forgotten``: those of the ``versions`` whose state was given up, which is no damage.
     """
 
     problems: tuple[Problem, ...]
@@ -43,8 +44,44 @@ class FsckReport:
     records: int
     objects: int
     checked_bytes: int
+    forgotten: int = 0
 
     @property
     def sound(self) -> bool:
         """Whether nothing is damaged."""
         return not self.problems
+
+
+@dataclass(frozen=True)
+class Healed:
+    """One thing that was put right. ``source``: what it was healed from.
+
+    ``kind``: format, journal, pack, object, manifest or index. ``name`` is an object's id
+    in hexadecimal, or says which entry or file it was.
+    """
+
+    kind: str
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """Stored bytes that are given up: ``length`` of them, kept in ``file`` of the quarantine."""
+
+    file: str
+    length: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What a repair did. ``after``: what fsck says of the repository from now on.
+
+    ``freed``: bytes of leftovers that were deleted.
+    """
+
+    healed: tuple[Healed, ...]
+    quarantined: tuple[Quarantined, ...]
+    freed: int
+    after: FsckReport

@@ -21,12 +21,25 @@ from mvc.errors import DamagedData
 from mvc.limits import MAX_ENTRY
 from mvc.store.entries import Entry
 
-__all__ = ["GENESIS", "Position", "Recorded", "complete", "encode_entry", "scan", "stands"]
+__all__ = [
+    "GENESIS",
+    "OVERHEAD",
+    "Position",
+    "Recorded",
+    "complete",
+    "encode_entry",
+    "frame_of",
+    "frames_behind",
+    "read_entry",
+    "scan",
+    "stands",
+]
 
 _MAGIC = b"mvJ1"
 _HEAD = struct.Struct("<4sIQ16s")
 _CHECK = 16
-_OVERHEAD = _HEAD.size + _CHECK
+OVERHEAD = _HEAD.size + _CHECK
+"""Bytes of a frame beside its payload."""
 
 
 class _Source(Protocol):
@@ -80,7 +93,7 @@ def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
 
 def _frame_at(data: bytes, offset: int) -> tuple[bytes, int, bytes, bytes] | None:
     """(payload, sequence, chain, check) of a sound frame at ``offset`` of ``data``."""
-    if len(data) - offset < _OVERHEAD:
+    if len(data) - offset < OVERHEAD:
         return None
     magic, length, sequence, chain = _HEAD.unpack_from(data, offset)
     end = offset + _HEAD.size + length
@@ -92,9 +105,16 @@ def _frame_at(data: bytes, offset: int) -> tuple[bytes, int, bytes, bytes] | Non
     return data[offset + _HEAD.size : end], sequence, chain, check
 
 
-def _frames_after(
+def frame_of(data: bytes) -> tuple[bytes, int, bytes, bytes] | None:
+    """(payload, sequence, chain, check) of a sound frame that is all of ``data``."""
+    found = _frame_at(data, 0)
+    return found if found is not None and OVERHEAD + len(found[0]) == len(data) else None
+
+
+def frames_behind(
     data: bytes, offset: int
 ) -> Iterator[tuple[int, tuple[bytes, int, bytes, bytes]]]:
+    """Where sound frames stand in ``data`` from ``offset`` on, and what they say."""
     at = data.find(_MAGIC, offset)
     while at >= 0:
         if frame := _frame_at(data, at):
@@ -129,14 +149,14 @@ def _read_window(source: _Source, offset: int, size: int) -> Recorded | None:
 def _parse(data: bytes, offset: int) -> Recorded | None:
     frame = _frame_at(data, 0)
     if frame is not None:
-        length = _OVERHEAD + len(frame[0])
+        length = OVERHEAD + len(frame[0])
         copies = 2 if data[length : 2 * length] == data[:length] else 1
         if copies == 1 and len(data) < 2 * length:
             copies = 0  # the window ends too early to tell; the caller looks further
         if copies:
             return _recorded(frame, offset, length, copies)
-    for at, second in _frames_after(data, 1):
-        if at == _OVERHEAD + len(second[0]):
+    for at, second in frames_behind(data, 1):
+        if at == OVERHEAD + len(second[0]):
             return _recorded(second, offset, at, 1)
     return None
 
@@ -183,8 +203,8 @@ def _tail(source: _Source, at: Position, size: int) -> Recorded | None:
     data = source.read(at.offset, size - at.offset)
     lone = _frame_at(data, 0)
     if lone is not None:  # the second copy was cut off by an interruption
-        return _recorded(lone, at.offset, _OVERHEAD + len(lone[0]), 1)
-    for _, frame in _frames_after(data, 1):
+        return _recorded(lone, at.offset, OVERHEAD + len(lone[0]), 1)
+    for _, frame in frames_behind(data, 1):
         if frame[1] >= at.sequence:
             raise DamagedData(
                 f"the journal's entry {at.sequence} (byte {at.offset}) is damaged in both copies",
