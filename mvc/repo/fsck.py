@@ -38,9 +38,11 @@ def fsck(context: Context, *, full: bool = False, progress: Progress | None = No
     packs = PackCheck(view)
     meter.total = _pack_bytes(view)
     commits: dict[bytes, Commit] = {}
+    forgotten: set[bytes] = set()
     offsets: set[bytes] = set()
     for recorded in journal.entries():
         commits.update((commit.id, commit) for commit in recorded.entry.commits)
+        forgotten.update(each.commit for each in recorded.entry.forgotten)
         offsets.update(keys.entry_keys(recorded))
         packs.entry(recorded)
         meter.to(packs.checked, "packs")
@@ -53,7 +55,7 @@ def fsck(context: Context, *, full: bool = False, progress: Progress | None = No
         if problem.kind == "payload"
         for id_ in problem.also or (bytes.fromhex(problem.object),)
     }
-    versions.check(commits.values())
+    versions.check(commit for id_, commit in commits.items() if id_ not in forgotten)
     found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
     problems = [*_format(context), *journal.problems, *_joined(found, versions.problems)]
     if not journal.problems and not packs.problems:
@@ -67,6 +69,7 @@ def fsck(context: Context, *, full: bool = False, progress: Progress | None = No
         packs.records,
         len(packs.objects),
         view.position.offset + packs.checked + versions.recovered,
+        len(forgotten & commits.keys()),
     )
 
 

@@ -77,8 +77,9 @@ def _print(session: Session, report: FsckReport) -> None:
         _print_problem(session, problem)
     for note in report.notes:
         out.note(f"note: {printable(note)}")
+    gone = f" ({report.forgotten:,} forgotten)" if report.forgotten else ""
     looked = (
-        f"{count(report.versions, 'version')}, {count(report.objects, 'object')}, "
+        f"{count(report.versions, 'version')}{gone}, {count(report.objects, 'object')}, "
         f"{count(report.records, 'record')}, {size(report.checked_bytes)} checked"
     )
     if report.sound:
@@ -128,6 +129,7 @@ def _json(report: FsckReport) -> dict[str, object]:
         "notes": list(report.notes),
         "entries": report.entries,
         "versions": report.versions,
+        "forgotten": report.forgotten,
         "records": report.records,
         "objects": report.objects,
         "checked_bytes": report.checked_bytes,
