@@ -2,7 +2,7 @@
 
 Nothing is written. Ratios come from all pairs of consecutive versions that are looked
 at (their number is bounded), speeds from the newest of them: pipelines take turns on
-one batch, the best of three rounds counts, so that they share the machine's noise.
+one batch, the best of several rounds counts, so that they share the machine's noise.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def bench(
         series.raw,
         run.seen.newest,
         None if old is None else series.changed,
-        run.seen.newest / run.seen.copied,
+        run.seen.copy,
         cpu_count(),
         rules,
         notes,
@@ -147,11 +147,15 @@ def _on_bases(run: Run, newest: Pair) -> list[str]:
         ]
     if not run.seen.changed:
         same = (
-            "the versions are equal" if isinstance(newest.old, Version) else f"{name} is as at HEAD"
+            "the versions have the same tensors"
+            if isinstance(newest.old, Version)
+            else f"{name} is as at HEAD"
         )
         return [f"{same}, so only full records are measured"]
     if not run.seen.based:
         return ["the versions have no tensor in common, so every version is stored in full"]
+    if not any(delta.chained for p in run.pipelines if (delta := run.delta(p))):
+        return ["no delta saves a tenth, so every version is stored in full"]
     return []
 
 

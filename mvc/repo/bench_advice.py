@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 __all__ = ["Advice", "Costs", "Figures", "Row", "Rules", "Series", "advise", "costs"]
 
-KEEPS_UP = 0.5
+_KEEPS_UP = 0.5
 """Share of the fastest delta pipeline's encoding speed that a choice must reach."""
 _ALIKE = 1.01  # sizes that differ by less are no reason to choose
 
@@ -133,7 +133,7 @@ def advise(rows: Sequence[Row], in_use: str) -> Advice:
     Of sizes within a per cent of the smallest, the pipeline in use is chosen, else the
     one listed first. Pipelines without deltas are left out where no delta was measured.
     """
-    least = KEEPS_UP * max((row.speed for row in rows if row.takes_bases), default=0.0)
+    least = _KEEPS_UP * max((row.speed for row in rows if row.takes_bases), default=0.0)
     fitting = [row for row in rows if row.costs.fits and (row.takes_bases or row.delta)]
     if not fitting:
         why = "no pipeline recovers even a full version within store.max_recovery"
@@ -143,10 +143,7 @@ def advise(rows: Sequence[Row], in_use: str) -> Advice:
     smallest = min(row.costs.version_bytes for row in keeping_up)
     alike = [row for row in keeping_up if row.costs.version_bytes <= _ALIKE * smallest]
     chosen = next((row for row in alike if row.pipeline == in_use), alike[0])
-    why = (
-        f"the smallest store of those that encode at least {KEEPS_UP:g} times as fast as the "
-        "fastest delta pipeline"
-    )
+    why = "the smallest store of those that encode at least half as fast as the fastest with deltas"
     if any(not row.costs.fits for row in rows):
         why += " and recover within store.max_recovery"
     return Advice(chosen, why, least)

@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.adapters.suspect import suspicion
 from mvc.codecs import cast
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
 from mvc.limits import SLAB
-from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.bases import BaseFinder, content_names
-from mvc.repo.bench_versions import NO_ID, NO_PARENT, Parent, Version, opened
+from mvc.repo.bench_versions import NO_ID, NO_PARENT, Note, Parent, Version, opened
 from mvc.repo.hashing import pieces
 from mvc.repo.masters import Masters
 from mvc.store.arena import Arena
@@ -57,7 +55,7 @@ def batches(
     version: Version,
     before: Parent | None,
     max_bytes: int,
-    note: Callable[[str], None],
+    note: Note,
     total: Callable[[int], None],
 ) -> Iterator[Batch]:
     """Pieces of a version with their bases, spread evenly over at most ``max_bytes``.
@@ -65,30 +63,10 @@ def batches(
     At least one piece is taken. ``total`` is told the raw bytes of all contents, ``note``
     what a user should know of the files.
     """
-    with opened(fs, version) as files:
-        for name, parsed in files.items():
-            _look(fs, version, name, parsed, note)
+    with opened(fs, version, note) as files:
         plan = _plan(files, max_bytes)
         total(sum(c.spec.nbytes for parsed in files.values() for c in parsed.contents))
         yield from _Matcher(files, before or NO_PARENT).run(plan)
-
-
-def _look(
-    fs: FileSystem,
-    version: Version,
-    name: str,
-    parsed: ParsedFile,
-    note: Callable[[str], None],
-) -> None:
-    """Files of a checkpoint folder that are no models (settings, words) are as they should be."""
-    if parsed.format != "opaque" or not parsed.size or len(version.files) > 1:
-        return
-    place = version.files[name]
-    with fs.open_read(place) as file:
-        why = suspicion(file, place.name)
-    because = f" ({why})" if why else ""
-    note(f"{printable(str(place))} is no model file that mvc can read{because}: "
-         "measured as raw bytes")  # fmt: skip
 
 
 _Place = tuple[str, int, int]  # name of the file, content, start

@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
 
+import numpy as np
+
 from mvc.codecs.group import decode_group, encode_group, group_widths
 from mvc.codecs.patch import decode_patch, encode_patch
 from mvc.codecs.payload import Payload, pack_chunks
@@ -81,16 +83,17 @@ class Coder:
         self._room = Arena(SLAB + (SLAB // CHUNK) * _SLACK)
         self._out = Arena(SLAB)
 
-    def copy(self, units: Sequence[Unit]) -> float:
-        """Seconds to copy the units in memory, by one thread: the yardstick."""
+    def copy(self) -> tuple[int, float]:
+        """The yardstick: bytes copied in memory by one thread, too many for a cache; seconds."""
+        self._room.reset()
         self._out.reset()
-        pairs = [(self._out.take(len(u.new)), u.new) for u in units]
+        source, out = self._room.take(SLAB), self._out.take(SLAB)
+        np.frombuffer(source, np.uint8).fill(1)  # pages never written to would all be one
 
         def work() -> None:
-            for out, data in pairs:
-                out[:] = data
+            out[:] = source
 
-        return _timed(work)
+        return SLAB, _timed(work)
 
     def hash(self, units: Sequence[Unit]) -> float:
         """Seconds to hash the units, as every recovery does at its end."""

@@ -1,6 +1,6 @@
 """A bench on its way: pairs of versions go through all pipelines, tallies are kept.
 
-Pipelines take turns on one batch, and the best of three rounds counts, so that they
+Pipelines take turns on one batch, and the best of several rounds counts, so that they
 share the machine's noise.
 """
 
@@ -26,6 +26,8 @@ from mvc.repo.context import Progress
 __all__ = ["Pair", "Run"]
 
 _ROUNDS = 3
+_MORE_ROUNDS = 9  # where a round is so short that noise would be most of it
+_SHORT = 16 * MIB
 _TIMED = 64 * MIB  # raw bytes that speeds are measured on
 
 
@@ -48,7 +50,7 @@ class _Seen:
     newest_total: int = 0
     touched: set[tuple[str, str]] = field(default_factory=set)
     sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    copied: float = 0.0
+    copy: float = 0.0  # bytes a second
     hashed: float = 0.0
 
 
@@ -63,7 +65,7 @@ class Run:
         progress: Progress | None,
     ) -> None:
         self._fs = fs
-        self._pipelines = pipelines
+        self.pipelines = pipelines
         self._max_bytes = max_bytes
         self._progress = progress
         self._forms = list(dict.fromkeys(p.full() for p in pipelines))
@@ -76,8 +78,7 @@ class Run:
 
     def take(self, pairs: Sequence[Pair]) -> None:
         """Measures every pair. Raises DamagedData if other bytes come back than went in."""
-        sizes = sum(min(p.new.size, self._max_bytes) for p in pairs)
-        planned = sizes + (_ROUNDS - 1) * min(sizes, _TIMED)
+        planned = sum(min(p.new.size, self._max_bytes) for p in pairs)
         with ThreadPoolExecutor(cpu_count(), thread_name_prefix="mvc-bench") as pool:
             coder = Coder(pool)
             for i, pair in enumerate(pairs):
@@ -115,10 +116,9 @@ class Run:
                 if newest:
                     self._yardsticks(coder, batch)
                 turns = list(_in_turns(trials))
-                weight = batch.raw * max((trial.rounds for trial in turns), default=1)
                 for trial in turns:
                     trial.run()
-                    self._tell(pair, weight / len(turns), planned)
+                    self._tell(pair, batch.raw / len(turns), planned)
                 for tally, trial in trials:
                     trial.add_to(tally)
         if newest:
@@ -127,7 +127,7 @@ class Run:
     @contextmanager
     def _before(self, pair: Pair) -> Iterator[Parent | None]:
         if isinstance(pair.old, Version):
-            with parent(self._fs, pair.old) as opened:
+            with parent(self._fs, pair.old, self.notes.append) as opened:
                 yield opened
         else:
             yield pair.old
@@ -138,7 +138,7 @@ class Run:
         trials = []
         if changed:
             rounds = self._rounds("delta", sum(len(u.new) for u in changed))
-            for pipeline in self._pipelines:
+            for pipeline in self.pipelines:
                 trial = Trial(coder, pipeline, changed, rounds)
                 trials.append((self._deltas[pipeline.text], trial))
         if newest:
@@ -153,12 +153,14 @@ class Run:
         if self._timed[kind] >= _TIMED:
             return 1
         self._timed[kind] += raw
-        return _ROUNDS
+        return min(_MORE_ROUNDS, max(_ROUNDS, _SHORT // max(raw, 1)))
 
     def _yardsticks(self, coder: Coder, batch: Batch) -> None:
         seen = self.seen
         seen.newest += batch.raw
-        seen.copied += min(coder.copy(batch.units) for _ in range(_ROUNDS))
+        for _ in range(_ROUNDS):
+            size, seconds = coder.copy()
+            seen.copy = max(seen.copy, size / seconds)
         seen.hashed += min(coder.hash(batch.units) for _ in range(_ROUNDS))
         for unit in batch.units:
             seen.sizes[unit.key[:2]] += len(unit.new)
@@ -179,7 +181,7 @@ class Run:
 
 def _in_turns(trials: Sequence[tuple[Tally, Trial]]) -> Iterator[Trial]:
     """Each once, then again those that want more rounds: noise is shared."""
-    for round_ in range(_ROUNDS):
+    for round_ in range(_MORE_ROUNDS):
         for _, trial in trials:
             if round_ < trial.rounds:
                 yield trial

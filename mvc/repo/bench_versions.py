@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.suspect import suspicion
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import BlobId
 from mvc.io.files import FileSystem
@@ -24,8 +26,12 @@ from mvc.repo.worktree import tracked_name
 from mvc.store import graph
 
 __all__ = [
-    "NO_ID", "NO_PARENT", "Parent", "Version", "find_versions", "from_head", "opened", "parent",
+    "NO_ID", "NO_PARENT",
+    "Note", "Parent", "Version", "find_versions", "from_head", "opened", "parent",
 ]  # fmt: skip
+
+Note: TypeAlias = Callable[[str], None]
+"""Is told what a user should know of the files."""
 
 _FOLDER = "model"  # the name that the files of every version share
 NO_ID = BlobId(bytes(32))
@@ -87,13 +93,34 @@ def from_head(context: Context, version: Version) -> Parent | None:
 
 
 @contextmanager
-def opened(fs: FileSystem, version: Version) -> Iterator[dict[str, ParsedFile]]:
+def opened(fs: FileSystem, version: Version, note: Note) -> Iterator[dict[str, ParsedFile]]:
     """Every file of a version taken apart; SourceChanged if one is written to meanwhile."""
     with ExitStack() as held:
-        yield {
+        files = {
             name: held.enter_context(open_file(fs, place, printable(str(place))))
             for name, place in version.files.items()
         }
+        for name, parsed in files.items():
+            _look(fs, version, name, parsed, note)
+        yield files
+
+
+def _look(
+    fs: FileSystem,
+    version: Version,
+    name: str,
+    parsed: ParsedFile,
+    note: Note,
+) -> None:
+    """Files of a checkpoint folder that are no models (settings, words) are as they should be."""
+    if parsed.format != "opaque" or not parsed.size or len(version.files) > 1:
+        return
+    place = version.files[name]
+    with fs.open_read(place) as file:
+        why = suspicion(file, place.name)
+    because = f" ({why})" if why else ""
+    note(f"{printable(str(place))} is no model file that mvc can read{because}: "
+         "measured as raw bytes")  # fmt: skip
 
 
 class _OnDisk:
@@ -121,9 +148,9 @@ class _OnDisk:
 
 
 @contextmanager
-def parent(fs: FileSystem, version: Version) -> Iterator[Parent]:
+def parent(fs: FileSystem, version: Version, note: Note) -> Iterator[Parent]:
     """The version before, while its files are open."""
-    with opened(fs, version) as files:
+    with opened(fs, version, note) as files:
         on_disk = _OnDisk(files)
         yield Parent(on_disk.manifest, on_disk)
 

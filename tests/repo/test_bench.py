@@ -1,0 +1,286 @@
+"""What bench measures is what a repository stores; its advice follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import BadModelFile, DamagedData, UnknownPath, WrongUsage
+from mvc.io.files import FileSystem
+from mvc.repo import bench_run
+from mvc.repo.bench import PIPELINES, Measured, bench
+from mvc.repo.bench_advice import Costs, Figures, Row, Rules, Series, advise, costs
+from mvc.repo.bench_pieces import batches
+from mvc.repo.bench_versions import find_versions, parent
+from mvc.repo.repository import Repository
+
+FS = FileSystem()
+
+
+def weights(seed: int, steps: int = 0, elements: int = 60_000) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    values = rng.normal(0, 0.05, elements).astype(np.float32)
+    for _ in range(steps):
+        values += (1e-4 * rng.standard_normal(elements)).astype(np.float32)
+    return values
+
+
+def write(path: Path, steps: int, **more: np.ndarray) -> Path:
+    """Two tensors that move with ``steps``, and one that never does."""
+    save_file(
+        {
+            "a": weights(1, steps).reshape(200, 300),
+            "b": weights(2, steps, 20_000),
+            "still": weights(3, elements=20_000),
+            **more,
+        },
+        path,
+    )
+    return path
+
+
+def series(folder: Path, count: int = 3) -> list[Path]:
+    return [write(folder / f"v{i}.safetensors", i) for i in range(count)]
+
+
+def row_of(found: Measured, pipeline: str) -> Row:
+    return next(row for row in found.rows if pipeline in (row.pipeline, row.preset))
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here depends on how exact the times are."""
+    monkeypatch.setattr(bench_run, "_ROUNDS", 2)
+    monkeypatch.setattr(bench_run, "_MORE_ROUNDS", 2)
+
+
+@pytest.mark.parametrize("pipeline", ["lossless", "vsol", "none", "xor | planes | zstd:1"])
+def test_ratios_are_those_of_a_repository(tmp_path: Path, pipeline: str) -> None:
+    versions = series(tmp_path)
+    found = bench(versions)
+    row = row_of(found, pipeline)
+    assert row.delta is not None
+    moving, whole = 4 * 80_000, 4 * 100_000
+    assert (found.raw_bytes, found.sampled, found.compared) == (whole, whole, 2)
+    assert found.changed == pytest.approx(moving / whole)
+    expected = {"full": row.full.ratio * whole, "delta": 0.0}
+    if row.takes_bases:
+        expected["delta"] = 2 * row.delta.ratio * moving
+    else:
+        expected["full"] += 2 * row.delta.ratio * moving
+    with Repository.init(tmp_path / "repo") as repo:
+        for version in versions:
+            (repo.root / "m.safetensors").write_bytes(version.read_bytes())
+            repo.commit(repo.root / "m.safetensors", pipeline=pipeline)
+        stored = repo.stats().bytes
+    assert stored["full"] == pytest.approx(expected["full"], rel=0.01)
+    assert stored["delta"] == pytest.approx(expected["delta"], rel=0.01)
+
+
+def test_every_pipeline_is_timed_and_the_one_in_use_is_among_them(tmp_path: Path) -> None:
+    with Repository.init(tmp_path / "repo") as repo:
+        (repo.root / ".mvc" / "config.yaml").write_text("commit:\n  pipeline: sub|planes|zstd:4\n")
+    with Repository.open(tmp_path / "repo") as repo:
+        found = bench(series(tmp_path), context=repo.context)
+    assert [row.pipeline for row in found.rows] == [*PIPELINES, "sub | planes | zstd:4"]
+    assert found.in_use == "sub | planes | zstd:4"
+    assert found.copy > 0
+    for row in found.rows:
+        assert row.delta is not None
+        assert min(row.delta.encode, row.delta.decode, row.full.encode, row.full.decode) > 0
+    assert found.advice.row in found.rows
+
+
+def test_one_tracked_file_is_compared_with_head(tmp_path: Path) -> None:
+    with Repository.init(tmp_path / "repo") as repo:
+        path = write(repo.root / "m.safetensors", 0)
+        repo.commit(path)
+        same = bench([path], context=repo.context)
+        write(path, 1)
+        moved = bench([path], context=repo.context)
+        outside = bench([path])
+        untracked = bench([write(tmp_path / "other.safetensors", 1)], context=repo.context)
+    assert (same.base, same.changed) == ("HEAD", 0.0)
+    assert same.rows[0].delta is None
+    assert "is as at HEAD" in same.notes[0]
+    assert moved.base == "HEAD"
+    assert moved.rows[0].delta is not None
+    assert moved.rows[0].delta.chained == 1.0
+    for alone in (outside, untracked):
+        assert (alone.base, alone.changed, alone.compared) == (None, None, 0)
+        assert all(row.delta is None for row in alone.rows)
+        assert "only full records" in alone.notes[0]
+        assert alone.advice.row is not None
+        assert alone.advice.row.takes_bases  # one version says nothing against deltas
+
+
+def test_a_folder_is_its_versions_by_number(tmp_path: Path) -> None:
+    for i in (10, 9, 2):
+        write(tmp_path / f"v{i}.safetensors", i)
+    (tmp_path / "notes.txt").write_text("not a model")
+    found = bench([tmp_path])
+    assert [Path(v.label).name for v in find_versions(FS, [tmp_path])] == [
+        "v2.safetensors", "v9.safetensors", "v10.safetensors",
+    ]  # fmt: skip
+    assert Path(found.newest).name == "v10.safetensors"
+    assert found.base is not None
+    assert Path(found.base).name == "v9.safetensors"
+
+
+def test_copies_resized_tensors_and_raw_bytes_find_their_bases(tmp_path: Path) -> None:
+    old = {"a": weights(1).reshape(200, 300), "grown": weights(2, elements=3000).reshape(100, 30)}
+    new = {"a": weights(1, 1).reshape(200, 300)}
+    new["copy"] = new["a"].astype(np.float16)
+    extra = weights(5, elements=300).reshape(10, 30)
+    new["grown"] = np.concatenate([old["grown"] + np.float32(1e-4), extra])
+    save_file(old, tmp_path / "0.safetensors")
+    save_file(new, tmp_path / "1.safetensors")
+    found = bench([tmp_path / "0.safetensors", tmp_path / "1.safetensors"])
+    lossless = row_of(found, "lossless").delta
+    assert lossless is not None
+    assert lossless.chained == 1.0
+    assert lossless.ratio < 0.5  # the rounded copy costs nothing
+    rng = np.random.default_rng(0)
+    data = rng.bytes(50_000)
+    (tmp_path / "0.dat").write_bytes(data)
+    (tmp_path / "1.dat").write_bytes(data[:20_000] + b"inserted" + data[20_000:])
+    opaque = bench([tmp_path / "0.dat", tmp_path / "1.dat"])
+    patched = row_of(opaque, "lossless").delta
+    assert patched is not None
+    assert patched.ratio < 0.05
+    assert sum("measured as raw bytes" in note for note in opaque.notes) == 2
+
+
+def test_what_cannot_be_measured_is_refused_or_said(tmp_path: Path) -> None:
+    good = write(tmp_path / "good.safetensors", 0)
+    (tmp_path / "empty.pt").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UnknownPath):
+        bench([tmp_path / "absent"])
+    with pytest.raises(WrongUsage, match="no model files"):
+        bench([tmp_path / "folder"])
+    with pytest.raises(BadModelFile, match="empty"):
+        bench([tmp_path / "empty.pt"])
+    with pytest.raises(WrongUsage):
+        bench([good], max_bytes=0)
+    save_file({"none": np.zeros((0, 3), np.float32)}, tmp_path / "bare.safetensors")
+    with pytest.raises(BadModelFile, match="no tensors"):
+        bench([tmp_path / "bare.safetensors"])
+    notes = bench([tmp_path / "empty.pt", good, good]).notes
+    assert "empty.pt is empty and left out" in notes[0]
+    assert "same tensors" in notes[1]
+    (tmp_path / "cut.safetensors").write_bytes(good.read_bytes()[:5000])
+    assert "cut off" in bench([tmp_path / "cut.safetensors"]).notes[0]
+    save_file({"x": np.ones((7, 3), np.float64)}, tmp_path / "other.safetensors")
+    found = bench([good, tmp_path / "other.safetensors"])
+    assert found.notes == ("the versions have no tensor in common, so every version is stored in "
+                           "full",)  # fmt: skip
+    assert found.rows[0].costs.interval == 1
+
+
+def test_only_a_share_is_looked_at_and_it_is_spread(tmp_path: Path) -> None:
+    tensors = {f"t{i:02}": weights(i, elements=1000) for i in range(40)}
+    paths = [tmp_path / "0.safetensors", tmp_path / "1.safetensors"]
+    save_file(tensors, paths[0])
+    save_file({k: v + np.float32(1e-3) for k, v in tensors.items()}, paths[1])
+    found = bench(paths, max_bytes=40_000)
+    assert (found.raw_bytes, found.sampled) == (160_000, 40_000)
+    assert found.changed == 1.0
+    whole = bench(paths)
+    assert found.rows[0].costs.version_bytes == pytest.approx(
+        whole.rows[0].costs.version_bytes, rel=0.05
+    )
+    old, new = find_versions(FS, paths)
+    with parent(FS, old, print) as before:
+        keys = [u.key[1] for b in batches(FS, new, before, 40_000, print, print) for u in b.units]
+    places = [int(key[1:]) for key in keys]
+    assert len(places) == 10
+    assert max(np.diff([-1, *places, 40])) <= 5
+    assert bench(paths, max_bytes=1).sampled == 4000  # one piece at least
+
+
+def test_of_many_versions_some_pairs_are_looked_at(tmp_path: Path) -> None:
+    found = bench(series(tmp_path, 9), max_bytes=400_000 // 2)
+    assert (found.versions, found.compared) == (9, 4)
+
+
+def test_other_bytes_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Pipeline.apply_chunk
+
+    def wrong(self, data, state, width, *, reverse):
+        honest(self, data, state, width, reverse=reverse)
+        state[0] ^= 1
+
+    monkeypatch.setattr(Pipeline, "apply_chunk", wrong)
+    with pytest.raises(DamagedData, match="does not give back"):
+        bench(series(tmp_path, 2))
+
+
+def test_progress_grows_to_the_end(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    bench(series(tmp_path), progress=lambda *args: told.append(args))
+    dones = [done for done, _, _ in told]
+    assert dones == sorted(dones)
+    assert all(0 < done <= total for done, total, _ in told)
+    assert dones[-1] > 0.9 * told[-1][1]
+
+
+RULES = Rules(28, None, 16.0)
+SERIES = Series(100_000_000, 1.0, 1.0, 0.0)
+
+
+def made(name: str, ratio: float, encode: float, decode: float = 1e9, rules: Rules = RULES) -> Row:
+    delta = Figures(ratio, encode, decode, 1.0, ratio) if name != "raw" else None
+    full = Figures(0.8, encode, 2e9)
+    delta = delta or Figures(1.0, encode, decode)
+    return Row(name, None, name != "raw", delta, full, costs(SERIES, delta, full, rules))
+
+
+def test_advice_is_the_smallest_that_keeps_up() -> None:
+    rows = [made("quick", 0.3, 1e9), made("small", 0.2, 0.6e9), made("slow", 0.1, 0.4e9)]
+    advice = advise([*rows, made("raw", 1.0, 9e9)], "quick")
+    assert advice.row is rows[1]
+    assert advice.least_speed == 0.5e9
+
+
+def test_advice_keeps_what_is_as_good() -> None:
+    rows = [made("a", 0.2, 1e9), made("b", 0.2005, 1e9)]
+    assert advise(rows, "b").row is rows[1]
+    assert advise(rows, "c").row is rows[0]
+
+
+def test_advice_within_the_bound() -> None:
+    tight = Rules(28, 0.2, 16.0)
+    rows = [made("small", 0.2, 1e9, 0.4e9, tight), made("fast", 0.22, 1e9, 4e9, tight)]
+    assert [row.costs.interval for row in rows] == [1, 7]
+    advice = advise(rows, "small")
+    assert advice.row is rows[1]  # fewer versions in full make up for larger deltas
+    none = [made("a", 0.2, 1e9, rules=Rules(28, 0.01, 16.0))]
+    assert advise(none, "a").row is None
+
+
+@given(
+    st.floats(0.01, 1), st.floats(1e7, 1e11), st.floats(0.01, 10), st.floats(0, 1), st.floats(1, 99)
+)
+def test_costs_keep_within_the_settings(
+    ratio: float, decode: float, bound: float, changed: float, chain: float
+) -> None:
+    series_ = Series(10**9, changed, 1.0, 0.01)
+    delta, full = Figures(ratio, 1e9, decode, 1.0, ratio), Figures(0.9, 1e9, 2e9)
+    free = costs(series_, delta, full, Rules(28, None, chain))
+    bound_ = costs(series_, delta, full, Rules(28, bound, chain))
+    assert isinstance(free, Costs)
+    assert free.fits
+    assert 1 <= free.interval <= 28
+    assert (free.interval - 1) * ratio <= chain
+    assert bound_.fits == (bound >= 0.51)
+    if bound_.fits:
+        assert bound_.recovery <= bound * (1 + 1e-9)
+    tighter = costs(series_, delta, full, Rules(28, bound / 2, chain))
+    assert tighter.version_bytes >= bound_.version_bytes
