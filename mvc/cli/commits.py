@@ -24,6 +24,7 @@ __all__ = [
     "as_json",
     "deployed_json",
     "details",
+    "forgotten_on",
     "heading",
     "one_liner",
     "warn_of_clock",
@@ -97,7 +98,15 @@ def one_liner(
     """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
     message = one_line(entry.commit.message) or out.paint("(no message)", "dim")
     id_ = str(entry.id) if full else entry.id.short
-    return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}"
+    gone = ""
+    if entry.forgotten_ns is not None:
+        gone = out.paint(f" ({forgotten_on(entry.forgotten_ns)})", "dim")
+    return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}{gone}"
+
+
+def forgotten_on(time_ns: int) -> str:
+    """``forgotten on 2026-11-21T10:00:00+01:00``."""
+    return f"forgotten on {format_time(time_ns, precise=False)}"
 
 
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
@@ -120,6 +129,8 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         lines.append("Metrics:  " + "  ".join(pairs))
     if entry.reset_point:
         lines.append("Stored:   as a reset point")
+    if entry.forgotten_ns is not None:
+        lines.append(f"State:    {forgotten_on(entry.forgotten_ns)}")
     lines += [_deployed(d) for d in entry.deployments]
     if commit.message.strip():
         lines.append("")
@@ -175,6 +186,7 @@ def as_json(
     commit: Commit,
     refs: Sequence[str] = (),
     deployments: Sequence[Deployed] = (),
+    forgotten_ns: int | None = None,
 ) -> dict[str, Any]:
     """One commit with the names and deployments it goes by."""
     return {
@@ -192,4 +204,6 @@ def as_json(
         "code": commit.code,
         "refs": list(refs),
         "deployments": [deployed_json(d) for d in deployments],
+        "forgotten": None if forgotten_ns is None else format_time(forgotten_ns, 0),
+        "forgotten_ns": forgotten_ns,
     }

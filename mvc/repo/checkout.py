@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mvc.adapters.python_state import to_state
-from mvc.errors import DamagedData, UnknownPath, WouldOverwrite, WrongUsage
+from mvc.errors import DamagedData, StateForgotten, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import WriteFile
 from mvc.model.manifest import FileEntry, Manifest
@@ -158,10 +158,12 @@ def export(
 
 
 def _present_version(context: Context, commit: CommitId | None, force: bool) -> Manifest:
-    """What the working folder stands for; with ``force`` a damaged HEAD does not hold it fast."""
+    """What the working folder stands for; with ``force`` a damaged HEAD does not hold it fast,
+    nor one that was forgotten.
+    """
     try:
         return manifests.of_commit(context, commit)
-    except DamagedData:
+    except (DamagedData, StateForgotten):
         if force:
             return manifests.EMPTY
         raise

@@ -25,7 +25,7 @@ from itertools import islice
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
-from mvc.repo import commits
+from mvc.repo import commits, manifests
 from mvc.repo.context import Context
 from mvc.repo.revisions import resolve
 from mvc.repo.times import check_moment, format_time
@@ -83,13 +83,16 @@ def deploy(
 ) -> Deployed:
     """Records that a version went live, now if no time is given; durable on return.
 
-    Raises InvalidName, InvalidTime, UnknownRevision.
+    What was forgotten goes live no more, but that it was live earlier may be recorded.
+    Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten.
     """
     view = context.fresh()
     commit = commits.get(context, rev).id if isinstance(rev, CommitId) else resolve(context, rev)
 
     def make() -> Entry:
         now = context.store.clock.now_ns()
+        if time_ns is None or time_ns > now:
+            manifests.check_kept(context, commit)
         made = deployment_for(view, target, now if time_ns is None else time_ns, commit)
         return Entry("deploy", now, target, deployments=(made,))
 

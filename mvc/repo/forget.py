@@ -20,7 +20,7 @@ from mvc.repo.revisions import resolve
 from mvc.store.entries import Entry, Forgotten
 from mvc.store.journal import Recorded
 
-__all__ = ["Chosen", "choose", "forget", "forgotten_ns"]
+__all__ = ["Chosen", "choose", "forget"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,6 @@ def forget(context: Context, chosen: Chosen) -> Recorded | None:
     except _NothingLeft:
         return None
     return made[0]
-
-
-def forgotten_ns(context: Context, id_: CommitId) -> int | None:
-    """When the state of a version was forgotten, in ns; None if it was not."""
-    recorded = context.store.view.forgotten(id_)
-    return None if recorded is None else recorded.entry.time_ns
 
 
 class _NothingLeft(Exception):

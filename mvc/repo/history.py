@@ -27,7 +27,8 @@ class LogEntry:
     """A commit with what it is known by.
 
     ``refs``: ``HEAD``, branches, tags as ``tag: NAME``. ``deployments``: all of it, retracted
-    ones included, as they were recorded. ``reset_point`` is None where it was not asked for.
+    ones included, as they were recorded. ``reset_point`` is None where it was not asked for,
+    ``forgotten_ns`` unless the state was given up, at that moment.
     """
 
     id: CommitId
@@ -35,6 +36,7 @@ class LogEntry:
     refs: tuple[str, ...]
     deployments: tuple[Deployed, ...]
     reset_point: bool | None = None
+    forgotten_ns: int | None = None
 
 
 def log(
@@ -72,13 +74,16 @@ def log(
             tuple(names.get(commit.id, ())),
             deployments.of_commit(view, commit.id),
             is_reset_point(context, commit.id) if reset_points else None,
+            manifests.forgotten_ns(context, commit.id),
         )
         for commit in islice(found, limit)
     )
 
 
 def is_reset_point(context: Context, commit: CommitId) -> bool:
-    """Whether every blob of a version is stored as a full record."""
+    """Whether every blob of a version is stored as a full record; not if it was forgotten."""
+    if manifests.forgotten_ns(context, commit) is not None:
+        return False
     graph = context.store.graph
     return all(
         any(not step.member.base for step in graph.codings(content.id))

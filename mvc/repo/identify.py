@@ -73,7 +73,8 @@ def _versions(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, File
             if commit.id in seen:
                 continue
             seen.add(commit.id)
-            for same in _matching(manifests.load(context, commit.manifest).entries, entry):
+            manifest = manifests.if_kept(context, commit.id)
+            for same in _matching(manifest.entries if manifest else (), entry):
                 yield commit, same
 
 

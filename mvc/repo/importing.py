@@ -162,7 +162,7 @@ class _Run:
                 wanted = wanted or {
                     n: entry_at(self._context, p, n).content_id for n, p in checkpoint.files.items()
                 }
-                there = manifests.load(self._context, commit.manifest).by_path
+                there = (manifests.if_kept(self._context, commit.id) or manifests.EMPTY).by_path
                 if all(n in there and there[n].content_id == id_ for n, id_ in wanted.items()):
                     return commit.id
         return None

@@ -13,7 +13,16 @@ from mvc.repo.commits import get as get_commit
 from mvc.repo.context import Context
 from mvc.repo.times import format_time
 
-__all__ = ["EMPTY", "check_kept", "load", "objects", "of_commit", "remember"]
+__all__ = [
+    "EMPTY",
+    "check_kept",
+    "forgotten_ns",
+    "if_kept",
+    "load",
+    "objects",
+    "of_commit",
+    "remember",
+]
 
 EMPTY = Manifest(())
 _KEPT = 16
@@ -49,11 +58,22 @@ def of_commit(context: Context, id_: CommitId | None) -> Manifest:
     return load(context, commit.manifest)
 
 
+def if_kept(context: Context, id_: CommitId) -> Manifest | None:
+    """As ``of_commit``, but None where the state was given up."""
+    return None if forgotten_ns(context, id_) is not None else of_commit(context, id_)
+
+
+def forgotten_ns(context: Context, id_: CommitId) -> int | None:
+    """When the state of a version was given up, in ns; None if it is there."""
+    recorded = context.store.view.forgotten(id_)
+    return None if recorded is None else recorded.entry.time_ns
+
+
 def check_kept(context: Context, id_: CommitId) -> None:
     """Raises StateForgotten if the state of a version was given up."""
-    forgotten = context.store.view.forgotten(id_)
-    if forgotten is not None:
-        date = format_time(forgotten.entry.time_ns, precise=False)
+    time_ns = forgotten_ns(context, id_)
+    if time_ns is not None:
+        date = format_time(time_ns, precise=False)
         raise StateForgotten(
             f"the state of version {id_.short} was forgotten on {date}",
             hint="its commit is still shown by 'mvc log'; what it held is gone",

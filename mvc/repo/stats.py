@@ -29,7 +29,8 @@ class Stats:
 
     ``tensors`` are distinct blobs of versions, ``reset_points`` versions all of whose
     blobs are full records. A chain is the number of deltas to apply for one blob;
-    ``recovery_*`` are estimated seconds for whole versions on this machine's cores.
+    ``recovery_*`` are estimated seconds for whole versions on this machine's cores. Of the
+    ``forgotten`` among the versions only bytes that are still stored count.
     """
 
     versions: int
@@ -48,6 +49,7 @@ class Stats:
     targets: int
     branches: int
     tags: int
+    forgotten: int = 0
 
 
 def stats(context: Context) -> Stats:
@@ -56,6 +58,7 @@ def stats(context: Context) -> Stats:
     scan = _Scan(view)
     for recorded in view.entries():
         scan.commits.update((commit.id, commit) for commit in recorded.entry.commits)
+        scan.forgotten.update(each.commit for each in recorded.entry.forgotten)
         scan.deployments += len(recorded.entry.deployments)
         scan.targets.update(d.target for d in recorded.entry.deployments)
         for region in recorded.entry.regions:
@@ -68,6 +71,7 @@ def stats(context: Context) -> Stats:
     }
     total = sum(stored.values())
     count = len(scan.commits)
+    gone = len(scan.forgotten & scan.commits.keys())
     worst = max(held.seconds, key=lambda pair: pair[0], default=(0.0, None))
     return Stats(
         count,
@@ -80,12 +84,13 @@ def stats(context: Context) -> Stats:
         max(held.depths.values(), default=0),
         sum(held.depths.values()) / max(1, len(held.depths)),
         worst[0],
-        sum(seconds for seconds, _ in held.seconds) / max(1, count),
+        sum(seconds for seconds, _ in held.seconds) / max(1, count - gone),
         worst[1],
         scan.deployments,
         len(scan.targets),
         len(branches(context)),
         len(tags(context)),
+        gone,
     )
 
 
@@ -96,6 +101,7 @@ class _Scan:
     view: View
     objects: ObjectGraph = field(default_factory=ObjectGraph)
     commits: dict[CommitId, Commit] = field(default_factory=dict)
+    forgotten: set[CommitId] = field(default_factory=set)
     deployments: int = 0
     targets: set[str] = field(default_factory=set)
     _speed: Speed = field(default_factory=Speed)
@@ -134,6 +140,8 @@ class _Held:
         self.seconds: list[tuple[float, CommitId | None]] = []
         known: dict[ManifestId, tuple[int, bool, float]] = {}
         for commit in scan.commits.values():
+            if commit.id in scan.forgotten:
+                continue
             if commit.manifest not in known:
                 known[commit.manifest] = self._look(manifests.load(context, commit.manifest))
             raw, is_reset_point, seconds = known[commit.manifest]

@@ -52,7 +52,9 @@ def command(
         until=moment(session, until),
     )
     if as_json:
-        commits = [commit_json(e.id, e.commit, e.refs, e.deployments) for e in entries]
+        commits = [
+            commit_json(e.id, e.commit, e.refs, e.deployments, e.forgotten_ns) for e in entries
+        ]
         out.json("mvc.log/1", {"commits": commits})
         return
     show = _Printer(session, pointers.head(context).branch, oneline=oneline)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.commits import Live, details, heading
+from mvc.cli.commits import Live, details, forgotten_on, heading
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.listing import entry_json, file_line, tensor_table
 from mvc.cli.options import json_option, revision
@@ -17,7 +17,10 @@ from mvc.model.names import printable
 from mvc.repo import history, manifests, pointers
 
 if TYPE_CHECKING:
+    from mvc.ids import CommitId
     from mvc.model.manifest import FileEntry, Manifest
+    from mvc.repo.context import Context
+    from mvc.repo.history import LogEntry
 
 _FIRST = 20
 
@@ -33,28 +36,43 @@ def command(session: Session, rev: str, as_json: bool) -> None:
     """
     context, out = session.context, session.out
     entry = next(history.log(context, rev, limit=1, reset_points=True))
-    manifest = manifests.of_commit(context, entry.id)
-    parents = entry.commit.parents
-    parent = manifests.of_commit(context, parents[0] if parents else None)
+    manifest = manifests.if_kept(context, entry.id) or manifests.EMPTY
+    before = entry.commit.parents[0] if entry.commit.parents else None
+    parent = _parent(context, entry, before)
     if as_json:
-        payload = commit_json(entry.id, entry.commit, entry.refs, entry.deployments)
+        payload = commit_json(
+            entry.id, entry.commit, entry.refs, entry.deployments, entry.forgotten_ns
+        )
         payload["reset_point"] = entry.reset_point
         payload["files"] = [
-            entry_json(e) | {"changed": _marks(parent, e)} for e in manifest.entries
+            entry_json(e) | {"changed": None if parent is None else _marks(parent, e)}
+            for e in manifest.entries
         ]
-        payload["removed"] = _removed(parent, manifest)
+        payload["removed"] = None if parent is None else _removed(parent, manifest)
         out.json("mvc.show/1", payload)
         return
     branch = pointers.head(context).branch
     out.line(heading(out, entry, branch, Live(context), full=True))
     for line in details(entry, session.now_ns(), full=session.verbose):
         out.line(line)
+    if entry.forgotten_ns is not None:
+        return
+    if parent is None and before is not None:
+        when = forgotten_on(manifests.forgotten_ns(context, before) or 0)
+        out.note(f"what it changed is not known: the state of its parent was {when}")
     for file in manifest.entries:
         out.line()
         _print_file(session, parent, file)
-    for path in _removed(parent, manifest):
+    for path in _removed(parent, manifest) if parent is not None else ():
         out.line()
         out.line(f"{out.paint(printable(path), 'removed')}  removed")
+
+
+def _parent(context: Context, entry: LogEntry, before: CommitId | None) -> Manifest | None:
+    """What a version is compared with; None where one of the two was forgotten."""
+    if entry.forgotten_ns is not None:
+        return None
+    return manifests.EMPTY if before is None else manifests.if_kept(context, before)
 
 
 def _removed(parent: Manifest, manifest: Manifest) -> list[str]:
@@ -72,8 +90,13 @@ def _marks(parent: Manifest, entry: FileEntry) -> dict[str, str]:
     }
 
 
-def _print_file(session: Session, parent: Manifest, entry: FileEntry) -> None:
+def _print_file(session: Session, parent: Manifest | None, entry: FileEntry) -> None:
     out = session.out
+    if parent is None:
+        out.line(file_line(out, entry))
+        if session.verbose:
+            tensor_table(out, entry.tensors, {}, full=session.verbosity > 1)
+        return
     marks = _marks(parent, entry)
     out.line(f"{file_line(out, entry)}, {_what_changed(parent, entry, len(marks))}")
     listed = [t for t in entry.tensors if session.verbose or t.key in marks]

@@ -44,8 +44,9 @@ def command(session: Session, as_json: bool) -> None:
 
 def _print(session: Session, found: Stats) -> None:
     out = session.out
+    gone = f", {found.forgotten:,} forgotten" if found.forgotten else ""
     held = [
-        ("Versions", f"{found.versions:,} ({count(found.reset_points, 'reset point')})"),
+        ("Versions", f"{found.versions:,} ({count(found.reset_points, 'reset point')}{gone})"),
         ("Names", f"{count(found.branches, 'branch', 'branches')}, {count(found.tags, 'tag')}"),
         ("Deployments", f"{found.deployments:,} on {count(found.targets, 'target')}"),
         ("Tensors", f"{found.tensors:,} distinct"),
@@ -82,6 +83,7 @@ def _json(found: Stats) -> dict[str, object]:
     worst = found.recovery_worst_commit
     return {
         "versions": found.versions,
+        "forgotten": found.forgotten,
         "reset_points": found.reset_points,
         "tensors": found.tensors,
         "raw_bytes": found.raw_bytes,
