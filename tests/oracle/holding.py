@@ -28,7 +28,8 @@ def held_against(root: Path, *, edges: bool = True) -> reader.Repository:
             for n, c in oracle.refs.items()
             if n.startswith("heads/") and c
         }
-        for id_ in oracle.commits:
+        forgotten = {id_ for e in oracle.entries for id_, _ in e.maintained.forgotten}
+        for id_ in oracle.commits.keys() - forgotten:
             out = root / "out" / id_.hex()
             repo.restore(id_.hex(), output=out / "x")
             files = oracle.checkout(id_)

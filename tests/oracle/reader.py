@@ -17,8 +17,10 @@ DTYPES = (
 )
 SIZES = {row.split()[0]: int(row.split()[1]) for row in DTYPES.split(",")}
 LAYOUTS = {  # "field:kind", or a field of the kind of its name; "*" is a list, commas join kinds
-    "entry": "version operation:text recorded:uint note:text regions:*uint,uint,uint "
-    "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed",
+    "entry": "which operation:text recorded:uint note:text regions:*uint,uint,uint "
+    "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed "
+    "marks:*float maintained",
+    "later": "forgotten:*id,uint undoes:uint",
     "deployment": "target:text time:sint commit:value previous:uint",
     "made": "version manifest:id root:id parents:*id author:text time:sint zone:sint "
     "message:text metrics pipeline:text code:text",
@@ -37,10 +39,10 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "metrics": lambda c, r: dict(c.get("*text,float")),
     "version": lambda c, r: need(c.get("uint") == 1, "an unknown version"),
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
-    "value": lambda c, r: c.get(("none", "id", "text", "own", "parent")[c.get("uint")], r),
-    "none": lambda c, r: None,
-    "own": lambda c, r: r.commits[0].id,
-    "parent": lambda c, r: r.commits[0].parents[0],
+    "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
+    "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
+    "which": lambda c, r: (None, 1, 2, *[None] * 125)[c.get("uint")] or need(0, "its version"),
+    "maintained": lambda c, r: c.get("later") if r.which == 2 else Record(forgotten=[]),
     "removed": lambda c, r: [c.get("text") for _ in range(n - 1)] if (n := c.get("uint")) else None,
     "spec": lambda c, r: (list(SIZES)[c.get("uint")], tuple(c.get("*uint"))),
     "contents": lambda c, r: [Record(gap=gap, spec=spec, id=c.take(32)) for gap, spec in r.places],
@@ -169,8 +171,7 @@ def cast(data, names):
     return np.where(np.isnan(f), nan, y).astype(f"u{SIZES[to]}").tobytes()
 
 
-def apply(record, member, base, reverse=False):
-    """The piece that a member leads to from its base's piece, or back from its own piece."""
+def apply(record, member, base, reverse=False):  # base's piece to its piece, or back
     size, coding, payload = member.nbytes, member.coding, Cursor(member.payload)
     if coding == "patch":
         extra = b"".join(m.id for m in record.members if m.kind == 1) if member.kind == 2 else b""
@@ -205,7 +206,7 @@ def tree(leaves):  # the root over pairs of name and id
 
 
 def read_journal(data):
-    at, entries, chain, frames = 0, [], bytes(16), {}
+    at, entries, chain, frames, last = 0, [], bytes(16), {}, -1
     for p in (p for p in range(len(data)) if data[p : p + 4] == b"mvJ1"):
         length, sequence, before = struct.unpack("<IQ16s", data[p + 4 : p + 32].ljust(28))
         end = p + 32 + length
@@ -213,19 +214,19 @@ def read_journal(data):
             frames[p] = 48 + length, sequence, before, data[p + 32 : end], data[end : end + 16]
     while frame := frames.get(at) or next((f for p, f in frames.items() if p - f[0] == at), None):
         length, sequence, before, payload, check = frame
-        need((sequence, before) == (len(entries), chain), f"the chain breaks at {sequence}")
+        need(sequence > last and before == chain, f"the chain breaks at {sequence}")
         entries.append(Cursor(payload).get("entry", Record(sequence=sequence)))
-        at, chain = at + 2 * length, check
-    need(all(p < at or f[1] < len(entries) for p, f in frames.items()), "both copies are damaged")
+        at, chain, last = at + 2 * length, check, sequence
+    need(all(p < at or f[1] <= last for p, f in frames.items()), "both copies are damaged")
     return entries
 
 
-class Repository:
-    """Of a folder .mvc: ``commits`` by id, ``refs`` by name, all as at the end of the journal."""
-
+class Repository:  # of a folder .mvc, all as at the end of the journal
     def __init__(self, folder):
-        known = b"mvc-repository 1 features= check=7d2bb37d7a3b38ac\n"
-        need((folder / "format").read_bytes() == known, "an unknown or damaged format")
+        text, _, check = (folder / "format").read_text("latin1").partition(" check=")
+        features = set(text.removeprefix("mvc-repository 1 features=").split(","))
+        sound = check == blake3(text.encode()).hexdigest(8) + "\n"
+        need(sound and features <= {"", "compacted", "entry-2"}, "an unknown or damaged format")
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
         self.refs = {name: new for e in self.entries for name, _, new in e.refs}
@@ -237,7 +238,7 @@ class Repository:
 
     def _read_packs(self, folder):  # edges lead from a piece or None to pieces; all are decoded
         records, self.edges, self.pieces, reached = [], {}, {}, [None]
-        for number, start, length in (r for e in self.entries for r in e.regions):
+        for number, start, length in (r for e in self.entries for r in e.regions if r[2]):
             pack = (folder / f"{number:08d}.pack").read_bytes()
             need(pack[:8] == b"mvcpack1", "a pack does not begin as one")
             c = Cursor(pack[start : start + length])
@@ -245,7 +246,7 @@ class Repository:
                 records.append(c.record())
         first = {m.id[:8]: m.id for r in records[::-1] for m in r.members[::-1]}
         for record, m in ((r, m) for r in records for m in r.members):
-            base, piece = (first[m.base], m.start) if m.base else None, (m.id, m.start)
+            base, piece = (first.get(m.base), m.start) if m.base else None, (m.id, m.start)
             self.edges.setdefault(base, []).append((piece, record, m, False))
             if m.coding[:3] in ("sub", "xor"):
                 self.edges.setdefault(piece, []).append((base, record, m, True))
@@ -255,8 +256,7 @@ class Repository:
                     self.pieces[piece] = apply(record, m, self.pieces.get(origin), reverse)
                     reached.append(piece)
 
-    def live(self, target, time, present):
-        """The commit live on a target at a time in ns, or for None at the present one."""
+    def live(self, target, time, present):  # the commit, at a time in ns or (None) now
         mine = [d for d in self.deployments if d.target == target]
         found = [d for d in mine if not d.dead and d.time <= (present if time is None else time)]
         immediate = [d for d in mine[-256:] if not d.dead and d.time == d.recorded][-1:]
