@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.errors import Busy, DamagedData, NothingToCommit, WrongUsage
+from mvc.errors import Busy, DamagedData, NothingToCommit, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import MAX_MESSAGE, MAX_METRICS
 from mvc.model.commit import Commit
@@ -257,6 +257,11 @@ class _Work:
         if self.generation != self.context.store.graph.generation:
             check_reused(self.context.store.graph, self.keeper.writer, self.manifest)
         made = self._commit()
+        if manifests.forgotten_ns(self.context, made.id) is not None:
+            raise StateForgotten(
+                f"this very version, {made.id.short}, was forgotten",
+                hint="with another message or time it is another version",
+            )
         view, now = self.context.store.view, self.context.store.clock.now_ns()
         deployments: tuple[Deployment, ...] = ()
         if self.request.deploy is not None:

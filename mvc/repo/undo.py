@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.model.names import printable
-from mvc.repo import commits, deployments, pending, pointers
+from mvc.repo import commits, deployments, manifests, pending, pointers
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.oplog import Operation, find, label, newest_first, undone_by
 from mvc.repo.pointers import BRANCH, HEAD, TAG, Head
+from mvc.repo.times import format_time
 from mvc.store import keys
 from mvc.store.entries import Entry, RefChange, RefValue
 from mvc.store.journal import Recorded
@@ -192,6 +193,7 @@ class _Back:
             raise self._since("the list of removed paths has changed", keys.PENDING)
         self._refuse_namesakes()
         self._refuse_lost_branch()
+        self._refuse_forgotten()
 
     def _after(self, name: str) -> RefValue:
         return self._values[name] if name in self._values else self._context.store.ref(name)
@@ -229,6 +231,19 @@ class _Back:
                     hint=f"rename or delete the one that there is: 'mvc branch -m {name} NEW' "
                     f"or 'mvc tag -d {name}'",
                 )
+
+    def _refuse_forgotten(self) -> None:
+        """HEAD stands on no version whose state was given up: nothing could follow it."""
+        at = self.head().commit
+        if at is None or at == pointers.head(self._context).commit:
+            return
+        time_ns = manifests.forgotten_ns(self._context, at)
+        if time_ns is not None:
+            when = format_time(time_ns, precise=False)
+            raise RefConflict(
+                f"HEAD would stand on {at.short}, whose state was forgotten on {when}",
+                hint="switch to another branch first",
+            )
 
     def _refuse_lost_branch(self) -> None:
         """HEAD stays on a branch without a version only where it was so before."""
