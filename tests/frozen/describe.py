@@ -1,0 +1,112 @@
+"""What a repository answers, as plain JSON: compared with what was written down with it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from mvc.errors import MvcError
+from mvc.repo import manifests, pending
+from mvc.repo.contents import write_file
+from mvc.repo.repository import Repository
+
+__all__ = ["describe"]
+
+
+def describe(root: Path) -> dict[str, Any]:
+    """Refs, log, commits with the SHA-256 of every file, deployments, fsck; or the refusal."""
+    manifests._kept.clear()
+    try:
+        repo = Repository.open(root, discover=False)
+    except MvcError as error:
+        return {"refused": [error.kind, error.exit_code]}
+    with repo:
+        entries = [recorded.entry for recorded in repo.context.store.view.entries()]
+        names = {change.name for entry in entries for change in entry.refs}
+        commits = [commit for entry in entries for commit in entry.commits]
+        return {
+            "operations": [entry.operation for entry in entries],
+            "refs": {name: _plain(repo.context.store.ref(name)) for name in sorted(names)},
+            "log": _log(repo),
+            "commits": {str(c.id): _commit(repo, c) for c in commits},
+            "deployments": [
+                [d.target, d.time_ns, d.sequence, str(d.commit), d.retracted]
+                for d in repo.deployments()
+            ],
+            "live": _live(repo),
+            "removed": list(pending.removed(repo.context)),
+            "fsck": _problems(repo, full=False),
+            "fsck --full": _problems(repo, full=True),
+        }
+
+
+def _plain(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _log(repo: Repository) -> list[str]:
+    return [str(entry.commit.id) for entry in repo.log("main")]
+
+
+def _commit(repo: Repository, commit: Any) -> dict[str, Any]:
+    return {
+        "manifest": commit.manifest.hex(),
+        "root": commit.root.hex(),
+        "parents": [str(parent) for parent in commit.parents],
+        "author": commit.author,
+        "time": [commit.time_ns, commit.zone_minutes],
+        "message": commit.message,
+        "metrics": dict(commit.metrics),
+        "pipeline": commit.pipeline,
+        "files": _files(repo, commit.id),
+    }
+
+
+def _files(repo: Repository, id_: Any) -> dict[str, str] | str:
+    """By path, or "lost" for what damage does not give back."""
+    manifests._kept.clear()
+    try:
+        entries = repo.manifest(id_).entries
+    except MvcError as error:
+        return f"lost: {error.kind}"
+    found = {}
+    for entry in entries:
+        out = bytearray(entry.size)
+
+        def write_at(at: int, data: Any, out: bytearray = out) -> None:
+            out[at : at + len(data)] = data
+
+        try:  # as checkout writes it, but into memory
+            write_file(repo.context, entry, write_at)
+        except MvcError as error:
+            found[entry.path] = f"lost: {error.kind}"
+        else:
+            found[entry.path] = hashlib.sha256(out).hexdigest()
+    return found
+
+
+def _live(repo: Repository) -> dict[str, list[list[Any]]]:
+    """By target: what was live at the moment of each deployment, and just before it."""
+    live: dict[str, list[list[Any]]] = {}
+    for deployed in repo.deployments():
+        for at in (deployed.time_ns - 1, deployed.time_ns):
+            try:
+                found = str(repo.live(at, deployed.target).commit)
+            except MvcError as error:
+                found = error.kind
+            live.setdefault(deployed.target, []).append([at, found])
+    return live
+
+
+def _problems(repo: Repository, *, full: bool) -> list[dict[str, Any]]:
+    problems = [
+        {
+            "kind": p.kind,
+            "object": p.object,
+            "versions": sorted(map(str, p.versions)),
+            "tensors": sorted(p.tensors),
+        }
+        for p in repo.fsck(full=full).problems
+    ]
+    return sorted(problems, key=lambda p: (p["kind"], p["object"]))

@@ -1,0 +1,129 @@
+"""T14: repositories of earlier programs, sound and damaged, answer as they did then.
+
+``make.py`` says how they were made and by which program; they are never made again. What
+is compared is in ``describe.py``: every commit, ref, deployment, what was live when, the
+SHA-256 of every file of every version, and what fsck finds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mvc.repo.repository import Repository
+from tests.counters import count
+from tests.frozen.describe import describe
+from tests.oracle import reader
+from tests.oracle.holding import codings_of
+
+HERE = Path(__file__).parent
+NAMES = sorted(path.stem for path in HERE.glob("*.zip"))
+READ = {
+    "codings",
+    "files",
+    "history",
+    "indexed",
+    "one-copy",
+    "torn-first-copy",
+    "torn-second-copy",
+}
+
+
+def unpacked(name: str, root: Path) -> Path:
+    with zipfile.ZipFile(HERE / f"{name}.zip") as archive:
+        archive.extractall(root)
+    return root
+
+
+def expected(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((HERE / f"{name}.json").read_text())
+    return found
+
+
+def test_all_of_them_are_here() -> None:
+    assert {path.stem for path in HERE.glob("*.json")} == set(NAMES)
+    assert len(NAMES) == 15 and set(NAMES) >= READ
+    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 400_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_frozen_repository_answers_as_it_did(name: str, tmp_path: Path) -> None:
+    root = unpacked(name, tmp_path / "repo")
+    then = expected(name)
+    then.pop("second reader")
+    now = json.loads(json.dumps(describe(root)))
+    assert set(now) == set(then)
+    for what in then:
+        assert _comparable(now[what]) == _comparable(then[what]), what
+    count(
+        "frozen repositories of format 1",
+        repositories=1,
+        versions=len(then.get("commits", ())),
+        of_them_sound=not then.get("fsck", True),
+    )
+
+
+def _comparable(value: Any) -> str:
+    """NaN equals itself here, and True is not 1."""
+    return json.dumps(value, sort_keys=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_second_reader_agrees(name: str, tmp_path: Path) -> None:
+    root = unpacked(name, tmp_path / "repo")
+    then = expected(name)
+    if then["second reader"] == "refuses":
+        with pytest.raises((reader.Bad, FileNotFoundError)):
+            reader.Repository(root / ".mvc")
+        return
+    oracle = reader.Repository(root / ".mvc")
+    assert sorted(map(bytes.hex, oracle.commits)) == then["second reader"]
+    if name == "cut-journal":  # of which only the witness knows, and that is no part of the format
+        assert then["refused"][0] == "history-missing"
+        return
+    refs = {n: c.hex() if isinstance(c, bytes) else c for n, c in oracle.refs.items()}
+    assert refs == then["refs"]
+    for id_, commit in then["commits"].items():
+        files = oracle.checkout(bytes.fromhex(id_))
+        found = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
+        assert found == commit["files"]
+
+
+@pytest.mark.parametrize("name", sorted(READ))
+def test_a_frozen_repository_takes_further_commits(name: str, tmp_path: Path) -> None:
+    """By today's program, which must leave all that was there as it was."""
+    root = unpacked(name, tmp_path / "repo")
+    then = expected(name)
+    state = {"w": np.arange(12, dtype=np.float32)}
+    with Repository.open(root) as repo:
+        made = repo.commit(state, message="today", deploy="prod", name="today.safetensors")
+        repo.context.store.view.index_tail(force=True)
+    with Repository.open(root) as repo:
+        assert repo.checkout(path="today.safetensors")["w"].tobytes() == state["w"].tobytes()
+    now = describe(root)
+    assert now["log"] == [str(made.id), *then["log"]]
+    assert {id_: c["files"] for id_, c in now["commits"].items() if id_ in then["commits"]} == {
+        id_: c["files"] for id_, c in then["commits"].items()
+    }
+
+
+def test_what_they_hold(tmp_path: Path) -> None:
+    """All that make.py promises is in them."""
+    oracle = reader.Repository(unpacked("codings", tmp_path / "codings") / ".mvc")
+    codings = codings_of(oracle)
+    assert {text.split(" | ")[0] for text in codings} >= {
+        "sub", "xor", "planes", "planes:all", "raw", "patch", "resize",
+        "cast:float32>bfloat16", "cast:float32>float16", "cast:float64>float32",
+    }  # fmt: skip
+    specs = {t.spec[0] for id_ in oracle.commits for e in oracle.manifest(id_) for t in e.tensors}
+    assert len(specs) >= 18
+    operations = set(expected("history")["operations"])
+    assert operations >= {"init", "commit", "deploy", "retract", "tag", "branch", "rm"}
+    index = unpacked("indexed", tmp_path / "indexed") / ".mvc/index.lmdb/data.mdb"
+    assert index.stat().st_size > 8192
