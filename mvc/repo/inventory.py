@@ -74,7 +74,7 @@ class Inventory:
             yield from codings
 
     def add(self, recorded: Recorded, records: list[tuple[int, int, RecordHeader]]) -> None:
-        """Takes in an entry with its records."""
+        """Takes in an entry with its records; ``resolve`` follows when all are in."""
         home = len(self.entries)
         self.entries.append(recorded)
         placed = [Record(home, *each) for each in records]
@@ -85,7 +85,10 @@ class Inventory:
                 if first != member.id:
                     self.ambiguous.add(member.id[:BASE_BYTES])
                 self.homes.setdefault(member.id, home)
-        for record in placed:
+
+    def resolve(self) -> None:
+        """Finds out what the bases of all codings mean: one may be published after its delta."""
+        for record in (record for placed in self.records for record in placed):
             raw = sum(m.nbytes for m in record.header.members) or 1
             for i, member in enumerate(record.header.members):
                 base = self._meaning.get(member.base) if member.base else None
@@ -110,4 +113,5 @@ def inventory(view: View) -> Inventory:
             for at, header in view.packs.sound_records(region, found.damaged.append)
         ]
         found.add(recorded, records)
+    found.resolve()
     return found

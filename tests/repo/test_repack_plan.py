@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -221,16 +221,17 @@ def test_missing_deltas_are_not_added_where_none_is_needed():
 
 def test_the_curve_falls_and_ends_at_the_least_bytes():
     versions = chain(60, seed=5)
-    today = at_interval(versions, 7)
-    found = curve(versions, today)
-    assert found.today == versions.price(today)
-    assert found.points[0].worst == fastest(versions)
-    assert found.points[-1].bytes == versions.stored(smallest(versions))
-    for a, b in zip(found.points, found.points[1:], strict=False):
+    points = curve(versions)
+    assert points[0].worst == fastest(versions)
+    assert points[-1].bytes == versions.stored(smallest(versions))
+    assert len(points) > 5
+    for a, b in pairwise(points):
         assert a.bytes > b.bytes
         assert a.worst < b.worst
-    below = [p for p in found.points if p.worst <= found.today.worst]
-    assert min(p.bytes for p in below) <= found.today.bytes * 1.2
+    for point in points:
+        found = within_time(versions, point.worst)
+        assert found is not None
+        assert versions.stored(found) == point.bytes
 
 
 def test_long_histories_are_planned():

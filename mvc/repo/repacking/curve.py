@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mvc.repo.repacking.bounded import fastest, smallest, within_time
-from mvc.repo.repacking.model import Layout, Price, Versions
+from mvc.repo.repacking.model import Price, Versions
 
-__all__ = ["Curve", "curve"]
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Prices from the fastest recovery to the least bytes, and today's."""
-
-    points: tuple[Price, ...]
-    today: Price
+__all__ = ["curve"]
 
 
-def curve(versions: Versions, today: Layout, count: int = 24) -> Curve:
-    """Up to ``count`` layouts, each better than the one before it in bytes, none in time."""
+def curve(versions: Versions, count: int = 24) -> list[Price]:
+    """Up to ``count`` layouts from the fastest to the smallest, each smaller than the one before.
+
+    Their bounds on recovery lie at equal ratios.
+    """
     low = max(1, fastest(versions))
     high = max(low, versions.worst(smallest(versions)) or low)
     ratio = (high / low) ** (1 / max(1, count - 1))
@@ -32,4 +25,4 @@ def curve(versions: Versions, today: Layout, count: int = 24) -> Curve:
         price = versions.price(layout)
         if not found or price.bytes < found[-1].bytes:
             found.append(price)
-    return Curve(tuple(found), versions.price(today))
+    return found

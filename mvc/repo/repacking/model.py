@@ -19,7 +19,7 @@ __all__ = ["Edge", "Layout", "Price", "Tree", "Versions"]
 class Edge:
     """The delta from version ``a`` to ``b``, its child or, where ``long``, a later version.
 
-    It can be walked both ways unless it is ``forward`` only.
+    It can be walked both ways unless it is ``forward`` only. ``span``: generations between.
     """
 
     a: int
@@ -28,6 +28,7 @@ class Edge:
     ns: int
     forward: bool = False
     long: bool = False
+    span: int = 1
 
 
 @dataclass(frozen=True, slots=True)
