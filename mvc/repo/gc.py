@@ -188,15 +188,16 @@ def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
         raise Outrun("states were forgotten that were to stay")
     if tail_needs(plan.reach, recorded):
         raise Outrun("an operation came to need a version that was to be collected")
-    goes = {id_ for id_ in plan.found.codings if not plan.reach.needs(id_)}
+
+    def goes(id_: bytes | None) -> bool:
+        return id_ in plan.found.codings and not plan.reach.needs(id_ or b"")
+
     for commit in recorded.entry.commits:
         manifest = manifests.load(context, commit.manifest)
-        needed = {*manifests.objects(manifest), commit.manifest}
-        if needed & goes:
+        if any(map(goes, (*manifests.objects(manifest), commit.manifest))):
             raise Outrun("a commit came to need an object that was to be collected")
     for _, _, header in context.store.view.records(recorded.offset):
-        bases = {plan.found.meaning(member.base) for member in header.members if member.base}
-        if bases & goes:
+        if any(goes(plan.found.meaning(m.base)) for m in header.members if m.base):
             raise Outrun("a commit came to build on an object that was to be collected")
 
 

@@ -153,8 +153,11 @@ def _objects_of(context: Context, found: Inventory, commit: Commit | None) -> se
 
 
 def tail_needs(reach: Reach, recorded: Recorded) -> set[CommitId]:
-    """Commits that an operation published meanwhile leads to and that were to go."""
+    """Commits that an operation published meanwhile leads to and that were to go.
+
+    What it publishes itself stays from now on.
+    """
+    reach.commits.update((commit.id, commit) for commit in recorded.entry.commits)
     named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
     named |= {parent for commit in recorded.entry.commits for parent in commit.parents}
-    named -= {commit.id for commit in recorded.entry.commits}
     return {id_ for id_ in named if id_ not in reach.commits}

@@ -46,19 +46,27 @@ class Rewrite:
         self._features: frozenset[str] = frozenset()
         self._waiting: list[bytes] = []
         self._size = 0
-        self._held = ExitStack()
         self._done = False
         self.packs = packs
 
     def __enter__(self) -> Self:
         fs = self._view.fs
-        self._file: WriteFile = self._held.enter_context(
-            fs.open_write(self._path, create=True, exclusive=True)
-        )
-        # Whoever finds the file may delete it once nobody holds this lock; and under the
-        # journal's name it is the journal's lock, held until the name is durable.
-        self._lock: FileLock = self._held.enter_context(fs.lock(self._path))
+        with ExitStack() as held:
+            self._file: WriteFile = held.enter_context(
+                fs.open_write(self._path, create=True, exclusive=True)
+            )
+            # Whoever finds the file may delete it once nobody holds this lock; and under the
+            # journal's name it is the journal's lock, held until the name is durable.
+            self._lock: FileLock = held.enter_context(fs.lock(self._path))
+            self._check_name()
+            self._held = held.pop_all()
         return self
+
+    def _check_name(self) -> None:
+        """Before it is locked somebody may have swept the file away, and locking makes another."""
+        there, ours = self._view.fs.stat(self._path), self._file.identity()
+        if there is None or there.inode != ours.inode:
+            raise Outrun("the new journal was swept away")
 
     def __exit__(
         self,
@@ -124,6 +132,7 @@ class Rewrite:
             self._file.sync()
             # A journal that was replaced once is known by this flag: see ``heal``.
             add_features(fs, view.folder, self._features | {"compacted"})
+            self._check_name()
             fs.replace(self._path, path)
             self._done = True
             fs.sync_dir(view.folder)
