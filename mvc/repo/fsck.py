@@ -7,14 +7,16 @@ object they name; ``full``: recovered and hashed), index (against journal and pa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError, ReadOnly
-from mvc.io.files import FileSystem
+from mvc.io.files import TEMPORARY, FileSystem
 from mvc.model.commit import Commit
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck_journal import JournalCheck
+from mvc.repo.repair_quarantine import QUARANTINE, files_in
 from mvc.repo.report import FsckReport, Problem
 from mvc.store import environments, keys
 from mvc.store.format import FORMAT, read_features
@@ -60,9 +62,10 @@ def fsck(context: Context, *, full: bool = False, progress: Progress | None = No
     problems = [*_format(context), *journal.problems, *_joined(found, versions.problems)]
     if not journal.problems and not packs.problems:
         problems += _index(view, offsets, packs.found_keys)
+    notes = (*journal.notes, *packs.notes, *_left(context))
     return FsckReport(
         tuple(problems),
-        (*journal.notes, *packs.notes),
+        notes,
         full,
         journal.count,
         len(commits),
@@ -129,6 +132,17 @@ def _joined(damaged: list[Problem], others: list[Problem]) -> list[Problem]:
         for at, p in enumerate(damaged)
     ]
     return [*joined, *(p for p in others if p not in covered)]
+
+
+def _left(context: Context) -> Iterator[str]:
+    """Files beside the repository's own: of interrupted work, and what repairs gave up."""
+    fs, folder = context.store.fs, context.store.folder
+    files = [name for name in fs.list(folder) if name.startswith(TEMPORARY)]
+    if files:
+        yield f"{len(files)} temporary files of interrupted or running work; gc deletes them"
+    kept = [identity.size for path in files_in(fs, folder) if (identity := fs.stat(path))]
+    if kept:
+        yield f"{sum(kept):,} bytes in {len(kept)} files are in {folder / QUARANTINE}"
 
 
 def _pack_bytes(view: View) -> int:

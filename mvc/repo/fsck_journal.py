@@ -18,15 +18,19 @@ __all__ = ["JournalCheck"]
 
 @dataclass
 class JournalCheck:
-    """Goes through the journal once; where it breaks, on with what the index still finds."""
+    """Goes through the journal once; where it breaks, on with what the index still finds.
+
+    ``forgotten``: commits whose state was given up, which is no damage.
+    """
 
     view: View
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     count: int = 0
+    forgotten: set[CommitId] = field(default_factory=set)
     _halved = (
         "nothing is lost while the other copy of an entry is read, but no later commit writes "
-        "the damaged one again: restore .mvc/journal from a copy to have both"
+        "the damaged one again: 'mvc fsck --repair' does"
     )
     _commits: set[CommitId] = field(default_factory=set)
     _newest: dict[str, int] = field(default_factory=dict)
@@ -79,8 +83,8 @@ class JournalCheck:
 
     def _references(self, entry: Entry, sequence: int) -> None:
         """Everything an entry points to was published before it, or in it."""
-        for commit in entry.commits:
-            self._commits.add(commit.id)
+        self._commits.update(commit.id for commit in entry.commits)
+        self.forgotten.update(each.commit for each in entry.forgotten)
         for commit in entry.commits:
             for parent in commit.parents:
                 self._exists(parent, f"the parent of {commit.id.short}", sequence)

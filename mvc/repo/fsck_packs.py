@@ -155,5 +155,6 @@ class PackCheck:
             unused += max(0, size - used)
         if unused:
             self.notes.append(
-                f"{unused:,} bytes in packs belong to no version: interrupted or running commits"
+                f"{unused:,} bytes in packs belong to no version: interrupted or running commits, "
+                "or what was collected"
             )

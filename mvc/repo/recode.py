@@ -75,6 +75,7 @@ class Recoder:
         base_spec = None if wanted.base is None else self._specs.get(wanted.base)
         if wanted.base is not None and base_spec is not None:
             base = StoredBase(BlobId(wanted.base), base_spec, self._recovery, self._old)
+        self.writer.begin(wanted.id)
         hasher = BlobHasher(spec, parallel=True)
         for start, length in pieces(spec):
             if self._taken + length > SLAB:

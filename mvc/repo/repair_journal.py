@@ -194,10 +194,10 @@ class _Journal:
         reached = None if first is None else read_witness(self._fs, self._folder, first.check)
         if reached is None or reached.sequence <= at.sequence or not self._knows(reached):
             return None, ""
-        frame = self._elsewhere()
-        if frame is None or not self._fits(frame):
+        found = self._elsewhere()
+        if found is None or not self._fits(found):
             return None, ""
-        return frame, "the other repository"
+        return found, "the other repository"
 
     def _knows(self, reached: Position) -> bool:
         """Whether the other journal has the very entry that was the last one here."""

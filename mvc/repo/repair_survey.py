@@ -44,8 +44,11 @@ class Survey:
 
 
 def survey(view: View, progress: Progress | None = None) -> Survey:
-    """Reads every byte of every record. Only bytes that do not fit their checksum, or are
-    not there, count as damaged: a disk that cannot be read raises IoFailed."""
+    """Reads every byte of every record.
+
+    Only bytes that do not fit their checksum, or are not there, count as damaged: a disk
+    that cannot be read raises IoFailed.
+    """
     view.refresh()
     view.packs.forget()
     made = Survey(Inventory(view.generation))

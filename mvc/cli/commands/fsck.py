@@ -11,16 +11,17 @@ from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
-from mvc.errors import HistoryMissing
+from mvc.errors import HistoryMissing, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.repo.fsck import forget_index, fsck, rebuild_index
+from mvc.repo.repair_quarantine import QUARANTINE
 from mvc.store import environments
 from mvc.store.store import FOLDER
 from mvc.store.view import INDEX
 
 if TYPE_CHECKING:
-    from mvc.repo.report import FsckReport, Problem
+    from mvc.repo.report import FsckReport, Healed, Problem, Repaired
 
 _DAMAGED = 4
 _FIRST = 10
@@ -28,26 +29,94 @@ _FIRST = 10
 
 @click.command("fsck", cls=Verb, example="mvc fsck --full")
 @click.option("--full", is_flag=True, help="Also recover every tensor and check its hash.")
+@click.option("--repair", is_flag=True, help="Heal what can be healed, give up the rest.")
+@click.option(
+    "--from",
+    "other",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="With --repair: a repository or backup that may have what is damaged here.",
+)
 @click.option("--rebuild-index", "rebuild", is_flag=True, help="Make the index anew first.")
 @json_option
 @click.pass_context
-def command(ctx: click.Context, full: bool, rebuild: bool, as_json: bool) -> None:
+def command(
+    ctx: click.Context, full: bool, repair: bool, other: Path | None, rebuild: bool, as_json: bool
+) -> None:
     """Check every stored byte.
 
     Names what is damaged and the versions it touches; everything else stays readable. The
-    exit code is 4 if anything is damaged.
+    exit code is 4 if anything is damaged, with --repair if anything still is.
     """
     session: Session = ctx.obj
+    if other is not None and not repair:
+        raise WrongUsage("--from goes with --repair", hint="add --repair")
+    healed = _before_opening(other) if repair else []
     if rebuild:
         _rebuild(session)
-    with session.progress("checking") as progress:
-        report = fsck(session.context, full=full, progress=progress)
-    if as_json:
-        session.out.json("mvc.fsck/1", _json(report))
+    if repair:
+        report = _repair(session, full, other, healed, as_json)
     else:
+        with session.progress("checking") as progress:
+            report = fsck(session.context, full=full, progress=progress)
+        if as_json:
+            session.out.json("mvc.fsck/1", _json(report))
+    if not as_json:
         _print(session, report)
     if not report.sound:
         ctx.exit(_DAMAGED)
+
+
+def _before_opening(other: Path | None) -> list[Healed]:
+    """Journal and format, without which nothing can be opened."""
+    from mvc.repo.repair import before_opening, folder_of
+
+    fs = FileSystem()
+    folder = _folder(fs)
+    if folder is None:
+        return []  # opening says so
+    return before_opening(fs, folder, None if other is None else folder_of(fs, other))
+
+
+def _repair(
+    session: Session, full: bool, other: Path | None, healed: list[Healed], as_json: bool
+) -> FsckReport:
+    from mvc.repo.repair import folder_of, repair
+
+    fs = session.context.store.fs
+    source = None if other is None else folder_of(fs, other)
+    with session.progress("repairing") as progress:
+        done = repair(session.context, full=full, other=source, progress=progress)
+    healed = [*healed, *done.healed]
+    if as_json:
+        session.out.json("mvc.fsck/1", _json(done.after) | _repaired_json(healed, done))
+        return done.after
+    out = session.out
+    shown = len(healed) if session.verbose else _FIRST
+    for each in healed[:shown]:
+        name = printable(each.name[:10] if len(each.name) == 64 else each.name)
+        source_ = printable(each.source)
+        out.line(f"{out.paint('healed', 'good')} {each.kind} {name} from {source_}")
+    if len(healed) > shown:
+        out.line(f"{out.paint('healed', 'good')} {len(healed) - shown:,} more")
+    for kept in done.quarantined:
+        where = f"{QUARANTINE}/{kept.file}"
+        out.line(f"{out.paint('kept apart', 'bad')} {where}: {printable(kept.why)}")
+    if done.freed:
+        out.note(f"{size(done.freed)} of leftovers were deleted")
+    if not (healed or done.quarantined):
+        out.line("nothing to repair")
+    return done.after
+
+
+def _repaired_json(healed: list[Healed], done: Repaired) -> dict[str, object]:
+    return {
+        "healed": [{"kind": h.kind, "name": h.name, "source": h.source} for h in healed],
+        "quarantined": [
+            {"file": q.file, "bytes": q.length, "reason": q.why} for q in done.quarantined
+        ],
+        "freed_bytes": done.freed,
+    }
 
 
 def _rebuild(session: Session) -> None:
@@ -58,17 +127,19 @@ def _rebuild(session: Session) -> None:
         session.out.warn(f"{loss.message}; they are given up")
         fs = FileSystem()
         folder = _folder(fs)
-        environments.forget(folder / INDEX)
-        forget_index(fs, folder)
+        if folder is not None:
+            environments.forget(folder / INDEX)
+            forget_index(fs, folder)
         context = session.context
     rebuild_index(context)
     session.out.note("the index was made anew")
 
 
-def _folder(fs: FileSystem) -> Path:
-    """The repository's folder; opening it has failed, so it is there."""
+def _folder(fs: FileSystem) -> Path | None:
+    """The repository's folder, whether it can be opened or not."""
     here = fs.realpath(fs.cwd())
-    return next(p / FOLDER for p in (here, *here.parents) if fs.stat(p / FOLDER) is not None)
+    found = (p / FOLDER for p in (here, *here.parents) if fs.stat(p / FOLDER) is not None)
+    return next(found, None)
 
 
 def _print(session: Session, report: FsckReport) -> None:
