@@ -95,8 +95,16 @@ class WouldOverwrite(MvcError):
     """Uncommitted work would be lost."""
 
 
+class NotConfirmed(MvcError):
+    """What cannot be taken back was to be confirmed, and nobody is there to ask."""
+
+
 class Unattainable(MvcError):
     """No layout of the store meets the bound that was asked for."""
+
+
+class NotInstalled(MvcError):
+    """An optional package that is needed here is not installed."""
 
 
 class NothingToCommit(MvcError):

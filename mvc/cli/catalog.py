@@ -46,6 +46,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "oplog": "List the operations on the repository.",
     },
     "Care": {
+        "repack": "Choose which versions are stored in full.",
+        "gc": "Delete what nothing leads to and give the space back.",
+        "forget": "Give up the states of versions for good.",
         "fsck": "Check every stored byte.",
     },
 }

@@ -16,8 +16,11 @@ __all__ = ["bar"]
 
 
 @contextmanager
-def bar(verb: str, *, wanted: bool) -> Iterator[Progress | None]:
-    """Yields a callback ``(done, total, what)`` in bytes, or None where nothing is shown."""
+def bar(verb: str, *, wanted: bool, counted: bool = False) -> Iterator[Progress | None]:
+    """Yields a callback ``(done, total, what)``, or None where nothing is shown.
+
+    In bytes, or ``counted``: in whatever ``what`` says.
+    """
     if not wanted or not sys.stderr.isatty():
         yield None
         return
@@ -26,11 +29,15 @@ def bar(verb: str, *, wanted: bool) -> Iterator[Progress | None]:
     from rich.console import Console
     from rich.markup import escape
 
+    amount: list[rich_progress.ProgressColumn] = (
+        [rich_progress.MofNCompleteColumn()]
+        if counted
+        else [rich_progress.DownloadColumn(), rich_progress.TransferSpeedColumn()]
+    )
     display = rich_progress.Progress(
         rich_progress.TextColumn("{task.description}"),
         rich_progress.BarColumn(bar_width=30),
-        rich_progress.DownloadColumn(),
-        rich_progress.TransferSpeedColumn(),
+        *amount,
         rich_progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,

@@ -76,11 +76,14 @@ class Session:
         self._context = self._repository = None
 
     @contextmanager
-    def progress(self, verb: str) -> Iterator[Progress | None]:
-        """A bar on stderr while the block runs; None where nobody would see it."""
+    def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
+        """A bar on stderr while the block runs; None where nobody would see it.
+
+        It shows bytes, or ``counted``: a number of things.
+        """
         from mvc.cli.progress import bar
 
-        with bar(verb, wanted=self.verbosity >= 0) as callback:
+        with bar(verb, wanted=self.verbosity >= 0, counted=counted) as callback:
             yield callback
 
 
