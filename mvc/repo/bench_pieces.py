@@ -15,7 +15,7 @@ from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
-from mvc.limits import SLAB
+from mvc.limits import CHUNK, SLAB
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.bases import BaseFinder, content_names
 from mvc.repo.bench_versions import NO_ID, NO_PARENT, Note, Parent, Version, opened
@@ -149,8 +149,12 @@ def _unit(
 
 def same(a: memoryview, b: memoryview) -> bool:
     """Whether two buffers hold the same bytes."""
-    return len(a) == len(b) and bool(
-        np.array_equal(np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8))
+    return len(a) == len(b) and all(
+        np.array_equal(
+            np.frombuffer(a[start : start + CHUNK], np.uint8),
+            np.frombuffer(b[start : start + CHUNK], np.uint8),
+        )
+        for start in range(0, len(a), CHUNK)
     )
 
 

@@ -65,10 +65,7 @@ class _Stored:
     widths: list[int]  # of each unit's elements
     chunks: list[Future[Bytes]] = field(default_factory=list)
     parts: Sequence[Bytes] = ()
-
-    @property
-    def size(self) -> int:
-        return sum(len(part) for part in self.parts)
+    size: int = 0
 
     @property
     def grouped(self) -> bool:
@@ -126,6 +123,7 @@ class Coder:
         self._submit_groups(open_)
         for stored in done:
             stored.parts = _payload(stored)
+            stored.size = sum(len(part) for part in stored.parts)
             payload_check(stored.parts)
         return done
 
@@ -160,8 +158,10 @@ class Coder:
         """Seconds to decode, bases at hand. Raises DamagedData if other bytes come back."""
         self._out.reset()
         outs: list[list[memoryview]] = []
-        payloads = [memoryview(b"".join(one.parts)) for one in stored]
+        payloads: list[memoryview] = []
         for one in stored:
+            payloads.append(memoryview(b"".join(one.parts)))
+            one.parts = ()  # one copy is enough
             outs.append([self._out.take(len(u.new)) for u in one.units])
             for unit, out in zip(one.units, outs[-1], strict=True):
                 if one.choice.against and unit.base:
