@@ -14,6 +14,7 @@ __all__ = ["Advice", "Costs", "Figures", "Row", "Rules", "Series", "advise", "co
 
 _KEEPS_UP = 0.5
 """Share of the fastest delta pipeline's encoding speed that a choice must reach."""
+_ENDLESS = 1_000_000  # deltas behind which nothing needs to be told apart
 _ALIKE = 1.01  # sizes that differ by less are no reason to choose
 
 
@@ -115,12 +116,16 @@ def costs(series: Series, delta: Figures | None, full: Figures, rules: Rules) ->
     step = series.raw * series.changed * chained * _per(delta.decode)
     deltas = rules.reset_interval - 1
     if bound is not None:
-        deltas = max(0, int((bound - full_seconds) / step)) if step else 0
-    if delta.chain_ratio:
-        deltas = min(deltas, int(rules.max_chain / delta.chain_ratio))
+        deltas = _times(bound - full_seconds, step)
+    deltas = min(deltas, _times(rules.max_chain, delta.chain_ratio))
     ends = series.raw * series.touched * chained * full.ratio / (deltas + 1)
     stored = series.raw * series.changed * delta.ratio + ends
     return Costs(deltas + 1, stored, full_seconds + deltas * step, fits)
+
+
+def _times(whole: float, part: float) -> int:
+    """How often ``part`` fits in, within reason."""
+    return int(max(0.0, min(whole / part, _ENDLESS))) if part else _ENDLESS
 
 
 def _per(rate: float) -> float:

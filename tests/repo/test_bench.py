@@ -284,3 +284,19 @@ def test_costs_keep_within_the_settings(
         assert bound_.recovery <= bound * (1 + 1e-9)
     tighter = costs(series_, delta, full, Rules(28, bound / 2, chain))
     assert tighter.version_bytes >= bound_.version_bytes
+
+
+def test_a_checkpoint_folder_is_one_version(tmp_path: Path) -> None:
+    for step in (5, 10):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        write(folder / "model-00001-of-00002.safetensors", step)
+        save_file({"rest": weights(7, step, 5_000)}, folder / "model-00002-of-00002.safetensors")
+        (folder / "config.json").write_text('{"layers": 2}')
+    found = bench([tmp_path])
+    assert (found.versions, found.compared) == (2, 1)
+    assert found.raw_bytes == 4 * 105_000 + len('{"layers": 2}')
+    assert found.changed == pytest.approx(4 * 85_000 / found.raw_bytes)
+    assert found.notes == ()  # config.json is no model, and is not said to be a bad one
+    assert found.rows[0].delta is not None
+    assert found.rows[0].delta.chained == 1.0
