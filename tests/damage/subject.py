@@ -158,14 +158,17 @@ class Subject:
     # -- asking ----------------------------------------------------------------------------
 
     def everything(self, *, full: bool = False) -> Verdict:
-        """Opens anew, runs fsck, checks out every file of every version; Wrong for bytes
-        that differ and for errors that are not mvc's."""
+        """Opens anew, runs fsck, checks out every file of every version; Wrong if the
+        journal then reads otherwise or bytes differ. Errors that are not mvc's pass."""
         manifests._kept.clear()
         try:
             repo = Repository.open(self.root, discover=False, fs=self.fs)
         except MvcError as error:
             return Verdict(error, None, frozenset(self.versions), frozenset())
         with repo:
+            found = [(r.offset, r.sequence, r.entry) for r in repo.context.fresh().entries()]
+            if found != [(r.offset, r.sequence, r.entry) for r in self.entries]:
+                raise Wrong("it opens, and the journal reads otherwise")
             report = repo.fsck(full=full)
             manifests._kept.clear()
             lost = frozenset(id_ for id_ in self.versions if not self._comes_back(repo, id_))
