@@ -17,6 +17,7 @@ from mvc.errors import ReadOnly
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck import fsck, rebuild_index
 from mvc.repo.relayout import execute, until_not_outrun
+from mvc.repo.repair_bits import Corrector
 from mvc.repo.repair_journal import before_opening
 from mvc.repo.repair_paths import SoundGraph, SoundRecovery
 from mvc.repo.repair_plan import Plan, make_plan, needs_of
@@ -86,6 +87,9 @@ class _Repair:
     healed: list[Healed] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._bits = Corrector(self.context.store.view)
+
     def pack_heads(self) -> None:
         """A pack's first bytes are always the same."""
         store = self.context.store
@@ -119,7 +123,7 @@ class _Repair:
 
         def attempt() -> Recorded | None:
             with ExitStack() as held:
-                found = survey(self.context.store.view, self.progress)
+                found = self._survey()
                 _distrust(found, wrong)
                 plan = self._plan(found, held)
                 done[:] = [(plan, [])]
@@ -132,6 +136,14 @@ class _Repair:
         self.healed += plan.healed
         self.quarantined += quarantined
         return plan
+
+    def _survey(self) -> Survey:
+        view = self.context.store.view
+        found = survey(view, self.progress)
+        while healed := self._bits.correct(found):
+            self.healed += healed
+            found = survey(view, self.progress)
+        return found
 
     def _plan(self, found: Survey, held: ExitStack) -> Plan:
         context, store = self.context, self.context.store
