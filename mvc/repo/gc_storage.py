@@ -51,6 +51,7 @@ class _Decision:
         self._sampler = sampler
         self._edges: dict[_Piece, list[_Piece]] = {}
         self._reached: set[_Piece] = set()
+        self._named: set[bytes] = set()  # objects that a coding of their own names in full
         self._from: dict[bytes, list[Coding]] = {}  # what leads back to an object
         for coding in found.all_codings():
             if coding.undirected and coding.base is not None:
@@ -72,6 +73,7 @@ class _Decision:
     def _take(self, coding: Coding) -> list[_Piece]:
         """Keeps a coding; returns the pieces that it leads to from what is reached already."""
         self._kept.places.add(coding.place)
+        self._named.add(coding.member.id)
         node = (coding.member.id, coding.member.start)
         if coding.base is None:
             return [node]
@@ -92,44 +94,62 @@ class _Decision:
                 waiting.extend(self._edges.get(node, ()))
 
     def mend(self) -> None:
-        """Gives every object that nothing leads to any more a way of its own, oldest first."""
+        """Gives every object that nothing leads to any more a way of its own, oldest first.
+
+        An object that is only what a kept delta starts from needs a coding as well: a delta
+        names its base by 8 bytes, and nothing else would say which object that is.
+        """
         for id_, codings in self._found.codings.items():
             if self._stays(id_):
                 pieces = {(id_, coding.member.start) for coding in codings}
-                if not pieces <= self._reached:
+                if id_ not in self._named or not pieces <= self._reached:
                     self._reconnect(id_, pieces)
 
     def _reconnect(self, id_: bytes, pieces: set[_Piece]) -> None:
-        way = self._way(id_)
-        base = None if way is None else way[0]
+        base, steps = self._way(id_) or (self._neighbour(id_), [])
         size = self._sampler.full(id_) if base is None else self._sampler.delta(id_, base)
-        if way is not None and sum(step.stored for step in way[1]) < size:
-            through = {end for step in way[1] for end in (step.member.id, step.base or b"")}
-            through -= {id_, way[0]}
-            shared = any(step.record.header.group for step in way[1])
-            if not shared and not through & self._reach.banned:
-                self._kept.phantoms |= through
-                for step in way[1]:
-                    self._spread(self._take(step))
-                if pieces <= self._reached:
-                    return
+        if steps and sum(step.stored for step in steps) < size and self._are_fit(id_, steps):
+            for step in steps:
+                self._kept.phantoms |= {step.member.id, step.base or b""} - {id_, base}
+                self._spread(self._take(step))
+            if pieces <= self._reached:
+                return
         self._kept.added_bytes += size
         self._kept.add.append(Wanted(id_, base))
+        self._named.add(id_)
         self._spread(pieces)
 
+    def _are_fit(self, id_: bytes, steps: list[Coding]) -> bool:
+        """Whether codings can be kept as they are: each end is named, nothing is banned."""
+        ends = {end for step in steps for end in (step.member.id, step.base) if end is not None}
+        named = self._named | {step.member.id for step in steps}
+        shared = any(step.record.header.group for step in steps)
+        return not shared and {*ends, id_} <= named and not ends & self._reach.banned
+
+    def _neighbour(self, id_: bytes) -> bytes | None:
+        """An object that is coded against this one, and stays."""
+        for coding in self._from.get(id_, ()):
+            other = coding.member.id
+            if coding.place in self._kept.places and self._is_base(other):
+                return other
+        return None
+
+    def _is_base(self, id_: bytes) -> bool:
+        return (id_, 0) in self._reached and self._reach.needs(id_)
+
     def _way(self, id_: bytes) -> tuple[bytes, list[Coding]] | None:
-        """The nearest object that stays and is reached, and the codings that lead from it."""
+        """The nearest object that stays, behind ones that go, and the codings that lead from it."""
         seen = {id_}
         waiting: deque[tuple[bytes, list[Coding]]] = deque([(id_, [])])
         while waiting:
             at, steps = waiting.popleft()
             for coding in (*self._found.codings.get(at, ()), *self._from.get(at, ())):
                 other = coding.base if coding.member.id == at else coding.member.id
-                if other is None or other in seen:
+                if other is None or other in seen or coding.place in self._kept.places:
                     continue
                 seen.add(other)
                 if not self._stays(other):
                     waiting.append((other, [coding, *steps]))
-                elif (other, 0) in self._reached and self._reach.needs(other):
+                elif self._is_base(other):
                     return other, [coding, *steps]
         return None
