@@ -15,9 +15,12 @@ import numpy as np
 from mvc.codecs.words import Words
 from mvc.errors import WrongUsage
 
-__all__ = ["cast", "supported"]
+__all__ = ["RATIO", "cast", "supported"]
 
 _CASTS = {("float32", "bfloat16"), ("float32", "float16"), ("float64", "float32")}
+RATIO = 2
+"""Bytes of an element before, for one after: every cast there is halves the width."""
+
 _BLOCK = 1 << 16  # elements
 
 

@@ -8,6 +8,8 @@ bounded by the block and its window, whatever the lengths (zstd calls the idea
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import zstandard
 
 from mvc.codecs import frames
@@ -15,7 +17,7 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.errors import WrongUsage
 from mvc.limits import MIB
 
-__all__ = ["decode_patch", "encode_patch"]
+__all__ = ["decode_patch", "decode_patch_into", "encode_patch"]
 
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
 MARGIN = 2 * MIB  # bytes of the base before and after the block's place
@@ -55,16 +57,30 @@ def decode_patch(data: memoryview | bytes, base: memoryview, extra: bytes, nbyte
 
     A wrong base of the right length may go unnoticed: check the result's hash.
     """
+    return b"".join(_blocks(data, base, extra, nbytes))
+
+
+def decode_patch_into(
+    data: memoryview | bytes, base: memoryview, extra: bytes, out: memoryview
+) -> None:
+    """As :func:`decode_patch`, into memory that is there."""
+    at = 0
+    for block in _blocks(data, base, extra, len(out)):
+        out[at : at + len(block)] = block
+        at += len(block)
+
+
+def _blocks(
+    data: memoryview | bytes, base: memoryview, extra: bytes, nbytes: int
+) -> Iterator[bytes]:
     cursor = Cursor(data)
-    parts = []
     for start in range(0, nbytes, BLOCK):
         frame = cursor.take(cursor.varint())
         size = min(BLOCK, nbytes - start)
         frames.check_frame(frame, size)
         decompressor = zstandard.ZstdDecompressor(dict_data=_dictionary(start, nbytes, base, extra))
-        parts.append(frames.run_decompress(decompressor.decompress, frame, size))
+        yield frames.run_decompress(decompressor.decompress, frame, size)
     cursor.end()
-    return b"".join(parts)
 
 
 def _dictionary(

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mvc.codecs import cast
+from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import SLAB
 from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.arena import Arena
 from mvc.store.choose import BasePiece
-from mvc.store.graph import Path
+from mvc.store.graph import Graph, Path
 
-__all__ = ["BaseFinder", "Recovers", "StoredBase", "bare_name", "content_names"]
+__all__ = ["BaseFinder", "HeldBase", "Recovers", "StoredBase", "bare_name", "content_names"]
 
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_module.")
 
@@ -81,6 +82,27 @@ class StoredBase:
         out = self.arena.take(min(SLAB, self.spec.nbytes - start))
         path = self.recovery.piece(self.id, start, out)
         return BasePiece(out, path.depth, path.stored)
+
+
+@dataclass(frozen=True)
+class HeldBase:
+    """Bytes in memory as a base: a large skeleton of the version before."""
+
+    id: BlobId
+    data: bytes
+    graph: Graph
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec("raw", (len(self.data),))
+
+    def piece(self, start: int) -> BasePiece:
+        """As of ``StoredBase``; DamagedData where it is not stored by pieces of this size."""
+        part = memoryview(self.data)[start : start + SLAB]
+        path = self.graph.path(self.id, start)
+        if path.steps[-1].member.nbytes != len(part):
+            raise DamagedData(f"object {self.id.short} is stored whole")
+        return BasePiece(part, path.depth, path.stored)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from mvc.limits import SLAB
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
-from mvc.repo.bases import BaseFinder, content_names
+from mvc.repo.bases import BaseFinder, HeldBase, content_names
 from mvc.repo.context import Context, Progress
 from mvc.repo.hashing import entry_from, pieces
 from mvc.repo.last import LastVersion
@@ -204,7 +204,15 @@ class Keeper:
         if old is not None and old.skeleton is not None:
             spec = TensorSpec("raw", (old.skeleton_size,))
             base = (bytes(old.skeleton), bytes(self._recovery.blob(old.skeleton, spec)))
-        self.writer.put_bytes(BLOB, entry.skeleton, skeleton, base)
+        if len(skeleton) <= SLAB:
+            self.writer.put_bytes(BLOB, entry.skeleton, skeleton, base)
+            return
+        # A pickle of long lists: in pieces, as tensors are.
+        spec = TensorSpec("raw", (len(skeleton),))
+        held = None if base is None else HeldBase(BlobId(base[0]), base[1], self._graph)
+        for start, length in pieces(spec):
+            part = memoryview(skeleton)[start : start + length]
+            self.writer.put(entry.skeleton, spec, start, part, held)
 
 
 def _widest_first(parsed: ParsedFile) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
+from mvc.limits import SLAB
 from mvc.store.records import BASE_BYTES, Member
 
 __all__ = ["ObjectGraph"]
@@ -26,6 +27,7 @@ class ObjectGraph:
         self._sources: dict[_Node, float] = {}
         self._deltas: list[tuple[bytes, _Node, float, bool]] = []
         self._reached: dict[_Node, tuple[float, int]] = {}
+        self._whole: set[tuple[int, int]] = set()  # (object, bytes) of skeletons beyond a piece
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -39,6 +41,8 @@ class ObjectGraph:
     def add(self, member: Member, seconds: float) -> None:
         """One sound payload that takes ``seconds`` to decode; in order of publication."""
         node = (self.name(member.id), member.start)
+        if member.nbytes > SLAB:
+            self._whole.add((node[0], member.nbytes))
         if member.base:
             forward = bool(member.coding.bridge)
             self._deltas.append((member.base, node, seconds, forward))
@@ -72,6 +76,11 @@ class ObjectGraph:
         """(seconds of one thread, deltas to apply) of a piece; None if nothing leads there."""
         number = self._numbers.get(id_)
         return None if number is None else self._reached.get((number, start))
+
+    def is_whole(self, id_: bytes, nbytes: int) -> bool:
+        """Whether an object larger than a piece can be reached as one."""
+        number = self._numbers.get(id_, -1)
+        return (number, nbytes) in self._whole and (number, 0) in self._reached
 
     def is_full(self, id_: bytes, start: int = 0) -> bool:
         """Whether the piece is stored by itself."""

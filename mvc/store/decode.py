@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 from mvc.codecs.payload import Payload
 from mvc.codecs.pipeline import Pipeline
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, InvalidPipeline
 from mvc.limits import CHUNK
 from mvc.store.arena import Arena
 from mvc.store.graph import Step
 from mvc.store.packs import PackReader
 
-__all__ = ["LOADED", "apply_steps", "in_order", "short_name"]
+__all__ = ["LOADED", "apply_steps", "in_order", "pipeline_of", "short_name"]
 
 LOADED = 32 << 20
 """Payload bytes of one path that are in memory together."""
@@ -32,6 +32,20 @@ _scratch = _Scratch()
 def short_name(step: Step) -> str:
     """An object and where it is stored, for messages."""
     return f"object {step.member.id.hex()[:10]} in pack {step.pack}"
+
+
+def pipeline_of(step: Step) -> Pipeline:
+    """The pipeline that a payload names; DamagedData unless it exists and fits the payload."""
+    member = step.member
+    try:
+        pipeline = Pipeline.parse(member.coding.pipeline)
+    except InvalidPipeline as error:
+        raise DamagedData(f"{short_name(step)} names a coding that does not exist") from error
+    if (pipeline.operator == "none") == bool(member.base) or (
+        (pipeline.scope == "group") != step.header.group
+    ):
+        raise DamagedData(f"{short_name(step)} names a coding of another kind than its own")
+    return pipeline
 
 
 def apply_steps(
@@ -73,7 +87,7 @@ def _prepare(
     packs: PackReader, step: Step, size: int, check: bool
 ) -> Callable[[int, memoryview], None]:
     """What one payload does to the chunk at a byte offset."""
-    pipeline = Pipeline.parse(step.member.coding.pipeline)
+    pipeline = pipeline_of(step)
     if step.member.nbytes != size:
         raise DamagedData(f"{short_name(step)} has a wrong length")
     room = _scratch.arena.take(step.member.stored)

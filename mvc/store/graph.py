@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from mvc.errors import DamagedData
+from mvc.limits import MAX_MANIFEST, SLAB
 from mvc.store import keys
 from mvc.store.records import Member, RecordHeader
 from mvc.store.speed import Speed
@@ -108,6 +109,17 @@ class Graph:
             lambda: any(True for home in self.homes(id_) for _ in self._in_entry(home, id_, None))
         )
 
+    def stores(self, id_: bytes, nbytes: int) -> bool:
+        """Whether there are codings of all bytes of an object, by pieces or whole."""
+        found = {(step.member.start, step.member.nbytes) for step in self.codings(id_)}
+        at = 0
+        while at < nbytes:
+            length = min(SLAB, nbytes - at)
+            if (at, length) not in found:
+                return (0, nbytes) in found and nbytes <= MAX_MANIFEST
+            at += length
+        return True
+
     def nameable(self, id_: bytes) -> bool:
         """Whether this object is what the first bytes of its id mean where a base is named."""
         return self.meaning(id_[: keys.ID_BYTES]) == id_
@@ -129,9 +141,8 @@ class Graph:
     def _look_up(self, prefix: bytes) -> bytes | None:
         for key in self._view.under(keys.BLOB + prefix):
             for _, _, header in self._view.records(keys.offset_of(key)):
-                for id_ in header.by_id:
-                    if id_.startswith(prefix):
-                        return id_
+                if (id_ := header.by_prefix.get(prefix)) is not None:
+                    return id_
         return None
 
     def path(self, id_: bytes, start: int = 0) -> Path:

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mvc.codecs.group import decode_group, group_widths
-from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.words import combine
-from mvc.store.decode import apply_steps, in_order
+from mvc.errors import DamagedData
+from mvc.limits import RECORD, SLAB
+from mvc.store.decode import apply_steps, in_order, pipeline_of, short_name
 from mvc.store.graph import Path, Step
 from mvc.store.packs import PackReader
 
 __all__ = ["is_grouped", "walk_together"]
+
+_MOST = 4 * (RECORD + SLAB)
+"""Raw bytes of a group: a record is written once it has RECORD, the last piece included."""
 
 
 def is_grouped(path: Path) -> bool:
@@ -41,9 +45,11 @@ def walk_together(packs: PackReader, walks: Iterable[tuple[Path, memoryview]]) -
 
 def _apply_group(packs: PackReader, together: Sequence[tuple[Step, memoryview]]) -> None:
     step = together[0][0]
-    pipeline = Pipeline.parse(step.member.coding.pipeline)
+    pipeline = pipeline_of(step)
     payload = memoryview(packs.payload(step.pack, step.offset, step.header, step.member))
     sizes = [member.nbytes for member in step.header.members]
+    if sum(sizes) > _MOST or any(len(out) != each.member.nbytes for each, out in together):
+        raise DamagedData(f"{short_name(step)} claims another length than there can be")
     decoded = decode_group(pipeline, payload, sizes)
     widths = group_widths(payload, len(sizes))
     places = {id(member): i for i, member in enumerate(step.header.members)}

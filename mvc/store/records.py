@@ -65,7 +65,7 @@ class Coding:
 
     @property
     def pipeline(self) -> str:
-        return self.text.split(" | ", 1)[1] if self.bridge not in {"", "patch"} else self.text
+        return self.text.partition(" | ")[2] if self.bridge not in {"", "patch"} else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,14 @@ class RecordHeader:
         table: dict[bytes, list[int]] = {}
         for i, member in enumerate(self.members):
             table.setdefault(member.id, []).append(i)
+        return table
+
+    @cached_property
+    def by_prefix(self) -> dict[bytes, bytes]:
+        """The first member's id that begins with the bytes by which a base is named."""
+        table: dict[bytes, bytes] = {}
+        for member in self.members:
+            table.setdefault(member.id[:BASE_BYTES], member.id)
         return table
 
     @cached_property
@@ -182,7 +190,7 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
         raise DamagedData(f"the header of a record in {where} does not match its checksum")
     reader = Reader(data[PREFIX_SIZE:end], f"a record header in {where}")
     group = bool(reader.uint(1))
-    texts = [reader.text(MAX_PIPELINE_TEXT) for _ in range(reader.count(256))]
+    codings = [Coding(reader.text(MAX_PIPELINE_TEXT)) for _ in range(reader.count(256))]
     group_check = reader.raw(PAYLOAD_CHECK) if group else b""
     members: list[Member] = []
     at = 0
@@ -192,13 +200,13 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
             raise reader.fail("an object's kind is unknown")
         id_, nbytes = reader.raw(32), reader.uint(1 << 62)
         start = reader.uint(1 << 62) if flags & 8 else 0
-        coding = reader.uint(len(texts) - 1) if texts else reader.uint(0)
+        if not codings:
+            raise reader.fail("an object has no coding")
+        coding = codings[reader.uint(len(codings) - 1)]
         base = reader.raw(BASE_BYTES) if flags & 4 else b""
         stored = body_size if group else reader.uint(body_size)
         check = group_check if group else reader.raw(PAYLOAD_CHECK)
-        members.append(
-            Member(flags & 3, id_, start, nbytes, Coding(texts[coding]), base, at, stored, check)
-        )
+        members.append(Member(flags & 3, id_, start, nbytes, coding, base, at, stored, check))
         at += 0 if group else stored
     reader.end()
     if not members or (not group and at != body_size):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from mvc.codecs import cast
-from mvc.codecs.patch import decode_patch
+from mvc.codecs.patch import decode_patch_into
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, SLAB
 from mvc.model.hashing import BlobHasher, blob_id
@@ -78,21 +78,49 @@ class Recovery:
 
     def blob(self, id_: bytes, spec: TensorSpec) -> bytearray:
         """One object in memory of its own, verified."""
+        self.require(id_, spec)
         out = bytearray(spec.nbytes)
         self.fill([Request(id_, spec, memoryview(out))])
         return out
 
+    def require(self, id_: bytes, spec: TensorSpec) -> None:
+        """DamagedData if any piece of an object is stored nowhere.
+
+        To be asked before memory is made for a large one: what a manifest claims may be
+        a forgery, what lies in packs has been paid for with some bytes at least.
+        """
+        if spec.nbytes > SLAB and not self._graph.stores(id_, spec.nbytes):
+            raise DamagedData(
+                f"object {id_.hex()[:10]} of {spec.nbytes} bytes is not stored",
+                hint="run 'mvc fsck' to see which versions it touches",
+            )
+
     def manifest(self, id_: bytes) -> bytes:
         """A manifest's canonical bytes, verified."""
-        _, data = self._by_sound_path(id_, 0, self._forward)
+        _, whole = self._by_sound_path(id_, 0, self._whole)
+        data = bytes(whole)
         if Manifest.id_of(data) != id_:
             raise _mismatch(id_)
         return data
 
     def piece(self, id_: bytes, start: int, out: memoryview, *, parallel: bool = True) -> Path:
-        """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash."""
+        """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash.
+
+        Also of a large skeleton that is stored whole, as mvc 0.1 did.
+        """
+        if any(step.member.nbytes > SLAB for step in self._graph.codings(id_, 0)):
+            path, whole = self._by_sound_path(id_, 0, self._whole)
+            if len(whole) >= start + len(out):
+                out[:] = whole[start : start + len(out)]
+                return path
         path, _ = self._by_sound_path(id_, start, lambda path: self._walk(path, out, parallel))
         return path
+
+    def _whole(self, path: Path) -> memoryview:
+        """What a path leads to, in memory of its own."""
+        out = _room(path.steps[-1])
+        self._walk(path, out, parallel=False)
+        return out
 
     def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[Path], _T]) -> tuple[Path, _T]:
         """Walks the cheapest path; where a payload is damaged, the cheapest one around it.
@@ -153,15 +181,22 @@ class Recovery:
     # -- one path ----------------------------------------------------------------------
 
     def _walk(self, path: Path, out: memoryview, parallel: bool) -> None:
-        steps = path.steps
-        if steps[-1].member.nbytes != len(out) and not steps[-1].reverse:
-            raise DamagedData(f"{short_name(steps[-1])} has a wrong length")
-        last = _last_bridge(steps)
-        if last is not None:
-            self._cross(steps, last, out)
-            steps = steps[last + 1 :]
+        """Fills ``out``: from bridge to bridge, and straight on between them."""
+        sections = _sections(path.steps)
+        state = memoryview(b"")
+        for i, (bridge, straight) in enumerate(sections):
+            last = i + 1 == len(sections)
+            target = out if last else _room(bridge or straight[0])
+            if bridge is not None:
+                self._cross(bridge, state, target)
+            self._straight(straight, target, parallel and last)
+            state = target
+
+    def _straight(self, steps: Sequence[Step], out: memoryview, parallel: bool) -> None:
+        """A full record, or nothing where ``out`` is filled already; then undirected deltas."""
+        path = Path(tuple(steps), 0.0)
         if is_grouped(path):
-            walk_together(self._packs, [(Path(steps, 0.0), out)])
+            walk_together(self._packs, [(path, out)])
             return
         each = self._spread if parallel else in_order
         if path.stored <= LOADED:
@@ -177,62 +212,56 @@ class Recovery:
         else:
             _drain([self._pool.submit(work, start) for start in starts])
 
-    # -- bridges -----------------------------------------------------------------------
-
-    def _cross(self, steps: Sequence[Step], last: int, out: memoryview) -> None:
-        """Fills ``out`` from the steps up to and including the last forward one."""
-        bridge = steps[last].member.coding.bridge
-        before = Path(tuple(steps[:last]), 0.0)
+    def _cross(self, step: Step, base: memoryview, out: memoryview) -> None:
+        """Fills ``out`` over one bridge from the bytes of its base."""
+        member = step.member
+        if member.nbytes != len(out):
+            raise DamagedData(f"{short_name(step)} has a wrong length")
+        bridge = member.coding.bridge
         if bridge == "patch":
-            data = self._forward(Path(tuple(steps[: last + 1]), 0.0))
-            if len(data) != len(out):
-                raise DamagedData("a patched object has a wrong length")
-            out[:] = data
+            payload = self._packs.payload(step.pack, step.offset, step.header, member)
+            extra = patch_extra(step.header.members, member.kind)
+            old = base if member.base else memoryview(b"")
+            decode_patch_into(memoryview(payload), old, extra, out)
             return
-        base = bytearray(_length(before))
-        self._walk(before, memoryview(base), parallel=False)
         if bridge == "resize":
             common = min(len(base), len(out))
-            out[:common] = memoryview(base)[:common]
+            out[:common] = base[:common]
             out[common:] = bytes(len(out) - common)
         else:
             source, _, to = bridge.removeprefix("cast:").partition(">")
-            converted = memoryview(cast.cast(memoryview(base), source, to)).cast("B")
-            if len(converted) != len(out):
-                raise DamagedData("a converted object has a wrong length")
-            out[:] = converted
-        if steps[last].header.group:
-            walk_together(self._packs, [(Path((steps[last],), 0.0), out)])
-        else:
-            apply_steps(self._packs, [steps[last]], out, in_order)
+            if not cast.supported(source, to) or len(base) != len(out) * cast.RATIO:
+                raise DamagedData(f"{short_name(step)} is converted from something else")
+            out[:] = memoryview(cast.cast(base, source, to)).cast("B")
+        self._straight([step], out, False)
 
-    def _forward(self, path: Path) -> bytes:
-        """A path of patches: each one's dictionary is the object before it."""
-        data = b""
-        for i, step in enumerate(path.steps):
-            member = step.member
-            if member.coding.bridge != "patch":
-                out = bytearray(member.nbytes)
-                self._walk(Path(path.steps[: i + 1], 0.0), memoryview(out), parallel=False)
-                data = bytes(out)
-                continue
-            if member.nbytes > max(MAX_MANIFEST, SLAB):
-                raise DamagedData(f"object {member.id.hex()[:10]} is too large for a patch")
-            payload = self._packs.payload(step.pack, step.offset, step.header, member)
-            base = memoryview(data if member.base else b"")
-            extra = patch_extra(step.header.members, member.kind)
-            data = decode_patch(memoryview(payload), base, extra, member.nbytes)
-        return data
+
+def _sections(steps: Sequence[Step]) -> list[tuple[Step | None, tuple[Step, ...]]]:
+    """A path cut at its bridges: each with the undirected steps behind it."""
+    starts = [i for i, step in enumerate(steps) if step.member.coding.bridge]
+    ends = [*starts[1:], len(steps)]
+    sections: list[tuple[Step | None, tuple[Step, ...]]] = (
+        [
+            (steps[start], tuple(steps[start + 1 : end]))
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        if starts
+        else []
+    )
+    first = starts[0] if starts else len(steps)
+    return [(None, tuple(steps[:first])), *sections] if first else sections
+
+
+def _room(step: Step) -> memoryview:
+    """Memory for what a step makes; DamagedData before it could be more than there ever is."""
+    if step.member.nbytes > max(MAX_MANIFEST, SLAB):
+        raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
+    return memoryview(bytearray(step.member.nbytes))
 
 
 def _last_bridge(steps: Sequence[Step]) -> int | None:
     """The last step that can only be walked forward; everything after it is undirected."""
     return max((i for i, s in enumerate(steps) if s.member.coding.bridge), default=None)
-
-
-def _length(path: Path) -> int:
-    """Raw length of what a path leads to."""
-    return path.steps[-1].member.nbytes
 
 
 def _drain(waiting: list[Future[None]]) -> None:

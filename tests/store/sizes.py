@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 
 import pytest
 
+import mvc
+
 
 def shrink(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
-    """Replaces limits (``SLAB=4096``) in every module of mvc that has taken them in."""
+    """Replaces limits (``SLAB=4096``) in every module of mvc that has taken them in.
+
+    All of them are imported before: one that is first imported meanwhile would keep them.
+    """
+    for found in pkgutil.walk_packages(mvc.__path__, "mvc."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
     for name, module in list(sys.modules.items()):
         if name.startswith("mvc."):
             for limit, value in limits.items():

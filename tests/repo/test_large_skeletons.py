@@ -1,0 +1,74 @@
+"""Files with more than a piece of bytes outside their tensors: a pickle of long lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mvc.model.tensor import TensorSpec
+from mvc.repo.keep import Keeper
+from mvc.repo.repository import Repository
+from mvc.store.records import BLOB
+from tests.store.sizes import shrink
+
+
+def write(path: Path, version: int) -> bytes:
+    names = [f"token {i * 7919 % 100003} of {version if i == 5 else 0}" for i in range(2000)]
+    torch.save({"w": torch.full((3,), float(version)), "names": names}, path)
+    return path.read_bytes()
+
+
+def check(root: Path, wanted: dict[str, bytes]) -> int:
+    with Repository.open(root) as repo:
+        assert repo.fsck(full=True).problems == ()
+        for id_, data in wanted.items():
+            out = root / "out"
+            repo.restore(id_, output=out, force=True)
+            assert out.read_bytes() == data
+        entry = repo.manifest().entries[0]
+        assert entry.format == "torch"
+        return len(repo.context.store.graph.codings(entry.skeleton))
+
+
+def versions(root: Path, count: int) -> dict[str, bytes]:
+    wanted = {}
+    with Repository.open(root) as repo:
+        for version in range(count):
+            data = write(root / "m.pt", version)
+            wanted[str(repo.commit([root / "m.pt"]).id)] = data
+    return wanted
+
+
+def test_it_is_kept_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch, SLAB=8192)
+    Repository.init(tmp_path).close()
+    wanted = versions(tmp_path, 3)
+    assert check(tmp_path, wanted) > 3
+    assert (tmp_path / ".mvc/packs/00000001.pack").stat().st_size < 1.5 * len(
+        next(iter(wanted.values()))
+    ), "later versions are patches"
+
+
+def test_it_was_kept_whole_by_earlier_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep_whole(self: Keeper, entry: object, skeleton: bytes) -> None:
+        if not self.writer.holds(entry.skeleton):  # type: ignore[attr-defined]
+            self.writer.put_bytes(BLOB, entry.skeleton, skeleton, None)  # type: ignore[attr-defined]
+
+    Repository.init(tmp_path).close()
+    shrink(monkeypatch, SLAB=8192)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Keeper, "_keep_skeleton", keep_whole)
+        wanted = versions(tmp_path, 2)
+    assert check(tmp_path, wanted) == 1
+    with Repository.open(tmp_path) as repo:
+        data = write(tmp_path / "m.pt", 7)
+        wanted[str(repo.commit([tmp_path / "m.pt"]).id)] = data
+        entry = repo.manifest().entries[0]
+        assert entry.skeleton is not None
+        spec = TensorSpec("raw", (entry.skeleton_size,))
+        assert repo.context.store.recovery.blob(entry.skeleton, spec)
+    assert check(tmp_path, wanted) > 1
