@@ -29,8 +29,17 @@ __all__ = ["FsckReport", "Problem", "forget_index", "fsck", "rebuild_index"]
 def fsck(context: Context, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
     """Checks the whole repository; changes nothing. Memory grows with the number of objects.
 
-    ``progress`` counts bytes of packs, and with ``full`` raw bytes of objects as well.
+    ``progress`` counts bytes of packs, and with ``full`` raw bytes of objects as well. Where
+    maintenance has moved things meanwhile, what seemed damaged is looked at once more.
     """
+    while True:
+        generation = context.fresh().generation
+        report = _look(context, full, progress)
+        if report.sound or context.fresh().generation == generation:
+            return report
+
+
+def _look(context: Context, full: bool, progress: Progress | None) -> FsckReport:
     from mvc.repo.fsck_packs import PackCheck
     from mvc.repo.fsck_versions import VersionCheck
 

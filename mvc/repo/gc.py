@@ -102,7 +102,7 @@ def collect(
             progress=progress,
         )
 
-    until_not_outrun(attempt)
+    until_not_outrun(context, attempt)
     return replace(done[0].summary, before=before, freed=before - _size(context))
 
 

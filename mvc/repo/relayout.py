@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from mvc.errors import Busy
+from mvc.errors import Busy, DamagedData
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context, Progress
 from mvc.repo.inventory import Inventory, Record
@@ -49,13 +49,22 @@ class Relayout:
         return bool(self.leave or self.add or self.packs or self.edits)
 
 
-def until_not_outrun(attempt: Callable[[], Recorded | None]) -> Recorded | None:
-    """Runs plan and execution again where other operations have come between them."""
+def until_not_outrun(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
+    """Runs plan and execution again where other operations have come between them.
+
+    Then, what looks like damage may be what others have moved or deleted.
+    """
+    view = context.store.view
     for _ in range(_TRIES):
+        generation = view.generation
         try:
             return attempt()
         except Outrun:
             continue
+        except DamagedData:
+            view.refresh()
+            if view.generation == generation:
+                raise
     raise Busy(
         "other operations changed the repository again and again while this one ran",
         hint="run it again when fewer commits are made",
