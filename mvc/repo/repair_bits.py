@@ -19,8 +19,8 @@ from mvc.store.view import PACKS, View
 
 __all__ = ["Corrector"]
 
-_MOST_EACH = 48 << 10  # bytes of one header or payload
-_MOST_ALL = 1 << 36  # bytes hashed in all: well under a minute
+_MOST_EACH = 16 << 10  # bytes of one header or payload: about a second
+_MOST_ALL = 1 << 35  # bytes hashed in all: half a minute
 
 
 class Corrector:
