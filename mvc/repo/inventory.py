@@ -89,14 +89,11 @@ class Inventory:
     def resolve(self) -> None:
         """Finds out what the bases of all codings mean: one may be published after its delta."""
         for record in (record for placed in self.records for record in placed):
-            raw = sum(m.nbytes for m in record.header.members) or 1
             for i, member in enumerate(record.header.members):
                 base = self._meaning.get(member.base) if member.base else None
                 if member.base and base is None:
                     continue  # what it builds on is lost: it leads nowhere
-                share = member.stored
-                if record.header.group:
-                    share = member.stored * member.nbytes // raw
+                share = record.header.share(member)
                 self.codings.setdefault(member.id, []).append(
                     Coding(record, i, member, base, share)
                 )

@@ -52,8 +52,8 @@ class Path:
 
     @property
     def stored(self) -> int:
-        """Payload bytes to read."""
-        return sum(step.member.stored for step in self.steps)
+        """Payload bytes of the deltas and the record; of a shared payload this object's share."""
+        return sum(step.header.share(step.member) for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)

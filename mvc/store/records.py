@@ -105,6 +105,14 @@ class RecordHeader:
         return PREFIX_SIZE + self.header_size + CHECK_SIZE
 
     @cached_property
+    def _raw(self) -> int:
+        return sum(member.nbytes for member in self.members)
+
+    def share(self, member: Member) -> int:
+        """Stored bytes of a member; of a payload that all members share, by raw size."""
+        return member.stored * member.nbytes // (self._raw or 1) if self.group else member.stored
+
+    @cached_property
     def by_id(self) -> dict[bytes, list[int]]:
         table: dict[bytes, list[int]] = {}
         for i, member in enumerate(self.members):

@@ -155,3 +155,21 @@ def test_what_its_first_bytes_do_not_name_is_no_base(
         assert graph.path(weight(repo, "HEAD")).depth == 0
         monkeypatch.undo()
         assert history.wrong(repo) == []
+
+
+def test_a_shared_payload_counts_by_share(tmp_path: Path) -> None:
+    """Else a small tensor beside a large one would pass the bound of its chain at once."""
+    random = np.random.default_rng(0)
+    with Repository.init(tmp_path) as repo:
+        state = {
+            "large": random.standard_normal(60_000).astype(np.float32),
+            "small": random.standard_normal(600).astype(np.float32),
+        }
+        for _ in range(8):
+            state = {k: v + np.float32(1e-4) * np.abs(v) for k, v in state.items()}
+            repo.commit(state, pipeline="vsol")
+        (entry,) = repo.manifest("HEAD").entries
+        small = min(entry.contents, key=lambda c: c.spec.nbytes)
+        path = repo.context.store.graph.path(small.id)
+        assert path.depth == 7
+        assert path.stored < 8 * small.spec.nbytes
