@@ -88,6 +88,9 @@ class Reader:
 
     def uint(self, limit: int = (1 << 64) - 1) -> int:
         data, at, value, shift = self._data, self._at, 0, 0
+        if at < len(data) and data[at] <= min(limit, 0x7F):  # as most are
+            self._at = at + 1
+            return data[at]
         for step in range(_MAX_UINT_BYTES):
             if at >= len(data):
                 raise self.fail("it ends within a number")

@@ -10,12 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import zstandard
 from blake3 import blake3
 
 from mvc.errors import DamagedData
-from mvc.model.canonical import Reader, Writer
+from mvc.limits import ZSTD_MAX_WINDOW
+from mvc.model.canonical import Reader, Writer, encode_uint
 
 __all__ = ["Block", "Directory", "RunReader", "build_run"]
 
@@ -23,10 +25,12 @@ BLOCK_KEYS = 512
 _CHECK = 16
 _MAX_BLOCK = 1 << 22
 _MAX_DIRECTORY = 1 << 28
+_MAX_KEY = 4096
+_LONG = 128  # from here on a length takes more than one byte
+_LENGTHS = [bytes((length,)) for length in range(_LONG)]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """First key and hash of a stored block."""
 
     first: bytes
@@ -51,11 +55,53 @@ class Directory:
         raw = _verified(data, check, _MAX_DIRECTORY)
         reader = Reader(raw, "an index directory")
         count = reader.uint()
-        blocks = tuple(
-            Block(reader.blob(4096), reader.raw(_CHECK)) for _ in range(reader.count(1 << 26))
-        )
-        reader.end()
-        return cls(blocks, count)
+        number = reader.count(1 << 26)
+        at, size = reader.position, len(raw)
+        blocks = []
+        for _ in range(number):  # there are thousands, and every process reads them
+            begin = at + 1
+            middle = begin + raw[at] if at < size else size
+            at = middle + _CHECK
+            if at > size or raw[begin - 1] >= _LONG:
+                return cls(_read_blocks(raw), count)
+            blocks.append(Block(raw[begin:middle], raw[middle:at]))
+        if at != size:
+            raise DamagedData("an index directory is damaged: bytes follow its end")
+        return cls(tuple(blocks), count)
+
+
+def _read_blocks(raw: bytes) -> tuple[Block, ...]:
+    """The blocks of a directory, first keys of any length among them."""
+    reader = Reader(raw, "an index directory")
+    reader.uint()
+    blocks = tuple(
+        Block(reader.blob(_MAX_KEY), reader.raw(_CHECK)) for _ in range(reader.count(1 << 26))
+    )
+    reader.end()
+    return blocks
+
+
+def _read_keys(raw: bytes) -> Sequence[bytes]:
+    """The keys of a block. Where all have one length, as most have, without a step for each."""
+    reader = Reader(raw, "an index block")
+    count = reader.count(BLOCK_KEYS)
+    at = reader.position
+    if count:
+        size = raw[at]
+        lengths = raw[at :: size + 1]
+        if (
+            size < _LONG
+            and len(raw) == at + count * (size + 1)
+            and lengths == raw[at : at + 1] * count
+        ):
+            return [raw[i : i + size] for i in range(at + 1, len(raw), size + 1)]
+    found = [reader.blob(_MAX_KEY) for _ in range(count)]
+    reader.end()
+    return found
+
+
+def _length(key: bytes) -> bytes:
+    return _LENGTHS[len(key)] if len(key) < _LONG else encode_uint(len(key))
 
 
 def block_check(data: bytes) -> bytes:
@@ -65,9 +111,15 @@ def block_check(data: bytes) -> bytes:
 def _verified(data: bytes, check: bytes, limit: int) -> bytes:
     if block_check(data) != check:
         raise DamagedData("a block of the index does not match its checksum")
-    if zstandard.frame_content_size(data) > limit:
-        raise DamagedData("a block of the index is too large")
-    return zstandard.ZstdDecompressor().decompress(data, max_output_size=limit)
+    try:
+        size = zstandard.frame_content_size(data)
+        if not 0 <= size <= limit:
+            raise DamagedData("a block of the index has no size or too large a one")
+        return zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW).decompress(
+            data, allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        raise DamagedData("a block of the index does not decode") from error
 
 
 def build_run(keys: Iterable[bytes], put: Callable[[int, bytes], None]) -> Directory:
@@ -78,10 +130,8 @@ def build_run(keys: Iterable[bytes], put: Callable[[int, bytes], None]) -> Direc
     count = 0
 
     def flush() -> None:
-        writer = Writer().uint(len(waiting))
-        for key in waiting:
-            writer.blob(key)
-        data = compressor.compress(writer.done())
+        body = b"".join([_length(key) + key for key in waiting])
+        data = compressor.compress(encode_uint(len(waiting)) + body)
         put(len(blocks), data)
         blocks.append(Block(waiting[0], block_check(data)))
         waiting.clear()
@@ -112,9 +162,7 @@ class RunReader:
             if data is None:
                 raise DamagedData("a block of the index is missing")
             raw = _verified(data, self._directory.blocks[number].check, _MAX_BLOCK)
-            reader = Reader(raw, "an index block")
-            cached = [reader.blob(4096) for _ in range(reader.count(BLOCK_KEYS))]
-            reader.end()
+            cached = _read_keys(raw)
             if len(self._cache) > 256:
                 self._cache.clear()
             self._cache[number] = cached

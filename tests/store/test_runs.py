@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -148,3 +149,36 @@ def test_a_file_shorter_than_its_header_says_is_never_mapped(tmp_path: Path) -> 
         (tmp_path / "cut/data.mdb").write_bytes(data)
         with pytest.raises(DamagedData, match=r"cut off|shorter"):
             Index(FileSystem(), tmp_path / "cut", writable=True)
+
+
+@given(
+    st.sets(st.binary(min_size=1, max_size=3), min_size=1, max_size=40),
+    st.sampled_from([1, 100, 126, 127, 128, 300]),
+)
+def test_keys_of_one_length_and_of_any(keys: set[bytes], padding: int) -> None:
+    """Lengths of one byte and of two, alike in a block and mixed."""
+    padded = {key.ljust(padding, b"\0") for key in keys}
+    for wanted in (padded, padded | keys):
+        reader, _, directory = built(wanted)
+        assert list(reader.scan(LOW, HIGH)) == sorted(wanted)
+        encoded = directory.encoded()
+        assert Directory.decode(encoded, block_check(encoded)) == directory
+
+
+def test_what_is_no_directory_or_block_is_damage() -> None:
+    """Bytes that match their checksum, but were not written by a writer of runs."""
+    for raw in (
+        b"\x01\x01",
+        b"\x01\x01\x03ab",
+        b"\x01\x00\x00",
+        b"\x01\x02" + b"\x01k" + bytes(16),
+    ):
+        data = zstandard.ZstdCompressor().compress(raw)
+        with pytest.raises(DamagedData):
+            Directory.decode(data, block_check(data))
+    _, _, directory = built({b"key"})
+    for raw in (b"\x02\x03key", b"\x01\x03ke", b"\x01\x03key!", b"\x01\xff\xff\xff", b""):
+        data = zstandard.ZstdCompressor().compress(raw)
+        forged = Directory((directory.blocks[0]._replace(check=block_check(data)),), 1)
+        with pytest.raises(DamagedData):
+            list(RunReader(forged, {0: data}.get).scan(LOW, HIGH))
