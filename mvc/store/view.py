@@ -12,15 +12,25 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
-from mvc.errors import DamagedData, HistoryMissing, StorageFull
+from mvc.errors import DamagedData, HistoryMissing, MvcError, StorageFull
 from mvc.io.files import FileSystem, ReadFile
 from mvc.limits import INDEX_BATCH
 from mvc.store import environments, keys
+from mvc.store.ahead import ReadAhead
 from mvc.store.index import Index, Meta
-from mvc.store.journal import GENESIS, Position, Recorded, read_entry, scan, stands
+from mvc.store.journal import (
+    GENESIS,
+    Position,
+    Recorded,
+    frames_behind,
+    read_entry,
+    scan,
+    stands,
+)
 from mvc.store.packs import PackReader
 from mvc.store.records import RecordHeader
 from mvc.store.runs import RunReader
@@ -32,6 +42,10 @@ JOURNAL = "journal"
 INDEX = "index.lmdb"
 PACKS = "packs"
 _REBUILD_BATCH = 50_000
+_FAR = 4 << 20  # bytes of the journal that nobody reads into memory at every opening
+_END = 1 << 20
+_BUILDING = "building"  # whose lock is held by the process that indexes for all
+_WAIT_SECONDS = 60.0
 _CACHED_ENTRIES = 4096
 _FEW = 64
 _T = TypeVar("_T")
@@ -72,6 +86,7 @@ class View:
         try:
             reached = read_witness(fs, folder, self.identity)  # before the journal is read
             self._open_index()
+            self._index_far_end()
             self.refresh()
             if reached is not None and reached.sequence > self.position.sequence:
                 raise _missing(self.position, reached)
@@ -92,8 +107,14 @@ class View:
         return found
 
     def entries(self, start: Position = GENESIS) -> Iterator[Recorded]:
-        """Every entry from ``start`` on, by default the first one."""
-        return scan(self._journal, start)
+        """Every entry that the view knows, from ``start`` on, by default the first one."""
+        end = self.position.offset
+        return takewhile(lambda recorded: recorded.offset < end, scan(self._journal, start))
+
+    def _remember(self, recorded: Recorded) -> None:
+        if len(self._entries) > 2 * _CACHED_ENTRIES:
+            self._entries.clear()
+        self._entries[recorded.offset] = recorded
 
     def records(self, offset: int) -> list[Placed]:
         """The sound records that an entry made part of the repository.
@@ -234,6 +255,7 @@ class View:
             self._use(self._index.meta(self.identity))
         except DamagedData:
             self._without_index()
+        self._index_far_end()
 
     def _catch_up(self) -> None:
         if self.tip is not None:
@@ -242,14 +264,12 @@ class View:
             elif self._journal.size() < self.position.offset:
                 return  # the newest entry's second copy was cut off, or is being written
         fresh: list[bytes] = []
-        for recorded in scan(self._journal, self.position):
-            self._entries[recorded.offset] = recorded
+        for recorded in self.entries(self.position):
+            self._remember(recorded)
             fresh.extend(keys.entry_keys(recorded))
             self._unread.append(recorded.offset)
             self.position = recorded.after
             self.tip = recorded
-            if len(self._entries) > 2 * _CACHED_ENTRIES:
-                self._entries.clear()
         self._tail_takes(fresh)
 
     def _tail_takes(self, fresh: list[bytes]) -> None:
@@ -301,7 +321,11 @@ class View:
         found = set()
         for base in bases:
             at = known.get(base) if known is not None else None
-            found.add(self._first_home(base) if at is None else at)
+            if at is None:
+                at = self._first_home(base)
+                if at is not None and known is not None:
+                    known[base] = at
+            found.add(at)
         for at in found:
             if at is not None and at != offset:
                 yield keys.edge_key(at, offset)
@@ -393,6 +417,7 @@ class View:
             self._index = environments.lend(self.fs, path, writable=True)
         except (DamagedData, StorageFull):
             return  # the look-ups work without, from memory
+        self._index_far_end()
         self.refresh()
 
     def rebuild_index(self) -> None:
@@ -414,15 +439,56 @@ class View:
             waiting = self.position.sequence - self._meta.position.sequence
             if not waiting or (waiting < INDEX_BATCH and not force):
                 return
-            with self.fs.open_write(self.folder / JOURNAL) as file:
-                if file.identity().inode != self._journal.identity().inode:
-                    return  # replaced by now; the next look at it begins anew
-                end = file.size()
-                file.sync()
+            end = self._durable_end()
+            if end is None:
+                return  # replaced by now; the next look at it begins anew
             try:
                 self._index_entries(end)
+                self.refresh()
             except DamagedData:
                 self._reload()
+
+    def _durable_end(self) -> int | None:
+        """Flushes the journal and returns how far it surely reaches; None if it was replaced."""
+        with self.fs.open_write(self.folder / JOURNAL) as file:
+            if file.identity().inode != self._journal.identity().inode:
+                return None
+            end = file.size()
+            file.sync()
+            return end
+
+    def _index_far_end(self) -> None:
+        """Indexes a long tail at once, without reading it into memory first.
+
+        Where the index was lost, or maintenance has replaced the journal, one process does
+        it and all others wait for it. Whatever fails, the look-ups work from memory.
+        """
+        if self._index is None or not self.writable or not self._is_far_behind():
+            return
+        try:
+            with self.fs.lock(self.folder / INDEX / _BUILDING, timeout=_WAIT_SECONDS):
+                self._use(self._index.meta(self.identity))  # somebody may just have done it
+                if self._is_far_behind() and self._reaches(self._superseded):
+                    end = self._durable_end()
+                    if end is not None:
+                        self._index_entries(end)
+        except MvcError:
+            try:
+                self._use(self._index.meta(self.identity))
+            except DamagedData:
+                self._without_index()
+
+    def _is_far_behind(self) -> bool:
+        return self._journal.size() - self.position.offset >= _FAR
+
+    def _reaches(self, known: Meta | None) -> bool:
+        """Whether the journal is as long as one that was indexed; else history is missing."""
+        if known is None:
+            return True
+        size = self._journal.size()
+        data = self._journal.read(max(0, size - _END), min(size, _END))
+        newest = max((frame[1] for _, frame in frames_behind(data, 0)), default=-1)
+        return newest + 1 >= known.position.sequence
 
     def _index_entries(self, end: int) -> None:
         """Indexes the whole entries in the journal's first ``end`` bytes, which are durable."""
@@ -430,18 +496,20 @@ class View:
         known: dict[bytes, int] = {}
         batch: list[bytes] = []
         count, last = 0, self._meta.position
-        durable = (r for r in scan(self._journal, last) if r.after.offset <= end)
-        for recorded in list(durable):
+        for recorded in self.entries(last):
+            if recorded.after.offset > end:
+                break
+            self._remember(recorded)
             batch.extend(keys.entry_keys(recorded))
             batch.extend(self._object_keys(recorded.offset, known))
             count, last = count + 1, recorded.after
             if count % _REBUILD_BATCH == 0:
                 if not self._extend(batch, last):
-                    return self.refresh()
+                    return
                 batch = []
+                known.clear()  # what it had is in the index
         if batch:
             self._extend(batch, last)
-        return self.refresh()
 
     def _extend(self, batch: Iterable[bytes], position: Position) -> bool:
         """Adds to the index; false if another process was there first."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
 
-from mvc.repo import gc, refs
+from mvc.repo import refs
 from mvc.repo.repository import Repository
+from tests.crash import maintenance
 from tests.crash.story import Ignore, Story, Teller, begin, small
 from tests.faults.clock import FixedClock
 from tests.faults.hooked import Killed, KilledFS
 
-NOW = timedelta(0)
 maintaining = threading.Event()  # set while a story runs gc and the like
 
 
@@ -101,7 +100,7 @@ def maintain(teller: Teller, act: Callable[[], object]) -> None:
 
 
 def collect(teller: Teller) -> None:
-    maintain(teller, lambda: gc.collect(teller.repo.context, grace=NOW))
+    maintain(teller, lambda: maintenance.collect(teller.repo.context))
 
 
 def killed(folder: Path, ignore: Ignore | None = None) -> Story:
@@ -138,10 +137,40 @@ def _collect_and_die(story: Story) -> None:
     fs = KilledFS(lambda n, op, path: op == "sync_dir" and fs.seen("replace", "journal"), story.fs)
     dying = Repository.open(story.root, fs=fs, clock=story.repo.context.store.clock)
     try:
-        gc.collect(dying.context, grace=NOW)
+        maintenance.collect(dying.context)
     except Killed:
         return
     raise AssertionError("the collection was not killed")
+
+
+def forgetting(folder: Path, ignore: Ignore | None = None) -> Story:
+    """States forgotten by name, at the beginning and in the middle of a chain, and by rule."""
+    teller = begin(folder, ignore)
+    story, repo = teller.story, teller.repo
+    commits = [teller.python(small(1, 0.001 * i)) for i in range(5)]
+    story.save_index()
+    teller.do(lambda: maintenance.forget_named(repo.context, commits[0], commits[2]))
+    collect(teller)
+    teller.python(small(1, 0.01))
+    teller.do(lambda: maintenance.keep_last(repo.context, 2))
+    collect(teller)
+    teller.python(small(1, 0.02))
+    return story
+
+
+def repacking(folder: Path, ignore: Ignore | None = None) -> Story:
+    """Reset points at an interval, one more, one less; commits between and behind."""
+    teller = begin(folder, ignore)
+    story, repo = teller.story, teller.repo
+    commits = [teller.python(small(1, 0.001 * i)) for i in range(5)]
+    story.save_index()
+    maintain(teller, lambda: maintenance.repack(repo.context, 2))
+    teller.python(small(1, 0.01))
+    maintain(teller, lambda: maintenance.repack(repo.context, add=[commits[1]]))
+    maintain(teller, lambda: maintenance.repack(repo.context, remove=[commits[4]]))
+    teller.python(small(1, 0.02))
+    collect(teller)
+    return story
 
 
 STORIES: dict[str, Callable[..., Story]] = {
@@ -149,4 +178,6 @@ STORIES: dict[str, Callable[..., Story]] = {
     "references": references,
     "collection": collection,
     "killed": killed,
+    "forgetting": forgetting,
+    "repacking": repacking,
 }

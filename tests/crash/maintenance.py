@@ -1,0 +1,37 @@
+"""Maintenance as the suites run it: short calls of the library, no grace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from mvc.ids import CommitId
+from mvc.repo.context import Context
+from mvc.repo.forget import choose, forget
+from mvc.repo.gc import collect as collect_garbage
+from mvc.repo.repack import repack as change_layout
+from mvc.repo.repack import wish_of
+from mvc.repo.retention import Retention
+
+
+def collect(context: Context) -> None:
+    collect_garbage(context, grace=timedelta(0))
+
+
+def forget_named(context: Context, *commits: CommitId) -> None:
+    forget(context, choose(context, commits))
+
+
+def keep_last(context: Context, count: int) -> None:
+    forget(context, choose(context, rules=Retention(last=count)))
+
+
+def repack(
+    context: Context,
+    interval: int | None = None,
+    *,
+    add: Sequence[CommitId] = (),
+    remove: Sequence[CommitId] = (),
+) -> None:
+    wish = wish_of(context, interval=interval, add=tuple(add), remove=tuple(remove))
+    change_layout(context, wish)

@@ -1,0 +1,319 @@
+"""Any operation beside maintenance, in every order of their calls to the system.
+
+The first one stops before its i-th call; the second one runs up to its j-th call, or to
+its end; then both go on. Clocks differ by up to a day. Nobody may be left with a reference
+to something that is gone; what was acknowledged is whole.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mvc.errors import MvcError, StateForgotten
+from mvc.ids import CommitId
+from mvc.io.files import FileSystem
+from mvc.repo import gc, manifests
+from mvc.repo.repository import Repository
+from tests.counters import count
+from tests.crash import maintenance
+from tests.crash.images import folder_in_memory
+from tests.crash.state import (
+    Contents,
+    InThisThread,
+    check_arrays,
+    check_version,
+    open_quietly,
+    reachable,
+    state_of,
+)
+from tests.faults.clock import FixedClock
+from tests.faults.scheduled import Run, ScheduledFS, interleave
+from tests.seeds import draw
+
+DAY_NS = 86_400 * 10**9
+NOW_NS = 1_750_000_000_000_000_000
+Arrays = dict[str, np.ndarray]
+
+
+def _arrays(step: int) -> Arrays:
+    base = np.random.default_rng(1).standard_normal((40, 30)).astype(np.float32)
+    return {"w": base + np.float32(step) * np.float32(1e-3), "b": np.full(20, step, np.float32)}
+
+
+GONE, NEXT = _arrays(2), _arrays(3)
+
+
+@dataclass
+class World:
+    """A repository with two versions and a third one that was undone: nothing leads to it."""
+
+    root: Path
+    commits: list[CommitId] = field(default_factory=list)
+    contents: dict[CommitId, Contents] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> CommitId:
+        return self.commits[2]
+
+    def copy(self, root: Path) -> World:
+        shutil.copytree(self.root, root)
+        return World(root, self.commits, dict(self.contents))
+
+    def open(self, fs: FileSystem, skew_ns: int) -> Repository:
+        clock = FixedClock(NOW_NS + DAY_NS // 24 + skew_ns, 1_000)
+        repo = Repository.open(self.root, discover=False, fs=fs, clock=clock)
+        repo.context.store._pool = InThisThread()  # type: ignore[assignment]
+        return repo
+
+
+def make_world(root: Path) -> World:
+    world = World(root)
+    with Repository.init(root, clock=FixedClock(NOW_NS, 1_000)) as repo:
+        for step in range(3):
+            made = repo.commit(_arrays(step)).id
+            world.commits.append(made)
+            world.contents[made] = {"model.safetensors": _arrays(step)}
+        repo.undo()
+    return world
+
+
+# -- operations: (world, repository, arm) -> what was committed, if anything
+
+
+Act = Callable[[World, Repository, Callable[[], None]], Any]
+
+
+def commit(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    return repo.commit(NEXT).id, {"model.safetensors": NEXT}
+
+
+def commit_what_is_gone(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    """Every tensor is there already, but only a version that nothing leads to has it."""
+    arm()
+    return repo.commit(GONE).id, {"model.safetensors": GONE}
+
+
+def commit_another_path(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    """The same content under another name, beside what HEAD has."""
+    arm()
+    both = {**world.contents[world.commits[1]], "other.safetensors": GONE}
+    return repo.commit(GONE, name="other.safetensors").id, both
+
+
+def commit_on_a_kept_base(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    """The base is in memory, of a version that was undone since."""
+    made = repo.commit(_arrays(7))
+    world.contents[made.id] = {"model.safetensors": _arrays(7)}
+    repo.undo()
+    arm()
+    return repo.commit(NEXT).id, {"model.safetensors": NEXT}
+
+
+def commit_kept_tensors(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    """Nothing changes since a version, in memory, that was undone."""
+    made = repo.commit(_arrays(7))
+    world.contents[made.id] = {"model.safetensors": _arrays(7)}
+    repo.undo()
+    arm()
+    return repo.commit(_arrays(7)).id, {"model.safetensors": _arrays(7)}
+
+
+def reset_point(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    return repo.commit(NEXT, reset_point=True).id, {"model.safetensors": NEXT}
+
+
+def branch_there(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    repo.branch("side", world.gone.hex())
+
+
+def deploy_there(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    repo.deploy(world.gone, "prod")
+
+
+def redo(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    repo.undo(next(iter(repo.oplog())).number)
+
+
+def read(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    for commit_id in reversed(world.commits[:2]):
+        with suppress(StateForgotten):
+            found = repo.checkout(commit_id)
+            check_arrays(found, world.contents[commit_id]["model.safetensors"])
+    assert len(list(repo.log())) == 2
+
+
+def check_all(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    assert repo.fsck(full=True).problems == ()
+
+
+def collect(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    gc.collect(repo.context, grace=timedelta(0))
+
+
+def collect_with_grace(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    gc.collect(repo.context, grace=timedelta(minutes=30))
+
+
+def repack(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    maintenance.repack(repo.context, 1)
+
+
+def forget_and_collect(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    maintenance.forget_named(repo.context, world.commits[0])
+    gc.collect(repo.context, grace=timedelta(0))
+
+
+def index(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    repo.context.store.view.rebuild_index()
+
+
+COMMITS: list[Act] = [
+    commit, commit_what_is_gone, commit_another_path, commit_on_a_kept_base,
+    commit_kept_tensors, reset_point,
+]  # fmt: skip
+OTHERS: list[Act] = [branch_there, deploy_there, redo, read, check_all, collect, repack, index]
+MAINTENANCE: list[Act] = [collect, collect_with_grace, repack, forget_and_collect]
+NEVER_FAIL = {*COMMITS, read, check_all, collect, collect_with_grace, repack, index}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    act: Act
+    beside: Act
+    stop: int
+    stop_beside: int
+    skews: tuple[int, int]
+    swapped: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.act.__name__} stops at {self.stop}, {self.beside.__name__} at "
+            f"{self.stop_beside}, clocks {self.skews}, swapped {self.swapped}"
+        )
+
+
+def carry_out(schedule: Schedule, template: World, root: Path) -> tuple[int, int]:
+    """Runs one schedule on a copy and looks at what it leaves; calls that each run made."""
+    world = template.copy(root)
+    manifests._kept.clear()
+    runs = []
+    for act, stop, skew in (
+        (schedule.act, schedule.stop, schedule.skews[0]),
+        (schedule.beside, schedule.stop_beside, schedule.skews[1]),
+    ):
+        fs = ScheduledFS(stop)
+        runs.append(Run(fs, _bound(world, act, fs, skew)))
+    interleave(*(reversed(runs) if schedule.swapped else runs))
+    for run, act in zip(runs, (schedule.act, schedule.beside), strict=True):
+        if run.failed is not None and (act in NEVER_FAIL or not isinstance(run.failed, MvcError)):
+            raise AssertionError(f"{schedule}: {act.__name__} failed") from run.failed
+    try:
+        _look(world, runs[0])
+    except (MvcError, AssertionError) as error:
+        raise AssertionError(f"{schedule}: {error!r}") from error
+    finally:
+        shutil.rmtree(root)
+    return runs[0].fs.calls, runs[1].fs.calls
+
+
+def _bound(world: World, act: Act, fs: ScheduledFS, skew: int) -> Callable[[FileSystem], Any]:
+    def run(_: FileSystem) -> Any:
+        with world.open(fs, skew) as repo:
+            return act(world, repo, fs.arm)
+
+    return run
+
+
+def _look(world: World, run: Run) -> None:
+    manifests._kept.clear()
+    with open_quietly(world.root) as repo:
+        if run.result is not None:
+            commit_id, contents = run.result
+            world.contents[commit_id] = contents
+            assert repo.find("HEAD") == commit_id
+        _look_at_versions(world, repo)
+        wanted = reachable(repo.context)
+        gc.collect(repo.context, grace=timedelta(0))
+        assert wanted == set(state_of(repo.context).commits)
+        _look_at_versions(world, repo)
+        assert repo.fsck(full=True).problems == ()
+
+
+def _look_at_versions(world: World, repo: Repository) -> None:
+    state = state_of(repo.context)
+    named = {value for _, value in state.refs if isinstance(value, CommitId)}
+    named |= {commit_id for _, _, commit_id, _ in state.deployments}
+    assert named <= set(state.commits)
+    for commit_id in state.commits:
+        check_version(repo, state, commit_id, world.contents[commit_id])
+
+
+def _schedules(
+    act: Act, lengths: Callable[[Act, Act], tuple[int, int]], rng: random.Random, number: int
+) -> list[Schedule]:
+    made = []
+    for i in range(number):
+        beside = MAINTENANCE[i % len(MAINTENANCE)]
+        calls, calls_beside = lengths(act, beside)
+        skew = rng.choice((0, 0, DAY_NS, -DAY_NS))
+        made.append(
+            Schedule(
+                act,
+                beside,
+                rng.randint(1, calls),
+                rng.choice((0, rng.randint(1, calls_beside))),
+                rng.choice(((skew, 0), (0, skew))),
+                rng.random() < 0.3,
+            )
+        )
+    return made
+
+
+def _carry_out_many(act: Act, otherwise: Path, number: int) -> None:
+    rng = draw("schedules")
+    with folder_in_memory(otherwise) as folder:
+        template = make_world(folder / "template")
+        known: dict[tuple[Act, Act], tuple[int, int]] = {}
+
+        def lengths(first: Act, second: Act) -> tuple[int, int]:
+            if (first, second) not in known:
+                alone = Schedule(first, second, 0, 0, (0, 0), False)
+                known[first, second] = carry_out(alone, template, folder / "alone")
+            return known[first, second]
+
+        for i, schedule in enumerate(_schedules(act, lengths, rng, number)):
+            carry_out(schedule, template, folder / str(i))
+    count(f"schedules beside maintenance, {act.__name__}", schedules=number)
+
+
+@pytest.mark.parametrize("act", [*COMMITS, *OTHERS], ids=lambda act: act.__name__)
+def test_beside_maintenance(act: Act, tmp_path: Path) -> None:
+    _carry_out_many(act, tmp_path, 12)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("act", [*COMMITS, *OTHERS], ids=lambda act: act.__name__)
+def test_beside_maintenance_in_many_orders(act: Act, tmp_path: Path) -> None:
+    _carry_out_many(act, tmp_path, 400 if act in COMMITS else 100)

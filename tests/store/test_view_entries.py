@@ -1,0 +1,23 @@
+"""What a view lists is what it knows: who goes through entries then asks it for their objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mvc.repo.inventory import inventory
+from mvc.repo.repository import Repository
+
+
+def test_entries_end_where_the_view_stands(tmp_path: Path) -> None:
+    with Repository.init(tmp_path) as repo, Repository.open(tmp_path) as other:
+        repo.commit({"a": np.arange(10)})
+        view = repo.context.store.view
+        known = [recorded.sequence for recorded in view.entries()]
+        going = view.entries()
+        other.commit({"a": np.arange(11)})
+        assert [recorded.sequence for recorded in going] == known
+        assert [recorded.sequence for recorded in view.entries()] == known
+        assert len(inventory(view).entries) == len(known) + 1
+        assert len(list(view.entries())) == len(known) + 1
