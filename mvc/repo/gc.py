@@ -135,15 +135,28 @@ def _plan(
         if commit.id not in reach.commits
     )
     saved = shorter if gone or shorter > _WORTH * _journal_size(context) else 0
-    relayout = Relayout(leave, kept.add, moved, edits if saved else {}, reach.blobs)
-    if not (moved or saved or kept.add):
+    # Nothing of a state that was given up may stay named, except as a step to others.
+    split = {
+        c.place[:2]
+        for id_ in reach.given_up - kept.phantoms
+        for c in found.codings.get(id_, ())
+        if c.record.pack not in moved
+    }
+    relayout = Relayout(leave, kept.add, moved, edits if saved else {}, reach.blobs, records=split)
+    if not (moved or split or saved or kept.add):
         relayout = Relayout()
     freed = saved + sum(packs[n].goes for n in moved if n in packs) - kept.added_bytes
-    lost = [id_ for id_ in found.codings if not reach.needs(id_)]
+    stays = {place[:2] for place in kept.places} - split  # records
+    lost = {
+        id_
+        for id_, codings in found.codings.items()
+        if not reach.needs(id_)
+        and not any(c.record.pack not in moved and c.place[:2] in stays for c in codings)
+    }
     summary = Collection(
         gone,
         sum(id_ not in reach.states for id_ in reach.commits),
-        len(lost) - len(kept.phantoms),
+        len(lost - kept.phantoms) if relayout else 0,
         len(kept.phantoms),
         len(kept.add),
         sum(made is None for made in relayout.edits.values()),

@@ -27,9 +27,9 @@ __all__ = ["Reach", "closure", "names_of", "reachable", "tail_needs"]
 class Reach:
     """``commits`` stay; ``states`` are those of them whose state stays, too.
 
-    ``blobs`` and ``manifests`` are what these states are made of. ``banned`` are objects
-    of states that were forgotten by name and that no other state has: no copy of them
-    may be kept, not even as a step to other objects. ``purge``: since the last collection a
+    ``blobs`` and ``manifests`` are what these states are made of. ``given_up`` are objects
+    that only forgotten states have, ``banned`` those of them that were forgotten by name: no
+    copy may be kept, not even as a step to other objects. ``purge``: since the last collection a
     state was forgotten by name, so bytes that no entry names must go from the disk as well.
     """
 
@@ -37,6 +37,7 @@ class Reach:
     states: set[CommitId] = field(default_factory=set)
     manifests: set[ManifestId] = field(default_factory=set)
     blobs: dict[bytes, TensorSpec] = field(default_factory=dict)
+    given_up: set[bytes] = field(default_factory=set)
     banned: set[bytes] = field(default_factory=set)
     forgotten: dict[CommitId, bool] = field(default_factory=dict)
     purge: bool = False
@@ -82,7 +83,7 @@ def reachable(
     reach.purge = bool(fresh)
     reach.states = {id_ for id_ in reach.commits if id_ not in reach.forgotten}
     _collect(context, reach, progress)
-    _ban(context, found, reach, known, fresh)
+    _give_up(context, found, reach, known, fresh)
     return reach
 
 
@@ -119,26 +120,26 @@ def _collect(context: Context, reach: Reach, progress: Progress | None) -> None:
             progress(done + 1, len(ids), "versions")
 
 
-def _ban(
+def _give_up(
     context: Context,
     found: Inventory,
     reach: Reach,
     known: Mapping[CommitId, Commit],
     fresh: set[CommitId],
 ) -> None:
-    """Objects that only states forgotten by name have.
+    """Objects that only forgotten states have.
 
     Where the list of a state's objects is gone (it was forgotten by rule first, and
     collected) or damaged, its objects may be among the steps that were kept: then no object
     stays that no version needs.
     """
     for id_, named in reach.forgotten.items():
-        if not named:
-            continue
         objects = _objects_of(context, found, known.get(id_))
-        if not objects and id_ in fresh:
+        if named and not objects and id_ in fresh:
             objects = set(found.codings)
-        reach.banned.update(each for each in objects if not reach.needs(each))
+        alone = {each for each in objects if not reach.needs(each)}
+        reach.given_up |= alone
+        reach.banned |= alone if named else set()
 
 
 def _objects_of(context: Context, found: Inventory, commit: Commit | None) -> set[bytes]:

@@ -32,6 +32,8 @@ _TRIES = 8
 @dataclass
 class Relayout:
     """``leave``: codings to leave out. ``packs``: those to give up, what stays of them moves.
+    ``records`` (pack, offset) move as well, though their packs stay: what is left out of them
+    is then named no more.
 
     ``edits``: by an entry's place in the inventory, what it says from now on, None to drop
     it. ``specs``: every blob that is to be coded anew, or coded against. ``source``: where
@@ -44,9 +46,10 @@ class Relayout:
     edits: dict[int, Entry | None] = field(default_factory=dict)
     specs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
     source: Source | None = None
+    records: set[tuple[int, int]] = field(default_factory=set)
 
     def __bool__(self) -> bool:
-        return bool(self.leave or self.add or self.packs or self.edits)
+        return bool(self.leave or self.add or self.packs or self.records or self.edits)
 
 
 def until_not_outrun(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
@@ -151,7 +154,8 @@ class _Work:
         again: list[Wanted] = []
         for record in self._found.records[home]:
             kept = [i for i in range(len(record.header.members)) if self._stays(record, i)]
-            if record.pack in self._plan.packs:
+            at = record.pack, record.offset
+            if record.pack in self._plan.packs or at in self._plan.records:
                 again += self._move(record, kept)
                 regions += self._packs.cut()
             elif kept:

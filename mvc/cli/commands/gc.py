@@ -71,6 +71,8 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
         out.line(f"Would give back about {size(done.freed)} of {size(done.before)}")
     elif done.freed > 0:
         out.line(f"Gave back {size(done.freed)} of {size(done.before)}")
+    elif done.freed < 0:
+        out.line(f"The rest takes {size(-done.freed)} more than before")
     elif not named:
         out.line("Nothing to collect")
 
