@@ -34,6 +34,7 @@ from mvc.repo import (
     oplog,
     refs,
     remove,
+    repack,
     revisions,
     stats,
     status,
@@ -62,6 +63,8 @@ from mvc.repo.last import LastVersion
 from mvc.repo.opening import check_absent, open_context
 from mvc.repo.oplog import Operation
 from mvc.repo.refs import Ref
+from mvc.repo.repack import Repacked
+from mvc.repo.report import Repaired
 from mvc.repo.retention import Best, Retention
 from mvc.repo.stats import Stats
 from mvc.repo.status import Status
@@ -345,9 +348,49 @@ class Repository:
         """Versions, reset points, chains, bytes by kind, recovery times."""
         return stats.stats(self.context)
 
+    def repack(
+        self,
+        *,
+        interval: int | None = None,
+        max_recovery: float | None = None,
+        max_size: int | None = None,
+        add: Sequence[str | CommitId] = (),
+        remove: Sequence[str | CommitId] = (),
+        super_step: int | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Repacked:
+        """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
+
+        Without a wish as the settings say. With ``dry_run`` only the plan is made.
+        """
+        wish = repack.wish_of(
+            self.context,
+            interval=interval,
+            max_recovery=max_recovery,
+            max_size=max_size,
+            add=tuple(self.find(rev) for rev in add),
+            remove=tuple(self.find(rev) for rev in remove),
+            super_step=super_step,
+        )
+        return repack.repack(self.context, wish, dry_run=dry_run, progress=progress)
+
     def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
         """Checks every byte; with ``full`` every object is recovered and hashed as well."""
         return fsck.fsck(self.context, full=full, progress=progress)
+
+    def repair(
+        self,
+        *,
+        full: bool = False,
+        other: str | PathLike[str] | None = None,
+        progress: Progress | None = None,
+    ) -> Repaired:
+        """Heals what another path, the repository in ``other`` or a working file gives back."""
+        from mvc.repo.repair import folder_of, repair
+
+        source = None if other is None else folder_of(self.context.store.fs, Path(other))
+        return repair(self.context, full=full, other=source, progress=progress)
 
     def gc(
         self,

@@ -54,8 +54,10 @@ class Stats:
 
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest; no tensor."""
+    from mvc.store.calibrate import measure
+
     view = context.fresh()
-    scan = _Scan(view)
+    scan = _Scan(view, measure())
     for recorded in view.entries():
         scan.commits.update((commit.id, commit) for commit in recorded.entry.commits)
         scan.forgotten.update(each.commit for each in recorded.entry.forgotten)
@@ -99,12 +101,12 @@ class _Scan:
     """What journal and record headers say."""
 
     view: View
+    speed: Speed
     objects: ObjectGraph = field(default_factory=ObjectGraph)
     commits: dict[CommitId, Commit] = field(default_factory=dict)
     forgotten: set[CommitId] = field(default_factory=set)
     deployments: int = 0
     targets: set[str] = field(default_factory=set)
-    _speed: Speed = field(default_factory=Speed)
     _metadata: int = 0
     _payloads: list[tuple[bytes, bool, int]] = field(default_factory=list)
 
@@ -112,7 +114,7 @@ class _Scan:
         for _, header in self.view.packs.records(region):
             self._metadata += header.size - header.body_size
             for i, member in enumerate(header.members):
-                self.objects.add(member, self._speed.seconds(member))
+                self.objects.add(member, self.speed.seconds(member))
                 if header.group and i:
                     continue  # all members share one payload
                 if member.kind == BLOB:

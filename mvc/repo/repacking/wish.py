@@ -1,0 +1,74 @@
+"""What a repack is to reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mvc.errors import WrongUsage
+from mvc.ids import CommitId
+from mvc.repo.context import Context
+
+__all__ = ["Wish", "wish_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a repack is to reach: one of these.
+
+    ``interval``: a reset point every so many commits. ``max_recovery``: seconds.
+    ``max_size``: bytes of all packs. ``add``, ``remove``: reset points. ``super_step``:
+    commits that the longer deltas span. ``bound``: seconds that removing may not pass.
+    """
+
+    interval: int | None = None
+    max_recovery: float | None = None
+    max_size: int | None = None
+    add: tuple[CommitId, ...] = ()
+    remove: tuple[CommitId, ...] = ()
+    super_step: int | None = None
+    bound: float | None = None
+
+    def __str__(self) -> str:
+        if self.interval is not None:
+            return f"interval {self.interval}"
+        if self.max_recovery is not None:
+            return f"max-recovery {self.max_recovery:g}"
+        if self.max_size is not None:
+            return f"max-size {self.max_size}"
+        if self.super_step is not None:
+            return f"super-step {self.super_step}"
+        verb, ids = ("add", self.add) if self.add else ("remove", self.remove)
+        return " ".join([verb, *(id_.short for id_ in ids)])
+
+
+def wish_of(
+    context: Context,
+    *,
+    interval: int | None = None,
+    max_recovery: float | None = None,
+    max_size: int | None = None,
+    add: tuple[CommitId, ...] = (),
+    remove: tuple[CommitId, ...] = (),
+    super_step: int | None = None,
+) -> Wish:
+    """One wish; without any, what the settings say. WrongUsage for several or nonsense."""
+    given = [interval, max_recovery, max_size, add or None, remove or None, super_step]
+    if sum(value is not None for value in given) > 1:
+        raise WrongUsage(
+            "interval, max-recovery, max-size, add, remove and super-step exclude each other"
+        )
+    if interval is not None and interval < 1:
+        raise WrongUsage("an interval is at least 1 commit")
+    if super_step is not None and super_step < 2:
+        raise WrongUsage("a super-step spans at least 2 commits")
+    if max_recovery is not None and not 0 < max_recovery < float("inf"):
+        raise WrongUsage("a recovery bound is a number of seconds above 0")
+    if max_size is not None and max_size < 0:
+        raise WrongUsage("a size is a number of bytes from 0 on")
+    bound = context.config.get("store.max_recovery")
+    if all(value is None for value in given):
+        if bound is not None:
+            return Wish(max_recovery=float(bound))
+        return Wish(interval=int(context.config.get("store.reset_interval")))
+    limit = None if bound is None else float(bound)
+    return Wish(interval, max_recovery, max_size, add, remove, super_step, limit)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from mvc.cli.chart import chart
+from mvc.cli.sizes import nbytes
+from tests.cli.program import Mvc
+
+
+@pytest.fixture
+def series(mvc: Mvc) -> list[str]:
+    """Nine versions; ids from the oldest on."""
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((60, 60)).astype(np.float32)
+    ids = []
+    for i in range(9):
+        weight = weight + 1e-3 * random.standard_normal(weight.shape).astype(np.float32)
+        ids.append(mvc.commit(i, w=weight))
+    return ids
+
+
+def test_plan_and_execution(mvc: Mvc, series: list[str]) -> None:
+    out = mvc("repack", "-n", "--interval", 4).out
+    assert "Plan: interval 4" in out
+    assert f"add     2 reset points: {series[4][:10]} {series[8][:10]}" in out
+    assert "planned" in out and "before" not in out
+    assert mvc("stats", "--json").json["reset_points"] == 1
+    out = mvc("repack", "--interval", 4).out
+    assert "before" in out and "planned" in out and "now" in out
+    assert mvc("stats", "--json").json["reset_points"] == 3
+    assert "Nothing to do" in mvc("repack", "--interval", 4).out
+    mvc("fsck", "--full")
+    assert [c["id"] for c in mvc("log", "--json").json["commits"]] == series[::-1]
+
+
+def test_json(mvc: Mvc, series: list[str]) -> None:
+    found = mvc("repack", "--interval", 4, "--json").json
+    assert found["schema"] == "mvc.repack/1"
+    assert found["changed"] and not found["dry_run"]
+    assert found["added"] == [series[4], series[8]]
+    assert found["now"]["bytes"] == pytest.approx(found["planned"]["bytes"], rel=0.05)
+    assert found["now"]["deltas_worst"] == found["planned"]["deltas_worst"] <= 2
+    again = mvc("repack", "--interval", 4, "--json").json
+    assert again["now"] is None and not again["changed"]
+
+
+def test_reset_points_by_name(mvc: Mvc, series: list[str]) -> None:
+    mvc("repack", "--add", "HEAD~3", "HEAD~1")
+    assert mvc("stats", "--json").json["reset_points"] == 3
+    found = mvc("repack", "--remove", "HEAD~3", "--remove", series[0], "--json").json
+    assert found["removed"] == [series[0], series[5]]
+    refused = mvc("repack", "--remove", "HEAD~1", code=3).err
+    assert "no delta leads to it" in refused
+    assert "hint:" in refused
+
+
+def test_sizes_and_times(mvc: Mvc, series: list[str]) -> None:
+    assert "the smallest possible takes about" in mvc("repack", "--max-size", "1kB", code=3).err
+    mvc("repack", "--max-size", "1MiB")
+    mvc("repack", "--max-recovery", "100")
+    mvc("repack", "--super-step", "3")
+    mvc("repack")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--interval", 2, "--super-step", 3),
+        ("--interval", 0),
+        ("--interval", "x"),
+        ("--max-size", "40q"),
+        ("--max-size", "-1"),
+        ("--max-recovery", "-1"),
+        ("--super-step", 1),
+        ("HEAD",),
+        ("--add", "HEAD", "--remove", "HEAD"),
+        ("-o", "x.svg"),
+        ("--curve", "--interval", 3),
+        ("--curve", "-n"),
+    ],
+)
+def test_wrong_usage(mvc: Mvc, arguments: tuple[object, ...]) -> None:
+    mvc.commit()
+    mvc("repack", *arguments, code=2)
+
+
+def test_curve(mvc: Mvc, series: list[str]) -> None:
+    out = mvc("repack", "--curve").out
+    assert "@" in out and "*" in out
+    assert max(map(len, out.splitlines())) <= 80
+    found = mvc("repack", "--curve", "--json").json["curve"]
+    sizes = [point["bytes"] for point in found["points"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert found["now"]["bytes"] > 0
+    mvc("repack", "--curve", "-o", "c.svg")
+    assert b"<svg" in (mvc.folder / "c.svg").read_bytes()
+    mvc("repack", "--curve", "-o", "c.svg", code=3)
+    mvc("repack", "--curve", "-f", "-o", "c.svg")
+    mvc("repack", "--curve", "-o", "c.png")
+    assert (mvc.folder / "c.png").read_bytes().startswith(b"\x89PNG")
+    mvc("repack", "--curve", "-o", "c.txt", code=2)
+
+
+def test_no_matplotlib(mvc: Mvc, series: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    refused = mvc("repack", "--curve", "-o", "c.svg", code=3).err
+    assert "pip install 'mvc-weights[plots]'" in refused
+    assert not (mvc.folder / "c.svg").exists()
+
+
+def test_empty(mvc: Mvc) -> None:
+    assert "Nothing to do" in mvc("repack").out
+    assert "no version yet" in mvc("repack", "--curve").out
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("7", 7), ("40MB", 40_000_000), ("40MiB", 40 << 20), ("1.5 gb", 1_500_000_000), ("2k", 2000)],
+)
+def test_written_sizes(text: str, wanted: int) -> None:
+    assert nbytes(text) == wanted
+
+
+def test_chart_places_points() -> None:
+    lines = chart([(10, 1.0), (20, 0.1)], (15, 1.0), width=40, height=5)
+    assert lines[0].endswith("|*             @")
+    assert lines[4].endswith("*")
+    assert len(lines[4]) == 40
+    assert lines[6].split() == ["10", "B", "20", "B"]
+    assert chart([], (5, 1.0), width=40, height=3)[0].count("@") == 0
+    assert sum(line.count("@") for line in chart([], (5, 1.0))) == 1
