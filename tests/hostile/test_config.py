@@ -32,7 +32,7 @@ CONFIGS = {
     "python": b"user: {name: !!python/object/apply:os.system [touch HERE]}",
     "python name": b"user: {name: !!python/name:os.system }",
     "empty sections": b"x: {y: {}}\n",
-    "NUL": b"user: {name: 'a\\0b'}",
+    "NUL": b'user: {name: "a\\0b"}',
     "escape": b"user: {name: \"\\e[2J\"}",
     "invalid UTF-8": b"user: {name: \xff\xfe\xff}",
     "a set as key": b"? {a, b}\n: 1\n",
