@@ -215,6 +215,53 @@ def test_commits_beside_it_are_all_kept(kept: Kept, tmp_path: Path) -> None:
         assert len(made) == 12
 
 
+def test_a_commit_while_it_runs_keeps_its_bytes(kept: Kept, tmp_path: Path) -> None:
+    """It ends a pack that stays: the next one must not begin where the plan saw the end."""
+    ids = line(kept, 3)
+    big = np.random.default_rng(3).standard_normal(100_000).astype(np.float32)
+    leave(kept, kept.state({"big": big}))
+    end = kept.state({"big": big, "n": np.arange(9)})
+    kept.repo.switch("other", create=True, start=str(ids[2]), force=True)
+    refs.delete_branch(kept.context, "side", force=True)
+    kept.repo.tag("big", str(end) + "~")
+    other = mvc.Repository.open(kept.repo.root)
+    made: list[tuple[CommitId, np.ndarray]] = []
+
+    def commit(done: int, total: int, what: str) -> None:
+        if what == "operations" and done == total and not made:
+            new = np.full(40, 7, np.float32)
+            made.append((other.commit({"new": new}).id, new))
+
+    assert gc.collect(kept.context, grace=NOW, progress=commit).commits == (end,)
+    collected(kept, [end])
+    later = kept.state({"later": np.full(50, 8, np.float32)})
+    assert later in kept.there
+    kept.check(tmp_path / "s")
+    ((id_, new),) = made
+    assert kept.repo.checkout(id_)["new"].tobytes() == new.tobytes()
+
+
+def test_a_pack_that_another_process_took_over_is_left_alone(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between making a new pack and locking it."""
+    line(kept, 1)
+    fs, lock = kept.context.store.fs, kept.context.store.fs.lock
+    refused: list[Path] = []
+
+    def late(path: Path, **options):
+        if path.suffix == ".pack" and not refused:
+            refused.append(path)
+            return None
+        return lock(path, **options)
+
+    monkeypatch.setattr(fs, "lock", late)
+    with kept.context.store.pack_writer(fresh=True) as packs:
+        packs.append(b"head", [b"body"])
+        assert [p.name for p in refused] == ["00000002.pack"]
+        assert packs.made == [3]
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("0", 0), ("0s", 0), ("14d", 14 * 86_400), ("1h30m", 5400), (None, 864_000)],
