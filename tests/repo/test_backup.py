@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from mvc.repo.inventory import inventory
-from mvc.repo.reachable import reachable
 from mvc.repo.relayout import Relayout, execute, until_not_outrun
 from mvc.repo.repository import Repository
 from mvc.store.entries import Entry
@@ -42,9 +41,7 @@ def move_everything(root: Path) -> None:
 
         def attempt():
             found = inventory(context.store.view)
-            specs = reachable(context, found, 0).blobs
-            packs = {record.pack for records in found.records for record in records}
-            plan = Relayout(packs=packs, specs=specs)
+            plan = Relayout(packs={r.pack for records in found.records for r in records})
             return execute(
                 context, found, plan, lambda: Entry("repack", context.store.clock.now_ns())
             )
@@ -74,6 +71,7 @@ def backups_beside(folder: Path, script: Path, commits: int, rounds: int) -> Non
         for child in children:
             child.communicate(timeout=120)
             assert child.returncode == 0
+        assert mover.poll() is None, "maintenance failed"
     finally:
         mover.kill()
         mover.wait()
@@ -85,6 +83,7 @@ def backups_beside(folder: Path, script: Path, commits: int, rounds: int) -> Non
         assert [e.id for e in copy.log()] == [e.id for e in repo.log()]
         assert copy.fsck(full=True).sound and repo.fsck(full=True).sound
         assert len(list(copy.log())) == 1 + 2 * commits
+        assert any(operation.entry.operation == "repack" for operation in copy.oplog())
 
 
 def test_backups_of_a_repository_in_use(tmp_path: Path, script: Path) -> None:
