@@ -294,19 +294,34 @@ class PackWriter:
         lock = self._fs.lock(path, block=False)
         if lock is None:
             return None
-        end = self._end(number)
-        identity = self._fs.stat(path)
-        if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
+        try:
+            file = self._opened(number, path)
+        except BaseException:
+            lock.release()
+            raise
+        if file is None:
             lock.release()
             return None
-        file = self._fs.open_write(path)
-        if end == 0:
-            file.truncate(0)
-            file.write(PACK_HEADER)
-            self._created = True
-        elif file.size() > end:
-            file.truncate(end)
         self._held.append((lock, file))
         self._file, self._number = file, number
         self._start = file.position
+        return file
+
+    def _opened(self, number: int, path: Path) -> WriteFile | None:
+        """The pack, which is locked, cut to what is committed; None if it is full."""
+        end = self._end(number)
+        identity = self._fs.stat(path)
+        if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
+            return None
+        file = self._fs.open_write(path)
+        try:
+            if end == 0:
+                file.truncate(0)
+                file.write(PACK_HEADER)
+                self._created = True
+            elif file.size() > end:
+                file.truncate(end)
+        except BaseException:
+            file.close()
+            raise
         return file

@@ -1,0 +1,30 @@
+"""A pack that could not be opened for writing is not left locked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.errors import IoFailed
+from mvc.io.files import FileSystem
+from mvc.repo.repository import Repository
+from tests.faults.hooked import HookedFS
+
+
+def test_a_failed_opening_lets_go_of_the_lock(tmp_path: Path) -> None:
+    opened: list[Path] = []
+
+    def hook(number: int, op: str, path: Path) -> None:
+        if op == "open_write" and path.suffix == ".pack":
+            opened.append(path)
+            if len(opened) == 2:  # the first time it is made
+                raise IoFailed("injected")
+
+    with Repository.init(tmp_path, fs=HookedFS(hook)) as repo:
+        # What was raised is held, and with it whatever it refers to.
+        with pytest.raises(IoFailed, match="injected") as _held:
+            repo.commit({"a": np.arange(10)})
+        assert FileSystem().lock(opened[0], block=False) is not None
+        assert _held.value
