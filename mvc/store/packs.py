@@ -313,6 +313,8 @@ class PackWriter:
         identity = self._fs.stat(path)
         if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
             return None
+        if self._fresh and end:
+            return None  # another process was faster, and has published already
         file = self._fs.open_write(path)
         try:
             if end == 0:

@@ -263,6 +263,30 @@ def test_a_pack_that_another_process_took_over_is_left_alone(
         assert packs.made == [3]
 
 
+def test_a_pack_that_another_process_has_filled_is_left_alone(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken over, published and let go of, all between making a new pack and locking it."""
+    line(kept, 1)
+    store = kept.context.store
+    fs, lock = store.fs, store.fs.lock
+    other = mvc.Repository.open(kept.repo.root)
+    filled: list[Path] = []
+
+    def late(path: Path, **options):
+        if path.suffix == ".pack" and not filled:
+            filled.append(path)
+            with lock(store.folder / "packs" / "00000001.pack"):
+                other.commit({"w": np.ones(30)})  # so it goes to the new one
+        return lock(path, **options)
+
+    monkeypatch.setattr(fs, "lock", late)
+    with store.pack_writer(fresh=True) as packs:
+        packs.append(b"head", [b"body"])
+        assert [p.name for p in filled] == ["00000002.pack"]
+        assert packs.made == [3]
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("0", 0), ("0s", 0), ("14d", 14 * 86_400), ("1h30m", 5400), (None, 864_000)],
