@@ -34,6 +34,8 @@ _MAX_OPEN = 64
 _FIRST_READ = 4096
 _WINDOW = 1 << 20
 _TRIES = 64
+_MOST = (1 << 32) - 1  # number of a pack
+_EFFORT = 8  # times the bytes that are searched may be hashed
 
 
 def pack_path(folder: Path, number: int) -> Path:
@@ -43,8 +45,13 @@ def pack_path(folder: Path, number: int) -> Path:
 
 def pack_numbers(fs: FileSystem, folder: Path) -> list[int]:
     """Numbers of the packs in the folder, ascending."""
-    names = (name.partition(".") for name in fs.list(folder))
-    return sorted(int(stem) for stem, _, end in names if end == "pack" and stem.isdigit())
+    names = {name: name.partition(".")[0] for name in fs.list(folder)}
+    numbers = {int(stem): n for n, stem in names.items() if stem.isascii() and stem.isdigit()}
+    return sorted(
+        number
+        for number, name in numbers.items()
+        if 0 < number <= _MOST and pack_path(folder, number).name == name
+    )
 
 
 class PackReader:
@@ -100,17 +107,26 @@ class PackReader:
     ) -> Iterator[tuple[int, RecordHeader]]:
         """As ``records``, but goes on behind a damaged header, where the next sound one stands."""
         at, end = region.start, region.start + region.length
-        while at < end:
+        left = _EFFORT * region.length
+        while at < end and left >= 0:
             try:
                 header = self.header(region.pack, at)
                 if at + header.size > end:
                     raise DamagedData(f"pack {region.pack}: a record crosses byte {end}")
             except DamagedData as error:
                 report(error)
+                left -= self._claimed(region.pack, at)
                 at = self._next_magic(region.pack, at + 1, end)
             else:
                 yield at, header
                 at += header.size
+
+    def _claimed(self, pack: int, at: int) -> int:
+        """Bytes of header that a damaged record at ``at`` says it has."""
+        with suppress(DamagedData):
+            file = self._file(pack)
+            return read_prefix(file.read(at, PREFIX_SIZE), file.size() - at, "")[0]
+        return 0
 
     def _next_magic(self, pack: int, at: int, end: int) -> int:
         """Where the next record may begin, or ``end``."""
