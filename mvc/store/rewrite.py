@@ -77,13 +77,15 @@ class Rewrite:
         trace: TracebackType | None,
     ) -> None:
         fs, folder = self._view.fs, self._view.folder
-        if not self._done:
-            with suppress(MvcError):
-                fs.unlink(self._path, missing_ok=True)
-                for number in self.packs.made:
-                    fs.unlink(pack_path(folder / PACKS, number), missing_ok=True)
-        self.packs.close()
-        self._held.close()
+        try:
+            if not self._done:
+                with suppress(MvcError, MemoryError):
+                    fs.unlink(self._path, missing_ok=True)
+                    for number in self.packs.made:
+                        fs.unlink(pack_path(folder / PACKS, number), missing_ok=True)
+        finally:
+            self.packs.close()
+            self._held.close()
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
         """The next entry of the old journal as it will be in the new one; None leaves it out."""
