@@ -185,44 +185,65 @@ def attempt(world: World, act: Act, fs: FailingFS) -> BaseException | None:
     return None
 
 
-def fail_each(otherwise: Path, act: Act, error: Any, persistent: bool, share: float) -> None:
-    rng: random.Random = draw("failing calls")
-    n = tried = failures = 0
+def fail_once(
+    folder: Path, template: World, act: Act, n: int, error: Any, persistent: bool
+) -> tuple[int, bool]:
+    """Calls that failed, and whether the operation did; everything is checked afterwards."""
+    root = folder / "try"
+    shutil.copytree(template.root, root)
+    world = World(root, template.state, dict(template.contents))
+    fs = FailingFS(fail_at=n, error=error, persistent=persistent)
+    failed = attempt(world, act, fs)
+    if not fs.failures or error == "short":
+        assert failed is None
+    elif failed is not None:
+        assert isinstance(failed, MemoryError) == (error is MemoryError)
+    check_after(world, act, failed is not None)
+    shutil.rmtree(root)
+    return fs.failures, failed is not None
+
+
+def fail_each(otherwise: Path, act: Act, error: Any, persistent: bool) -> None:
+    """Call after call, until a run has none that could fail."""
+    n = failures = 0
     with folder_in_memory(otherwise) as folder:
         template = make(folder / "template")
         while True:
             n += 1
-            if n > 1 and rng.random() > share:
-                continue
-            root = folder / f"{n}"
-            shutil.copytree(template.root, root)
-            world = World(root, template.state, dict(template.contents))
-            fs = FailingFS(fail_at=n, error=error, persistent=persistent)
-            failed = attempt(world, act, fs)
-            if not fs.failures:
-                assert failed is None
+            struck, failed = fail_once(folder, template, act, n, error, persistent)
+            if not struck:
                 break
-            tried += 1
-            if error == "short":
-                assert failed is None
-            elif failed is not None:
-                failures += 1
-                assert isinstance(failed, MemoryError) == (error is MemoryError)
-            check_after(world, act, failed is not None)
-            shutil.rmtree(root)
-    count(f"failing calls, {act.__name__}", tried=tried, failed=failures, max_calls=n - 1)
+            failures += failed
+    count(f"failing calls, {act.__name__}", tried=n - 1, failed=failures, max_calls=n - 1)
     assert n > 3
-    assert failures or error == "short"
+    assert failures or error in ("short", errno.EINTR)
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("error", ERRORS)
+def calls_of(folder: Path, template: World, act: Act, error: Any) -> int:
+    """How many calls of an operation the error could strike."""
+    root = folder / "counted"
+    shutil.copytree(template.root, root)
+    fs = FailingFS(error=error)
+    assert attempt(World(root, template.state, {}), act, fs) is None
+    shutil.rmtree(root)
+    return fs.calls
+
+
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-def test_a_failing_call(act: Act, error: str, persistent: bool, tmp_path: Path) -> None:
-    if act is checkout and error == "ENOSPC":
-        pytest.skip("a checkout into memory writes nothing")
-    # Few calls can run out of space: a fifth of them might miss every one that matters.
-    fail_each(tmp_path, act, ERRORS[error], persistent, 0.3 if error == "ENOSPC" else 0.06)
+def test_a_failing_call(act: Act, tmp_path: Path) -> None:
+    rng: random.Random = draw("failing calls")
+    failures = 0
+    with folder_in_memory(tmp_path) as folder:
+        template = make(folder / "template")
+        for name, error in ERRORS.items():
+            if act is checkout and name == "ENOSPC":
+                continue  # a checkout into memory writes nothing
+            calls = calls_of(folder, template, act, error)
+            for persistent in (False,) if error == errno.EINTR else (False, True):
+                n = rng.randint(1, calls)
+                failures += fail_once(folder, template, act, n, error, persistent)[1]
+    count(f"failing calls, {act.__name__}", tried=2 * len(ERRORS) - 1, failed=failures)
+    assert failures
 
 
 @pytest.mark.long
@@ -232,7 +253,9 @@ def test_a_failing_call(act: Act, error: str, persistent: bool, tmp_path: Path) 
 def test_every_failing_call(act: Act, error: str, persistent: bool, tmp_path: Path) -> None:
     if act is checkout and error == "ENOSPC":
         pytest.skip("a checkout into memory writes nothing")
-    fail_each(tmp_path, act, ERRORS[error], persistent, 1.0)
+    if persistent and error == "EINTR":
+        pytest.skip("an interrupted call is made again, for ever if need be")
+    fail_each(tmp_path, act, ERRORS[error], persistent)
 
 
 @contextmanager
