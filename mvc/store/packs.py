@@ -69,9 +69,12 @@ class PackReader:
             if len(self._open) >= _MAX_OPEN:
                 self._open = {}  # each is closed when the last thread that reads it lets go
             path = pack_path(self._folder, pack)
-            if self._fs.stat(path) is None:
-                raise DamagedData(f"{path.name} is missing from the repository")
-            handle = self._fs.open_read(path)
+            try:
+                handle = self._fs.open_read(path)
+            except IoFailed:
+                if self._fs.stat(path) is None:
+                    raise DamagedData(f"{path.name} is missing from the repository") from None
+                raise
             self._open[pack] = handle
         return handle
 
