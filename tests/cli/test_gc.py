@@ -108,3 +108,19 @@ def test_what_repairs_have_put_aside_stays_and_is_told(mvc) -> None:
     assert done.out == "Nothing to collect\n" and ".mvc/quarantine" in done.err
     assert mvc("gc", "--json").json["quarantined_bytes"] == 1008
     assert (place / "00000001-8.pack").exists()
+
+
+def test_quarantine_of_a_forgotten_state_goes_and_is_told(mvc) -> None:
+    ids = grown(mvc, 3)
+    place = Path(".mvc/quarantine")
+    place.mkdir()
+    (place / "00000001-8.pack").write_bytes(b"mvcpack1" + bytes(1000))
+    mvc("forget", ids[1], "-f")
+    what = " 1.01 kB of .mvc/quarantine, which may hold bytes of forgotten states"
+    assert f"Would delete{what}" in mvc("gc", "-n").out.splitlines()
+    done = mvc("gc", "--json").json
+    assert (done["quarantined_bytes"], done["quarantine_deleted_bytes"]) == (0, 1008)
+    assert not list(place.iterdir())
+    (place / "00000001-8.pack").write_bytes(b"mvcpack1" + bytes(1000))
+    mvc("forget", ids[0], "-f")
+    assert f"Deleted{what}" in mvc("gc").out.splitlines()

@@ -73,8 +73,13 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
         out.line(f"Gave back {size(done.freed)} of {size(done.before)}")
     elif done.freed < 0:
         out.line(f"The rest takes {size(-done.freed)} more than before")
-    elif not named:
+    elif not named and not done.unquarantined:
         out.line("Nothing to collect")
+    if done.unquarantined:
+        out.line(
+            f"{verb} {size(done.unquarantined)} of .mvc/quarantine, which may hold bytes of "
+            "forgotten states"
+        )
     if done.quarantined:
         session.out.note(
             f"{size(done.quarantined)} in .mvc/quarantine stay, which repairs have put aside; "
@@ -96,4 +101,5 @@ def _json(done: Collection, grace: timedelta, *, dry_run: bool) -> dict[str, obj
         "before_bytes": done.before,
         "freed_bytes": done.freed,
         "quarantined_bytes": done.quarantined,
+        "quarantine_deleted_bytes": done.unquarantined,
     }
