@@ -165,8 +165,10 @@ def test_both_copies_of_an_entry(repo: Repository) -> None:
     flip(journal, second.offset + 60)
     flip(journal, second.offset + half + 60)
     report = check(repo)
-    assert any(p.kind == "journal" and "both copies" in p.message for p in report.problems)
-    assert any(p.kind == "reference" and "parent" in p.message for p in report.problems)
+    (broken,) = [p for p in report.problems if p.kind == "journal"]
+    assert "both copies" in broken.message and broken.where == f"byte {second.offset}"
+    assert any("--from" in note for note in report.notes)
+    assert any(p.kind == "reference" and "parent" in p.object for p in report.problems)
     assert report.versions == 2
 
 

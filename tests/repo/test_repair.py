@@ -376,8 +376,9 @@ def test_an_entry_that_only_another_repository_has(tmp_path: Path, which: int) -
     sound = journal.read_bytes()
     offset, half = entry_spans(root)[which]
     smash(journal, offset, half * 2)
-    with pytest.raises((DamagedData, HistoryMissing)):
+    with pytest.raises((DamagedData, HistoryMissing)) as caught:
         mend(root)
+    assert "mvc fsck --repair --from BACKUP" in str(caught.value.hint)
     assert journal.read_bytes() != sound
     done = mend(root, other)
     assert [h.source for h in done.healed] == ["the other repository"]
@@ -395,8 +396,9 @@ def test_a_journal_of_another_history_is_not_believed(tmp_path: Path) -> None:
             repo.commit({"w": weights(step + 1)})
     offset, half = entry_spans(root)[4]
     smash(root / ".mvc" / "journal", offset, half * 2)
-    with pytest.raises(DamagedData):
+    with pytest.raises(DamagedData, match="both copies") as caught:
         mend(root, twin)
+    assert "a copy of this very journal" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("how", ["bit", "gone", "empty", "garbage"])
