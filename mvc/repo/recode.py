@@ -88,7 +88,7 @@ class Recoder:
         if hasher.done() != wanted.id:
             raise DamagedData(
                 f"object {wanted.id.hex()[:10]} does not match its hash",
-                hint="run 'mvc fsck --full' to see which versions it touches",
+                hint="run 'mvc fsck --full --repair' first",
             )
 
     def manifest(self, wanted: Wanted) -> None:

@@ -64,14 +64,22 @@ def until_not_outrun(context: Context, attempt: Callable[[], Recorded | None]) -
             return attempt()
         except Outrun:
             continue
-        except DamagedData:
+        except DamagedData as error:
             view.refresh()
             if view.generation == generation:
-                raise
+                raise _to_repair(error) from error
     raise Busy(
         "other operations changed the repository again and again while this one ran",
         hint="run it again when fewer commits are made",
     )
+
+
+def _to_repair(error: DamagedData) -> DamagedData:
+    """The same, with the advice that goes for whoever moves data: look-ups say otherwise."""
+    hint = error.hint
+    if hint is None or "--repair" not in hint:
+        hint = "run 'mvc fsck --repair' first"
+    return DamagedData(error.message, hint=hint)
 
 
 def execute(

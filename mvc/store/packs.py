@@ -156,7 +156,7 @@ class PackReader:
                 raise DamagedData(
                     f"object {member.id.hex()[:10]} in pack {pack} (byte {offset}) does not "
                     "match its checksum",
-                    hint="run 'mvc fsck' to see which versions it touches",
+                    hint="run 'mvc fsck --repair' first",
                 )
         return head, body
 
