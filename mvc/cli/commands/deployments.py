@@ -44,9 +44,7 @@ def command(session: Session, target: str | None, as_json: bool) -> None:
     found.sort(key=lambda d: (d.time_ns, d.sequence), reverse=True)
     live = Live(context)
     if as_json:
-        rows = [
-            deployed_json(d) | {"live": live(d), "forgotten": _forgotten(context, d)} for d in found
-        ]
+        rows = [deployed_json(d) | {"live": live(d)} | _forgotten(context, d) for d in found]
         out.json("mvc.deployments/1", {"deployments": rows})
         return
     if not found:
@@ -69,9 +67,10 @@ def _row(context: Context, deployed: Deployed, live: Live) -> tuple[str, ...]:
     )
 
 
-def _forgotten(context: Context, deployed: Deployed) -> str | None:
+def _forgotten(context: Context, deployed: Deployed) -> dict[str, str | int | None]:
     time_ns = manifests.forgotten_ns(context, deployed.commit)
-    return None if time_ns is None else format_time(time_ns, 0)
+    when = None if time_ns is None else format_time(time_ns, 0)
+    return {"forgotten": when, "forgotten_ns": time_ns}
 
 
 def _style(deployed: Deployed) -> str | None:

@@ -62,11 +62,13 @@ def _print(session: Session, version: Identified) -> None:
 
 def _json(session: Session, version: Identified) -> dict[str, object]:
     commit = commits.get(session.context, version.commit)
+    gone = version.forgotten_ns
     return {
         "commit": str(version.commit),
         "path": version.path,
         "exact": version.exact,
-        "forgotten": None if version.forgotten_ns is None else format_time(version.forgotten_ns, 0),
+        "forgotten": None if gone is None else format_time(gone, 0),
+        "forgotten_ns": gone,
         "time": format_time(commit.time_ns, 0),
         "message": commit.message,
         "branches": list(version.branches),
