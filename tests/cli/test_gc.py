@@ -94,7 +94,7 @@ def test_damage_is_refused(mvc) -> None:
 
 @pytest.mark.parametrize("grace", ["", "soon", "-1", "1e9 weeks"])
 def test_bad_grace(mvc, grace: str) -> None:
-    assert mvc("gc", "--grace", grace, "--json", code=3).json["kind"] == "invalid-time"
+    assert mvc("gc", "--grace", grace, "--json", code=2).json["kind"] == "wrong-usage"
 
 
 def test_help() -> None:

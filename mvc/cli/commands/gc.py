@@ -10,6 +10,7 @@ from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
+from mvc.errors import InvalidTime, WrongUsage
 from mvc.repo.grace import grace_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ def command(session: Session, dry_run: bool, grace: str | None, as_json: bool) -
     """
     from mvc.repo.gc import collect, plan_collection
 
-    span = grace_of(session.context, grace)
+    try:
+        span = grace_of(session.context, grace)
+    except InvalidTime as error:
+        if grace is None:
+            raise
+        raise WrongUsage(error.message, hint=error.hint) from None
     with session.progress("collecting", counted=True) as progress:
         act = plan_collection if dry_run else collect
         done = act(session.context, grace=span, progress=progress)
