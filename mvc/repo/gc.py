@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from mvc.errors import DamagedData, ReadOnly
+from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo import manifests
 from mvc.repo.context import Context, Progress
@@ -21,7 +21,7 @@ from mvc.repo.gc_quarantine import delete, purged, total
 from mvc.repo.gc_storage import decide
 from mvc.repo.inventory import Inventory, inventory
 from mvc.repo.reachable import Reach, reachable, tail_needs
-from mvc.repo.relayout import Place, Relayout, execute, until_not_outrun
+from mvc.repo.relayout import Place, Relayout, check_writable, execute, until_not_outrun
 from mvc.repo.repair_quarantine import files_in
 from mvc.repo.sampled import Sampler
 from mvc.store.entries import Entry
@@ -89,8 +89,7 @@ def collect(
     Safe beside running commits and readers. Raises ReadOnly, Busy, and DamagedData where
     something that stays is damaged; then nothing is changed.
     """
-    if not context.store.writable:
-        raise ReadOnly("nothing can be collected: the repository's folder cannot be written")
+    check_writable(context, "collected")
     before = _size(context)
     done: list[_Plan] = []
 
