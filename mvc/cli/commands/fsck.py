@@ -45,7 +45,7 @@ def command(
 ) -> None:
     """Check every stored byte.
 
-    Names what is damaged and the versions it touches; everything else stays readable. The
+    Names what is damaged, the versions it touches, and those that cannot be had back. The
     exit code is 4 if anything is damaged, with --repair if anything still is.
     """
     session: Session = ctx.obj
@@ -63,6 +63,11 @@ def command(
             session.out.json("mvc.fsck/1", _json(report))
     if not as_json:
         _print(session, report)
+        if not (repair or report.sound):
+            session.out.note(
+                "'mvc fsck --repair' heals what another record or copy here gives back, "
+                "with --from BACKUP also what a backup has"
+            )
     if not report.sound:
         ctx.exit(_DAMAGED)
 

@@ -20,7 +20,7 @@ def test_damage_is_named_and_exits_with_four(mvc) -> None:
     data[len(data) // 2] ^= 1
     pack.write_bytes(data)
     result = mvc("fsck", code=4)
-    assert "problem" in result.out
+    assert "problem" in result.out and "mvc fsck --repair" in result.err
     found = mvc("fsck", "--json", code=4).json
     assert found["sound"] is False
     assert any(id_ in p["versions"] or p["kind"] in {"record", "pack"} for p in found["problems"])
