@@ -22,7 +22,7 @@ from mvc.repo.context import Context
 from mvc.repo.hashing import pieces
 from mvc.store.arena import Arena
 from mvc.store.choose import Policy
-from mvc.store.packs import PackWriter
+from mvc.store.pack_writer import PackWriter
 from mvc.store.records import MANIFEST
 from mvc.store.writer import ObjectWriter
 
