@@ -111,7 +111,7 @@ class JournalCheck:
 
     def _exists(self, commit: CommitId, what: str, sequence: int) -> None:
         if commit not in self._commits:
-            why = f"is commit {commit.short}, which is not in the repository"
+            why = f"commit {commit.short} is not in the repository"
             self.problems.append(
                 Problem("reference", what, f"journal entry {sequence}", why, (commit,))
             )
