@@ -124,7 +124,7 @@ def test_every_command_says_when(mvc) -> None:
         assert (found["sound"], found["versions"], found["forgotten"]) == (True, 3, 1)
         assert "3 versions (1 forgotten)" in mvc("fsck").out
         mvc.write(1)
-        mvc("identify", "model.safetensors", code=1)
+        assert " had it (forgotten on 20" in mvc("identify", "model.safetensors").out
         mvc("checkout", "-f", "HEAD")
         assert mvc("status", "--json").json["changes"][0]["kind"] == "unchanged"
         assert "1 state forgotten" in mvc("oplog").out
