@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +45,7 @@ from mvc.repo import (
     undo,
 )
 from mvc.repo.author import check_author
-from mvc.repo.checkout import Restored
+from mvc.repo.checkout import DEFAULT_STATE, Restored
 from mvc.repo.commit import Change, CommitRequest, Kept, commit, metrics_from
 from mvc.repo.committed import Committed
 from mvc.repo.config import Config, load_config
@@ -88,6 +90,7 @@ class Repository:
         self.context = context
         self._lock = threading.RLock()
         self._last: dict[str, LastVersion] = {}
+        self._closing: list[Callable[[], object]] = []
 
     # -- opening -------------------------------------------------------------------------
 
@@ -135,8 +138,16 @@ class Repository:
 
     def close(self) -> None:
         """Lets go of files and memory. Everything acknowledged is durable already."""
-        self._last.clear()
-        self.context.store.close()
+        with ExitStack() as after:
+            after.callback(self.context.store.close)
+            after.callback(self._last.clear)
+            for act in self._closing:
+                after.callback(act)
+            self._closing = []
+
+    def before_close(self, act: Callable[[], object]) -> None:
+        """Has ``close`` call ``act`` first: what still writes ends while that is possible."""
+        self._closing.append(act)
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +172,8 @@ class Repository:
         at: Time | None = None,
         pipeline: str | None = None,
         reset_point: bool = False,
-        name: str = "model.safetensors",
+        name: str = DEFAULT_STATE,
+        beside: Mapping[str, Mapping[str, Any]] | None = None,
         all: bool = False,
         allow_empty: bool | None = None,
         opaque: bool = False,
@@ -174,13 +186,17 @@ class Repository:
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting) that becomes the
         path ``name``, or paths of files and folders. ``all`` adds every tracked path that
-        changed. ``deploy`` names the target that goes live, ``at`` when (default: now).
+        changed. ``beside`` holds further mappings of the same version by their paths.
+        ``deploy`` names the target that goes live, ``at`` when (default: now).
         A mapping is committed even if nothing changed; files are not, unless
         ``allow_empty``. A model file that is cut off raises BadModelFile, unless
         ``opaque`` says to keep it as it is.
         """
         with self._lock:
             wanted = self._changes(state, name, all, cwd, opaque)
+            for path, more in (beside or {}).items():
+                last = self._last_version(path)
+                wanted.append(changes.of_state(more, check_path(path), last))
             python = isinstance(state, Mapping)
             request = CommitRequest(
                 wanted,
@@ -469,6 +485,16 @@ class Repository:
     def tag(self, name: str, rev: str = "HEAD", *, force: bool = False) -> Ref:
         """Names a version for ever."""
         return refs.create_tag(self.context, name, rev, force=force)
+
+    # -- training: by name, because row 4 imports this row and not the other way round -------
+
+    def watch(self, model: Any, optimizer: Any, **options: Any) -> Any:
+        """Records after every step of the optimizer; see ``mvc.training.watch``."""
+        return import_module("mvc.training.watch").watch(self, model, optimizer, **options)
+
+    def resume(self, model: Any, optimizer: Any = None, **options: Any) -> Any:
+        """Sets training back to a recorded version; see ``mvc.training.resume``."""
+        return import_module("mvc.training.resume").resume(self, model, optimizer, **options)
 
     def remove(
         self, paths: Sequence[str], *, cached: bool = False, force: bool = False
