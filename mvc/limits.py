@@ -10,6 +10,7 @@ MIB = 1 << 20
 
 # model
 MAX_NAME_BYTES = 1024  # one tensor key or path
+MAX_PART_BYTES = 255  # one folder or file name of a path
 MAX_REF_BYTES = 200  # branch, tag, target
 MAX_DIMENSIONS = 64
 MAX_TENSORS = 1_000_000  # per file
@@ -17,6 +18,9 @@ MAX_MANIFEST = 256 * MIB
 MAX_COMMIT = 4 * MIB  # canonical bytes of one commit, message and metrics included
 MAX_MESSAGE = MIB
 MAX_METRICS = 1000
+
+MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents
+MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all views of a file: times its size, plus
 
 # codecs: one chunk is the unit of parallel work, one slab the unit of memory
 CHUNK = MIB  # raw bytes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mvc.errors import BadModelFile, SourceChanged
-from mvc.limits import MAX_PICKLE, MAX_TENSORS
+from mvc.limits import MAX_SKELETON, MAX_TENSORS
 from mvc.model.manifest import Check, View
 from mvc.model.names import check_key
 from mvc.model.tensor import TensorSpec
@@ -164,8 +164,8 @@ def _validate(parsed: SourceFile, name: str) -> None:
         spans.append((content.offset, content.spec.nbytes))
     if end > parsed.size:
         raise BadModelFile(f"{name}: a tensor reaches past the end of the file")
-    if parsed.size - sum(n for _, n in spans) > MAX_PICKLE:
-        raise BadModelFile(f"{name}: more than {MAX_PICKLE} bytes lie outside its tensors")
+    if parsed.size - sum(n for _, n in spans) > MAX_SKELETON:
+        raise BadModelFile(f"{name}: more than {MAX_SKELETON} bytes lie outside its tensors")
     if len(parsed.contents) > MAX_TENSORS or len(parsed.tensors) > MAX_TENSORS:
         raise BadModelFile(f"{name}: it has more than {MAX_TENSORS} tensors")
     _validate_checks(parsed, name, spans)

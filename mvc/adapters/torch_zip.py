@@ -17,7 +17,7 @@ from mvc.adapters.torch_tensors import StoredTensor, find_tensors
 from mvc.adapters.views import is_contiguous, reach
 from mvc.adapters.zip_layout import Member, find_checks
 from mvc.errors import BadModelFile
-from mvc.limits import MAX_PICKLE, MIB
+from mvc.limits import MAX_PICKLE, MAX_UNFOLDED, MIB
 from mvc.model.manifest import View
 from mvc.model.tensor import DTYPES, TensorSpec
 
@@ -147,5 +147,5 @@ def _limit_views(
 ) -> None:
     """Expanded views may name far more bytes than the file has; hashing these has to end."""
     total = sum(t.spec.nbytes for t in tensors if placed[id(t)][1] is not None)
-    if total > 16 * size + 256 * MIB:
+    if total > MAX_UNFOLDED[0] * size + MAX_UNFOLDED[1]:
         raise BadModelFile(f"{name}: its views unfold to {total} bytes")

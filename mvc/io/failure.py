@@ -42,6 +42,11 @@ def translate(path: Path, action: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise failure(error, path, action) from error
+    except ValueError as error:
+        if "\0" not in str(path):
+            raise
+        # Python refuses it before the system could; it may come out of a damaged repository.
+        raise IoFailed(f"cannot {action} {str(path)!a}: no name holds a zero byte") from error
 
 
 def failure(error: OSError, path: Path, action: str) -> IoFailed:

@@ -88,9 +88,9 @@ class Reader:
 
     def uint(self, limit: int = (1 << 64) - 1) -> int:
         data, at, value, shift = self._data, self._at, 0, 0
-        if at < len(data) and data[at] <= min(limit, 0x7F):  # as most are
+        if at < len(data) and (byte := data[at]) < 0x80 and byte <= limit:  # as most are
             self._at = at + 1
-            return data[at]
+            return byte
         for step in range(_MAX_UINT_BYTES):
             if at >= len(data):
                 raise self.fail("it ends within a number")

@@ -21,6 +21,7 @@ __all__ = ["Commit"]
 _TAG = b"mvc.commit.1"
 _VERSION = 1
 _MAX_PARENTS = 64
+_DAY = 24 * 60  # minutes
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Commit:
         parents = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
         author = reader.text(MAX_NAME_BYTES)
         time_ns, zone, message = reader.sint(), reader.sint(), reader.text(MAX_MESSAGE)
+        if not -_DAY < zone < _DAY:
+            raise reader.fail("its zone is further from UTC than a day")
         metrics = {}
         for _ in range(reader.count(MAX_METRICS)):
             name = reader.text(MAX_NAME_BYTES)

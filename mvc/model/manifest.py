@@ -15,7 +15,14 @@ from itertools import pairwise
 
 from mvc.errors import DamagedData
 from mvc.ids import BlobId, ManifestId, Root
-from mvc.limits import MAX_DIMENSIONS, MAX_MANIFEST, MAX_NAME_BYTES, MAX_TENSORS
+from mvc.limits import (
+    MAX_DIMENSIONS,
+    MAX_MANIFEST,
+    MAX_NAME_BYTES,
+    MAX_SKELETON,
+    MAX_TENSORS,
+    MAX_UNFOLDED,
+)
 from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 from mvc.model.merkle import MerkleTree, leaf
@@ -217,6 +224,11 @@ def _read_entry(reader: Reader) -> FileEntry:
     entry = FileEntry(
         path, format_, size, contents, BlobId(skeleton) if skeleton else None, checks, tensors
     )
+    if entry.skeleton_size > MAX_SKELETON:
+        raise reader.fail(f"{path} has {entry.skeleton_size} bytes outside its contents")
+    unfolded = sum(t.spec.nbytes for t in tensors if t.view is not None)
+    if unfolded > MAX_UNFOLDED[0] * size + MAX_UNFOLDED[1]:
+        raise reader.fail(f"the views of {path} unfold to {unfolded} bytes")
     _check_layout(entry)
     return entry
 

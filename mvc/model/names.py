@@ -9,11 +9,20 @@ import re
 import unicodedata
 
 from mvc.errors import InvalidName
-from mvc.limits import MAX_NAME_BYTES, MAX_REF_BYTES
+from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
 __all__ = ["check_key", "check_path", "check_ref", "printable"]
 
-_RESERVED = {"con", "prn", "aux", "nul", *(f"{p}{n}" for p in ("com", "lpt") for n in range(1, 10))}
+_RESERVED = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{p}{n}" for p in ("com", "lpt") for n in "123456789¹²³"),
+    "conin$",
+    "conout$",
+}
+_SHORT_OF_MVC = re.compile(r"mvc~[0-9]+")  # what Windows calls .mvc in eight letters
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+/-]*")
 _HEX_ID = re.compile(r"[0-9a-fA-F]{40,64}")
 
@@ -48,7 +57,12 @@ def check_key(key: str) -> str:
 
 
 def check_path(path: str) -> str:
-    """A tracked path: relative, '/' between parts, none of them special on any system."""
+    """A tracked path: relative, '/' between parts, none of them special on any system.
+
+    Accepted are names that differ in the case of letters only (two files, wherever the file
+    system tells them apart: checkout asks), names that begin with '-' (arguments end with
+    '--') or with a dot, and characters that only Windows refuses.
+    """
     if not path or len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise InvalidName(f"a path must have 1 to {MAX_NAME_BYTES} bytes")
     _no_controls("a path", path)
@@ -60,9 +74,14 @@ def check_path(path: str) -> str:
 
 
 def _check_part(path: str, part: str) -> None:
+    if len(part.encode("utf-8", "surrogatepass")) > MAX_PART_BYTES:
+        raise InvalidName(
+            f"a part of a path is longer than {MAX_PART_BYTES} bytes: {part[:60]}…",
+            hint="no file system takes such a name",
+        )
     if part in {"", ".", ".."}:
         raise InvalidName(f"a path must be relative and without '.' or '..': {path}")
-    if part.lower() == ".mvc":
+    if part.lower() == ".mvc" or _SHORT_OF_MVC.fullmatch(part.lower()):
         raise InvalidName(f"a path leads into a repository's own folder: {path}")
     if "\\" in part or ":" in part or part[-1] in ". " or part.split(".")[0].lower() in _RESERVED:
         raise InvalidName(

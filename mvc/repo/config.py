@@ -27,7 +27,8 @@ Origin: TypeAlias = Literal["default", "user", "repository", "environment", "fla
 Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
-_MAX_FILE = 1 << 20
+_MAX_FILE = 1 << 16
+_WHOLE = 1 << 63  # no setting comes near
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
 _NOTHING = {"", "null", "none", "~"}
@@ -60,7 +61,7 @@ class Key:
         """
         if value is None and self.optional:
             return None
-        if self.type is float and type(value) is int:
+        if self.type is float and type(value) is int and abs(value) < _WHOLE:
             value = float(value)
         if type(value) is not self.type or not self._in_range(value):
             place = f" in {where}" if where else ""
@@ -93,7 +94,7 @@ class Key:
         if isinstance(value, str):
             size = len(value.encode("utf-8", "surrogatepass"))
             return self.low <= size <= self.high and printable(value) == value
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, int | float) or not -_WHOLE < value < _WHOLE:
             return False
         return self.low <= value <= self.high and not (self.open_low and value == self.low)
 
@@ -227,8 +228,8 @@ def _read(fs: FileSystem, file: Path | None) -> dict[str, Any]:
         return {}
     data = fs.read_bytes(file, _MAX_FILE)
     try:
-        tree = yaml.load(data, _LOADER)  # noqa: S506 - a safe loader, in C where there is one
-    except (yaml.YAMLError, ValueError, RecursionError) as e:
+        tree = yaml.load(data, _Loader)  # noqa: S506 - a safe loader, and less
+    except (yaml.YAMLError, ValueError, ArithmeticError, TypeError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise InvalidConfig(
@@ -243,7 +244,16 @@ def _read(fs: FileSystem, file: Path | None) -> dict[str, Any]:
     return tree
 
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+class _Loader(yaml.SafeLoader):
+    """YAML without references, which may repeat a part without end.
+
+    Not the loader in C: nested deeply enough, it overflows the stack and ends the process.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("references are not accepted")
+        return super().compose_node(parent, index)
 
 
 def _write(fs: FileSystem, file: Path, tree: dict[str, Any]) -> None:
@@ -265,6 +275,9 @@ def _flat(
                 hint="write 'store.max_chain' as 'store:' with 'max_chain:' indented below it",
             )
         if isinstance(value, dict):
+            # Sections nobody knows are not entered: references may repeat them without end.
+            if not any(key.startswith(f"{name}.") for key in KEYS):
+                raise _unknown(name, where)
             yield from _flat(value, where, f"{name}.", depth + 1)
         elif value is not None or not any(key.startswith(f"{name}.") for key in KEYS):
             yield name, value
@@ -277,13 +290,17 @@ def _check_all(tree: Mapping[str, Any], where: str) -> None:
 
 def _known(name: str, where: str = "") -> Key:
     if (key := KEYS.get(name)) is None:
-        raise InvalidConfig(
-            f"{where} names {printable(name)}, which is no setting of mvc"
-            if where
-            else f"mvc has no setting {printable(name)}",
-            hint=_suggest(name, list(KEYS)),
-        )
+        raise _unknown(name, where)
     return key
+
+
+def _unknown(name: str, where: str = "") -> InvalidConfig:
+    return InvalidConfig(
+        f"{where} names {printable(name[:200])}, which is no setting of mvc"
+        if where
+        else f"mvc has no setting {printable(name[:200])}",
+        hint=_suggest(name[:200], list(KEYS)),
+    )
 
 
 def _suggest(name: str, names: list[str]) -> str:
@@ -301,5 +318,7 @@ def _shown(value: object) -> str:
     if isinstance(value, str):
         return printable(value[:80]) if value else "''"
     if isinstance(value, int | float):
-        return str(value)
+        return (
+            str(value) if -_WHOLE < value < _WHOLE or isinstance(value, float) else "a huge number"
+        )
     return f"a {type(value).__name__}"  # its text may be huge: YAML can repeat by reference

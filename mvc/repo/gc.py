@@ -31,6 +31,7 @@ __all__ = ["DEFAULT_GRACE", "Collection", "collect", "plan_collection"]
 
 DEFAULT_GRACE = timedelta(days=14)
 _WORTH = 0.05  # share of a file that goes, from which on what stays of it is moved
+_BLOCK = 4096  # bytes of a journal that are not worth a new one
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ def _plan(
         for commit in recorded.entry.commits
         if commit.id not in reach.commits
     )
-    saved = shorter if gone or shorter > _WORTH * _journal_size(context) else 0
+    worth = max(_BLOCK, _WORTH * _journal_size(context))
+    saved = shorter if gone or shorter >= worth else 0
     # Nothing of a state that was given up may stay named, except as a step to others.
     split = {
         c.place[:2]

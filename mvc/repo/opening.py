@@ -22,6 +22,11 @@ __all__ = ["check_absent", "open_context"]
 _OWN = (FORMAT, JOURNAL, WITNESS, PACKS, INDEX, f"{INDEX}/data.mdb", f"{INDEX}/lock.mdb")
 """What is written or mapped without asking each time what its name leads to."""
 
+_RESTORE = {
+    FORMAT: "run 'mvc fsck --repair', or restore .mvc/format from a copy",
+    JOURNAL: "restore .mvc/journal from a copy",
+}
+
 
 def open_context(
     path: str | PathLike[str] = ".",
@@ -72,7 +77,7 @@ def _open(fs: FileSystem, clock: Clock, folder: Path) -> Store:
         # fsck has to open the repository as well, so it is no advice here.
         hint = error.hint
         if hint is None or hint.startswith("run 'mvc fsck' to see"):
-            hint = "it cannot be opened without what is damaged: restore .mvc/journal from a copy"
+            hint = "run 'mvc fsck --repair', with --from if there is a copy of .mvc/journal"
         raise DamagedData(error.message, hint=hint) from error
 
 
@@ -91,7 +96,7 @@ def _check_folder(fs: FileSystem, folder: Path) -> None:
             lack = "has no file" if identity is None else "has an empty file"
             raise DamagedData(
                 f"the repository {shown} is damaged or incomplete: it {lack} {name}",
-                hint=f"restore .mvc/{name} from a copy; if nothing was kept in the repository "
+                hint=f"{_RESTORE[name]}; if nothing was kept in the repository "
                 "yet, remove the folder and begin anew with 'mvc init'",
             )
     for name in _OWN:

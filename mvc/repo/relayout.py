@@ -8,7 +8,7 @@ an object stays with the operation that first published it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mvc.errors import Busy, DamagedData
@@ -102,24 +102,28 @@ def execute(
         finally:
             work.recoder.close()
 
+        everything = list(found.entries)
+
         def tail(recorded: Recorded) -> Entry:
             if admit is not None:
                 admit(recorded)
+            everything.append(recorded)
             return work.moved(recorded)
 
-        recorded = rewrite.publish(tail, lambda: _marked(last(), found, plan))
+        recorded = rewrite.publish(tail, lambda: _marked(last(), everything, plan))
     context.store.index_anew()
     context.store.sweep()
     return recorded
 
 
-def _marked(entry: Entry, found: Inventory, plan: Relayout) -> Entry:
+def _marked(entry: Entry, everything: Iterable[Recorded], plan: Relayout) -> Entry:
     """Adds empty regions that say how far packs were ever used: their bytes must not be used again.
 
     Else a power loss that brings back the old journal could find them overwritten.
+    ``everything`` the old journal says: the newest entry that names a pack tells its end.
     """
     ends: dict[int, int] = {}
-    for recorded in found.entries:
+    for recorded in everything:
         for region in recorded.entry.regions:
             ends[region.pack] = max(ends.get(region.pack, 0), region.start + region.length)
     highest = max(ends, default=0)

@@ -28,6 +28,7 @@ from mvc.repo.report import FsckReport, Healed, Quarantined, Repaired
 from mvc.store.entries import Entry
 from mvc.store.journal import Recorded
 from mvc.store.packs import PACK_HEADER, pack_path
+from mvc.store.publish import Outrun
 from mvc.store.view import INDEX, PACKS
 
 __all__ = ["before_opening", "folder_of", "repair"]
@@ -127,23 +128,28 @@ class _Repair:
                 _distrust(found, wrong)
                 plan = self._plan(found, held)
                 done[:] = [(plan, [])]
-                if not plan.relayout:
+                if not plan.needed:
                     return None
                 return self._execute(found, plan, done)
 
-        until_not_outrun(attempt)
+        until_not_outrun(self.context, attempt)
         plan, quarantined = done[0]
         self.healed += plan.healed
         self.quarantined += quarantined
         return plan
 
     def _survey(self) -> Survey:
-        view = self.context.store.view
-        found = survey(view, self.progress)
-        while healed := self._bits.correct(found):
+        """What is there; single bits are set right first."""
+        while True:
+            found = survey(self.context.store.view, self.progress)
+            if not found.stretches:
+                return found
+            if self.context.fresh().generation != found.found.generation:
+                raise Outrun("what looks like damage may be what others have moved")
+            healed = self._bits.correct(found)
             self.healed += healed
-            found = survey(view, self.progress)
-        return found
+            if not healed:
+                return found
 
     def _plan(self, found: Survey, held: ExitStack) -> Plan:
         context, store = self.context, self.context.store

@@ -65,6 +65,11 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
             work = _Journal(fs, folder, file, other)
             healed = list(work.heal())
         if not sound:
+            if not work.entries:
+                raise DamagedData(
+                    "neither the journal nor the format file of the repository can be read",
+                    hint="restore .mvc/journal from a copy: it says what the repository holds",
+                )
             line, why = _format(known or b"", work.features)
             fs.write_atomic(path, line)
             healed.append(Healed("format", FORMAT, why))
@@ -96,7 +101,7 @@ class _Journal:
         if other is not None and fs.stat(other / JOURNAL) is not None:
             self._other = fs.open_read(other / JOURNAL)
         self._at = GENESIS
-        self._last: Recorded | None = None
+        self.entries = 0
         self.features: frozenset[str] = frozenset()
 
     def heal(self) -> Iterator[Healed]:
@@ -118,6 +123,7 @@ class _Journal:
     def _passed(self, recorded: Recorded) -> Iterator[Healed]:
         """An entry that can be read; its second copy is made good."""
         entry = recorded.entry
+        self.entries += 1
         self.features |= entry.features
         marks = any(not region.length for region in entry.regions)
         if recorded.sequence != self._at.sequence or marks or entry.operation in _MAINTENANCE:

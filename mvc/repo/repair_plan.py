@@ -45,12 +45,19 @@ class Needs:
 
 @dataclass
 class Plan:
-    """``lost``: objects that versions name and nothing gives; ``stretches`` go to quarantine."""
+    """``lost``: objects that versions name and nothing gives; ``stretches`` go to quarantine.
+
+    A new journal names only what is sound, so ``needed`` also where the layout stays.
+    """
 
     relayout: Relayout
     healed: list[Healed] = field(default_factory=list)
     stretches: list[Stretch] = field(default_factory=list)
     lost: set[bytes] = field(default_factory=set)
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.relayout or self.stretches)
 
 
 def needs_of(survey: Survey, graph: SoundGraph, sources: Sources) -> Needs:
@@ -156,8 +163,13 @@ class _Planning:
         for id_ in sorted(again - self._added.keys() - self._lost):
             healed.append(self._healed(id_, "another record of it"))
         specs = {id_: spec for id_, spec in self._needs.specs.items() if spec is not None}
-        packs = {pack for pack, _, _ in leave} | {stretch.pack for stretch in stretches}
-        relayout = Relayout(leave, add, packs, {}, specs, self._sources)
+        relayout = Relayout(
+            leave=leave,
+            add=add,
+            specs=specs,
+            source=self._sources,
+            records={(pack, at) for pack, at, _ in leave},
+        )
         lost = {id_ for id_ in self._lost if id_ in self._needs.specs}
         return Plan(relayout, healed, stretches, lost)
 

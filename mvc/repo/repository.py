@@ -331,6 +331,7 @@ class Repository:
                 raise WrongUsage("name a revision or a moment, not both")
             return self.live(at, target).commit
         if isinstance(rev, CommitId):
+            self.context.fresh()
             return rev
         return revisions.resolve(self.context, rev or "HEAD")
 

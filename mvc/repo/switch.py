@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from mvc.errors import UnknownRevision
-from mvc.repo import refs
+from mvc.repo import manifests, refs
 from mvc.repo.checkout import Restored, restore_all
 from mvc.repo.context import Context, Progress
+from mvc.repo.revisions import resolve
 from mvc.store.entries import Entry, RefChange
 
 __all__ = ["switch"]
@@ -22,7 +23,8 @@ def switch(
 ) -> Restored | None:
     """Moves HEAD to ``branch``; with ``create`` it is made at ``start`` first.
 
-    Returns None where there is no version yet. Raises UnknownRevision for an unknown branch.
+    Returns None where there is no version yet. Raises UnknownRevision for an unknown branch,
+    StateForgotten.
     """
     at = refs.head(context)
     if create and at.commit is None and start is None:
@@ -30,6 +32,7 @@ def switch(
         _point_head(context, branch)
         return None
     if create:
+        manifests.check_kept(context, resolve(context, start or "HEAD"))
         refs.create_branch(context, branch, start or "HEAD")
     found = next((b for b in refs.branches(context) if b.name == branch), None)
     if found is None:

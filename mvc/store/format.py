@@ -34,7 +34,7 @@ def parse_format(data: bytes) -> frozenset[str]:
     if check != blake3(text.encode()).hexdigest(8) + "\n":
         raise DamagedData(
             "the repository's format file is damaged",
-            hint="restore .mvc/format from a copy or another repository of the same version",
+            hint="run 'mvc fsck --repair': the rest of the repository says what it must be",
         )
     name, version, features = ([*text.split(" "), "", ""])[:3]
     names = frozenset(f for f in features.removeprefix("features=").split(",") if f)

@@ -20,6 +20,7 @@ from blake3 import blake3
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
 from mvc.model.canonical import Reader, Writer
+from mvc.store.index_pages import check_pages
 from mvc.store.journal import GENESIS, Position
 from mvc.store.runs import Directory, RunReader, block_check, build_run
 
@@ -30,8 +31,6 @@ _META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
 _FIRST_MAP = 16 << 20
-_MAGIC = 0xBEEFC0DE
-_PAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,21 +232,8 @@ def _delete(txn: Any, run: int, blocks: int) -> None:
 
 
 def _check_file(fs: FileSystem, path: Path) -> None:
-    """LMDB maps what its header claims: a short or foreign file would kill the process."""
+    """LMDB believes its file: a short, foreign or damaged one could kill the process."""
     identity = fs.stat(path)
-    if identity is None or identity.size == 0:
-        return
-    with fs.open_read(path) as file:
-        pages = file.read(0, 2 * _PAGE)
-    if len(pages) < 2 * _PAGE or identity.size % _PAGE:
-        raise DamagedData("the index file is cut off")
-    newest, last_page = -1, 0
-    for at in (0, _PAGE):
-        if int.from_bytes(pages[at + 16 : at + 20], "little") != _MAGIC:
-            raise DamagedData("the index file is not an LMDB file")
-        transaction = int.from_bytes(pages[at + 144 : at + 152], "little")
-        if transaction >= newest:
-            newest = transaction
-            last_page = int.from_bytes(pages[at + 136 : at + 144], "little")
-    if (last_page + 1) * _PAGE > identity.size:
-        raise DamagedData("the index file is shorter than its header says")
+    if identity is not None and identity.size:
+        with fs.open_read(path) as file:
+            check_pages(file)

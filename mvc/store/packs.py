@@ -283,8 +283,8 @@ class PackWriter:
             except FileExistsError:
                 continue  # another process was faster
             self._created = True
-            self.made.append(fresh)
             if file := self._try(fresh):
+                self.made.append(fresh)  # else another process has taken it over
                 return file
         raise IoFailed(f"no new pack can be made in {self._folder}")
 

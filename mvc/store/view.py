@@ -45,7 +45,7 @@ _REBUILD_BATCH = 50_000
 _FAR = 4 << 20  # bytes of the journal that nobody reads into memory at every opening
 _END = 1 << 20
 _BUILDING = "building"  # whose lock is held by the process that indexes for all
-_WAIT_SECONDS = 60.0
+_WAIT_SECONDS = 300.0
 _CACHED_ENTRIES = 4096
 _FEW = 64
 _T = TypeVar("_T")
@@ -109,7 +109,10 @@ class View:
     def entries(self, start: Position = GENESIS) -> Iterator[Recorded]:
         """Every entry that the view knows, from ``start`` on, by default the first one."""
         end = self.position.offset
-        return takewhile(lambda recorded: recorded.offset < end, scan(self._journal, start))
+        return takewhile(lambda recorded: recorded.offset < end, self._scan(start))
+
+    def _scan(self, start: Position) -> Iterator[Recorded]:
+        return scan(ReadAhead(self._journal), start)
 
     def _remember(self, recorded: Recorded) -> None:
         if len(self._entries) > 2 * _CACHED_ENTRIES:
@@ -264,7 +267,7 @@ class View:
             elif self._journal.size() < self.position.offset:
                 return  # the newest entry's second copy was cut off, or is being written
         fresh: list[bytes] = []
-        for recorded in self.entries(self.position):
+        for recorded in self._scan(self.position):
             self._remember(recorded)
             fresh.extend(keys.entry_keys(recorded))
             self._unread.append(recorded.offset)
@@ -496,7 +499,7 @@ class View:
         known: dict[bytes, int] = {}
         batch: list[bytes] = []
         count, last = 0, self._meta.position
-        for recorded in self.entries(last):
+        for recorded in self._scan(last):
             if recorded.after.offset > end:
                 break
             self._remember(recorded)

@@ -60,7 +60,7 @@ def test_names_are_checked_and_unique():
 
 
 def test_limits(monkeypatch):
-    monkeypatch.setattr(module, "MAX_PICKLE", 39)
+    monkeypatch.setattr(module, "MAX_SKELETON", 39)
     with pytest.raises(BadModelFile, match="outside its tensors"):
         file_of()
     monkeypatch.setattr(module, "MAX_TENSORS", 1)

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import sys
 
-import numpy as np
-
 from mvc.repo.repository import Repository
-
-
-def state_for(name: str, step: int) -> dict[str, np.ndarray]:
-    """What child ``name`` commits at ``step``: the same wherever it is computed."""
-    base = np.random.default_rng(sum(name.encode())).standard_normal(5000).astype(np.float32)
-    return {"w": base + np.float32(step) * np.float32(1e-3), "step": np.array(step)}
+from tests.crash.crowd import state_for
 
 
 def main(root: str, name: str, count: int) -> None:

@@ -1,21 +1,16 @@
-"""Real processes: killed at any time, and many at once."""
+"""Real processes, each started on its own, that commit at once."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from mvc.ids import CommitId
-from mvc.repo import manifests
 from mvc.repo.repository import Repository
-from tests.crash.child import state_for
-from tests.crash.story import check_arrays
-from tests.seeds import draw
+from tests.crash.crowd import state_for
+from tests.crash.state import check_arrays
 
 PROJECT = Path(__file__).parents[2]
 
@@ -37,42 +32,6 @@ def check_history(repo: Repository, told: dict[CommitId, tuple[str, int]]) -> No
     assert set(told) <= set(history)
     for id_, (name, step) in told.items():
         check_arrays(repo.checkout(id_, path=f"{name}.safetensors"), state_for(name, step))
-
-
-def kill_in_turn(root: Path, kills: int) -> None:
-    rng = draw("kills")
-    Repository.init(root).close()
-    told: dict[CommitId, tuple[str, int]] = {}
-    for round_ in range(kills):
-        name = f"c{round_}"
-        child = start(root, name, 1000)
-        assert child.stdout is not None
-        first = child.stdout.readline() if not round_ or rng.random() < 0.8 else ""
-        time.sleep(rng.random() * 0.06)
-        child.kill()
-        output = first + child.stdout.read()
-        child.wait()
-        new = {id_: (name, step) for id_, step in acknowledged(output)}
-        told |= new
-        manifests._kept.clear()
-        with Repository.open(root) as repo:
-            check_history(repo, new)
-    manifests._kept.clear()
-    with Repository.open(root) as repo:
-        check_history(repo, told)
-        assert len(list(repo.log())) - len(told) <= kills  # at most one more a kill
-        repo.commit(state_for("last", 0))
-        assert repo.fsck(full=True).problems == ()
-    assert len(told) > kills
-
-
-def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
-    kill_in_turn(tmp_path / "repo", 20)
-
-
-@pytest.mark.long
-def test_two_hundred_killed_processes_lose_nothing(tmp_path: Path) -> None:
-    kill_in_turn(tmp_path / "repo", 200)
 
 
 def all_at_once(root: Path, processes: int, commits: int) -> None:
@@ -108,8 +67,3 @@ def all_at_once(root: Path, processes: int, commits: int) -> None:
 
 def test_processes_that_commit_at_once_all_succeed(tmp_path: Path) -> None:
     all_at_once(tmp_path / "repo", 6, 8)
-
-
-@pytest.mark.long
-def test_thirty_two_processes_that_commit_at_once_all_succeed(tmp_path: Path) -> None:
-    all_at_once(tmp_path / "repo", 32, 50)

@@ -14,6 +14,7 @@ was wrong, died or hung is on stderr.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
@@ -149,6 +150,7 @@ def _in_a_child(work: Any, *arguments: Any) -> int:
     child = os.fork()
     if not child:
         try:
+            faulthandler.disable()
             signal.alarm(_LONGEST)
             os._exit(work(*arguments) or 0)
         finally:

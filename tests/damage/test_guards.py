@@ -198,6 +198,28 @@ def _whole_index(patch: Patch) -> None:
     patch.setattr(index, "blake3", _Blind)
 
 
+def test_a_process_dies_without_the_look_at_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flipped bits in the pointers of the main tree's root: refused with it, fatal without."""
+    sound, work = tmp_path / "sound", tmp_path / "work"
+    expected, data = indexes.prepare(sound)
+    header = max(
+        0, indexes.PAGE, key=lambda at: int.from_bytes(data[at + 144 : at + 152], "little")
+    )
+    root = indexes.PAGE * int.from_bytes(data[header + 128 : header + 136], "little")
+    cases = []
+    for i in range(4):
+        damaged = bytearray(data)
+        damaged[root + 17 + 2 * i] ^= 0x40  # 16 KiB further: far behind the end of the page
+        cases.append(bytes(damaged))
+    with_it = [indexes.outcome_of(sound, work, case, "read", expected) for case in cases]
+    assert with_it == ["remade"] * len(cases)
+    monkeypatch.setattr(index, "check_pages", lambda file: None)
+    without = [indexes.outcome_of(sound, work, case, "read", expected) for case in cases]
+    assert "deaths" in without
+
+
 @pytest.mark.parametrize("blind", [_blocks, _whole_index], ids=["blocks", "blocks and meta"])
 def test_damage_to_the_index_is_seen_without_a_missing_check_of(
     blind: Callable[[Patch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,8 +1,9 @@
 """Damage to the index: the right answer, an error or a new index, never a wrong answer.
 
 The cases, and everything that is asked after each of them, are in ``indexes.py``. LMDB
-follows damaged pointers out of its file, so some of the processes die. They are counted,
-and must be few; without the index, which loses nothing, the same questions are answered.
+would follow damaged pointers out of its file; its pages are looked at before. A process
+that dies all the same is counted, and without the index, which loses nothing, the same
+questions must be answered.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def damage(folder: Path, cases: int) -> Counter[str]:
     assert found["wrong"] == found["foreign"] == found["hangs"] == 0
     outcomes = ("right", "remade", "refused", "deaths")
     assert sum(found[outcome] for outcome in outcomes) == found["tried"] == cases
-    assert found["cured"] == found["deaths"] <= 3 + cases // 50
+    assert found["cured"] == found["deaths"] == 0
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mvc.errors import DamagedData, Unattainable, WrongUsage
 from mvc.repo.config import set_value
 from mvc.repo.repack import Repacked, draw_curve, make_plan, wish_of
 from mvc.repo.repacking.planner import present_figures
+from tests.oracle.holding import held_against
 
 
 class Series:
@@ -301,6 +303,25 @@ def test_collecting_after_a_repack(series: Series) -> None:
     series.repack(interval=3)
     series.repo.gc(grace=timedelta(0))
     series.repack(max_size=10**9)
+
+
+@pytest.mark.parametrize("pipeline", ["lossless", "vsol"])
+def test_the_oracle_reads_deltas_that_lead_back(tmp_path: Path, pipeline: str) -> None:
+    series = Series(tmp_path / "r", 10, pipeline=pipeline)
+    if pipeline == "lossless":
+        series.from_both_sides()
+    series.repack(super_step=3)
+    held_against(series.root, edges=False)
+
+
+def test_an_index_made_anew_finds_all(series: Series) -> None:
+    series.from_both_sides()
+    series.repo.close()
+    shutil.rmtree(series.root / ".mvc" / "index.lmdb")
+    series.check()
+    series.repo = mvc.Repository.open(series.root)
+    series.step()
+    series.check()
 
 
 def test_a_damaged_repository_is_left_alone(series: Series) -> None:

@@ -36,12 +36,14 @@ class RepackPlan:
     @property
     def added(self) -> tuple[CommitId, ...]:
         """Versions that become reset points."""
-        return tuple(i for i in self.after.reset_points if i not in self.before.reset_points)
+        known = set(self.before.reset_points)
+        return tuple(id_ for id_ in self.after.reset_points if id_ not in known)
 
     @property
     def removed(self) -> tuple[CommitId, ...]:
         """Versions that are reset points no more."""
-        return tuple(i for i in self.before.reset_points if i not in self.after.reset_points)
+        left = set(self.after.reset_points)
+        return tuple(id_ for id_ in self.before.reset_points if id_ not in left)
 
 
 @dataclass(frozen=True, slots=True)

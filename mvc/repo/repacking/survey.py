@@ -13,6 +13,7 @@ from mvc.repo import manifests
 from mvc.repo.bases import BaseFinder, content_names
 from mvc.repo.context import Context, Progress
 from mvc.repo.inventory import Inventory
+from mvc.repo.manifest_walk import ManifestWalk
 from mvc.store.arena import Arena
 
 __all__ = ["Survey", "Version", "survey"]
@@ -77,7 +78,7 @@ class Survey:
 
 def survey(context: Context, found: Inventory, progress: Progress | None = None) -> Survey:
     """Reads every manifest. States that were forgotten are no versions any more."""
-    made = Survey(context, found)
+    made, walk = Survey(context, found), ManifestWalk(context, found)
     gone = {f.commit for recorded in found.entries for f in recorded.entry.forgotten}
     commits = {c.id: c for recorded in found.entries for c in recorded.entry.commits}
     for id_, commit in commits.items():
@@ -85,7 +86,7 @@ def survey(context: Context, found: Inventory, progress: Progress | None = None)
             continue
         parent = _nearest(commit, commits, made.numbers)
         blobs: dict[bytes, str] = {}
-        for entry in manifests.load(context, commit.manifest).entries:
+        for entry in walk.load(commit.manifest).entries:
             names = content_names(entry.contents, entry.tensors)
             for name, content in zip(names, entry.contents, strict=True):
                 blobs.setdefault(content.id, f"{entry.path}\0{name}")

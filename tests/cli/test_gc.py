@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.cli.commands.gc import command
+
+
+def grown(mvc, count: int = 6) -> list[str]:
+    """Versions whose every element changes."""
+    ids = []
+    for n in range(count):
+        weights = np.random.default_rng(n).standard_normal((80, 60)).astype(np.float32)
+        ids.append(mvc.commit(n, big=weights))
+    return ids
+
+
+def packs() -> int:
+    return sum(p.stat().st_size for p in Path(".mvc/packs").iterdir())
+
+
+def test_nothing_to_collect(mvc) -> None:
+    grown(mvc, 2)
+    assert mvc("gc").out == "Nothing to collect\n"
+    assert mvc("gc", "-n").out == "Nothing to collect\n"
+    assert mvc("gc", "-q").out == ""
+
+
+def test_it_says_what_goes_and_how_much_space_comes_back(mvc) -> None:
+    ids = grown(mvc)
+    mvc("checkout", ids[1])
+    mvc("switch", "-c", "side")
+    mvc("branch", "-d", "main", "-f")
+    assert mvc("gc").out == "Nothing to collect\n"
+    before = packs()
+    said = mvc("gc", "-n", "--grace", 0).out.splitlines()
+    assert said[0].startswith("Would delete 4 versions, ")
+    assert said[-1].startswith("Would give back about ")
+    assert packs() == before
+    said = mvc("gc", "--grace", "0").out.splitlines()
+    assert said[0].startswith("Deleted 4 versions, ") and said[0].endswith("nothing leads to")
+    assert said[-1].startswith("Gave back ")
+    assert packs() < before / 2
+    mvc("checkout", ids[0])
+    mvc("show", ids[3], code=3)
+    assert mvc("fsck", "--full", "--json").json["sound"]
+    assert mvc("gc", "--grace", 0).out == "Nothing to collect\n"
+
+
+def test_json(mvc) -> None:
+    ids = grown(mvc, 3)
+    mvc("undo")
+    plan = mvc("gc", "-n", "--grace", "0", "--json").json
+    assert plan["schema"] == "mvc.gc/1"
+    assert (plan["dry_run"], plan["commits"], plan["grace_seconds"]) == (True, [ids[2]], 0)
+    done = mvc("gc", "--grace", "0", "--json").json
+    assert (done["dry_run"], done["commits"]) == (False, [ids[2]])
+    assert done["objects"] == plan["objects"] > 0
+    assert done["before_bytes"] > done["freed_bytes"] > 0
+    assert mvc("gc", "--json").json["grace_seconds"] == 14 * 86_400
+    mvc("config", "gc.grace_days", "2.5")
+    assert mvc("gc", "--json").json["grace_seconds"] == 2.5 * 86_400
+
+
+def test_steps_that_stay_are_told(mvc) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.standard_normal((200, 300)).astype(np.float32)
+    bits = weights.view(np.uint32)
+    for bit in (9, 17, None):
+        mvc.commit(0.0, big=bits.view(np.float32).copy())
+        if bit is not None:
+            bits = bits ^ np.where(rng.random(bits.shape) < 0.02, 1 << bit, 0).astype(np.uint32)
+    mvc("deploy", "HEAD~2", "prod")
+    mvc("forget", "--unused", "prod", "-f")
+    assert "as steps to others (phantoms)" in mvc("gc").out
+    assert mvc("gc", "--json").json["phantoms"] > 0
+
+
+def test_damage_is_refused(mvc) -> None:
+    mvc.commit(1)
+    (pack,) = Path(".mvc/packs").iterdir()
+    data = bytearray(pack.read_bytes())
+    data[30] ^= 1
+    pack.write_bytes(bytes(data))
+    said = mvc("gc", code=4).err.splitlines()
+    assert said[0].startswith("mvc: nothing is collected from a damaged repository: ")
+    assert said[1] == "hint: run 'mvc fsck --repair' first"
+    assert mvc("gc", "--json", code=4).json["kind"] == "damaged-data"
+
+
+@pytest.mark.parametrize("grace", ["", "soon", "-1", "1e9 weeks"])
+def test_bad_grace(mvc, grace: str) -> None:
+    assert mvc("gc", "--grace", grace, "--json", code=3).json["kind"] == "invalid-time"
+
+
+def test_help() -> None:
+    assert command.params[0].opts == ["-n", "--dry-run"]

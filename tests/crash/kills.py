@@ -1,0 +1,333 @@
+"""Processes that work on a repository are killed, at any time or at each call to the system.
+
+``python -m tests.crash.kills random FOLDER SEED ROUNDS KILLS`` or ``... calls FOLDER SEED
+SHARE``. A child does operations at random and says of each that it begins, and then what
+state it left. After every kill another child looks: the repository is in the state of the
+last word, or one operation further; prints counters as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mvc.errors import RefConflict, WrongUsage
+from mvc.ids import CommitId
+from mvc.repo.repository import Repository
+from tests.crash import maintenance
+from tests.crash.forks import Send, fork, run, warm_up
+from tests.crash.state import (
+    Lost,
+    State,
+    check_version,
+    open_quietly,
+    reachable,
+    state_of,
+)
+from tests.faults.hooked import HookedFS
+
+_LONGEST = 0.09  # seconds until a kill
+_OPENED = 0.6  # share of workers that have begun to work when that time begins
+_SAMPLE = 3  # older versions that are recovered after each kill
+_ALL_AFTER = 25  # after so many kills every version is, and fsck runs
+
+Recipe = dict[str, int]
+"""Path to the number that its state is computed from."""
+
+
+def arrays(number: int) -> dict[str, np.ndarray]:
+    base = np.random.default_rng(1).standard_normal((30, 40)).astype(np.float32)
+    base[number % 30] += np.float32(number)
+    return {"w": base, "n": np.array(number)}
+
+
+@dataclass
+class World:
+    """What is known of a repository. ``begun``: the operation that was not acknowledged."""
+
+    root: Path
+    state: State
+    recipes: dict[CommitId, Recipe] = field(default_factory=dict)
+    begun: tuple[str, Any] | None = None
+
+    def contents(self, commit: CommitId) -> dict[str, Any]:
+        return {path: arrays(number) for path, number in self.recipes[commit].items()}
+
+
+# -- operations: (repository, random numbers, recipe of HEAD) -> details
+
+
+def _commit(repo: Repository, rng: random.Random, detail: Any) -> None:
+    path, number, target = detail
+    repo.commit(arrays(number), name=path, deploy=target, reset_point=number % 5 == 0)
+
+
+def _deploy(repo: Repository, rng: random.Random, detail: Any) -> None:
+    repo.deploy("HEAD", detail)
+
+
+def _branch(repo: Repository, rng: random.Random, detail: Any) -> None:
+    repo.branch(detail)
+
+
+def _undo(repo: Repository, rng: random.Random, detail: Any) -> None:
+    with suppress(RefConflict):
+        repo.undo()
+
+
+def _gc(repo: Repository, rng: random.Random, detail: Any) -> None:
+    maintenance.collect(repo.context)
+
+
+def _repack(repo: Repository, rng: random.Random, detail: Any) -> None:
+    maintenance.repack(repo.context, detail)
+
+
+def _forget(repo: Repository, rng: random.Random, detail: Any) -> None:
+    with suppress(RefConflict, WrongUsage):
+        maintenance.forget_named(repo.context, detail)
+
+
+def _index(repo: Repository, rng: random.Random, detail: Any) -> None:
+    repo.context.store.view.rebuild_index()
+
+
+OPERATIONS: dict[str, tuple[Callable[[Repository, random.Random, Any], None], int]] = {
+    "commit": (_commit, 10),
+    "deploy": (_deploy, 2),
+    "branch": (_branch, 2),
+    "undo": (_undo, 3),
+    "gc": (_gc, 3),
+    "repack": (_repack, 2),
+    "forget": (_forget, 1),
+    "index": (_index, 1),
+}
+
+
+def _detail(name: str, state: State, rng: random.Random) -> Any:
+    number = rng.getrandbits(30)
+    if name == "commit":
+        path = rng.choice(("model.safetensors", "model.safetensors", "other.safetensors"))
+        return path, number % 1000, rng.choice((None, None, None, "prod"))
+    if name == "repack":
+        return rng.choice((2, 5))
+    if name == "forget":
+        return rng.choice(state.commits)
+    return f"{name}{number}"
+
+
+def work(world: World, seed: int, send: Send) -> None:
+    """Operations at random until somebody kills this process."""
+    rng = random.Random(seed)
+    names, weights = list(OPERATIONS), [weight for _, weight in OPERATIONS.values()]
+    with open_quietly(world.root) as repo:
+        while True:
+            name = rng.choices(names, weights)[0] if world.state.commits else "commit"
+            detail = _detail(name, world.state, rng)
+            send((name, detail))
+            OPERATIONS[name][0](repo, rng, detail)
+            _take_in(world, name, detail, state_of(repo.context))
+            send((world.state, world.recipes))
+
+
+def _head(state: State) -> CommitId | None:
+    refs = dict(state.refs)
+    at = refs["HEAD"]
+    return at if isinstance(at, CommitId) else refs.get(f"heads/{at}")
+
+
+def _take_in(world: World, name: str, detail: Any, now: State) -> None:
+    """An operation has led from the world's state to ``now``: is that what it does?"""
+    then = world.state
+    new = [commit for commit in now.commits if commit not in world.recipes]
+    same = {
+        "commits": now.commits == then.commits,
+        "refs": now.refs == then.refs,
+        "deployments": now.deployments == then.deployments,
+        "forgotten": now.forgotten == then.forgotten,
+    }
+    may: set[str] = set()
+    if name == "commit":
+        path, number, target = detail
+        may = {"commits", "refs"} | ({"deployments"} if target else set())
+        if now.commits != (*then.commits, *new) or len(new) != 1 or _head(now) != new[0]:
+            raise Lost(f"a commit led from {then} to {now}")
+        head = _head(then)
+        before = {} if head is None else world.recipes[head]
+        world.recipes[new[0]] = {**before, path: number}
+    elif name == "gc":
+        may = {"commits", "forgotten"}
+        if not set(now.commits) <= set(then.commits) or not set(now.forgotten) <= set(
+            then.forgotten
+        ):
+            raise Lost(f"gc led from {then} to {now}")
+    elif name == "forget":
+        may = {"forgotten"}
+        if not set(then.forgotten) <= set(now.forgotten) <= {*then.forgotten, detail}:
+            raise Lost(f"forget led from {then} to {now}")
+    else:
+        may = {"branch": {"refs"}, "undo": {"refs"}, "deploy": {"deployments"}}.get(name, may)
+    if changed := [what for what, is_same in same.items() if not is_same and what not in may]:
+        raise Lost(f"{name} changed {changed}: from {then} to {now}")
+    world.state = now
+
+
+def look(world: World, seed: int, everything: bool, send: Send) -> None:
+    """After a kill: the state that was acknowledged or the next one, versions bit for bit."""
+    rng = random.Random(seed)
+    with open_quietly(world.root) as repo:
+        found = state_of(repo.context)
+        if found != world.state:
+            if world.begun is None:
+                raise Lost(f"found {found}, acknowledged was {world.state}")
+            _take_in(world, *world.begun, found)
+        if not reachable(repo.context) <= set(found.commits):
+            raise Lost(f"something leads to what is gone: {found}")
+        commits = list(found.commits)
+        if not everything:
+            commits = [*commits[-1:], *rng.sample(commits, min(_SAMPLE, len(commits)))]
+        for commit in commits:
+            check_version(repo, found, commit, world.contents(commit))
+        if everything and (problems := repo.fsck(full=rng.random() < 0.2).problems):
+            raise Lost(f"fsck: {problems}")
+    send((world.state, world.recipes))
+
+
+def kill_at_random(folder: Path, seed: int, rounds: int, kills: int) -> dict[str, int]:
+    rng = random.Random(seed)
+    counted = {"kills": 0, "acknowledged": 0, "lost": 0}
+    for round_ in range(rounds):
+        world = _fresh(folder / f"round{round_}")
+        for i in range(kills):
+            world.begun = None
+            worker_seed = rng.getrandbits(32)
+            child = fork(lambda send, w=world, s=worker_seed: work(w, s, send))  # type: ignore[misc]
+            if rng.random() < _OPENED:
+                child.hear()
+            child.listen(rng.random() * _LONGEST)
+            child.kill()
+            told, status = child.end()
+            assert status == -signal.SIGKILL, f"a worker ended by itself: {status}"
+            counted["kills"] += 1
+            counted["acknowledged"] += sum(isinstance(word[0], State) for word in told)
+            _hear(world, told)
+            _look(world, rng.getrandbits(32), i % _ALL_AFTER == 0 or i == kills - 1)
+        shutil.rmtree(world.root)
+    return counted
+
+
+def _hear(world: World, told: list[Any]) -> None:
+    for word in told:
+        if isinstance(word[0], State):
+            world.state, world.recipes = word
+            world.begun = None
+        else:
+            world.begun = word
+
+
+def _look(world: World, seed: int, everything: bool) -> None:
+    ((world.state, world.recipes),) = run(lambda send: look(world, seed, everything, send))
+
+
+def _fresh(root: Path) -> World:
+    def make(send: Send) -> None:
+        with Repository.init(root) as repo:
+            send(state_of(repo.context))
+
+    return World(root, run(make)[0])
+
+
+def _small_world(root: Path) -> World:
+    """Five versions, one of them undone and one forgotten, another path, a deployment."""
+
+    def make(send: Send) -> None:
+        world = World(root, state_of(Repository.init(root).context))
+        with open_quietly(root) as repo:
+            for number in range(5):
+                detail = ("model.safetensors" if number != 3 else "other.safetensors", number, None)
+                _commit(repo, random.Random(), detail)
+                _take_in(world, "commit", detail, state_of(repo.context))
+            repo.undo()
+            repo.deploy("HEAD", "prod")
+            maintenance.forget_named(repo.context, world.state.commits[0])
+            send((state_of(repo.context), world.recipes))
+
+    state, recipes = run(make)[0]
+    return World(root, state, recipes)
+
+
+def kill_at_each_call(folder: Path, seed: int, share: float) -> dict[str, int]:
+    """One process for every call of every operation (or a share of them), killed there."""
+    rng = random.Random(seed)
+    template = _small_world(folder / "template")
+    counted = {"kills": 0, "lost": 0}
+    for name in OPERATIONS:
+        detail = {
+            "commit": ("model.safetensors", 99, "prod"),
+            "repack": 1,
+            "forget": template.state.commits[1],
+        }.get(name, f"{name}-new")
+        call, killed = 0, True
+        while killed:
+            call += 1 if share == 1 else rng.randrange(1, round(2 / share))
+            root = folder / f"{name}{call}"
+            shutil.copytree(template.root, root)
+            world = World(root, template.state, dict(template.recipes), (name, detail))
+            at = call
+            child = fork(lambda send, w=world, n=at: _die(w, n, send))  # type: ignore[misc]
+            told, status = child.end()
+            killed = status == -signal.SIGKILL
+            assert killed or status == 0, f"{name} ended with {status}"
+            assert not told
+            counted["kills"] += killed
+            _look(world, rng.getrandbits(32), True)
+            run(lambda send, w=world: _go_on(w))  # type: ignore[misc]
+            shutil.rmtree(root)
+    return counted
+
+
+def _die(world: World, call: int, send: Send) -> None:
+    def hook(number: int, op: str, path: Path) -> None:
+        if number == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert world.begun is not None
+    name, detail = world.begun
+    with open_quietly(world.root, fs=HookedFS(hook)) as repo:
+        OPERATIONS[name][0](repo, random.Random(), detail)
+
+
+def _go_on(world: World) -> None:
+    """Without any further ado a commit and a collection work."""
+    with open_quietly(world.root) as repo:
+        detail = ("model.safetensors", 123, None)
+        for name, what in (("commit", detail), ("gc", None)):
+            OPERATIONS[name][0](repo, random.Random(), what)
+            _take_in(world, name, what, state_of(repo.context))
+        for commit in world.state.commits:
+            check_version(repo, world.state, commit, world.contents(commit))
+
+
+def main(how: str, folder: Path, seed: int, *numbers: str) -> None:
+    run(lambda send: warm_up(folder / "warm"))
+    warm_up(folder / "warm-parent")
+    if how == "random":
+        counted = kill_at_random(folder, seed, int(numbers[0]), int(numbers[1]))
+    else:
+        counted = kill_at_each_call(folder, seed, float(numbers[0]))
+    print(json.dumps(counted))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

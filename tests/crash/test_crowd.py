@@ -1,0 +1,72 @@
+"""Crowds: commits, verifying readers, gc and repack beside one another, in real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from mvc.repo import manifests
+from mvc.repo.repository import Repository
+from tests.counters import count
+from tests.crash.crowd import acknowledged, state_for
+from tests.crash.images import folder_in_memory
+from tests.crash.state import check_arrays
+
+PROJECT = Path(__file__).parents[2]
+
+
+def crowd(folder: Path, committers: int, commits: int, readers: int, seconds: float) -> None:
+    root = folder / "repo"
+    numbers = [committers, commits, readers, seconds]
+    command = [sys.executable, "-m", "tests.crash.crowd", str(root), *map(str, numbers)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    counted = json.loads(done.stdout)
+    told = acknowledged(folder)
+    missing = _missing(root, committers, commits)
+    count(
+        f"{committers} processes x {commits} commits, {readers} readers, gc and repack",
+        acknowledged=len(told),
+        missing=missing,
+        **counted,
+    )
+    assert missing == 0
+    assert len(told) == committers * commits
+    for what in ("failed_committers", "failed_readers", "failed_maintenance"):
+        assert counted[what] == 0, done.stderr
+    assert counted["reads"] > 0
+    assert counted["collected"] > 0
+    assert counted["repacked"] > 0
+
+
+def _missing(root: Path, committers: int, commits: int) -> int:
+    """How many acknowledged commits do not come back; the rest of what must hold is asserted."""
+    told = acknowledged(root.parent)
+    manifests._kept.clear()
+    with Repository.open(root) as repo:
+        history = [entry.commit for entry in repo.log()]
+        for child, parent in pairwise(history):
+            assert child.parents == (parent.id,)
+        assert len(history) == committers * commits
+        missing = len(set(told) - {commit.id for commit in history})
+        for id_, (name, step) in told.items():
+            check_arrays(repo.checkout(id_, path=f"{name}.safetensors"), state_for(name, step))
+        for name in {name for name, _ in told.values()}:
+            assert len(repo.deployments(name)) == commits
+        assert repo.fsck().problems == ()
+    return missing
+
+
+def test_a_crowd(tmp_path: Path) -> None:
+    with folder_in_memory(tmp_path) as folder:
+        crowd(folder, 6, 8, 2, 0.02)
+
+
+@pytest.mark.long
+def test_a_large_crowd(tmp_path: Path) -> None:
+    crowd(tmp_path, 32, 200, 8, 2.0)

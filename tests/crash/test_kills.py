@@ -1,0 +1,48 @@
+"""Killed processes: at random moments, and at every call of every operation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.counters import count
+from tests.crash.images import folder_in_memory
+from tests.seeds import draw
+
+PROJECT = Path(__file__).parents[2]
+
+
+def kill(otherwise: Path, how: str, *numbers: float) -> None:
+    seed = draw("kills").getrandbits(32)
+    with folder_in_memory(otherwise) as folder:
+        command = [sys.executable, "-m", "tests.crash.kills", how, str(folder), str(seed)]
+        command += map(str, numbers)
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    counted = json.loads(done.stdout)
+    count(f"killed processes, {how}", **counted)
+    assert counted["lost"] == 0
+    assert counted["kills"] > 50
+
+
+def test_processes_killed_at_random_lose_nothing(tmp_path: Path) -> None:
+    kill(tmp_path, "random", 1, 60)
+
+
+def test_processes_killed_at_a_call_lose_nothing(tmp_path: Path) -> None:
+    kill(tmp_path, "calls", 0.07)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("round_", range(10))
+def test_ten_thousand_killed_processes_lose_nothing(round_: int, tmp_path: Path) -> None:
+    kill(tmp_path, "random", 8, 125)
+
+
+@pytest.mark.long
+def test_processes_killed_at_every_call_lose_nothing(tmp_path: Path) -> None:
+    kill(tmp_path, "calls", 1)

@@ -1,0 +1,247 @@
+"""T13: the index's database as other processes, forks, folders and engines leave it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+
+from mvc.io.files import FileSystem
+from mvc.repo.repository import Repository
+from mvc.store import environments, keys
+from mvc.store.index import Index
+from mvc.store.view import INDEX
+from tests.counters import count
+from tests.hostile.bounded import ROOT
+from tests.store.repositories import History
+
+FS = FileSystem()
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    made = History(tmp_path / "repo", 4)
+    made.index()
+    return made
+
+
+def index_of(repo: Repository) -> Index:
+    found = repo.context.store.view._index
+    assert found is not None
+    return found
+
+
+def answers(history: History, *, fsck: bool = True) -> bool:
+    """Whether everything is there; ``fsck`` sees keys that a test has made up, too."""
+    with history.open() as repo:
+        assert [e.id for e in repo.log()] == history.ids[::-1]
+        assert repo.live(target="prod").commit == history.ids[-1]
+        return history.wrong(repo) == [] and not (fsck and repo.fsck().problems)
+
+
+def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mvc.store.index._FIRST_MAP", 1 << 16)
+    with history.open() as repo:
+        view = repo.context.store.view
+        index = index_of(repo)
+        before = index._env.info()["map_size"]
+        rng = np.random.default_rng(0)
+        meta = index.meta(view.identity)
+        fresh = [keys.BLOB + rng.bytes(40) for _ in range(20_000)]
+        meta = index.extend(meta, fresh, meta.position)
+        assert index._env.info()["map_size"] > before
+        found = {key for run in index.readers(meta) for key in run.scan(b"", b"\xff" * 50)}
+        assert found >= set(fresh)
+    assert answers(history, fsck=False)
+
+
+CHILD = """
+import sys
+from mvc.repo.repository import Repository
+from mvc.store import keys
+import os
+repo = Repository.open(sys.argv[1])
+view = repo.context.store.view
+index = view._index
+meta = index.meta(view.identity)
+index._env.set_mapsize(256 << 20)
+fresh = [keys.BLOB + os.urandom(40) for _ in range(60000)]
+index.extend(meta, fresh, meta.position)
+repo.close()
+"""
+
+
+def child(code: str, *arguments: object, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+    )  # type: ignore[call-overload, no-any-return]  # fmt: skip
+
+
+def test_another_process_makes_the_map_larger(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mvc.store.index._FIRST_MAP", 1 << 20)
+    with history.open() as repo:
+        assert history.wrong(repo) == []
+        other = child(CHILD, history.root)
+        out, err = other.communicate(timeout=60)
+        assert other.returncode == 0, out + err
+        assert history.index_file.stat().st_size > 1 << 20
+        index_of(repo).meta(repo.context.store.view.identity)
+        history.add(repo)
+        repo.context.store.view.index_tail(force=True)
+        assert history.wrong(repo) == []
+    assert answers(history, fsck=False)
+
+
+READER = """
+import sys, time
+from mvc.repo.repository import Repository
+repo = Repository.open(sys.argv[1])
+txn = repo.context.store.view._index._env.begin()
+txn.get(b"meta")
+print("reading", flush=True)
+time.sleep(600)
+"""
+
+
+def test_killed_readers_pin_nothing(history: History) -> None:
+    """A reader that is killed inside a transaction is cleared by whoever opens next."""
+    others = [child(READER, history.root) for _ in range(3)]
+    for other in others:
+        assert other.stdout is not None and other.stdout.readline() == "reading\n"
+    with history.open() as repo:
+        assert index_of(repo)._env.info()["num_readers"] >= 3
+    for other in others:
+        other.send_signal(signal.SIGKILL)
+        other.communicate(timeout=30)
+    environments.forget(history.root / ".mvc" / INDEX)
+    with history.open() as repo:
+        assert index_of(repo)._env.reader_check() == 0, "opening has cleared them"
+        listed = index_of(repo)._env.readers().split()
+        assert not {str(other.pid) for other in others} & set(listed)
+        before = history.index_file.stat().st_size
+        for _ in range(20):
+            history.add(repo)
+            repo.context.store.view.index_tail(force=True)
+        assert history.index_file.stat().st_size < before + (4 << 20)
+    assert answers(history)
+    count("LMDB, killed readers", readers=3, pinned=0)
+
+
+def test_a_forked_child_has_an_environment_of_its_own(history: History) -> None:
+    with history.open() as repo:
+        assert history.wrong(repo) == []
+        mine = index_of(repo)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                ids = [e.id for e in repo.log()]
+                made = repo.context.store.view
+                code = 0 if ids == history.ids[::-1] and made._index is not mine else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert index_of(repo) is mine
+        history.add(repo)
+        repo.context.store.view.index_tail(force=True)
+    assert answers(history)
+
+
+class ReadOnlyFS(FileSystem):
+    """A folder that cannot be written, also for root."""
+
+    def is_writable_dir(self, path: Path) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("lock", [True, False])
+def test_a_folder_that_cannot_be_written(history: History, lock: bool) -> None:
+    """With and without the lock file: readers of a read-only folder make none."""
+    folder = history.root / ".mvc" / INDEX
+    environments.forget(folder)
+    if not lock:
+        (folder / "lock.mdb").unlink()
+    before = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
+    modes = {p: stat.S_IMODE(p.stat().st_mode) for p in folder.parent.rglob("*")}
+    for path in modes:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        with Repository.open(history.root, fs=ReadOnlyFS()) as repo:
+            assert not repo.context.store.view.writable
+            assert [e.id for e in repo.log()] == history.ids[::-1]
+            assert history.wrong(repo) == []
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+    assert before == {p: p.read_bytes() for p in folder.parent.rglob("*") if p.is_file()}
+
+
+def test_a_missing_lock_file_is_made_again(history: History) -> None:
+    folder = history.root / ".mvc" / INDEX
+    environments.forget(folder)
+    (folder / "lock.mdb").unlink()
+    assert answers(history)
+    assert (folder / "lock.mdb").exists()
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 8192])
+def test_a_lock_file_of_garbage(history: History, size: int) -> None:
+    folder = history.root / ".mvc" / INDEX
+    environments.forget(folder)
+    (folder / "lock.mdb").write_bytes(b"\xee" * size)
+    assert answers(history)
+
+
+def other_engine(folder: Path) -> bool:
+    """A database in the format of LMDB 1.0 in ``folder``; False if the package cannot."""
+    try:
+        env = lmdb.open(str(folder), lib_version=1, map_size=1 << 20)
+        with env, env.begin(write=True) as txn:
+            txn.put(b"meta", b"from the other engine")
+    except (TypeError, lmdb.Error):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("version", ["engine", 2, 3, 999, 0, 0xFFFFFFFF])
+def test_a_file_of_another_engine_is_made_anew(history: History, version: str | int) -> None:
+    folder = history.root / ".mvc" / INDEX
+    environments.forget(folder)
+    if version == "engine":
+        shutil.rmtree(folder)
+        folder.mkdir()
+        if not other_engine(folder):
+            pytest.skip("this package of lmdb has one engine only")
+    else:
+        data = bytearray(history.index_file.read_bytes())
+        for page in (0, 4096):
+            data[page + 20 : page + 24] = int(version).to_bytes(4, "little")
+        history.index_file.write_bytes(data)
+    assert answers(history)
+    with history.open() as repo:
+        repo.context.store.view.index_tail(force=True)
+        assert index_of(repo).meta(repo.context.store.view.identity).runs
+
+
+def test_two_handles_of_one_process_share_the_environment(history: History) -> None:
+    with history.open() as one, history.open() as two:
+        assert index_of(one) is index_of(two)
+        history.add(one)
+        one.context.store.view.index_tail(force=True)
+        assert [e.id for e in two.log()] == history.ids[::-1]
+
+
+def test_the_engine_that_is_asked_for() -> None:
+    """The file format that is written is the one every lmdb of the allowed versions reads."""
+    assert lmdb.version()[:2] == (0, 9)
