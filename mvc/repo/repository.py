@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from importlib import import_module
 from os import PathLike
@@ -145,9 +145,18 @@ class Repository:
                 after.callback(act)
             self._closing = []
 
-    def before_close(self, act: Callable[[], object]) -> None:
-        """Has ``close`` call ``act`` first: what still writes ends while that is possible."""
+    def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
+        """Has ``close`` call ``act`` first, so that what still writes can end.
+
+        What is returned takes that back.
+        """
         self._closing.append(act)
+
+        def take_back() -> None:
+            with suppress(ValueError):  # close is calling it
+                self._closing.remove(act)
+
+        return take_back
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 (registers its own hook, which must be older)
 import threading
+from contextlib import ExitStack
 from typing import Protocol
 from weakref import WeakSet
 
@@ -32,8 +33,9 @@ def closed(closable: _Closable) -> None:
 
 
 def _close_all() -> None:
-    for closable in list(_open):
-        closable.close()
+    with ExitStack() as all_:
+        for closable in list(_open):
+            all_.callback(closable.close)
 
 
 # The only hook that runs before the executors' own; atexit comes too late for them.

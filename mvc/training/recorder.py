@@ -111,7 +111,7 @@ class Recorder:
         self._closed = False
         self._thread = threading.Thread(target=self._write, name="mvc-recorder", daemon=True)
         self._thread.start()
-        repo.before_close(self.close)
+        self._forget = repo.before_close(self.close)
         ending.before_exit(self)
 
     # -- in the training's thread --------------------------------------------------------
@@ -136,11 +136,11 @@ class Recorder:
         try:
             self._raise_failure()
             item.slot.fill(self._collect(batch) if waited else live)
+            item.step, item.called_ns = self._steps, called_ns
+            item.message, item.metrics = f"step {self._steps}", numbers
         except BaseException:
             self._queue.give_back(item)
             raise
-        item.step, item.called_ns = self._steps, called_ns
-        item.message, item.metrics = f"step {self._steps}", numbers
         self._taken += 1
         self._queue.put(item)
         return True
@@ -198,6 +198,7 @@ class Recorder:
         self._queue.close()
         self._thread.join()
         ending.closed(self)
+        self._forget()
         if self._first_failure is not None:
             raise self._first_failure
         return self.report
