@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -39,8 +39,8 @@ class Report:
 
     ``steps`` were called and ``taken`` of them staged; ``durable`` are committed, ``failed``
     were not, ``coalesced`` gave way to a newer one, ``dropped`` found no room. ``newest`` is the
-    last durable version, ``newest_step`` its step, ``waiting_bytes`` are staged at this moment
-    and ``peak_bytes`` were at most.
+    last durable version, without its state, ``newest_step`` its step. ``waiting_bytes`` are
+    staged at this moment and ``peak_bytes`` were at most.
     """
 
     steps: int
@@ -258,7 +258,7 @@ class Recorder:
             training["root"] = root.hex()
             states = {self._name: model, **states}
         (name, first), *others = states.items()
-        return self._repo.commit(
+        made = self._repo.commit(
             first,
             name=name,
             beside=dict(others),
@@ -269,3 +269,4 @@ class Recorder:
             time=item.called_ns,
             pipeline=self._pipeline,
         )
+        return replace(made, state=None)  # its buffers are about to hold another version

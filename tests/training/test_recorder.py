@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,10 @@ def test_every_version_is_the_state_at_its_call(tmp_path: Path) -> None:
                 assert recorder.step(loss=torch.tensor(i / 4), metrics={"acc": i})
             recorder.flush()
             assert recorder.report.durable == 6
+            assert recorder.report.newest is not None
+            assert recorder.report.newest.id == repo.find("HEAD")
+            assert recorder.report.newest.state is None  # its buffers are used again
+            assert recorder.report.newest_step == 6
         assert versions(repo) == expected
         log = list(repo.log())[::-1]
         assert [e.commit.message for e in log] == [f"step {i}" for i in range(1, 7)]
@@ -233,7 +238,10 @@ def test_at_most_two_states_are_staged(tmp_path: Path, mode: str) -> None:
             assert len(slots | {id(slot) for slot in free}) <= 2
             assert sum(slot.nbytes for slot in free) <= 2 * size
             assert recorder.report.peak_bytes <= 2 * size
-        assert recorder._queue._free == []  # nothing is kept after the end
+            buffers = [weakref.ref(b) for slot in free for b in slot._buffers.values()]
+            del free, held
+        assert buffers
+        assert all(buffer() is None for buffer in buffers)  # nothing is kept after the end
 
 
 def test_every_third_step(tmp_path: Path) -> None:
