@@ -63,6 +63,10 @@ class UnknownTarget(MvcError):
     """No deployment target goes by this name, or none was named where several exist."""
 
 
+class UnknownMetric(MvcError):
+    """No version has a metric of this name."""
+
+
 class NoDeployment(MvcError):
     """Nothing was deployed at or before the moment asked for."""
 

@@ -243,7 +243,14 @@ def _write_all(
     """Writes each entry to its path; no symbolic link below ``within`` is written through."""
     total = sum(entry.size for entry, _ in pairs)
     done = 0
+    folded: dict[str, Path] = {}
     for entry, path in pairs:
+        other = folded.setdefault(str(path).casefold(), path)
+        if other != path and _same_file(context, other, path):
+            raise WouldOverwrite(
+                f"{entry.path} and {other.name} are one name on this file system",
+                hint="check them out one at a time with -o, or where case is told apart",
+            )
         context.store.fs.make_dir(path.parent, parents=True, exist_ok=True, within=within)
 
         def advance(count: int, path: str = entry.path) -> None:
@@ -256,6 +263,12 @@ def _write_all(
             write_file(context, entry, file.write_at, advance)
 
         context.store.fs.replace_file(path, fill, mode=None, durable=True, within=within)
+
+
+def _same_file(context: Context, one: Path, other: Path) -> bool:
+    """Whether two names that differ in case lead to one file here."""
+    a, b = (context.store.fs.stat(path, follow=False) for path in (one, other))
+    return a is not None and b is not None and (a.device, a.inode) == (b.device, b.inode)
 
 
 def refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:

@@ -198,6 +198,9 @@ class _Work:
                 "nothing to commit: no tracked path differs from HEAD",
                 hint="to record a version all the same, add --allow-empty",
             )
+        if self.context.store.graph.outrun(self.generation):
+            # Under the lock it is asked once more; by then everything about it is in memory.
+            check_reused(self.context.store.graph, self.keeper.writer, self.manifest)
         recorded = self.context.store.publish(self._entry, release=self.packs.close)
         manifests.remember(self.manifest.id, self.manifest)
         stored = sum(region.length for region in self.regions)

@@ -15,7 +15,7 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo import commits, pointers
 from mvc.repo.context import Context
-from mvc.repo.retention import Retention, given_up, protected, served
+from mvc.repo.retention import Retention, Short, given_up, protected, served, too_few
 from mvc.repo.revisions import resolve
 from mvc.store.entries import Entry, Forgotten
 from mvc.store.journal import Recorded
@@ -28,12 +28,14 @@ class Chosen:
     """``commits``: the versions whose states go, newest first; empty if there are none.
 
     ``rules`` is None where they were named. ``already``: named versions that were forgotten by
-    name before, which is all there is to do.
+    name before, which is all there is to do. ``short``: rules for the best that keep fewer
+    than they say.
     """
 
     commits: tuple[Commit, ...]
     rules: Retention | None
     already: tuple[CommitId, ...] = ()
+    short: tuple[Short, ...] = ()
 
     @property
     def named(self) -> bool:
@@ -53,14 +55,15 @@ def choose(
     """The versions that are named, or that ``rules`` give up.
 
     What was forgotten by rule may be forgotten again by name. Raises WrongUsage,
-    UnknownRevision, UnknownTarget; RefConflict for the version that HEAD stands on.
+    UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version that HEAD stands on.
     """
     context.fresh()
     ids = dict.fromkeys(r if isinstance(r, CommitId) else resolve(context, r) for r in revs)
     if bool(ids) == bool(rules):
         raise WrongUsage("name versions or give rules, one of the two")
     if rules:
-        return Chosen(_sorted(given_up(context, rules)), rules)
+        going = given_up(context, rules)
+        return Chosen(_sorted(going), rules, short=too_few(context, rules, going))
     found = [commits.get(context, id_) for id_ in ids]
     _refuse_head(context, found)
     already = tuple(commit.id for commit in found if _mark(context, commit.id) is True)

@@ -42,6 +42,7 @@ def fsck(context: Context, *, full: bool = False, progress: Progress | None = No
 def _look(context: Context, full: bool, progress: Progress | None) -> FsckReport:
     from mvc.repo.fsck_packs import PackCheck
     from mvc.repo.fsck_versions import VersionCheck
+    from mvc.repo.manifest_stream import ManifestStream
 
     view = context.fresh()
     meter = _Meter(progress)
@@ -59,7 +60,8 @@ def _look(context: Context, full: bool, progress: Progress | None) -> FsckReport
         meter.to(packs.checked, "packs")
     packs.rest()
     packs.objects.settle()
-    versions = VersionCheck(context.store.recovery, packs.objects, full, meter.more)
+    stream = ManifestStream(context.store)
+    versions = VersionCheck(context.store.recovery, stream, packs.objects, full, meter.more)
     versions.suspects = {
         id_
         for problem in packs.problems

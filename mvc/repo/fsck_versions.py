@@ -14,6 +14,7 @@ from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.hashing import pieces
+from mvc.repo.manifest_stream import ManifestStream
 from mvc.repo.objects import ObjectGraph
 from mvc.repo.report import Problem
 from mvc.store.recover import Recovery
@@ -42,6 +43,7 @@ class VersionCheck:
     """Asks of every version whether all it names can be recovered; ``full``: and recovers it."""
 
     recovery: Recovery
+    stream: ManifestStream
     objects: ObjectGraph
     full: bool
     advance: Callable[[int, str], None]
@@ -85,7 +87,7 @@ class VersionCheck:
         try:
             if self.objects.reach(id_) is None:
                 raise DamagedData(f"manifest {id_.short} is not stored")
-            return Manifest.decode(self.recovery.manifest(id_))
+            return self.stream.load(id_)
         except DamagedData as error:
             ids = tuple(commit.id for commit in holders[:_MOST_NAMED])
             self.problems.append(Problem("manifest", str(id_), "", error.message, ids))

@@ -20,6 +20,7 @@ from mvc.repo.gc_storage import decide
 from mvc.repo.inventory import Inventory, inventory
 from mvc.repo.reachable import Reach, reachable, tail_needs
 from mvc.repo.relayout import Place, Relayout, execute, until_not_outrun
+from mvc.repo.repair_quarantine import files_in
 from mvc.repo.sampled import Sampler
 from mvc.store.entries import Entry
 from mvc.store.journal import Recorded
@@ -41,7 +42,7 @@ class Collection:
     ``commits`` are versions that nothing leads to, ``objects`` tensors and manifests that
     no version needs, ``operations`` those left out of the journal. ``phantoms`` are kept
     as steps to others, ``recoded`` stored anew instead. ``freed`` is an estimate in a plan, and
-    measured in a result.
+    measured in a result. ``quarantined`` bytes are what repairs have put aside: they stay.
     """
 
     commits: tuple[CommitId, ...]
@@ -53,6 +54,7 @@ class Collection:
     packs: int
     before: int
     freed: int
+    quarantined: int
 
 
 @dataclass
@@ -165,6 +167,7 @@ def _plan(
         len(moved),
         _size(context),
         max(0, freed),
+        _quarantined(context),
     )
     return _Plan(reach, found, relayout, summary)
 
@@ -219,6 +222,12 @@ def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
 def _journal_size(context: Context) -> int:
     identity = context.store.fs.stat(context.store.folder / JOURNAL)
     return 0 if identity is None else identity.size
+
+
+def _quarantined(context: Context) -> int:
+    fs = context.store.fs
+    sizes = [fs.stat(path) for path in files_in(fs, context.store.folder)]
+    return sum(each.size for each in sizes if each is not None)
 
 
 def _size(context: Context) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mvc.errors import DamagedData
+from mvc.store.graph import Step
 from mvc.store.journal import Recorded
 from mvc.store.records import BASE_BYTES, Member, RecordHeader
 from mvc.store.view import View
@@ -33,6 +34,7 @@ class Coding:
     """One member of a record. ``base``: the id that its base's bytes mean, None if full.
 
     ``stored``: bytes of its payload; of a group's payload its share by raw size.
+    ``sought``: whether readers at the base find it; they seek in later operations only.
     """
 
     record: Record
@@ -40,6 +42,7 @@ class Coding:
     member: Member
     base: bytes | None
     stored: int
+    sought: bool = True
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -47,9 +50,14 @@ class Coding:
         return self.record.pack, self.record.offset, self.index
 
     @property
+    def step(self) -> Step:
+        """The coding as what a path is made of."""
+        return Step(self.record.pack, self.record.offset, self.record.header, self.member, False)
+
+    @property
     def undirected(self) -> bool:
         """Whether it leads from the object back to its base as well."""
-        return self.base is not None and not self.member.coding.bridge
+        return self.base is not None and self.sought and not self.member.coding.bridge
 
 
 @dataclass
@@ -94,8 +102,9 @@ class Inventory:
                 if member.base and base is None:
                     continue  # what it builds on is lost: it leads nowhere
                 share = record.header.share(member)
+                sought = base is None or self.homes[base] <= record.home
                 self.codings.setdefault(member.id, []).append(
-                    Coding(record, i, member, base, share)
+                    Coding(record, i, member, base, share, sought)
                 )
 
 

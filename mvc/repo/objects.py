@@ -44,7 +44,8 @@ class ObjectGraph:
         if member.nbytes > SLAB:
             self._whole.add((node[0], member.nbytes))
         if member.base:
-            forward = bool(member.coding.bridge)
+            late = member.base not in self._first  # readers seek deltas in later operations only
+            forward = late or bool(member.coding.bridge)
             self._deltas.append((member.base, node, seconds, forward))
         else:
             self._sources[node] = min(seconds, self._sources.get(node, seconds))

@@ -47,7 +47,11 @@ def open_context(
         if files.stat(root / FOLDER) is not None:
             store = _open(files, clock or Clock(), root / FOLDER)
             file = root / FOLDER / CONFIG
-            settings = config(file) if config else load_config(files, file, None, {}, {})
+            try:
+                settings = config(file) if config else load_config(files, file, None, {}, {})
+            except BaseException:
+                store.close()
+                raise
             return Context(store, root, settings)
     raise NotARepository(
         f"not a repository (or any of its parents): {start}", hint="make one with 'mvc init'"

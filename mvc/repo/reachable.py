@@ -17,6 +17,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo import manifests
 from mvc.repo.context import Context, Progress
 from mvc.repo.inventory import Inventory
+from mvc.repo.manifest_stream import ManifestStream
 from mvc.store.entries import Entry, RefValue
 from mvc.store.journal import Recorded
 
@@ -82,7 +83,7 @@ def reachable(
     reach.commits = closure(known, roots)
     reach.purge = bool(fresh)
     reach.states = {id_ for id_ in reach.commits if id_ not in reach.forgotten}
-    _collect(context, reach, progress)
+    _collect(context, found, reach, progress)
     _give_up(context, found, reach, known, fresh)
     return reach
 
@@ -108,14 +109,16 @@ def closure(known: Mapping[CommitId, Commit], roots: Iterable[CommitId]) -> dict
     return into
 
 
-def _collect(context: Context, reach: Reach, progress: Progress | None) -> None:
-    """The objects of every state that stays; equal manifests are read once."""
-    ids = dict.fromkeys(
-        commit.manifest for id_, commit in reach.commits.items() if id_ in reach.states
-    )
-    for done, id_ in enumerate(ids):
+def _collect(context: Context, found: Inventory, reach: Reach, progress: Progress | None) -> None:
+    """The objects of every state that stays; manifests are read once, oldest first."""
+    ids = {commit.manifest for id_, commit in reach.commits.items() if id_ in reach.states}
+    stream = ManifestStream(context.store)
+    specs: dict[TensorSpec, TensorSpec] = {}  # versions have the same shapes again and again
+    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.homes.get(id_, 0))):
         reach.manifests.add(id_)
-        reach.blobs.update(manifests.objects(manifests.load(context, id_)))
+        codings = [coding.step for coding in found.codings.get(id_, ())]
+        for blob, spec in manifests.objects(stream.load(id_, codings)).items():
+            reach.blobs[blob] = specs.setdefault(spec, spec)
         if progress is not None:
             progress(done + 1, len(ids), "versions")
 

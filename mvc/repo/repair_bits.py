@@ -14,7 +14,7 @@ from mvc.io.files import WriteFile
 from mvc.repo.repair_survey import Survey
 from mvc.repo.report import Healed
 from mvc.store.packs import pack_path
-from mvc.store.records import CHECK_SIZE, PAYLOAD_CHECK, PREFIX_SIZE, read_prefix
+from mvc.store.records import CHECK_SIZE, PREFIX_SIZE, read_prefix
 from mvc.store.view import PACKS, View
 
 __all__ = ["Corrector"]
@@ -73,6 +73,8 @@ class Corrector:
             return False
         length = PREFIX_SIZE + size
         data = file.read(at, length + CHECK_SIZE)
+        if len(data) < length + CHECK_SIZE:
+            return False  # the file ends too early
         bit = _wrong_bit(data[:length], data[length:])
         if bit is None:
             return False
@@ -121,7 +123,6 @@ def _flipped(data: bytes, bit: int) -> bytes:
 def _wrong_bit(data: bytes, check: bytes) -> int | None:
     """The bit of ``data``, or behind it of ``check``, with which the checksum fits."""
     size = len(check)
-    assert size in (CHECK_SIZE, PAYLOAD_CHECK)
     distance = int.from_bytes(blake3(data).digest(size), "little")
     distance ^= int.from_bytes(check, "little")
     if distance.bit_count() == 1:

@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mvc.ids import CommitId, ManifestId
-from mvc.model.manifest import Manifest
+from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
 from mvc.repo.hashing import pieces
 from mvc.repo.manifests import objects
 from mvc.repo.recode import Wanted
 from mvc.repo.relayout import Relayout
+from mvc.repo.repair_manifests import Rebuilder
 from mvc.repo.repair_paths import SoundGraph
 from mvc.repo.repair_sources import Sources
 from mvc.repo.repair_survey import Stretch, Survey
@@ -69,20 +70,59 @@ def needs_of(survey: Survey, graph: SoundGraph, sources: Sources) -> Needs:
     entries = survey.found.entries
     forgotten = {each.commit for recorded in entries for each in recorded.entry.forgotten}
     holders: dict[ManifestId, int] = {}
+    commits: dict[CommitId, tuple[Commit, int]] = {}
     for home, recorded in enumerate(entries):
         for commit in recorded.entry.commits:
-            if CommitId(commit.id) not in forgotten:
+            if commit.id not in forgotten:
                 graph.name(commit.manifest)
                 holders.setdefault(commit.manifest, home)
-    for id_, home in holders.items():
-        manifest: Manifest | None = sources.load(id_)
-        if manifest is not None:
-            for blob, spec in objects(manifest).items():
-                graph.name(blob)
-                needs.take(blob, spec, home)
-            needs.paths.update((entry.path, None) for entry in manifest.entries)
-        needs.take(id_, None, home)
+                commits[commit.id] = commit, home
+    lost = [id_ for id_, home in holders.items() if not _take(needs, graph, sources, id_, home)]
+    if lost:
+        _rebuild(survey, sources, commits, lost)
+        for id_ in lost:
+            _take(needs, graph, sources, id_, holders[id_])
     return needs
+
+
+def _take(needs: Needs, graph: SoundGraph, sources: Sources, id_: ManifestId, home: int) -> bool:
+    """A manifest and what it names; false if it is lost."""
+    manifest = sources.load(id_)
+    if manifest is not None:
+        for blob, spec in objects(manifest).items():
+            graph.name(blob)
+            needs.take(blob, spec, home)
+        needs.paths.update((entry.path, None) for entry in manifest.entries)
+    needs.take(id_, None, home)
+    return manifest is not None
+
+
+def _rebuild(
+    survey: Survey,
+    sources: Sources,
+    commits: dict[CommitId, tuple[Commit, int]],
+    lost: list[ManifestId],
+) -> None:
+    """Puts lost manifests together from their neighbours', as far as these are known."""
+    rebuilder = Rebuilder(survey, sources.entry)
+    children: dict[CommitId, list[CommitId]] = {}
+    for id_, (commit, _) in commits.items():
+        for parent in commit.parents:
+            children.setdefault(parent, []).append(id_)
+    waiting = [each for each in commits.values() if each[0].manifest in lost]
+    before = -1
+    while before != len(waiting):
+        before = len(waiting)
+        for commit, home in list(waiting):
+            parents = [commits[id_] for id_ in commit.parents if id_ in commits]
+            following = [commits[id_] for id_ in children.get(commit.id, ())]
+            olders = [m for each, _ in parents if (m := sources.load(each.manifest))]
+            newers = {at: m for each, at in following if (m := sources.load(each.manifest))}
+            made = rebuilder.rebuild(commit.manifest, home, olders, newers)
+            if made is not None:
+                sources.adopt(made)
+            if made is not None or sources.load(commit.manifest) is not None:
+                waiting.remove((commit, home))
 
 
 def make_plan(survey: Survey, graph: SoundGraph, needs: Needs, sources: Sources) -> Plan:

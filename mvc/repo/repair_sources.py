@@ -20,7 +20,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.limits import SLAB
 from mvc.model.hashing import BlobHasher
-from mvc.model.manifest import Manifest
+from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
 from mvc.repo.hashing import hash_file, pieces
@@ -109,6 +109,16 @@ class WorkingFiles:
     def manifest(self, id_: bytes) -> bytes:
         raise DamagedData(f"manifest {id_.hex()[:10]} is no file of the working folder")
 
+    def entry(self, name: str) -> FileEntry | None:
+        """What committing a file would make of it; None if it cannot be read."""
+        try:
+            identity = self._fs.stat(self._root / name)
+            if identity is None or not identity.is_file:
+                return None
+            return hash_file(self._file(name), name)
+        except MvcError:
+            return None  # a file that changes meanwhile heals nothing
+
     def where(self, id_: bytes) -> str:
         """The file that has an object."""
         return printable(self._at(id_)[0])
@@ -123,13 +133,9 @@ class WorkingFiles:
         return self._found[id_]
 
     def _hash(self, name: str, found: dict[bytes, tuple[str, int]]) -> None:
-        try:
-            identity = self._fs.stat(self._root / name)
-            if identity is None or not identity.is_file:
-                return
-            entry = hash_file(self._file(name), name)
-        except MvcError:
-            return  # a file that cannot be read, or changes meanwhile, heals nothing
+        entry = self.entry(name)
+        if entry is None:
+            return
         for i, content in enumerate(entry.contents):
             found.setdefault(content.id, (name, i))
         if entry.skeleton is not None:
@@ -158,10 +164,13 @@ class Sources:
             self._sources.append(("the other repository", other))
         self._sources.append(("a file", working))
         self._chosen: dict[bytes, _Source] = {}
+        self._made: dict[bytes, Manifest] = {}
         self._buffer = memoryview(bytearray())
 
     def find(self, id_: bytes, spec: TensorSpec | None) -> str | None:
         """Where an object's very bytes are, in words; None if nowhere. No spec: a manifest."""
+        if id_ in self._made:
+            return "other versions and files"
         for name, source in self._sources:
             try:
                 sound = self._sound(source, id_, spec)
@@ -193,8 +202,18 @@ class Sources:
             return None
         return Manifest.decode(self.manifest(id_))
 
+    def adopt(self, manifest: Manifest) -> None:
+        """Takes a manifest that was put together."""
+        self._made[manifest.id] = manifest
+
+    def entry(self, name: str) -> FileEntry | None:
+        """A file of the working folder as committing would see it."""
+        return self._working.entry(name)
+
     def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
         return self._chosen.get(id_, self._own).piece(id_, start, out)
 
     def manifest(self, id_: bytes) -> bytes:
+        if id_ in self._made:
+            return self._made[id_].encoded
         return self._chosen.get(id_, self._own).manifest(id_)

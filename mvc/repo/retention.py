@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import islice
 
-from mvc.errors import NoDeployment, WrongUsage
+from mvc.errors import NoDeployment, UnknownMetric, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
@@ -22,7 +23,7 @@ from mvc.repo.reachable import closure
 from mvc.repo.times import local_zone_minutes
 from mvc.store.entries import RefValue
 
-__all__ = ["Best", "Retention", "given_up", "live_now", "protected"]
+__all__ = ["Best", "Retention", "Short", "given_up", "live_now", "protected", "too_few"]
 
 _SECOND = 1_000_000_000
 
@@ -51,6 +52,10 @@ class Best:
     @property
     def text(self) -> str:
         return f"{'-' if self.lowest else ''}{self.metric}:{self.count}"
+
+    def measured(self, versions: Iterable[Commit]) -> list[Commit]:
+        """Those of ``versions`` that have the metric, in the same order."""
+        return [c for c in versions if not math.isnan(c.metrics.get(self.metric, math.nan))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +100,10 @@ def given_up(context: Context, rules: Retention) -> list[Commit]:
     """The versions that ``rules`` give up, in the order of publication.
 
     Never those that a ref or HEAD names, nor what is live on a target now or will be.
-    Raises UnknownTarget.
+    Raises UnknownTarget; UnknownMetric where none of them has what the best are chosen by.
     """
     versions = _versions(context)
+    _check_metrics(versions, rules)
     stay = protected(context)
     if rules.unused is not None:
         deployments.check_target(context, rules.unused)
@@ -105,6 +111,46 @@ def given_up(context: Context, rules: Retention) -> list[Commit]:
     if rules.keeps:
         stay |= kept(versions, rules)
     return [commit for commit in versions if commit.id not in stay]
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """Fewer versions have a metric than are to be kept by it: ``have``.
+
+    ``without``: versions that are given up and do not have it.
+    """
+
+    best: Best
+    have: int
+    without: tuple[CommitId, ...]
+
+
+def too_few(context: Context, rules: Retention, going: Iterable[Commit]) -> tuple[Short, ...]:
+    """The ``best`` of ``rules`` that keep fewer than they say while others are ``going``."""
+    if not rules.best:
+        return ()
+    versions, going = _versions(context), list(going)
+    found = []
+    for best in rules.best:
+        having = {commit.id for commit in best.measured(versions)}
+        without = tuple(commit.id for commit in going if commit.id not in having)
+        if len(having) < best.count and without:
+            found.append(Short(best, len(having), without))
+    return tuple(found)
+
+
+def _check_metrics(versions: Sequence[Commit], rules: Retention) -> None:
+    for best in rules.best:
+        if not versions or best.measured(versions):
+            continue
+        names = sorted({name for commit in versions for name in commit.metrics})
+        close = get_close_matches(best.metric, names, n=3, cutoff=0.5) or names[:10]
+        raise UnknownMetric(
+            f"no version has the metric {printable(best.metric[:100])}",
+            hint=f"there is: {', '.join(map(printable, close))}"
+            if close
+            else "no version has any metric; 'mvc commit --metric K=V' records one",
+        )
 
 
 def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
@@ -115,7 +161,7 @@ def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
     stay |= _last_of_each(newest_first, _hour, rules.hourly or 0)
     stay |= _last_of_each(newest_first, _day, rules.daily or 0)
     for best in rules.best:
-        measured = [c for c in newest_first if not math.isnan(c.metrics.get(best.metric, math.nan))]
+        measured = best.measured(newest_first)
         # The sort is stable: among equals the newest comes first.
         measured.sort(key=lambda c: c.metrics[best.metric], reverse=not best.lowest)
         stay |= {commit.id for commit in measured[: best.count]}

@@ -21,7 +21,8 @@ from mvc.store.view import View
 
 __all__ = ["resolve", "resolve_ref"]
 
-_REVISION = re.compile(r"([^~^@{}]+)(?:@\{([^{}]*)\})?((?:[~^][0-9]{0,9})*)", re.ASCII)
+# No zero byte: in the index it ends a name, and what follows it could be another one's.
+_REVISION = re.compile(r"([^~^@{}\0]+)(?:@\{([^{}]*)\})?((?:[~^][0-9]{0,9})*)", re.ASCII)
 _STEP = re.compile(r"([~^])([0-9]*)", re.ASCII)
 _DIGITS = re.compile(r"[0-9a-fA-F]{4,64}", re.ASCII)
 _FORMS = "a revision is an id, a branch, a tag or HEAD, then ~2, ^1 or @{2026-11-20T10:00}"

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.process import cpu_count
-from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.repo import manifests
 from mvc.repo.context import Context
+from mvc.repo.manifest_stream import ManifestStream
 from mvc.repo.objects import ObjectGraph
 from mvc.repo.pointers import branches, tags
 from mvc.store.entries import Region
+from mvc.store.graph import Step
 from mvc.store.records import BLOB
 from mvc.store.speed import Speed
 from mvc.store.view import INDEX, View
@@ -57,16 +57,17 @@ def stats(context: Context) -> Stats:
     from mvc.store.calibrate import measure
 
     view = context.fresh()
-    scan = _Scan(view, measure())
+    scan, stream = _Scan(view, measure()), ManifestStream(context.store)
     for recorded in view.entries():
-        scan.commits.update((commit.id, commit) for commit in recorded.entry.commits)
+        scan.commits.update((commit.id, commit.manifest) for commit in recorded.entry.commits)
         scan.forgotten.update(each.commit for each in recorded.entry.forgotten)
         scan.deployments += len(recorded.entry.deployments)
         scan.targets.update(d.target for d in recorded.entry.deployments)
         for region in recorded.entry.regions:
             scan.region(region)
+        scan.look(stream)
     scan.objects.settle()
-    held = _Held(context, scan)
+    held = _Held(scan, stream)
     stored = scan.bytes(held.skeletons) | {
         "journal": view.position.offset,
         "index": _index_bytes(view),
@@ -103,15 +104,17 @@ class _Scan:
     view: View
     speed: Speed
     objects: ObjectGraph = field(default_factory=ObjectGraph)
-    commits: dict[CommitId, Commit] = field(default_factory=dict)
+    commits: dict[CommitId, ManifestId] = field(default_factory=dict)
+    sketches: dict[ManifestId, _Sketch] = field(default_factory=dict)
     forgotten: set[CommitId] = field(default_factory=set)
     deployments: int = 0
     targets: set[str] = field(default_factory=set)
     _metadata: int = 0
     _payloads: list[tuple[bytes, bool, int]] = field(default_factory=list)
+    _codings: dict[bytes, list[Step]] = field(default_factory=dict)  # manifests of one entry
 
     def region(self, region: Region) -> None:
-        for _, header in self.view.packs.records(region):
+        for at, header in self.view.packs.records(region):
             self._metadata += header.size - header.body_size
             for i, member in enumerate(header.members):
                 self.objects.add(member, self.speed.seconds(member))
@@ -121,6 +124,16 @@ class _Scan:
                     self._payloads.append((member.id, bool(member.base), member.stored))
                 else:
                     self._metadata += member.stored
+                    step = Step(region.pack, at, header, member, False)
+                    self._codings.setdefault(member.id, []).append(step)
+
+    def look(self, stream: ManifestStream) -> None:
+        """Reads an entry's manifests while those that they build on are at hand."""
+        for id_, codings in self._codings.items():
+            manifest = stream.near(ManifestId(id_), codings)
+            if manifest is not None:
+                self.sketches[manifest.id] = _Sketch.of(manifest)
+        self._codings.clear()
 
     def bytes(self, skeletons: set[BlobId]) -> dict[str, int]:
         """Bytes in packs by kind; skeletons are metadata."""
@@ -131,45 +144,62 @@ class _Scan:
         return kinds
 
 
+@dataclass(frozen=True, slots=True)
+class _Sketch:
+    """Of a manifest what is asked for at the end: bytes of its files, its objects' pieces."""
+
+    raw: int
+    contents: tuple[tuple[BlobId, tuple[int, ...]], ...]
+    skeletons: tuple[BlobId, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> _Sketch:
+        from mvc.repo.hashing import pieces
+
+        contents = {
+            content.id: tuple(start for start, _ in pieces(content.spec))
+            for entry in manifest.entries
+            for content in entry.contents
+        }
+        skeletons = tuple(e.skeleton for e in manifest.entries if e.skeleton is not None)
+        return cls(sum(e.size for e in manifest.entries), tuple(contents.items()), skeletons)
+
+
 class _Held:
     """What the versions' manifests say; equal manifests are looked at once."""
 
-    def __init__(self, context: Context, scan: _Scan) -> None:
+    def __init__(self, scan: _Scan, stream: ManifestStream) -> None:
         self._objects = scan.objects
         self.raw = self.reset_points = 0
         self.skeletons: set[BlobId] = set()
         self.depths: dict[BlobId, int] = {}
         self.seconds: list[tuple[float, CommitId | None]] = []
-        known: dict[ManifestId, tuple[int, bool, float]] = {}
-        for commit in scan.commits.values():
-            if commit.id in scan.forgotten:
+        known: dict[ManifestId, tuple[bool, float]] = {}
+        for id_, manifest in scan.commits.items():
+            if id_ in scan.forgotten:
                 continue
-            if commit.manifest not in known:
-                known[commit.manifest] = self._look(manifests.load(context, commit.manifest))
-            raw, is_reset_point, seconds = known[commit.manifest]
-            self.raw += raw
+            sketch = scan.sketches.get(manifest)
+            if sketch is None:
+                sketch = scan.sketches[manifest] = _Sketch.of(stream.load(manifest))
+            if manifest not in known:
+                known[manifest] = self._look(sketch)
+            is_reset_point, seconds = known[manifest]
+            self.raw += sketch.raw
             self.reset_points += is_reset_point
-            self.seconds.append((seconds, commit.id))
+            self.seconds.append((seconds, id_))
 
-    def _look(self, manifest: Manifest) -> tuple[int, bool, float]:
-        from mvc.repo.hashing import pieces
-
-        cost, full, seen = 0.0, True, set()
-        for entry in manifest.entries:
-            if entry.skeleton is not None:
-                self.skeletons.add(entry.skeleton)
-            for content in entry.contents:
-                if content.id in seen:
-                    continue
-                seen.add(content.id)
-                depth = 0
-                for start, _ in pieces(content.spec):
-                    seconds, deltas = self._objects.reach(content.id, start) or (0.0, 0)
-                    cost += seconds
-                    depth = max(depth, deltas)
-                    full = full and self._objects.is_full(content.id, start)
-                self.depths[content.id] = depth
-        return sum(e.size for e in manifest.entries), full, cost / cpu_count()
+    def _look(self, sketch: _Sketch) -> tuple[bool, float]:
+        cost, full = 0.0, True
+        self.skeletons.update(sketch.skeletons)
+        for id_, starts in sketch.contents:
+            depth = 0
+            for start in starts:
+                seconds, deltas = self._objects.reach(id_, start) or (0.0, 0)
+                cost += seconds
+                depth = max(depth, deltas)
+                full = full and self._objects.is_full(id_, start)
+            self.depths[id_] = depth
+        return full, cost / cpu_count()
 
 
 def _index_bytes(view: View) -> int:

@@ -40,6 +40,7 @@ _HEAD = struct.Struct("<4sIQ16s")
 _CHECK = 16
 OVERHEAD = _HEAD.size + _CHECK
 """Bytes of a frame beside its payload."""
+_EFFORT = 8  # times the bytes that are searched may be hashed
 
 
 class _Source(Protocol):
@@ -114,11 +115,30 @@ def frame_of(data: bytes) -> tuple[bytes, int, bytes, bytes] | None:
 def frames_behind(
     data: bytes, offset: int
 ) -> Iterator[tuple[int, tuple[bytes, int, bytes, bytes]]]:
-    """Where sound frames stand in ``data`` from ``offset`` on, and what they say."""
-    at = data.find(_MAGIC, offset)
-    while at >= 0:
+    """Where sound frames stand in ``data`` from ``offset`` on, and what they say.
+
+    Raises DamagedData where so much claims to be a frame that telling would take for ever.
+    """
+    left = _EFFORT * len(data)
+    for at, claimed in _claims(data, offset):
+        left -= claimed
+        if left < 0:
+            raise DamagedData(
+                "the journal ends in bytes that look like thousands of entries and are none",
+                hint="restore .mvc/journal from a copy",
+            )
         if frame := _frame_at(data, at):
             yield at, frame
+
+
+def _claims(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
+    """Where a frame may stand, and the bytes that it claims, if they are there."""
+    at = data.find(_MAGIC, offset)
+    while at >= 0:
+        if len(data) - at >= OVERHEAD:
+            claimed = OVERHEAD + _HEAD.unpack_from(data, at)[1]
+            if claimed <= len(data) - at:
+                yield at, claimed
         at = data.find(_MAGIC, at + 1)
 
 
@@ -155,8 +175,8 @@ def _parse(data: bytes, offset: int) -> Recorded | None:
             copies = 0  # the window ends too early to tell; the caller looks further
         if copies:
             return _recorded(frame, offset, length, copies)
-    for at, second in frames_behind(data, 1):
-        if at == OVERHEAD + len(second[0]):
+    for at, claimed in _claims(data, 1):
+        if at == claimed and (second := _frame_at(data, at)):
             return _recorded(second, offset, at, 1)
     return None
 

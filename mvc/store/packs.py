@@ -34,6 +34,8 @@ _MAX_OPEN = 64
 _FIRST_READ = 4096
 _WINDOW = 1 << 20
 _TRIES = 64
+_MOST = (1 << 32) - 1  # number of a pack
+_EFFORT = 8  # times the bytes that are searched may be hashed
 
 
 def pack_path(folder: Path, number: int) -> Path:
@@ -43,8 +45,13 @@ def pack_path(folder: Path, number: int) -> Path:
 
 def pack_numbers(fs: FileSystem, folder: Path) -> list[int]:
     """Numbers of the packs in the folder, ascending."""
-    names = (name.partition(".") for name in fs.list(folder))
-    return sorted(int(stem) for stem, _, end in names if end == "pack" and stem.isdigit())
+    names = {name: name.partition(".")[0] for name in fs.list(folder)}
+    numbers = {int(stem): n for n, stem in names.items() if stem.isascii() and stem.isdigit()}
+    return sorted(
+        number
+        for number, name in numbers.items()
+        if 0 < number <= _MOST and pack_path(folder, number).name == name
+    )
 
 
 class PackReader:
@@ -62,9 +69,12 @@ class PackReader:
             if len(self._open) >= _MAX_OPEN:
                 self._open = {}  # each is closed when the last thread that reads it lets go
             path = pack_path(self._folder, pack)
-            if self._fs.stat(path) is None:
-                raise DamagedData(f"{path.name} is missing from the repository")
-            handle = self._fs.open_read(path)
+            try:
+                handle = self._fs.open_read(path)
+            except IoFailed:
+                if self._fs.stat(path) is None:
+                    raise DamagedData(f"{path.name} is missing from the repository") from None
+                raise
             self._open[pack] = handle
         return handle
 
@@ -100,17 +110,26 @@ class PackReader:
     ) -> Iterator[tuple[int, RecordHeader]]:
         """As ``records``, but goes on behind a damaged header, where the next sound one stands."""
         at, end = region.start, region.start + region.length
-        while at < end:
+        left = _EFFORT * region.length
+        while at < end and left >= 0:
             try:
                 header = self.header(region.pack, at)
                 if at + header.size > end:
                     raise DamagedData(f"pack {region.pack}: a record crosses byte {end}")
             except DamagedData as error:
                 report(error)
+                left -= self._claimed(region.pack, at)
                 at = self._next_magic(region.pack, at + 1, end)
             else:
                 yield at, header
                 at += header.size
+
+    def _claimed(self, pack: int, at: int) -> int:
+        """Bytes of header that a damaged record at ``at`` says it has."""
+        with suppress(DamagedData):
+            file = self._file(pack)
+            return read_prefix(file.read(at, PREFIX_SIZE), file.size() - at, "")[0]
+        return 0
 
     def _next_magic(self, pack: int, at: int, end: int) -> int:
         """Where the next record may begin, or ``end``."""
@@ -294,19 +313,36 @@ class PackWriter:
         lock = self._fs.lock(path, block=False)
         if lock is None:
             return None
-        end = self._end(number)
-        identity = self._fs.stat(path)
-        if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
+        try:
+            file = self._opened(number, path)
+        except BaseException:
+            lock.release()
+            raise
+        if file is None:
             lock.release()
             return None
-        file = self._fs.open_write(path)
-        if end == 0:
-            file.truncate(0)
-            file.write(PACK_HEADER)
-            self._created = True
-        elif file.size() > end:
-            file.truncate(end)
         self._held.append((lock, file))
         self._file, self._number = file, number
         self._start = file.position
+        return file
+
+    def _opened(self, number: int, path: Path) -> WriteFile | None:
+        """The pack, which is locked, cut to what is committed; None if it is full."""
+        end = self._end(number)
+        identity = self._fs.stat(path)
+        if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
+            return None
+        if self._fresh and end:
+            return None  # another process was faster, and has published already
+        file = self._fs.open_write(path)
+        try:
+            if end == 0:
+                file.truncate(0)
+                file.write(PACK_HEADER)
+                self._created = True
+            elif file.size() > end:
+                file.truncate(end)
+        except BaseException:
+            file.close()
+            raise
         return file

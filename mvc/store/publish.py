@@ -42,6 +42,7 @@ def publish(
     ``release`` is called once the entry is written, before the flush (a pack's lock).
     """
     path = view.folder / JOURNAL
+    view.refresh()  # a journal that was replaced is read anew before anybody has to wait
     with contextlib.ExitStack() as held:
         with view.fs.lock(path, timeout=LOCK_SECONDS):
             file = held.enter_context(view.fs.open_write(path))

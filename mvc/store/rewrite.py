@@ -29,6 +29,7 @@ from mvc.store.witness import write_witness
 __all__ = ["Rewrite"]
 
 _BUFFER = 1 << 20
+_ROUNDS = 4
 
 
 class Rewrite:
@@ -43,6 +44,7 @@ class Rewrite:
         self._path = view.folder / f"{TEMPORARY}journal-{secrets.token_hex(8)}"
         self._at = GENESIS
         self._seen = GENESIS
+        self._last: Recorded | None = None
         self._features: frozenset[str] = frozenset()
         self._waiting: list[bytes] = []
         self._size = 0
@@ -75,19 +77,21 @@ class Rewrite:
         trace: TracebackType | None,
     ) -> None:
         fs, folder = self._view.fs, self._view.folder
-        if not self._done:
-            with suppress(MvcError):
-                fs.unlink(self._path, missing_ok=True)
-                for number in self.packs.made:
-                    fs.unlink(pack_path(folder / PACKS, number), missing_ok=True)
-        self.packs.close()
-        self._held.close()
+        try:
+            if not self._done:
+                with suppress(MvcError, MemoryError):
+                    fs.unlink(self._path, missing_ok=True)
+                    for number in self.packs.made:
+                        fs.unlink(pack_path(folder / PACKS, number), missing_ok=True)
+        finally:
+            self.packs.close()
+            self._held.close()
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
         """The next entry of the old journal as it will be in the new one; None leaves it out."""
         if recorded.sequence != self._seen.sequence:
             self._features |= {"compacted"}
-        self._seen = recorded.after
+        self._seen, self._last = recorded.after, recorded
         if entry is None:
             self._features |= {"compacted"}
         else:
@@ -105,16 +109,39 @@ class Rewrite:
         self._file.write(self._waiting)
         self._waiting, self._size = [], 0
 
+    def _take_in(self, tail: Callable[[Recorded], Entry]) -> int:
+        """What was appended to the old journal meanwhile; returns the number of entries."""
+        view, count = self._view, 0
+        if view.generation != self._generation or not self._stands():
+            raise Outrun("the journal was replaced, or its last entry taken back")
+        for recorded in view.entries(self._seen):
+            self.keep(recorded, tail(recorded))
+            count += 1
+        return count
+
+    def _stands(self) -> bool:
+        """Whether the newest entry that was taken in is still there: its writer may have failed."""
+        last = self._last
+        if last is None:
+            return True
+        known = self._view.position.offset >= last.after.offset
+        return known and self._view.entry(last.offset).check == last.check
+
     def publish(self, tail: Callable[[Recorded], Entry], last: Callable[[], Entry]) -> Recorded:
         """Puts the new journal in the old one's place, with ``last`` as its last entry.
 
-        ``tail`` says what becomes of an entry that was appended meanwhile. Both run under
+        ``tail`` says what becomes of an entry that was appended meanwhile; ``last`` runs under
         the journal's lock. Raises Outrun if somebody else has replaced the journal.
         """
         view = self._view
         fs, path = view.fs, view.folder / JOURNAL
+        # Most of it is taken in and made durable before anybody has to wait.
+        for _ in range(_ROUNDS):
+            view.refresh()
+            if not self._take_in(tail):
+                break
         self._flush()
-        self._file.sync()  # most of it is durable before anybody has to wait
+        self._file.sync()
         self.packs.push()
         with fs.lock(path, timeout=LOCK_SECONDS):
             with fs.open_write(path) as old:
@@ -122,8 +149,7 @@ class Rewrite:
                 if view.generation != self._generation:
                     raise Outrun("the journal was replaced")
                 heal(view, old)
-            for recorded in view.entries(self._seen):
-                self.keep(recorded, tail(recorded))
+            self._take_in(tail)
             begin, sequence = self._at.offset, view.position.sequence
             entry = last()
             self._append(entry, sequence)

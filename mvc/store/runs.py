@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import zstandard
 from blake3 import blake3
@@ -27,6 +27,7 @@ _MAX_BLOCK = 1 << 22
 _MAX_DIRECTORY = 1 << 28
 _MAX_KEY = 4096
 _LONG = 128  # from here on a length takes more than one byte
+_CACHED_BLOCKS = 1024  # some 8 KiB each
 _LENGTHS = [bytes((length,)) for length in range(_LONG)]
 
 
@@ -81,20 +82,41 @@ def _read_blocks(raw: bytes) -> tuple[Block, ...]:
     return blocks
 
 
+class _Alike(Sequence[bytes]):
+    """Keys of one length in the bytes of a block; few of them are ever looked at."""
+
+    def __init__(self, raw: bytes, start: int, step: int, count: int) -> None:
+        self._raw = raw
+        self._start = start
+        self._step = step
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, i: int) -> bytes: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, i: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(self._count))]
+        if not 0 <= i < self._count:
+            raise IndexError(i)
+        end = self._start + (i + 1) * self._step
+        return self._raw[end - self._step + 1 : end]
+
+
 def _read_keys(raw: bytes) -> Sequence[bytes]:
     """The keys of a block. Where all have one length, as most have, without a step for each."""
     reader = Reader(raw, "an index block")
     count = reader.count(BLOCK_KEYS)
     at = reader.position
     if count:
-        size = raw[at]
-        lengths = raw[at :: size + 1]
-        if (
-            size < _LONG
-            and len(raw) == at + count * (size + 1)
-            and lengths == raw[at : at + 1] * count
-        ):
-            return [raw[i : i + size] for i in range(at + 1, len(raw), size + 1)]
+        step = raw[at] + 1
+        alike = step <= _LONG and len(raw) == at + count * step
+        if alike and raw[at::step] == raw[at : at + 1] * count:
+            return _Alike(raw, at, step, count)
     found = [reader.blob(_MAX_KEY) for _ in range(count)]
     reader.end()
     return found
@@ -163,7 +185,7 @@ class RunReader:
                 raise DamagedData("a block of the index is missing")
             raw = _verified(data, self._directory.blocks[number].check, _MAX_BLOCK)
             cached = _read_keys(raw)
-            if len(self._cache) > 256:
+            if len(self._cache) > _CACHED_BLOCKS:
                 self._cache.clear()
             self._cache[number] = cached
         return cached

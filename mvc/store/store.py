@@ -232,7 +232,7 @@ class Store:
         found = self.view.newest(keys.REF + keys.text(name))
         if found is None:
             return None
-        return next(c.new for c in reversed(found.entry.refs) if c.name == name)
+        return next((c.new for c in reversed(found.entry.refs) if c.name == name), None)
 
     def close(self) -> None:
         if self._pid != os.getpid():

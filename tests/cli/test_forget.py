@@ -210,3 +210,22 @@ def test_as_a_process(mvc) -> None:
     assert spawn("gc", cwd=mvc.folder).returncode == 0
     assert spawn("checkout", secret, cwd=mvc.folder).returncode == 3
     mvc("checkout", ids[2])
+
+
+def test_metrics_that_no_version_has_or_too_few(mvc) -> None:
+    for n in (1, 2, 3):
+        mvc.write(n)
+        metric = ("--metric", f"acc=0.{n}") if n == 2 else ()
+        mvc("commit", "model.safetensors", *metric)
+    said = mvc("forget", "--keep-best", "typo:1", "-f", code=3).err.splitlines()
+    assert said == ["mvc: no version has the metric typo", "hint: there is: acc"]
+    warning = (
+        "mvc: warning: 1 version of the 5 to keep has the metric acc; "
+        "1 version without it is to be forgotten\n"
+    )
+    assert mvc("forget", "--keep-best", "acc:5", "-n").err == warning
+    found = mvc("forget", "--keep-best", "acc:5", "-n", "--json").json
+    gone = [version["id"] for version in found["versions"]]
+    assert found["short"] == [{"metric": "acc", "keep": 5, "have": 1, "without": gone}]
+    assert mvc("forget", "--keep-best", "acc:1", "-n").err == ""
+    assert mvc("forget", "-q", "--keep-best", "acc:5", "-f").err == warning

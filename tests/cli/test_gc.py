@@ -74,7 +74,7 @@ def test_steps_that_stay_are_told(mvc) -> None:
             bits = bits ^ np.where(rng.random(bits.shape) < 0.02, 1 << bit, 0).astype(np.uint32)
     mvc("deploy", "HEAD~2", "prod")
     mvc("forget", "--unused", "prod", "-f")
-    assert "as steps to others (phantoms)" in mvc("gc").out
+    assert "as a way to others (phantoms)" in mvc("gc").out
     assert mvc("gc", "--json").json["phantoms"] > 0
 
 
@@ -97,3 +97,14 @@ def test_bad_grace(mvc, grace: str) -> None:
 
 def test_help() -> None:
     assert command.params[0].opts == ["-n", "--dry-run"]
+
+
+def test_what_repairs_have_put_aside_stays_and_is_told(mvc) -> None:
+    grown(mvc, 2)
+    place = Path(".mvc/quarantine")
+    place.mkdir()
+    (place / "00000001-8.pack").write_bytes(b"mvcpack1" + bytes(1000))
+    done = mvc("gc")
+    assert done.out == "Nothing to collect\n" and ".mvc/quarantine" in done.err
+    assert mvc("gc", "--json").json["quarantined_bytes"] == 1008
+    assert (place / "00000001-8.pack").exists()

@@ -141,7 +141,7 @@ def _compound(name: str, otherwise: Path, number: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_lost_when_recovery_is_cut_off(name: str, tmp_path: Path) -> None:
-    _compound(name, tmp_path, 20)
+    _compound(name, tmp_path, 12)
 
 
 @pytest.mark.long

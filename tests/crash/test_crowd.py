@@ -27,6 +27,8 @@ def crowd(folder: Path, committers: int, commits: int, readers: int, seconds: fl
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     counted = json.loads(done.stdout)
+    for what in ("failed_committers", "failed_readers", "failed_maintenance"):
+        assert counted[what] == 0, done.stderr
     told = acknowledged(folder)
     missing = _missing(root, committers, commits)
     count(
@@ -37,8 +39,6 @@ def crowd(folder: Path, committers: int, commits: int, readers: int, seconds: fl
     )
     assert missing == 0
     assert len(told) == committers * commits
-    for what in ("failed_committers", "failed_readers", "failed_maintenance"):
-        assert counted[what] == 0, done.stderr
     assert counted["reads"] > 0
     assert counted["collected"] > 0
     assert counted["repacked"] > 0

@@ -1,4 +1,4 @@
-"""Every call of a commit and of a checkout fails once, or from there on (SQLite's method).
+"""Every call of an operation fails once, or from there on (SQLite's method).
 
 Each time the error is one of mvc's, the repository is as before or as after, and the
 same thing works as soon as nothing fails any more.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,19 @@ import pytest
 from mvc.errors import MvcError
 from mvc.repo import manifests
 from mvc.repo.repository import Repository
-from tests.crash.story import check_arrays, state_of
+from tests.counters import count
+from tests.crash import maintenance
+from tests.crash.images import folder_in_memory
+from tests.crash.state import (
+    Contents,
+    State,
+    check_arrays,
+    check_swept,
+    check_version,
+    open_quietly,
+    reachable,
+    state_of,
+)
 from tests.faults.failing import FailingFS
 from tests.seeds import draw
 
@@ -27,43 +42,45 @@ ERRORS: dict[str, Any] = {
     "ENOSPC": errno.ENOSPC,
     "EIO": errno.EIO,
     "EMFILE": errno.EMFILE,
+    "EINTR": errno.EINTR,
     "short": "short",
     "MemoryError": MemoryError,
 }
 FIRST = {"w": np.arange(4000, dtype=np.float32), "b": np.ones(5)}
 SECOND = {"w": FIRST["w"] + 1, "b": np.ones(5)}
+UNDONE = {"w": FIRST["w"] + 2, "b": np.zeros(5)}
 
 FILE = bytes(range(256)) * 40
+Act = Callable[[Repository], object]
 
 
 @dataclass
-class Try:
-    """One operation on a fresh repository, ``fail_at``-th call failing."""
+class World:
+    """Three versions; a fourth one was undone, nothing leads to it any more."""
 
     root: Path
-    act: Callable[[Repository], object]
-    fs: FailingFS
-    failed: BaseException | None = None
-
-    def run(self) -> None:
-        manifests._kept.clear()
-        repo = None
-        try:
-            repo = Repository.open(self.root, fs=self.fs)
-            self.act(repo)
-        except (MvcError, MemoryError) as error:
-            self.failed = error
-        finally:
-            if repo is not None:
-                repo.close()
+    state: State
+    contents: dict[Any, Contents]
 
 
-def make(root: Path) -> Repository:
+def make(root: Path) -> World:
     with Repository.init(root) as repo:
-        repo.commit(FIRST)
+        first = repo.commit(FIRST).id
         (root / "file.bin").write_bytes(FILE)
-        repo.commit("file.bin", cwd=root)
-        return repo
+        second = repo.commit("file.bin", cwd=root).id
+        third = repo.commit({**FIRST, "b": np.ones(6)}, reset_point=True).id
+        fourth = repo.commit(UNDONE).id
+        repo.undo()
+        contents: dict[Any, Contents] = {
+            first: {"model.safetensors": FIRST},
+            second: {"model.safetensors": FIRST, "file.bin": FILE},
+            third: {"model.safetensors": {**FIRST, "b": np.ones(6)}, "file.bin": FILE},
+            fourth: {"model.safetensors": UNDONE, "file.bin": FILE},
+        }
+        return World(root, state_of(repo.context), contents)
+
+
+# -- operations
 
 
 def commit(repo: Repository) -> None:
@@ -76,82 +93,194 @@ def commit_and_index(repo: Repository) -> None:
 
 
 def checkout(repo: Repository) -> None:
-    check_arrays(repo.checkout("main~1"), FIRST)
+    check_arrays(repo.checkout("main~1", path="model.safetensors"), FIRST)
 
 
 def restore(repo: Repository) -> None:
     repo.restore("main~1")
 
 
-def check_after(root: Path, act: Callable[[Repository], object], before: Any) -> None:
-    """Sound, as before or one commit further; and now it works."""
+def collect(repo: Repository) -> None:
+    maintenance.collect(repo.context)
+
+
+def repack(repo: Repository) -> None:
+    maintenance.repack(repo.context, 2)
+
+
+def forget(repo: Repository) -> None:
+    maintenance.forget_named(repo.context, state_of(repo.context).commits[0])
+
+
+def undo(repo: Repository) -> None:
+    repo.undo()
+
+
+def rebuild(repo: Repository) -> None:
+    repo.context.store.view.rebuild_index()
+
+
+ACTS: list[Act] = [
+    commit, commit_and_index, checkout, restore, collect, repack, forget, undo, rebuild,
+]  # fmt: skip
+MAKES_A_COMMIT: list[Act] = [commit, commit_and_index]
+
+
+def check_after(world: World, act: Act, failed: bool) -> None:
+    """Sound, as before or one operation further; and now it works."""
     manifests._kept.clear()
-    with Repository.open(root) as repo:
-        state = state_of(repo.context)
-        if act in (commit, commit_and_index):
-            assert state.commits[: len(before.commits)] == before.commits
-            assert len(state.commits) - len(before.commits) in (0, 1)
-            assert state.commits == before.commits or len(state.deployments) == 1
-        else:
-            assert state.commits == before.commits
-        check_arrays(repo.checkout(before.commits[0]), FIRST)
-        file = root / "file.bin"
+    with open_quietly(world.root) as repo:
+        now = state_of(repo.context)
+        _check_change(world, act, now, failed)
+        file = world.root / "file.bin"
         assert file.read_bytes() == FILE if file.exists() else act is restore
+        for commit_id in now.commits:
+            check_version(repo, now, commit_id, world.contents[commit_id])
         act(repo)
         assert repo.fsck(full=True).problems == ()
-        if act is commit:
+        if act in MAKES_A_COMMIT:
             check_arrays(repo.checkout("HEAD", path="model.safetensors"), SECOND)
-        left = [p.name for p in root.iterdir() if p.name.startswith(".mvc-tmp-")]
+        left = [p.name for p in world.root.iterdir() if p.name.startswith(".mvc-tmp-")]
         assert len(left) <= 1  # where nothing works, what was begun cannot be taken away
+        collect(repo)
+        check_swept(repo.context)
 
 
-def fail_each(
-    folder: Path, act: Callable[[Repository], object], error: Any, persistent: bool, share: float
-) -> None:
-    rng: random.Random = draw("failing calls")
+def _check_change(world: World, act: Act, now: State, failed: bool) -> None:
+    before = world.state
+    assert now.deployments == before.deployments or act in MAKES_A_COMMIT
+    if act in MAKES_A_COMMIT:
+        new = now.commits[len(before.commits) :]
+        assert now.commits[: len(before.commits)] == before.commits
+        assert len(new) <= 1
+        assert len(now.deployments) == len(new)
+        for made in new:
+            world.contents[made] = {"model.safetensors": SECOND, "file.bin": FILE}
+    elif act is collect:
+        assert now.refs == before.refs
+        assert now.commits in (before.commits, before.commits[:3])
+    elif act is forget:
+        assert now.forgotten in ((), before.commits[:1])
+        assert now.commits == before.commits
+    elif act in (undo, restore):
+        assert now.commits == before.commits
+    else:
+        assert now == before
+    if not failed and act in (collect, forget, undo, restore, *MAKES_A_COMMIT):
+        assert now != before
+
+
+def attempt(world: World, act: Act, fs: FailingFS) -> BaseException | None:
+    """Runs an operation; what it raised."""
+    manifests._kept.clear()
+    repo = None
+    try:
+        repo = open_quietly(world.root, fs=fs)
+        act(repo)
+    except (MvcError, MemoryError) as error:
+        return error
+    finally:
+        if repo is not None:
+            repo.close()
+    return None
+
+
+def fail_once(
+    folder: Path, template: World, act: Act, n: int, error: Any, persistent: bool
+) -> tuple[int, bool]:
+    """Calls that failed, and whether the operation did; everything is checked afterwards."""
+    root = folder / "try"
+    shutil.copytree(template.root, root)
+    world = World(root, template.state, dict(template.contents))
+    fs = FailingFS(fail_at=n, error=error, persistent=persistent)
+    failed = attempt(world, act, fs)
+    if not fs.failures or error == "short":
+        assert failed is None
+    elif failed is not None:
+        assert isinstance(failed, MemoryError) == (error is MemoryError)
+    check_after(world, act, failed is not None)
+    shutil.rmtree(root)
+    return fs.failures, failed is not None
+
+
+def fail_each(otherwise: Path, act: Act, error: Any, persistent: bool) -> None:
+    """Call after call, until a run has none that could fail."""
     n = failures = 0
-    while True:
-        n += 1
-        if n > 1 and rng.random() > share:
-            continue
-        root = folder / f"{n}"
-        make(root)
-        with Repository.open(root) as repo:
-            before = state_of(repo.context)
-        attempt = Try(root, act, FailingFS(fail_at=n, error=error, persistent=persistent))
-        attempt.run()
-        if not attempt.fs.failures:
-            assert attempt.failed is None
-            break
-        if error == "short":
-            assert attempt.failed is None
-        elif attempt.failed is not None:
-            failures += 1
-            is_memory = isinstance(attempt.failed, MemoryError)
-            assert is_memory == (error is MemoryError)
-        check_after(root, act, before)
+    with folder_in_memory(otherwise) as folder:
+        template = make(folder / "template")
+        while True:
+            n += 1
+            struck, failed = fail_once(folder, template, act, n, error, persistent)
+            if not struck:
+                break
+            failures += failed
+    count(f"failing calls, {act.__name__}", tried=n - 1, failed=failures, max_calls=n - 1)
     assert n > 3
-    assert failures or error == "short"
+    assert failures or error in ("short", errno.EINTR)
 
 
-ACTS = [commit, commit_and_index, checkout, restore]
+def calls_of(folder: Path, template: World, act: Act, error: Any) -> int:
+    """How many calls of an operation the error could strike."""
+    root = folder / "counted"
+    shutil.copytree(template.root, root)
+    fs = FailingFS(error=error)
+    assert attempt(World(root, template.state, {}), act, fs) is None
+    shutil.rmtree(root)
+    return fs.calls
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-def test_a_failing_call(act: Any, error: str, persistent: bool, tmp_path: Path) -> None:
-    if act is checkout and error == "ENOSPC":
-        pytest.skip("a checkout into memory writes nothing")
-    # Few calls can run out of space: a fifth of them might miss every one that matters.
-    fail_each(tmp_path, act, ERRORS[error], persistent, 1.0 if error == "ENOSPC" else 0.2)
+def test_a_failing_call(act: Act, tmp_path: Path) -> None:
+    rng: random.Random = draw("failing calls")
+    failures = 0
+    with folder_in_memory(tmp_path) as folder:
+        template = make(folder / "template")
+        for name, error in ERRORS.items():
+            if act is checkout and name == "ENOSPC":
+                continue  # a checkout into memory writes nothing
+            calls = calls_of(folder, template, act, error)
+            for persistent in (False,) if error == errno.EINTR else (False, True):
+                n = rng.randint(1, calls)
+                failures += fail_once(folder, template, act, n, error, persistent)[1]
+    count(f"failing calls, {act.__name__}", tried=2 * len(ERRORS) - 1, failed=failures)
+    assert failures
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("persistent", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-def test_every_failing_call(act: Any, error: str, persistent: bool, tmp_path: Path) -> None:
+def test_every_failing_call(act: Act, error: str, persistent: bool, tmp_path: Path) -> None:
     if act is checkout and error == "ENOSPC":
         pytest.skip("a checkout into memory writes nothing")
-    fail_each(tmp_path, act, ERRORS[error], persistent, 1.0)
+    if persistent and error == "EINTR":
+        pytest.skip("an interrupted call is made again, for ever if need be")
+    fail_each(tmp_path, act, ERRORS[error], persistent)
+
+
+@contextmanager
+def interrupted(seconds: float) -> Iterator[list[int]]:
+    """A signal arrives that often, so that system calls are broken off (EINTR)."""
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: arrived.append(number))
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield arrived
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_interrupted_calls_are_made_again(act: Act, tmp_path: Path) -> None:
+    world = make(tmp_path / "repo")
+    with Repository.open(world.root) as repo, interrupted(0.0003) as arrived:
+        act(repo)
+    assert arrived
+    with Repository.open(world.root) as repo:
+        now = state_of(repo.context)
+        _check_change(world, act, now, failed=False)
+        assert reachable(repo.context) <= set(now.commits)
+        for commit_id in now.commits:
+            check_version(repo, now, commit_id, world.contents[commit_id])
+        assert repo.fsck(full=True).problems == ()

@@ -310,7 +310,7 @@ def _carry_out_many(act: Act, otherwise: Path, number: int) -> None:
 
 @pytest.mark.parametrize("act", [*COMMITS, *OTHERS], ids=lambda act: act.__name__)
 def test_beside_maintenance(act: Act, tmp_path: Path) -> None:
-    _carry_out_many(act, tmp_path, 12)
+    _carry_out_many(act, tmp_path, 8)
 
 
 @pytest.mark.long

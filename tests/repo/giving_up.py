@@ -102,8 +102,8 @@ class Kept:
             assert back == self.files[id_]
 
 
-def traces(context, ids: set[bytes]) -> list[str]:
-    """What is left of objects: records, edges, keys, ways to them, ids in a file of a pack."""
+def traces(context, ids: set[bytes], *, files: bool = True) -> list[str]:
+    """What is left of objects: records, edges, keys, ways to them; ids in ``files`` of packs."""
     found = inventory(context.store.view)
     left = [f"stored {i.hex()[:10]}" for i in ids & found.codings.keys()]
     heads = {i[:BASE_BYTES] for i in ids}
@@ -122,7 +122,7 @@ def traces(context, ids: set[bytes]) -> list[str]:
         except DamagedData:
             continue
         left.append(f"a way leads to {id_.hex()[:10]}")
-    for pack in (context.store.folder / "packs").iterdir():
+    for pack in (context.store.folder / "packs").iterdir() if files else ():
         data = pack.read_bytes()
         left += [f"{pack.name} has {i.hex()[:10]}" for i in ids if i in data]
     return left

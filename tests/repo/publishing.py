@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ def commit(
     message: str = "",
     deploy: str | None = None,
     deploy_time: int | None = None,
+    metrics: Mapping[str, float] | None = None,
 ) -> CommitId:
     """Publishes a commit on a branch, by default after its tip, and returns its id."""
     store = context.store
@@ -57,7 +58,7 @@ def commit(
         before = parents or ((old,) if isinstance(old, CommitId) else ())
         new = Commit(
             ManifestId(os.urandom(32)), Root(os.urandom(32)), before, "me",
-            now if time_ns is None else time_ns, 0, message,
+            now if time_ns is None else time_ns, 0, message, metrics or {},
         )  # fmt: skip
         made[:] = [new]
         at = now if deploy_time is None else deploy_time

@@ -307,6 +307,22 @@ def test_what_comes_to_be_needed_meanwhile_stays(tmp_path: Path) -> None:
         forget.forget(kept.context, named)
 
 
+def test_what_is_forgotten_while_gc_runs_goes_with_it(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "r")
+    ids = chain(kept, 6)
+    kept.forget(ids[0])
+    other = mvc.Repository.open(kept.repo.root)
+
+    def meanwhile(done: int, total: int, what: str) -> None:
+        if what == "operations" and done == total and ids[3] not in kept.gone:
+            other.forget(ids[3])
+            kept.gone.add(ids[3])
+
+    assert gc.collect(kept.context, progress=meanwhile).forgotten == 2
+    assert traces(kept.context, kept.lost()) == []
+    kept.check(tmp_path / "s")
+
+
 def test_undo_does_not_bring_it_back(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "r")
     ids = chain(kept, 3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import mvc.store.view as view_module
+import mvc.store.known as known
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.repo import oplog, refs
 from mvc.repo.context import Context
@@ -103,13 +103,13 @@ def test_the_newest_of_many_cost_a_few_entries(
     context.store.close()
     again = open_context(tmp_path / "r", FixedClock(START), UnsyncedFS())
     reads: list[int] = []
-    inner = view_module.read_entry
+    inner = known.read_entry
 
     def counted(source: Any, offset: int, size: int | None = None) -> Any:
         reads.append(offset)
         return inner(source, offset, size)
 
-    monkeypatch.setattr(view_module, "read_entry", counted)
+    monkeypatch.setattr(known, "read_entry", counted)
     assert numbers(again, 20) == list(range(2000, 1980, -1))
     assert len(reads) <= 20
     assert len(numbers(again)) == 2001

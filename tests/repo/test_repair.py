@@ -187,16 +187,43 @@ def test_what_nothing_leads_to_is_given_up_and_said(tmp_path: Path) -> None:
 
 
 def test_a_damaged_header_without_another_copy(tmp_path: Path) -> None:
-    """The list of files lies in the same record; later lists are patches on it."""
+    """Its list of files is lost; the later ones, patches on it, follow from their neighbours."""
     expected = make(tmp_path)
     step = step_of(tmp_path, "HEAD~3")
     smash(pack_of(tmp_path, step.pack), step.offset + 40)
     done = mend(tmp_path)
     ids = list(expected)
-    assert {p.kind for p in done.after.problems} == {"manifest"}
-    assert [v for p in done.after.problems for v in p.versions] == ids[2:5]
+    (problem,) = done.after.problems
+    assert (problem.kind, problem.versions) == ("manifest", (ids[2],))
+    lists = [h for h in done.healed if h.kind == "manifest"]
+    assert {h.source for h in lists} <= {"other versions and files", "another path"} and lists
     with Repository.open(tmp_path) as repo:
-        assert set(held(repo)) == {*ids[:2], ids[5]}
+        assert set(held(repo)) == set(ids) - {ids[2]}
+
+
+@pytest.mark.parametrize("resets", [(0,), (0, LAST)])
+def test_a_damaged_list_of_files(tmp_path: Path, resets: tuple[int, ...]) -> None:
+    expected = make(tmp_path, resets)
+    step = step_of(tmp_path, "HEAD~4")
+    (place,) = [m for m in step.header.members if m.kind == 2]
+    smash(pack_of(tmp_path, step.pack), step.offset + step.header.body_at + place.at + 4)
+    done = mend(tmp_path)
+    assert {(h.kind, h.source) for h in done.healed} == {("manifest", "other versions and files")}
+    all_back(tmp_path, expected)
+
+
+def test_a_version_that_lies_in_the_working_folder(tmp_path: Path) -> None:
+    """All that came with the newest version is lost, but its file is there."""
+    with Repository.init(tmp_path) as repo:
+        for step in range(3):
+            write_model(tmp_path / "m.safetensors", layers=1, w=weights(step))
+            repo.commit(tmp_path)
+        expected = held(repo)
+    step = step_of(tmp_path, "HEAD")
+    smash(pack_of(tmp_path, step.pack), step.offset + 40)
+    done = mend(tmp_path)
+    assert {h.kind for h in done.healed} == {"manifest", "object"}
+    all_back(tmp_path, expected)
 
 
 def test_a_missing_pack(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.errors import UnknownTarget, WrongUsage
+from mvc.errors import UnknownMetric, UnknownTarget, WrongUsage
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.repo import deployments, forget, refs
 from mvc.repo.context import Context
-from mvc.repo.retention import Best, Retention, given_up, kept
+from mvc.repo.retention import Best, Retention, given_up, kept, too_few
 from mvc.repo.undo import undo
 from tests.repo.publishing import SECOND, START, advance, commit, repository, set_ref
 
@@ -217,3 +217,50 @@ def test_what_is_forgotten_counts_no_more(context: Context) -> None:
     ids = line(context, 5)
     forget.forget(context, forget.choose(context, [ids[3], ids[2]]))
     assert gone(context, last=2) == [ids[0]]
+
+
+def measured(context: Context, *values: dict[str, float]) -> list[CommitId]:
+    """Versions with these metrics, and one that HEAD is on without any."""
+    made = []
+    for metrics in (*values, {}):
+        advance(context, 60)
+        made.append(commit(context, metrics=metrics))
+    return made
+
+
+def test_a_metric_that_no_version_has_is_refused(context: Context) -> None:
+    ids = measured(context, {"acc": 0.5}, {"acc": 0.9, "loss": 1.0}, {"nan": float("nan")})
+    for text in ("typo:1", "-typo:1", "nan:2"):
+        with pytest.raises(UnknownMetric) as caught:
+            gone(context, best=(Best.parse("acc:1"), Best.parse(text)), last=1)
+        assert caught.value.exit_code == 3 and caught.value.hint is not None
+    with pytest.raises(UnknownMetric, match=r"the metric ac$") as caught:
+        gone(context, best=(Best.parse("ac:1"),))
+    assert caught.value.hint == "there is: acc"
+    assert gone(context, best=(Best.parse("acc:1"),)) == [ids[0], ids[2]]
+    # A metric of versions that are forgotten keeps nothing any more.
+    forget.forget(context, forget.choose(context, [ids[1]]))
+    with pytest.raises(UnknownMetric):
+        gone(context, best=(Best.parse("loss:1"),))
+
+
+def test_without_any_metric(context: Context) -> None:
+    assert gone(context, best=(Best.parse("acc:1"),)) == []
+    line(context, 2)
+    with pytest.raises(UnknownMetric) as caught:
+        gone(context, best=(Best.parse("acc:1"),))
+    assert "mvc commit --metric" in str(caught.value.hint)
+
+
+def test_too_few_with_a_metric_are_told(context: Context) -> None:
+    ids = measured(context, {"acc": 0.5}, {}, {"acc": 0.9}, {"loss": 1.0})
+
+    def short(*texts: str) -> list[tuple[str, int, tuple[CommitId, ...]]]:
+        rules = Retention(best=tuple(Best.parse(text) for text in texts))
+        chosen = forget.choose(context, rules=rules)
+        assert chosen.short == too_few(context, rules, chosen.commits)
+        return [(s.best.text, s.have, s.without) for s in chosen.short]
+
+    assert short("acc:2") == []  # two are kept, which is what was asked for
+    assert short("acc:3") == [("acc:3", 2, (ids[3], ids[1]))]
+    assert short("acc:2", "-loss:2") == [("-loss:2", 1, (ids[1],))]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import mvc.store.view as view_module
+import mvc.store.known as known
 from mvc.errors import NoDeployment
 from mvc.ids import CommitId
 from mvc.repo import commits, refs
@@ -62,7 +62,7 @@ def context(long: Long) -> Iterator[Context]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], int]:
     """Counts the journal entries that a question reads one by one."""
     offsets: list[int] = []
-    inner = view_module.read_entry
+    inner = known.read_entry
 
     def counted(source: Any, offset: int, size: int | None = None) -> Any:
         offsets.append(offset)
@@ -73,7 +73,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], int]
         ask()
         return len(offsets)
 
-    monkeypatch.setattr(view_module, "read_entry", counted)
+    monkeypatch.setattr(known, "read_entry", counted)
     return count
 
 

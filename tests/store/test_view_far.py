@@ -15,7 +15,7 @@ import pytest
 from mvc.errors import HistoryMissing, IoFailed
 from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
-from mvc.store import keys, view
+from mvc.store import indexed, keys, view
 from mvc.store.index import Index
 from tests.store.repositories import History, state, view_of
 
@@ -29,7 +29,7 @@ def history(tmp_path: Path) -> History:
 
 @pytest.fixture(autouse=True)
 def _far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "_FAR", 1)
+    monkeypatch.setattr(indexed, "_FAR", 1)
 
 
 @pytest.fixture
@@ -56,12 +56,12 @@ def everything(repo: Repository) -> list[bytes]:
 def test_opening_indexes_what_was_lost(
     history: History, extended: list[int], monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(view, "_FAR", 1 << 40)
+    monkeypatch.setattr(indexed, "_FAR", 1 << 40)
     with history.open() as repo:
         before = everything(repo)
         assert view_of(repo)._tail
-    monkeypatch.setattr(view, "_FAR", 1)
-    monkeypatch.setattr(view, "_REBUILD_BATCH", batch)
+    monkeypatch.setattr(indexed, "_FAR", 1)
+    monkeypatch.setattr(indexed, "_REBUILD_BATCH", batch)
     shutil.rmtree(history.index_file.parent)
     extended.clear()
     with history.open() as repo:
@@ -101,10 +101,10 @@ def test_who_sees_the_journal_replaced_finds_an_index(
 _OPEN = """
 import sys
 from pathlib import Path
-from mvc.store import view
+from mvc.store import indexed, view
 from mvc.store.index import Index
 from mvc.io.files import FileSystem
-view._FAR = 1
+indexed._FAR = 1
 made = []
 inner = Index.extend
 Index.extend = lambda self, *given: (made.append(1), inner(self, *given))[1]

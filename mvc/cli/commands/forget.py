@@ -96,6 +96,8 @@ def command(
         cost = price(session.context, chosen, grace=grace_of(session.context), progress=progress)
     if not as_json and (asks or dry_run or session.verbosity >= 0):
         _print(session, chosen, cost)
+    if not as_json:
+        _warn(session, chosen)
     if asks and not click.confirm(_question(chosen), err=True):
         ctx.exit(1)
     done = None if dry_run else forget.forget(session.context, chosen)
@@ -114,6 +116,16 @@ def _check_can_ask(*, as_json: bool) -> None:
         raise NotConfirmed(
             "what is forgotten is gone for good, and there is nobody to ask",
             hint="look with -n, then add -f",
+        )
+
+
+def _warn(session: Session, chosen: Chosen) -> None:
+    for short in chosen.short:
+        session.out.warn(
+            f"{count(short.have, 'version')} of the {short.best.count:,} to keep "
+            f"{'has' if short.have == 1 else 'have'} the metric {printable(short.best.metric)}; "
+            f"{count(len(short.without), 'version')} without it "
+            f"{'is' if len(short.without) == 1 else 'are'} to be forgotten"
         )
 
 
@@ -191,6 +203,15 @@ def _json(
             for commit in chosen.commits
         ],
         "already": [str(id_) for id_ in chosen.already],
+        "short": [
+            {
+                "metric": short.best.metric,
+                "keep": short.best.count,
+                "have": short.have,
+                "without": [str(id_) for id_ in short.without],
+            }
+            for short in chosen.short
+        ],
         "tensors": cost.tensors,
         "shared": cost.shared,
         "freed_bytes": None if cost.collection is None else cost.collection.freed,

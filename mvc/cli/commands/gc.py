@@ -58,13 +58,13 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
         listed = ", ".join(named[:-1]) + " and " + named[-1] if len(named) > 1 else named[0]
         out.line(f"{verb} {listed} that nothing leads to")
     if done.recoded:
-        stored = "would be" if dry_run else "were"
+        stored = "would be" if dry_run else "was" if done.recoded == 1 else "were"
         what = count(done.recoded, "object")
-        out.line(f"{what} {stored} stored anew, because what they were built on goes")
+        out.line(f"{what} {stored} stored anew: what stood below goes")
     if done.phantoms:
-        stay = "would stay" if dry_run else "stay"
+        stay = "would stay" if dry_run else "stays" if done.phantoms == 1 else "stay"
         out.line(
-            f"{count(done.phantoms, 'object')} that no version needs {stay} as steps to others "
+            f"{count(done.phantoms, 'object')} that no version needs {stay} as a way to others "
             "(phantoms): that is cheaper"
         )
     if dry_run and (named or done.freed):
@@ -75,6 +75,11 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
         out.line(f"The rest takes {size(-done.freed)} more than before")
     elif not named:
         out.line("Nothing to collect")
+    if done.quarantined:
+        session.out.note(
+            f"{size(done.quarantined)} in .mvc/quarantine stay, which repairs have put aside; "
+            "delete the folder when nothing is missed any more"
+        )
 
 
 def _json(done: Collection, grace: timedelta, *, dry_run: bool) -> dict[str, object]:
@@ -90,4 +95,5 @@ def _json(done: Collection, grace: timedelta, *, dry_run: bool) -> dict[str, obj
         "packs": done.packs,
         "before_bytes": done.before,
         "freed_bytes": done.freed,
+        "quarantined_bytes": done.quarantined,
     }

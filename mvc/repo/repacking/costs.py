@@ -96,14 +96,17 @@ class Costs:
         """Stored deltas over more than one generation: (from, to, generations)."""
         found = set()
         for option in self.options:
-            b = self.first.get(option.id)
-            if b is None or option.base is None or option.base not in self.survey.specs:
+            if option.base is None or not {option.id, option.base} <= self.first.keys():
                 continue
+            older, newer = sorted((option.id, option.base), key=self.first.__getitem__)
+            b: int = self.first[newer]
             a, span = self.survey.versions[b].parent, 1
-            if option.base in self.survey.versions[b].blobs:
+            if older in self.survey.versions[b].blobs:
                 continue
-            while a is not None and option.base not in self.survey.versions[a].blobs:
-                a, span = self.survey.versions[a].parent, span + 1
+            while a is not None and older not in self.survey.versions[a].blobs:
+                # No version before the first one that has the blob can have it.
+                a = self.survey.versions[a].parent if a > self.first[older] else None
+                span += 1
             if a is not None and span > 1:
                 found.add((a, b, span))
         return found

@@ -71,7 +71,7 @@ class Options:
                 member.nbytes,
                 coding.stored,
                 coding.base,
-                coding.undirected and is_sought(found, member.id, coding.base),
+                coding.undirected,
                 coding.place,
                 coding.record.header.group,
                 bridge=bool(member.coding.bridge),
@@ -114,7 +114,7 @@ class Options:
 
 
 def is_sought(found: Inventory, id_: bytes, base: bytes | None) -> bool:
-    """Whether readers at ``base`` find its deltas to ``id_``: they seek later operations only."""
+    """Whether readers at ``base`` would find a new delta that makes ``id_`` from it."""
     return base is not None and found.homes[base] <= found.homes[id_]
 
 

@@ -13,7 +13,7 @@ from mvc.repo import manifests
 from mvc.repo.bases import BaseFinder, content_names
 from mvc.repo.context import Context, Progress
 from mvc.repo.inventory import Inventory
-from mvc.repo.manifest_walk import ManifestWalk
+from mvc.repo.manifest_stream import ManifestStream
 from mvc.store.arena import Arena
 
 __all__ = ["Survey", "Version", "survey"]
@@ -78,7 +78,7 @@ class Survey:
 
 def survey(context: Context, found: Inventory, progress: Progress | None = None) -> Survey:
     """Reads every manifest. States that were forgotten are no versions any more."""
-    made, walk = Survey(context, found), ManifestWalk(context, found)
+    made, stream = Survey(context, found), ManifestStream(context.store)
     gone = {f.commit for recorded in found.entries for f in recorded.entry.forgotten}
     commits = {c.id: c for recorded in found.entries for c in recorded.entry.commits}
     for id_, commit in commits.items():
@@ -86,7 +86,8 @@ def survey(context: Context, found: Inventory, progress: Progress | None = None)
             continue
         parent = _nearest(commit, commits, made.numbers)
         blobs: dict[bytes, str] = {}
-        for entry in walk.load(commit.manifest).entries:
+        steps = [coding.step for coding in found.codings.get(commit.manifest, ())]
+        for entry in stream.load(commit.manifest, steps).entries:
             names = content_names(entry.contents, entry.tensors)
             for name, content in zip(names, entry.contents, strict=True):
                 blobs.setdefault(content.id, f"{entry.path}\0{name}")

@@ -1,0 +1,219 @@
+"""Keeping up: entries that others append, journals and indexes that others replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from mvc.errors import DamagedData, HistoryMissing, StorageFull
+from mvc.io.files import FileSystem
+from mvc.limits import INDEX_BATCH
+from mvc.store import environments, keys
+from mvc.store.indexed import Indexed
+from mvc.store.journal import Position, Recorded, read_entry, stands
+from mvc.store.known import INDEX, JOURNAL
+from mvc.store.witness import read_witness
+
+__all__ = ["Following"]
+
+_T = TypeVar("_T")
+
+
+class Following(Indexed):
+    """The third storey of a view: it moves to the journal's present end when asked.
+
+    ``generation`` counts how often the journal was found replaced; ``settled`` says whether
+    the journal's name is known to be durable.
+    """
+
+    def __init__(
+        self, fs: FileSystem, folder: Path, *, writable: bool, replaced_before: bool = False
+    ) -> None:
+        super().__init__(fs, folder, writable=writable)
+        self.rebuilt = False
+        self.generation = 0
+        self.settled = not replaced_before
+        try:
+            reached = read_witness(fs, folder, self.identity)  # before the journal is read
+            self._open_index()
+            self._index_far_end()
+            self.refresh()
+            if reached is not None and reached.sequence > self.position.sequence:
+                raise _missing(self.position, reached)
+        except BaseException:
+            self.close()
+            raise
+
+    def refresh(self) -> None:
+        """Takes in what other processes, or this one, have appended since.
+
+        If the journal was replaced (``generation`` goes up), everything is looked up anew.
+        """
+        with self._lock:
+            while True:
+                if self._is_replaced():
+                    self._reopen()
+                self._catch_up()
+                known = self._superseded
+                if known is None or known.position.sequence <= self.position.sequence:
+                    return
+                if not self._is_replaced():
+                    raise _missing(self.position, known.position)
+
+    def steady(self, look: Callable[[], _T]) -> _T:
+        """Runs a look-up of several steps; again if the journal is replaced under it."""
+        while True:
+            with self._lock:
+                generation = self.generation
+                try:
+                    found = look()
+                except DamagedData:
+                    self.refresh()
+                    if self.generation == generation:
+                        raise
+                else:
+                    if self.generation == generation:
+                        return found
+
+    def _is_replaced(self) -> bool:
+        there = self.fs.stat(self.folder / JOURNAL)
+        ours = self._journal.identity()
+        return there is not None and (there.inode, there.device) != (ours.inode, ours.device)
+
+    def _reopen(self) -> None:
+        """Maintenance has put a new journal in the old one's place."""
+        journal = self.fs.open_read(self.folder / JOURNAL)
+        first = read_entry(journal, 0)
+        self._journal = journal  # the old one is closed when the last reader lets go
+        self.identity = first.check
+        self.generation += 1
+        self.settled = False
+        self.durable = 0
+        self._entries = {0: first}
+        self._records = {}
+        self.damage = None
+        self.packs.forget()
+        if self._index is None:
+            self._without_index()
+            return
+        try:
+            self._use(self._index.meta(self.identity))
+        except DamagedData:
+            self._without_index()
+        self._index_far_end()
+
+    def _catch_up(self) -> None:
+        if self.tip is not None:
+            if not stands(self._journal, self.tip):
+                self._go_back(self.tip)
+            elif self._journal.size() < self.position.offset:
+                return  # the newest entry's second copy was cut off, or is being written
+        fresh: list[bytes] = []
+        for recorded in self._scan(self.position):
+            self._remember(recorded)
+            fresh.extend(keys.entry_keys(recorded))
+            self._unread.append(recorded.offset)
+            self.position = recorded.after
+            self.tip = recorded
+        self._tail_takes(fresh)
+
+    def _go_back(self, newest: Recorded) -> None:
+        """What was read last was taken back by its writer, who failed: begin at the index."""
+        if newest.after.offset <= self.durable:
+            raise HistoryMissing(
+                f"the journal lacks entry {newest.sequence} (byte {newest.offset}), which "
+                "was acknowledged",
+                hint="restore .mvc/journal from a copy",
+            )
+        self._entries.clear()
+        self._records.clear()
+        self.packs.forget()
+        if self._index is None:
+            self._without_index()
+        else:
+            self._use(self._meta)
+
+    def _open_index(self) -> None:
+        path = self.folder / INDEX
+        try:
+            self._index = environments.lend(self.fs, path, writable=self.writable)
+            self._use(self._index.meta(self.identity))
+        except StorageFull:
+            self._without_index()  # questions are answered on a full disk, too
+        except DamagedData:
+            self._without_index()
+            if self.writable:
+                self._remake()
+
+    def _reload(self) -> None:
+        """Another process may have merged runs under us; else the index is damaged."""
+        try:
+            if self._index is None:
+                raise DamagedData("there is no index")
+            meta = self._index.meta(self.identity)
+            if meta == self._meta:
+                raise DamagedData("the index is damaged")
+            self._use(meta)
+        except DamagedData:
+            self._without_index()
+            if self.writable:
+                self._remake()
+        self.refresh()
+
+    def _remake(self) -> None:
+        """A new index from journal and packs."""
+        path = self.folder / INDEX
+        for name in self.fs.list(path) if self.fs.stat(path) else []:
+            if name == "data.mdb":
+                self.fs.unlink(path / name, missing_ok=True)
+        self.rebuilt = True
+        try:
+            self._index = environments.lend(self.fs, path, writable=True)
+        except (DamagedData, StorageFull):
+            return  # the look-ups work without, from memory
+        self._index_far_end()
+        self.refresh()
+
+    def rebuild_index(self) -> None:
+        """Throws the index away and makes a new one; the folder must be writable."""
+        with self._lock:
+            self._without_index()
+            self._remake()
+            self.index_tail(force=True)
+
+    def index_tail(self, *, force: bool = False) -> None:
+        """Moves the tail into the index once it is long enough to be worth it.
+
+        The journal is made durable first: the index must never know of an entry that a
+        power loss could still take.
+        """
+        with self._lock:
+            if self._index is None or not self.writable or not self.position.sequence:
+                return
+            waiting = self.position.sequence - self._meta.position.sequence
+            if not waiting or (waiting < INDEX_BATCH and not force):
+                return
+            end = self._durable_end()
+            if end is None:
+                return  # replaced by now; the next look at it begins anew
+            try:
+                self._index_entries(end)
+                self.refresh()
+            except DamagedData:
+                self._reload()
+
+    def close(self) -> None:
+        if self._index is not None:
+            environments.release(self.folder / INDEX, self._index)
+            self._index = None
+        self.packs.close()
+        self._journal.close()
+
+
+def _missing(there: Position, reached: Position) -> HistoryMissing:
+    return HistoryMissing(
+        f"the journal ends before operation {there.sequence} (byte {there.offset}), but "
+        f"operations up to {reached.sequence - 1} were acknowledged",
+        hint="restore .mvc/journal from a copy, or accept the loss with 'mvc fsck --rebuild-index'",
+    )

@@ -1,0 +1,197 @@
+"""Index and tail: where to look, for entries that are indexed and for those that are not yet."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mvc.errors import DamagedData, MvcError
+from mvc.io.files import FileSystem
+from mvc.store import environments, keys
+from mvc.store.index import Index, Meta
+from mvc.store.journal import GENESIS, Position, frames_behind
+from mvc.store.known import INDEX, JOURNAL, Known
+from mvc.store.runs import RunReader
+
+__all__ = ["Indexed"]
+
+_REBUILD_BATCH = 50_000
+_FAR = 4 << 20  # bytes of the journal that nobody reads into memory at every opening
+_END = 1 << 20
+_BUILDING = "building"  # whose lock is held by the process that indexes for all
+_WAIT_SECONDS = 300.0
+_FEW = 64
+
+
+class Indexed(Known):
+    """The second storey of a view: runs of the index, and the tail's keys in memory."""
+
+    def __init__(self, fs: FileSystem, folder: Path, *, writable: bool) -> None:
+        super().__init__(fs, folder, writable=writable)
+        self._tail: list[bytes] = []
+        self._unread: list[int] = []  # entries of the tail whose records are not in it yet
+        self.durable = 0  # bytes of the journal that are known to be flushed
+        self._superseded: Meta | None = None  # what the index holds of a replaced journal
+        self._index: Index | None = None
+        self._meta = Meta(self.identity, GENESIS, (), 0)
+        self._runs: list[RunReader] = []
+
+    def _tail_takes(self, fresh: list[bytes]) -> None:
+        """Few keys go where they belong; for many, sorting runs that are in order is faster."""
+        if len(fresh) < _FEW:
+            for key in fresh:
+                insort(self._tail, key)
+        else:
+            self._tail.extend(fresh)
+            self._tail.sort()
+
+    def _read_tail(self, low: bytes) -> None:
+        """Adds the objects of the tail's entries, once somebody asks for objects."""
+        if low[:1] not in {keys.BLOB, keys.EDGE} or not self._unread:
+            return
+        # Oldest first; where many wait, what is known of their objects needs no look-up.
+        known: dict[bytes, int] | None = {} if len(self._unread) > 1 else None
+        fresh: list[bytes] = []
+        for offset in self._unread:
+            fresh.extend(self._object_keys(offset, known))
+        self._unread.clear()
+        self._tail_takes(fresh)
+
+    def _object_keys(self, offset: int, known: dict[bytes, int] | None) -> Iterator[bytes]:
+        """Blob and edge keys of an entry; ``known`` has the objects not looked up yet."""
+        headers = [header for _, _, header in self.records(offset)]
+        yield from keys.blob_keys(offset, headers)
+        bases = {base for header in headers for base in header.by_base}
+        if known is not None:
+            for header in headers:
+                for id_ in header.by_id:
+                    known.setdefault(id_[:8], offset)
+        found = set()
+        for base in bases:
+            at = known.get(base) if known is not None else None
+            if at is None:
+                at = self._first_home(base)
+                if at is not None and known is not None:
+                    known[base] = at
+            found.add(at)
+        for at in found:
+            if at is not None and at != offset:
+                yield keys.edge_key(at, offset)
+
+    def _first_home(self, base: bytes) -> int | None:
+        low = keys.BLOB + base
+        high = keys.after(low)
+        places = [next(run.scan(low, high), None) for run in self._runs]
+        at = bisect_left(self._tail, low)
+        places.append(self._tail[at] if at < len(self._tail) and self._tail[at] < high else None)
+        homes = [keys.offset_of(key) for key in places if key is not None]
+        return min(homes, default=None)
+
+    def _use(self, meta: Meta) -> None:
+        """Stands on what ``meta`` says is indexed; the tail begins there."""
+        assert self._index is not None
+        self._superseded = None
+        if not self._is_ours(meta.position):
+            self._superseded = meta
+            meta = Meta(self.identity, GENESIS, (), meta.next_run)
+        self._runs = self._index.readers(meta)
+        self._meta = meta
+        self.position = meta.position
+        self.tip = None
+        self.durable = max(self.durable, meta.position.offset)
+        self._tail.clear()
+        self._unread.clear()
+
+    def _is_ours(self, position: Position) -> bool:
+        """Whether what was indexed up to there is the beginning of this journal."""
+        end = position.offset
+        if not end:
+            return True
+        if self._journal.size() < end:
+            return False
+        if self._journal.read(end - 16, 16) == position.chain:
+            return True
+        # Else damage in the last copy, or another journal.
+        return position.chain in self._journal.read(max(0, end - (1 << 20)), min(end, 1 << 20))
+
+    def _without_index(self) -> None:
+        environments.forget(self.folder / INDEX)
+        self._index = None
+        self._superseded = None
+        self._runs = []
+        self._meta = Meta(self.identity, GENESIS, (), 0)
+        self.position = GENESIS
+        self.tip = None
+        self._tail.clear()
+        self._unread.clear()
+
+    def _durable_end(self) -> int | None:
+        """Flushes the journal and returns how far it surely reaches; None if it was replaced."""
+        with self.fs.open_write(self.folder / JOURNAL) as file:
+            if file.identity().inode != self._journal.identity().inode:
+                return None
+            end = file.size()
+            file.sync()
+            return end
+
+    def _index_far_end(self) -> None:
+        """Indexes a long tail at once, without reading it into memory first.
+
+        Where the index was lost, or maintenance has replaced the journal, one process does
+        it and all others wait for it. Whatever fails, the look-ups work from memory.
+        """
+        if self._index is None or not self.writable or not self._is_far_behind():
+            return
+        try:
+            with self.fs.lock(self.folder / INDEX / _BUILDING, timeout=_WAIT_SECONDS):
+                self._use(self._index.meta(self.identity))  # somebody may just have done it
+                if self._is_far_behind() and self._reaches(self._superseded):
+                    end = self._durable_end()
+                    if end is not None:
+                        self._index_entries(end)
+        except MvcError:
+            try:
+                self._use(self._index.meta(self.identity))
+            except DamagedData:
+                self._without_index()
+
+    def _is_far_behind(self) -> bool:
+        return self._journal.size() - self.position.offset >= _FAR
+
+    def _reaches(self, known: Meta | None) -> bool:
+        """Whether the journal is as long as one that was indexed; else history is missing."""
+        if known is None:
+            return True
+        size = self._journal.size()
+        data = self._journal.read(max(0, size - _END), min(size, _END))
+        newest = max((frame[1] for _, frame in frames_behind(data, 0)), default=-1)
+        return newest + 1 >= known.position.sequence
+
+    def _index_entries(self, end: int) -> None:
+        """Indexes the whole entries in the journal's first ``end`` bytes, which are durable."""
+        assert self._index is not None
+        known: dict[bytes, int] = {}
+        batch: list[bytes] = []
+        count, last = 0, self._meta.position
+        for recorded in self._scan(last):
+            if recorded.after.offset > end:
+                break
+            self._remember(recorded)
+            batch.extend(keys.entry_keys(recorded))
+            batch.extend(self._object_keys(recorded.offset, known))
+            count, last = count + 1, recorded.after
+            if count % _REBUILD_BATCH == 0:
+                if not self._extend(batch, last):
+                    return
+                batch = []
+                known.clear()  # what it had is in the index
+        if batch:
+            self._extend(batch, last)
+
+    def _extend(self, batch: Iterable[bytes], position: Position) -> bool:
+        """Adds to the index; false if another process was there first."""
+        assert self._index is not None
+        made = self._index.extend(self._meta, batch, position, self._superseded)
+        self._use(made)
+        return made.position == position

@@ -1,0 +1,87 @@
+"""What journal and packs say, entry by entry; the first storey of a view."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+from mvc.errors import DamagedData
+from mvc.io.files import FileSystem, ReadFile
+from mvc.store.ahead import ReadAhead
+from mvc.store.journal import GENESIS, Position, Recorded, read_entry, scan
+from mvc.store.packs import PackReader
+from mvc.store.records import RecordHeader
+
+__all__ = ["INDEX", "JOURNAL", "PACKS", "Known", "Placed"]
+
+JOURNAL = "journal"
+INDEX = "index.lmdb"
+PACKS = "packs"
+_CACHED_ENTRIES = 4096
+
+Placed = tuple[int, int, RecordHeader]
+"""A record: pack number, byte offset, header."""
+
+
+class Known:
+    """An open journal, with the entries and record headers that were read."""
+
+    def __init__(self, fs: FileSystem, folder: Path, *, writable: bool) -> None:
+        self.fs = fs
+        self.folder = folder
+        self.writable = writable
+        self.packs = PackReader(fs, folder / PACKS)
+        self.damage: DamagedData | None = None
+        self._lock = threading.RLock()
+        self._journal: ReadFile = fs.open_read(folder / JOURNAL)
+        first = read_entry(self._journal, 0)
+        self.identity = first.check
+        self._entries: dict[int, Recorded] = {0: first}
+        self._records: dict[int, list[Placed]] = {}
+        self.position = GENESIS  # up to where the journal is known
+        self.tip: Recorded | None = None  # the last entry that no index has
+
+    def entry(self, offset: int) -> Recorded:
+        """The journal entry at ``offset``."""
+        found = self._entries.get(offset)
+        if found is None:
+            found = read_entry(self._journal, offset)
+            if len(self._entries) > _CACHED_ENTRIES:
+                self._entries.clear()
+            self._entries[offset] = found
+        return found
+
+    def entries(self, start: Position = GENESIS) -> Iterator[Recorded]:
+        """Every entry that the view knows, from ``start`` on, by default the first one."""
+        end = self.position.offset
+        return takewhile(lambda recorded: recorded.offset < end, self._scan(start))
+
+    def _scan(self, start: Position) -> Iterator[Recorded]:
+        return scan(ReadAhead(self._journal), start)
+
+    def _remember(self, recorded: Recorded) -> None:
+        if len(self._entries) > 2 * _CACHED_ENTRIES:
+            self._entries.clear()
+        self._entries[recorded.offset] = recorded
+
+    def records(self, offset: int) -> list[Placed]:
+        """The sound records that an entry made part of the repository.
+
+        A damaged one hides no other; ``damage`` is the last that was met.
+        """
+        found = self._records.get(offset)
+        if found is None:
+            found = [
+                (region.pack, at, header)
+                for region in self.entry(offset).entry.regions
+                for at, header in self.packs.sound_records(region, self._note)
+            ]
+            if len(self._records) > _CACHED_ENTRIES:
+                self._records.clear()
+            self._records[offset] = found
+        return found
+
+    def _note(self, damage: DamagedData) -> None:
+        self.damage = damage
