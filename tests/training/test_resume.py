@@ -35,7 +35,7 @@ def rmsprop(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def lbfgs(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.LBFGS(trained(model), lr=0.1)
+    return torch.optim.LBFGS(trained(model), lr=0.1, max_iter=4)
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:

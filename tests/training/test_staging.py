@@ -111,6 +111,7 @@ def sharded() -> torch.Tensor:
     return made
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize:UserWarning")
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
