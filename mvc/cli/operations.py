@@ -15,14 +15,20 @@ if TYPE_CHECKING:
     from mvc.repo.oplog import Operation
     from mvc.store.entries import Entry, RefChange, RefValue
 
-__all__ = ["about", "moves", "operation_json", "ref_json", "ref_move"]
+__all__ = ["about", "is_shortened", "moves", "operation_json", "ref_json", "ref_move"]
 
 
 def ref_move(change: RefChange, *, full: bool = False) -> str:
-    """``main 1a2b3c4d5e -> 6f7a8b9c0d``."""
-    return (
-        f"{printable(label(change.name))} {_value(change.old, full)} -> {_value(change.new, full)}"
-    )
+    """``main 1a2b3c4d5e -> 6f7a8b9c0d``; without the value from before, where that is gone."""
+    name, new = printable(label(change.name)), _value(change.new, full)
+    if change.old == change.new:
+        return f"{name} deleted" if change.new is None else f"{name} {new}"
+    return f"{name} {_value(change.old, full)} -> {new}"
+
+
+def is_shortened(entry: Entry) -> bool:
+    """Whether ``gc`` has left only the new values of what the operation moved."""
+    return bool(entry.refs) and all(change.old == change.new for change in entry.refs)
 
 
 def _value(value: RefValue, full: bool) -> str:
@@ -94,4 +100,5 @@ def operation_json(operation: Operation) -> dict[str, Any]:
         "removed": None if entry.removed is None else list(entry.removed),
         "undoes": entry.undoes,
         "undone_by": operation.undone_by,
+        "shortened": is_shortened(entry),
     }

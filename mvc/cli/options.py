@@ -30,7 +30,8 @@ def target_option(help_: str) -> Callable[[_F], _F]:
 def revision(name: str, **settings: Any) -> Callable[[_F], _F]:
     """An argument that names a revision, completed from branches and tags."""
     optional = "default" in settings or not settings.get("required", True)
-    metavar = f"[{name}]" if optional else name + ("..." if settings.get("nargs") == -1 else "")
+    metavar = name + ("..." if settings.get("nargs") == -1 else "")
+    metavar = f"[{metavar}]" if optional else metavar
     return click.argument(
         name.lower(), metavar=metavar, shell_complete=complete.revisions, **settings
     )

@@ -7,6 +7,7 @@ modules, so that ``mvc log`` pays neither for torch nor for other commands.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -70,6 +71,16 @@ def _shared_options(*, hidden: bool) -> list[click.Option]:
     ]  # fmt: skip
 
 
+@contextlib.contextmanager
+def _of(ctx: click.Context) -> Iterator[None]:
+    """Tells a wrong usage of which command it is, for the hint."""
+    try:
+        yield
+    except click.UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
+
+
 class Verb(click.Command):
     """A command with an example in its help; takes ``-q -v --color --debug`` after its name too."""
 
@@ -77,6 +88,14 @@ class Verb(click.Command):
         super().__init__(*args, **kwargs)
         self.example = example
         self.params.extend(_shared_options(hidden=True))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _of(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _of(ctx):
+            return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)

@@ -22,6 +22,7 @@ _MANY = frozenset({errno.EMFILE, errno.ENFILE})
 _READING = frozenset({"read", "list", "inspect"})
 
 _HINTS = {
+    errno.EFBIG: "the file system or 'ulimit -f' allows no larger file; nothing was changed",
     errno.EIO: "the disk reports a fault: check it before you go on",
     errno.ESTALE: "the network file system lost this file: try again",
     errno.ELOOP: "a symbolic link stands where a file is expected",

@@ -150,14 +150,18 @@ def _queue(descriptor: int, kind: int, seconds: float) -> bool:
     """Waits in the kernel's queue, where whoever came first goes first; whether it was got.
 
     A thread waits, because flock knows no time limit. If it gets the lock too late, the
-    caller has closed the descriptor, and with it the lock is gone as soon as it is there.
+    caller has closed the descriptor, and the lock is gone with the thread's copy of it.
     """
     got = threading.Event()
+    own = os.dup(descriptor)  # the number of the other may be another file's by then
 
     def wait() -> None:
-        with suppress(OSError):
-            fcntl.flock(descriptor, kind)
-            got.set()
+        try:
+            with suppress(OSError):
+                fcntl.flock(own, kind)
+                got.set()
+        finally:
+            os.close(own)
 
     threading.Thread(target=wait, name="mvc-lock", daemon=True).start()
     return got.wait(seconds)

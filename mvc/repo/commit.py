@@ -32,7 +32,7 @@ from mvc.repo.reused import check_reused
 from mvc.repo.times import local_zone_minutes
 from mvc.store.choose import Policy
 from mvc.store.entries import Deployment, Entry, RefChange, Region
-from mvc.store.packs import PackWriter
+from mvc.store.pack_writer import PackWriter
 from mvc.store.publish import Outrun
 from mvc.store.records import MANIFEST
 

@@ -62,8 +62,8 @@ def choose(
     if bool(ids) == bool(rules):
         raise WrongUsage("name versions or give rules, one of the two")
     if rules:
-        going = given_up(context, rules)
-        return Chosen(_sorted(going), rules, short=too_few(context, rules, going))
+        going = _sorted(given_up(context, rules))
+        return Chosen(going, rules, short=too_few(context, rules, going))
     found = [commits.get(context, id_) for id_ in ids]
     _refuse_head(context, found)
     already = tuple(commit.id for commit in found if _mark(context, commit.id) is True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,7 +22,8 @@ __all__ = ["Price", "price"]
 
 @dataclass(frozen=True)
 class Price:
-    """``tensors`` go, ``shared`` ones are in versions that stay, and stay with them.
+    """``tensors`` go, ``shared`` ones are in versions that stay, and stay with them; likewise
+    ``files`` and ``shared_files`` of those without tensors.
 
     ``same``: versions with the very tensors of one that goes, which keep them. ``live``: on
     which targets a version that goes is live. ``collection``: the next one by ``gc``, None
@@ -31,6 +32,8 @@ class Price:
 
     tensors: int
     shared: int
+    files: int
+    shared_files: int
     same: Mapping[CommitId, tuple[CommitId, ...]]
     live: Mapping[CommitId, tuple[str, ...]]
     collection: Collection | None
@@ -44,12 +47,13 @@ def price(
     progress: Progress | None = None,
 ) -> Price:
     """Reads every manifest and a sample of the tensors that would be stored anew."""
-    going: set[bytes] = set()
+    going, going_files = set[bytes](), set[bytes]()
     found = inventory(context.store.view)
     for commit in chosen.commits:
         manifest = _loaded(context, found, commit.manifest)
-        going.update(t.id for e in manifest.entries for t in e.tensors)
-    kept: set[bytes] = set()
+        going.update(_tensors(manifest))
+        going_files.update(_files(manifest))
+    kept, kept_files = set[bytes](), set[bytes]()
     holders: dict[bytes, list[CommitId]] = {}
     collection: Collection | None = None
     try:
@@ -59,8 +63,9 @@ def price(
             commit = reach.commits[id_]
             holders.setdefault(_content(commit), []).append(id_)
         for manifest_id in reach.manifests:
-            entries = manifests.load(context, manifest_id).entries
-            kept.update(t.id for e in entries for t in e.tensors)
+            manifest = manifests.load(context, manifest_id)
+            kept.update(_tensors(manifest))
+            kept_files.update(_files(manifest))
         collection = plan_collection(context, grace=grace, forget=chosen.marks, progress=progress)
     except DamagedData:
         pass
@@ -68,6 +73,8 @@ def price(
     return Price(
         len(going - kept),
         len(going & kept),
+        len(going_files - kept_files),
+        len(going_files & kept_files),
         {
             commit.id: tuple(holders[_content(commit)])
             for commit in chosen.commits
@@ -76,6 +83,15 @@ def price(
         {c.id: tuple(live[c.id]) for c in chosen.commits if c.id in live},
         collection,
     )
+
+
+def _tensors(manifest: Manifest) -> Iterator[bytes]:
+    return (tensor.id for entry in manifest.entries for tensor in entry.tensors)
+
+
+def _files(manifest: Manifest) -> Iterator[bytes]:
+    """Files without tensors, by all of their bytes."""
+    return (entry.content_id for entry in manifest.entries if not entry.tensors)
 
 
 def _content(commit: Commit) -> bytes:

@@ -84,6 +84,7 @@ def _look(context: Context, full: bool, progress: Progress | None) -> FsckReport
         len(packs.objects),
         view.position.offset + packs.checked + versions.recovered,
         len(forgotten & commits.keys()),
+        tuple(commit.id for commit in commits.values() if commit.id in versions.lost),
     )
 
 
@@ -150,10 +151,12 @@ def _left(context: Context) -> Iterator[str]:
     fs, folder = context.store.fs, context.store.folder
     files = [name for name in fs.list(folder) if name.startswith(TEMPORARY)]
     if files:
-        yield f"{len(files)} temporary files of interrupted or running work; gc deletes them"
+        what = "temporary file" if len(files) == 1 else "temporary files"
+        yield f"{len(files)} {what} of interrupted or running work; gc deletes what is left over"
     kept = [identity.size for path in files_in(fs, folder) if (identity := fs.stat(path))]
     if kept:
-        yield f"{sum(kept):,} bytes in {len(kept)} files are in {folder / QUARANTINE}"
+        what = "1 file" if len(kept) == 1 else f"{len(kept)} files"
+        yield f"{folder / QUARANTINE} holds {what} of {sum(kept):,} bytes"
 
 
 def _pack_bytes(view: View) -> int:

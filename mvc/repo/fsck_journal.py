@@ -32,31 +32,37 @@ class JournalCheck:
         "nothing is lost while the other copy of an entry is read, but no later commit writes "
         "the damaged one again: 'mvc fsck --repair' does"
     )
+    _broken = (
+        "what stands behind the damaged entry is found as far as the index knows it; the entry "
+        "itself is in a copy of the same journal: 'mvc fsck --repair --from BACKUP'"
+    )
     _commits: set[CommitId] = field(default_factory=set)
     _newest: dict[str, int] = field(default_factory=dict)
     _deployed: set[tuple[str, int]] = field(default_factory=set)
 
     def entries(self) -> Iterator[Recorded]:
         """Every entry that can be read, each checked on the way."""
-        seen = -1
+        end = 0
         try:
             for recorded in self.view.entries():
-                seen = recorded.offset
+                end = recorded.after.offset
                 yield self._checked(recorded)
             self._end()
         except DamagedData as error:
-            self._report(f"after byte {max(seen, 0)}", error.message)
-            yield from self._beyond(seen)
+            self._report(f"byte {end}", error.message)
+            self.notes.append(self._broken)
+            yield from self._beyond(end)
 
-    def _beyond(self, seen: int) -> Iterator[Recorded]:
-        """Entries behind a break in the chain, by the index."""
+    def _beyond(self, broken: int) -> Iterator[Recorded]:
+        """Entries from a break in the chain on, by the index; the break itself is reported."""
         tables = (keys.REF, keys.COMMIT, keys.DEPLOYED, keys.RETRACTED, keys.PACK, keys.PENDING)
         offsets = {keys.offset_of(key) for table in tables for key in self.view.under(table)}
-        for offset in sorted(o for o in offsets if o > seen):
+        for offset in sorted(o for o in offsets if o >= broken):
             try:
                 recorded = self.view.entry(offset)
             except DamagedData as error:
-                self._report(f"byte {offset}", error.message)
+                if offset > broken:
+                    self._report(f"byte {offset}", error.message)
             else:
                 yield self._checked(recorded)
 
@@ -105,7 +111,7 @@ class JournalCheck:
 
     def _exists(self, commit: CommitId, what: str, sequence: int) -> None:
         if commit not in self._commits:
-            why = f"{what} is commit {commit.short}, which is not in the repository"
+            why = f"is commit {commit.short}, which is not in the repository"
             self.problems.append(
                 Problem("reference", what, f"journal entry {sequence}", why, (commit,))
             )

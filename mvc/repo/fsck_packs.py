@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mvc.errors import IoFailed, MvcError
@@ -37,6 +37,8 @@ class PackCheck:
     found_keys: dict[int, set[bytes]] = field(default_factory=dict)
     _speed: Speed = field(default_factory=Speed)
     _ends: dict[int, list[Region]] = field(default_factory=dict)
+    _sizes: dict[int, int | None] = field(default_factory=dict)
+    _missing: dict[int, list[Region]] = field(default_factory=dict)
 
     def entry(self, recorded: Recorded) -> None:
         """The records of one operation. A damaged one hides no other, as in ``View.records``."""
@@ -45,6 +47,12 @@ class PackCheck:
         keys: set[bytes] = set()
         for region in recorded.entry.regions:
             self._ends.setdefault(region.pack, []).append(region)
+            size = self._size(region.pack)
+            if size is None:
+                if region.length:
+                    self._missing.setdefault(region.pack, []).append(region)
+                    whole = False
+                continue
             for at, header in self._headers(region):
                 if header is None:
                     whole = False
@@ -52,11 +60,18 @@ class PackCheck:
                 self.records += 1
                 keys.update(header.by_id)
                 sound += self._payloads(region.pack, at, header)
-            self.checked += region.length
+            self.checked += max(0, min(region.length, size - region.start))
         if whole:
             self.found_keys[recorded.offset] = {k[:8] for k in keys}
         for member in sound:
             self.objects.add(member, self._speed.seconds(member))
+
+    def _size(self, pack: int) -> int | None:
+        """Bytes of a pack; None if it is missing."""
+        if pack not in self._sizes:
+            identity = self.view.fs.stat(pack_path(self.view.folder / PACKS, pack))
+            self._sizes[pack] = None if identity is None else identity.size
+        return self._sizes[pack]
 
     def _headers(self, region: Region) -> Iterator[tuple[int, RecordHeader | None]]:
         """Every record of a region; None where one is damaged and the next one is looked for."""
@@ -67,7 +82,8 @@ class PackCheck:
                 if at + header.size > end:
                     raise IoFailed(f"a record crosses byte {end}")
             except MvcError as error:
-                self._report("record", f"record at byte {at}", region.pack, at, error)
+                path = pack_path(self.view.folder / PACKS, region.pack)
+                self.problems.append(Problem("record", path.name, f"byte {at}", error.message))
                 yield at, None
                 at = self._next_record(region.pack, at + 1, end)
                 continue
@@ -77,8 +93,6 @@ class PackCheck:
     def _next_record(self, pack: int, at: int, end: int) -> int:
         """The next place where a sound header stands, or ``end``."""
         path = pack_path(self.view.folder / PACKS, pack)
-        if self.view.fs.stat(path) is None:
-            return end
         with self.view.fs.open_read(path) as file:
             while at < end:
                 data = file.read(at, min(_WINDOW, end - at))
@@ -112,25 +126,13 @@ class PackCheck:
         try:
             self.view.packs.payload(pack, at, header, member)
         except MvcError as error:
-            self._report("payload", member.id.hex(), pack, at, error, header)
+            ids = tuple(m.id for m in header.members) if header.group else ()
+            where = f"pack {pack}, byte {at}"
+            self.problems.append(
+                Problem("payload", member.id.hex(), where, error.message, also=ids)
+            )
             return False
         return True
-
-    def _report(
-        self,
-        kind: str,
-        what: str,
-        pack: int,
-        at: int,
-        error: MvcError,
-        header: RecordHeader | None = None,
-    ) -> None:
-        members: Sequence[Member] = header.members if header is not None else ()
-        group = header is not None and header.group
-        ids = tuple(m.id for m in members) if group else ()
-        self.problems.append(
-            Problem(kind, what, f"pack {pack}, byte {at}", error.message, also=ids)
-        )
 
     def rest(self) -> None:
         """What lies in the packs beside published records."""
@@ -141,6 +143,7 @@ class PackCheck:
             )
             self.notes.append(f"restore the folder {PACKS} from a copy: it holds every tensor")
             return
+        self.problems[:0] = [self._gone(*each) for each in sorted(self._missing.items())]
         unused = 0
         for number in pack_numbers(fs, folder):
             path = pack_path(folder, number)
@@ -156,5 +159,10 @@ class PackCheck:
         if unused:
             self.notes.append(
                 f"{unused:,} bytes in packs belong to no version: interrupted or running commits, "
-                "or what was collected"
+                "or what was collected; gc rewrites a pack once 5 % of it would go"
             )
+
+    def _gone(self, pack: int, regions: list[Region]) -> Problem:
+        path = pack_path(self.view.folder / PACKS, pack)
+        held = f"{sum(region.length for region in regions):,} bytes of records"
+        return Problem("pack", path.name, "", f"the file is missing, with {held}")

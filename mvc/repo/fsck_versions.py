@@ -40,7 +40,10 @@ class _Touched:
 
 @dataclass
 class VersionCheck:
-    """Asks of every version whether all it names can be recovered; ``full``: and recovers it."""
+    """Asks of every version whether all it names can be recovered; ``full``: and recovers it.
+
+    ``lost``: the versions of which something cannot be.
+    """
 
     recovery: Recovery
     stream: ManifestStream
@@ -50,6 +53,7 @@ class VersionCheck:
     suspects: set[bytes] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     recovered: int = 0
+    lost: set[CommitId] = field(default_factory=set)
     _manifests: dict[ManifestId, list[Commit]] = field(default_factory=dict)
     _touched: dict[bytes, _Touched] = field(default_factory=dict)
     _verdicts: dict[bytes, str] = field(default_factory=dict)
@@ -86,9 +90,10 @@ class VersionCheck:
             self._use(id_, commit.id, "its list of files")
         try:
             if self.objects.reach(id_) is None:
-                raise DamagedData(f"manifest {id_.short} is not stored")
+                raise DamagedData("no sound record leads to it")
             return self.stream.load(id_)
         except DamagedData as error:
+            self.lost.update(commit.id for commit in holders)
             ids = tuple(commit.id for commit in holders[:_MOST_NAMED])
             self.problems.append(Problem("manifest", str(id_), "", error.message, ids))
             return None
@@ -103,6 +108,8 @@ class VersionCheck:
         verdict = self._verdicts.get(id_)
         if verdict is None:
             verdict = self._verdicts[id_] = self._verdict(id_, spec, tensor)
+        if verdict:
+            self.lost.update(commit.id for commit in holders)
         if verdict or id_ in self.suspects:
             for commit in holders:
                 self._use(id_, commit.id, tensor)
@@ -146,6 +153,7 @@ class VersionCheck:
                 wrong = "" if found == tensor.id else "its storage holds other bytes"
                 self._verdicts[tensor.id] = wrong
                 for commit in holders if wrong else ():
+                    self.lost.add(commit.id)
                     self._use(tensor.id, commit.id, f"{entry.path}: {tensor.key}")
 
     def _report(self, id_: bytes, verdict: str) -> None:
@@ -156,7 +164,7 @@ class VersionCheck:
                 "lost" if lost else "content",
                 id_.hex(),
                 "",
-                f"object {id_.hex()[:10]}: {verdict}",
+                verdict,
                 tuple(use.versions),
                 tuple(use.tensors),
             )

@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 
-from mvc.errors import DamagedData, ReadOnly
+from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo import manifests
 from mvc.repo.context import Context, Progress
 from mvc.repo.gc_journal import shortened
+from mvc.repo.gc_quarantine import delete, purged, total
 from mvc.repo.gc_storage import decide
 from mvc.repo.inventory import Inventory, inventory
 from mvc.repo.reachable import Reach, reachable, tail_needs
-from mvc.repo.relayout import Place, Relayout, execute, until_not_outrun
+from mvc.repo.relayout import Place, Relayout, check_writable, execute, until_not_outrun
 from mvc.repo.repair_quarantine import files_in
 from mvc.repo.sampled import Sampler
 from mvc.store.entries import Entry
@@ -42,7 +44,8 @@ class Collection:
     ``commits`` are versions that nothing leads to, ``objects`` tensors and manifests that
     no version needs, ``operations`` those left out of the journal. ``phantoms`` are kept
     as steps to others, ``recoded`` stored anew instead. ``freed`` is an estimate in a plan, and
-    measured in a result. ``quarantined`` bytes are what repairs have put aside: they stay.
+    measured in a result. ``quarantined`` bytes are what repairs have put aside and stays,
+    ``unquarantined`` those of it that go, because they may be of states forgotten by name.
     """
 
     commits: tuple[CommitId, ...]
@@ -55,6 +58,7 @@ class Collection:
     before: int
     freed: int
     quarantined: int
+    unquarantined: int
 
 
 @dataclass
@@ -62,6 +66,7 @@ class _Plan:
     reach: Reach
     found: Inventory
     relayout: Relayout
+    quarantine: list[Path]  # files that go
     summary: Collection
 
 
@@ -84,8 +89,7 @@ def collect(
     Safe beside running commits and readers. Raises ReadOnly, Busy, and DamagedData where
     something that stays is damaged; then nothing is changed.
     """
-    if not context.store.writable:
-        raise ReadOnly("nothing can be collected: the repository's folder cannot be written")
+    check_writable(context, "collected")
     before = _size(context)
     done: list[_Plan] = []
 
@@ -93,14 +97,21 @@ def collect(
         plan = _plan(context, grace, None, progress)
         done[:] = [plan]
         if not plan.relayout:
+            delete(context.store.fs, plan.quarantine)
             context.store.sweep()
             return None
         note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
+
+        def last() -> Entry:
+            # Before the journal says that a collection took place: later ones do not look again.
+            delete(context.store.fs, plan.quarantine)
+            return Entry("gc", context.store.clock.now_ns(), note)
+
         return execute(
             context,
             plan.found,
             plan.relayout,
-            lambda: Entry("gc", context.store.clock.now_ns(), note),
+            last,
             admit=lambda recorded: _admit(plan, recorded, context),
             progress=progress,
         )
@@ -157,6 +168,9 @@ def _plan(
         if not reach.needs(id_)
         and not any(c.record.pack not in moved and c.place[:2] in stays for c in codings)
     }
+    fs, folder = context.store.fs, context.store.folder
+    quarantine = purged(fs, folder, reach)
+    unquarantined = total(fs, quarantine)
     summary = Collection(
         gone,
         sum(id_ not in reach.states for id_ in reach.commits),
@@ -167,9 +181,10 @@ def _plan(
         len(moved),
         _size(context),
         max(0, freed),
-        _quarantined(context),
+        total(fs, [path for path in files_in(fs, folder) if path not in quarantine]),
+        unquarantined,
     )
-    return _Plan(reach, found, relayout, summary)
+    return _Plan(reach, found, relayout, quarantine, summary)
 
 
 @dataclass
@@ -222,12 +237,6 @@ def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
 def _journal_size(context: Context) -> int:
     identity = context.store.fs.stat(context.store.folder / JOURNAL)
     return 0 if identity is None else identity.size
-
-
-def _quarantined(context: Context) -> int:
-    fs = context.store.fs
-    sizes = [fs.stat(path) for path in files_in(fs, context.store.folder)]
-    return sum(each.size for each in sizes if each is not None)
 
 
 def _size(context: Context) -> int:

@@ -27,20 +27,25 @@ class Identified:
 
     ``exact``: the file's very bytes, not only the same tensors. ``branches`` are those
     whose history holds the version, ``deployments`` its own, retracted ones included.
+    ``forgotten_ns``: when the state was given up; then the version had it, ``path`` is None
+    and nobody knows whether the bytes were the same.
     """
 
     commit: CommitId
-    path: str
+    path: str | None
     exact: bool
     branches: tuple[str, ...]
     deployments: tuple[Deployed, ...]
+    forgotten_ns: int | None = None
 
 
 def identify(context: Context, path: Path) -> list[Identified]:
     """The versions that brought in the state of the file at ``path``, the newest first.
 
     Versions that only kept a path as their parent had it are not listed. A file without
-    tensors is found by all of its bytes. Raises UnknownPath if there is no such file.
+    tensors is found by all of its bytes. Of a version whose state was forgotten the journal
+    still has the Merkle root, or the first bytes of each file's. Raises UnknownPath if there
+    is no such file.
     """
     context.fresh()
     entry = entry_at(context, path, path.name)
@@ -50,16 +55,18 @@ def identify(context: Context, path: Path) -> list[Identified]:
     return [
         Identified(
             commit.id,
-            same.path,
-            same.content_id == entry.content_id,
+            None if same is None else same.path,
+            same is not None and same.content_id == entry.content_id,
             tuple(name for name, history in holders if commit.id in history),
             of_commit(view, commit.id),
+            manifests.forgotten_ns(context, commit.id) if same is None else None,
         )
         for commit, same in found
     ]
 
 
-def _versions(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, FileEntry]]:
+def _versions(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, FileEntry | None]]:
+    """Versions with what they have of it, None where that was forgotten."""
     view = context.store.view
     mark = bytes(entry.state.root if entry.tensors else entry.content_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
@@ -74,8 +81,20 @@ def _versions(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, File
                 continue
             seen.add(commit.id)
             manifest = manifests.if_kept(context, commit.id)
-            for same in _matching(manifest.entries if manifest else (), entry):
+            if manifest is None:
+                if _had(recorded, commit, entry, mark):
+                    yield commit, None
+                continue
+            for same in _matching(manifest.entries, entry):
                 yield commit, same
+
+
+def _had(recorded: Entry, commit: Commit, entry: FileEntry, mark: bytes) -> bool:
+    """Whether a forgotten version had the state, as far as its operation says."""
+    if entry.tensors and commit.root == entry.state.root:
+        return True
+    # Among several commits nobody can say whose mark it is.
+    return mark in recorded.marks and len(recorded.commits) == 1
 
 
 def _matching(candidates: Iterable[FileEntry], entry: FileEntry) -> Iterator[FileEntry]:

@@ -20,7 +20,7 @@ from mvc.repo.last import LastVersion
 from mvc.repo.masters import Masters
 from mvc.store.arena import Arena
 from mvc.store.choose import Base, Policy
-from mvc.store.packs import PackWriter
+from mvc.store.pack_writer import PackWriter
 from mvc.store.records import BLOB
 from mvc.store.writer import ObjectWriter
 

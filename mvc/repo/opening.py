@@ -81,7 +81,7 @@ def _open(fs: FileSystem, clock: Clock, folder: Path) -> Store:
         # fsck has to open the repository as well, so it is no advice here.
         hint = error.hint
         if hint is None or hint.startswith("run 'mvc fsck' to see"):
-            hint = "run 'mvc fsck --repair', with --from if there is a copy of .mvc/journal"
+            hint = "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
         raise DamagedData(error.message, hint=hint) from error
 
 

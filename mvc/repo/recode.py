@@ -22,7 +22,7 @@ from mvc.repo.context import Context
 from mvc.repo.hashing import pieces
 from mvc.store.arena import Arena
 from mvc.store.choose import Policy
-from mvc.store.packs import PackWriter
+from mvc.store.pack_writer import PackWriter
 from mvc.store.records import MANIFEST
 from mvc.store.writer import ObjectWriter
 
@@ -88,7 +88,7 @@ class Recoder:
         if hasher.done() != wanted.id:
             raise DamagedData(
                 f"object {wanted.id.hex()[:10]} does not match its hash",
-                hint="run 'mvc fsck --full' to see which versions it touches",
+                hint="run 'mvc fsck --full --repair' first",
             )
 
     def manifest(self, wanted: Wanted) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from mvc.errors import Busy, DamagedData
+from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context, Progress
 from mvc.repo.inventory import Inventory, Record
@@ -22,7 +22,7 @@ from mvc.store.publish import Outrun
 from mvc.store.records import BLOB, MANIFEST, Member, encode_header
 from mvc.store.rewrite import Rewrite
 
-__all__ = ["Place", "Relayout", "execute", "until_not_outrun"]
+__all__ = ["Place", "Relayout", "check_writable", "execute", "until_not_outrun"]
 
 Place = tuple[int, int, int]
 """Pack, offset of a record, position of the member in it."""
@@ -52,6 +52,15 @@ class Relayout:
         return bool(self.leave or self.add or self.packs or self.records or self.edits)
 
 
+def check_writable(context: Context, what: str) -> None:
+    """ReadOnly where nothing can be ``what`` ("collected"), before anything is tried."""
+    if not context.store.writable:
+        raise ReadOnly(
+            f"nothing can be {what}: the repository's folder cannot be written",
+            hint="check the permissions of the folder, or work on a copy that can be written",
+        )
+
+
 def until_not_outrun(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
     """Runs plan and execution again where other operations have come between them.
 
@@ -64,14 +73,22 @@ def until_not_outrun(context: Context, attempt: Callable[[], Recorded | None]) -
             return attempt()
         except Outrun:
             continue
-        except DamagedData:
+        except DamagedData as error:
             view.refresh()
             if view.generation == generation:
-                raise
+                raise _to_repair(error) from error
     raise Busy(
         "other operations changed the repository again and again while this one ran",
         hint="run it again when fewer commits are made",
     )
+
+
+def _to_repair(error: DamagedData) -> DamagedData:
+    """The same, with the advice that goes for whoever moves data: look-ups say otherwise."""
+    hint = error.hint
+    if hint is None or "--repair" not in hint:
+        hint = "run 'mvc fsck --repair' first"
+    return DamagedData(error.message, hint=hint)
 
 
 def execute(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mvc.repo.context import Context, Progress
-from mvc.repo.relayout import execute, until_not_outrun
+from mvc.repo.relayout import check_writable, execute, until_not_outrun
 from mvc.repo.repacking.figures import Figures
 from mvc.repo.repacking.plan import CurvePoint, RepackCurve, RepackPlan
 from mvc.repo.repacking.planner import draw_curve, make_plan, present_figures
@@ -44,8 +44,10 @@ def repack(
 ) -> Repacked:
     """Plans and carries out; where other operations come between, both anew.
 
-    Raises Unattainable, DamagedData, Busy; then nothing has changed.
+    Raises Unattainable, DamagedData, ReadOnly, Busy; then nothing has changed.
     """
+    if not dry_run:
+        check_writable(context, "repacked")
     plans: list[RepackPlan] = []
 
     def attempt() -> Recorded | None:

@@ -13,10 +13,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mvc.errors import ReadOnly
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck import fsck, rebuild_index
-from mvc.repo.relayout import execute, until_not_outrun
+from mvc.repo.relayout import check_writable, execute, until_not_outrun
 from mvc.repo.repair_bits import Corrector
 from mvc.repo.repair_journal import before_opening
 from mvc.repo.repair_paths import SoundGraph, SoundRecovery
@@ -50,8 +49,7 @@ def repair(
     Raises ReadOnly, Busy, IoFailed; after IoFailed nothing was given up.
     """
     store = context.store
-    if not store.writable:
-        raise ReadOnly("nothing can be repaired: the repository's folder cannot be written")
+    check_writable(context, "repaired")
     work = _Repair(context, other, progress)
     context.fresh()
     if store.view.rebuilt:

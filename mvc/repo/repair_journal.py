@@ -109,16 +109,25 @@ class _Journal:
             try:
                 for recorded in scan(self._file, self._at):
                     yield from self._passed(recorded)
-            except DamagedData:
+            except DamagedData as error:
                 frame, source = self._restored()
                 if frame is None:
-                    raise
+                    raise DamagedData(error.message, hint=self._advice()) from error
                 yield self._written(frame, source)
                 continue
             end, source = self._lost_end()
             if end is None:
                 return
             yield self._written(end, source)
+
+    def _advice(self) -> str:
+        if self._other is None:
+            return "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
+        return (
+            "the journal given with --from does not continue this one there; it has to be a copy "
+            "of this very journal, with the entry and one behind it, made since the last gc or "
+            "repack"
+        )
 
     def _passed(self, recorded: Recorded) -> Iterator[Healed]:
         """An entry that can be read; its second copy is made good."""

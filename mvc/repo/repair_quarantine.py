@@ -1,7 +1,8 @@
 """The quarantine: stored bytes that were given up, kept for a later attempt or for people.
 
 A file holds a pack's first bytes and then one stretch of a pack as it was, and is named
-after pack and offset. Nothing reads it but a repair, nothing deletes it.
+after pack and offset. Only a repair reads it, and only a collection after a state was forgotten
+by name deletes it (``gc_quarantine``).
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ class FsckReport:
 
     ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects.
     ``forgotten``: those of the ``versions`` whose state was given up, which is no damage.
+    ``lost``: versions that cannot be had back whole, without ``full`` as far as checksums tell;
+    versions of journal entries that cannot be read are in neither.
     """
 
     problems: tuple[Problem, ...]
@@ -45,6 +47,7 @@ class FsckReport:
     objects: int
     checked_bytes: int
     forgotten: int = 0
+    lost: tuple[CommitId, ...] = ()
 
     @property
     def sound(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -26,25 +26,19 @@ from mvc.repo import (
     checkout,
     deployments,
     diff,
-    forget,
-    fsck,
-    gc,
     history,
     identify,
     importing,
     manifests,
-    oplog,
     refs,
     remove,
-    repack,
     revisions,
-    stats,
     status,
     switch,
     times,
-    undo,
 )
 from mvc.repo.author import check_author
+from mvc.repo.care import Care
 from mvc.repo.checkout import DEFAULT_STATE, Restored
 from mvc.repo.commit import Change, CommitRequest, Kept, commit, metrics_from
 from mvc.repo.committed import Committed
@@ -53,24 +47,14 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
 from mvc.repo.diff import Diff
 from mvc.repo.folders import taken_back
-from mvc.repo.forget import Chosen
-from mvc.repo.fsck import FsckReport
-from mvc.repo.gc import Collection
 from mvc.repo.given import paths_of
-from mvc.repo.grace import grace_of
 from mvc.repo.history import LogEntry
 from mvc.repo.identify import Identified
 from mvc.repo.importing import Imported
 from mvc.repo.last import LastVersion
 from mvc.repo.opening import check_absent, open_context
-from mvc.repo.oplog import Operation
 from mvc.repo.refs import Ref
-from mvc.repo.repack import Repacked
-from mvc.repo.report import Repaired
-from mvc.repo.retention import Best, Retention
-from mvc.repo.stats import Stats
 from mvc.repo.status import Status
-from mvc.repo.undo import Undoing
 from mvc.store.store import create
 
 __all__ = ["Committed", "Repository"]
@@ -80,7 +64,7 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
 
 
-class Repository:
+class Repository(Care):
     """An open repository; close it, or use it as a context manager.
 
     Safe across threads and after a fork. Raises subclasses of ``mvc.MvcError``.
@@ -370,92 +354,6 @@ class Repository:
         """Which versions have the state of this file; from hashes alone."""
         return identify.identify(self.context, Path(path))
 
-    def stats(self) -> Stats:
-        """Versions, reset points, chains, bytes by kind, recovery times."""
-        return stats.stats(self.context)
-
-    def repack(
-        self,
-        *,
-        interval: int | None = None,
-        max_recovery: float | None = None,
-        max_size: int | None = None,
-        add: Sequence[str | CommitId] = (),
-        remove: Sequence[str | CommitId] = (),
-        super_step: int | None = None,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> Repacked:
-        """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
-
-        Without a wish as the settings say. With ``dry_run`` only the plan is made.
-        """
-        wish = repack.wish_of(
-            self.context,
-            interval=interval,
-            max_recovery=max_recovery,
-            max_size=max_size,
-            add=tuple(self.find(rev) for rev in add),
-            remove=tuple(self.find(rev) for rev in remove),
-            super_step=super_step,
-        )
-        return repack.repack(self.context, wish, dry_run=dry_run, progress=progress)
-
-    def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
-        """Checks every byte; with ``full`` every object is recovered and hashed as well."""
-        return fsck.fsck(self.context, full=full, progress=progress)
-
-    def repair(
-        self,
-        *,
-        full: bool = False,
-        other: str | PathLike[str] | None = None,
-        progress: Progress | None = None,
-    ) -> Repaired:
-        """Heals what another path, the repository in ``other`` or a working file gives back."""
-        from mvc.repo.repair import folder_of, repair
-
-        source = None if other is None else folder_of(self.context.store.fs, Path(other))
-        return repair(self.context, full=full, other=source, progress=progress)
-
-    def gc(
-        self,
-        *,
-        grace: timedelta | str | None = None,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> Collection:
-        """Deletes what nothing reaches and gives the space back; ids do not change.
-
-        ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
-        """
-        act = gc.plan_collection if dry_run else gc.collect
-        return act(self.context, grace=grace_of(self.context, grace), progress=progress)
-
-    def forget(
-        self,
-        revs: str | CommitId | Sequence[str | CommitId] = (),
-        *,
-        unused: str | None = None,
-        keep_last: int | None = None,
-        keep_hourly: int | None = None,
-        keep_daily: int | None = None,
-        keep_best: Sequence[str] = (),
-        dry_run: bool = False,
-    ) -> Chosen:
-        """Gives up the states of versions, for good; the next ``gc`` takes their bytes away.
-
-        Either of those that are named, or of those that the rules give up (see
-        docs/commands/forget.md). Commits, ids and history stay. Returns what was chosen.
-        """
-        named = (revs,) if isinstance(revs, str | CommitId) else revs
-        best = tuple(Best.parse(text) for text in keep_best)
-        rules = Retention(keep_last, keep_hourly, keep_daily, best, unused)
-        chosen = forget.choose(self.context, named, rules or None)
-        if not dry_run:
-            forget.forget(self.context, chosen)
-        return chosen
-
     # -- deployments, refs, paths --------------------------------------------------------------
 
     def deploy(self, rev: str | CommitId, target: str, *, at: Time | None = None) -> Deployed:
@@ -511,14 +409,6 @@ class Repository:
     ) -> tuple[str, ...]:
         """Takes paths out of the next commit, and off the disk unless ``cached``."""
         return remove.remove(self.context, paths, cached=cached, force=force)
-
-    def oplog(self, limit: int | None = None) -> Iterator[Operation]:
-        """Operations on the repository from the newest back."""
-        return oplog.oplog(self.context, limit)
-
-    def undo(self, number: int | None = None, *, dry_run: bool = False) -> Undoing:
-        """Sets back what an operation moved: the newest that did, or the one with ``number``."""
-        return (undo.plan if dry_run else undo.undo)(self.context, number)
 
     def import_checkpoints(
         self, sources: Sequence[str | PathLike[str]], **options: Any

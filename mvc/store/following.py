@@ -18,6 +18,10 @@ from mvc.store.witness import read_witness
 __all__ = ["Following"]
 
 _T = TypeVar("_T")
+_TAKE = (
+    "take what is missing from a copy: 'mvc fsck --repair --from BACKUP', or put the whole "
+    ".mvc/journal of the copy in its place"
+)
 
 
 class Following(Indexed):
@@ -124,7 +128,7 @@ class Following(Indexed):
             raise HistoryMissing(
                 f"the journal lacks entry {newest.sequence} (byte {newest.offset}), which "
                 "was acknowledged",
-                hint="restore .mvc/journal from a copy",
+                hint=_TAKE,
             )
         self._entries.clear()
         self._records.clear()
@@ -215,5 +219,5 @@ def _missing(there: Position, reached: Position) -> HistoryMissing:
     return HistoryMissing(
         f"the journal ends before operation {there.sequence} (byte {there.offset}), but "
         f"operations up to {reached.sequence - 1} were acknowledged",
-        hint="restore .mvc/journal from a copy, or accept the loss with 'mvc fsck --rebuild-index'",
+        hint=f"{_TAKE}; 'mvc fsck --rebuild-index' accepts the loss",
     )

@@ -1,19 +1,13 @@
-"""Packs: append-only files of records. What a pack holds is what the journal says.
-
-A writer holds the pack's lock from its first byte until its journal entry is
-written, so bytes behind the committed end belong to nobody: the next writer of that
-pack cuts them off.
-"""
+"""Packs: append-only files of records, and reading them. What a pack holds, the journal says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from mvc.errors import DamagedData, IoFailed
-from mvc.io.files import FileLock, FileSystem, ReadFile, WriteFile
-from mvc.limits import PACK_TARGET
+from mvc.io.files import FileSystem, ReadFile
 from mvc.store.entries import Region
 from mvc.store.records import (
     CHECK_SIZE,
@@ -25,15 +19,13 @@ from mvc.store.records import (
     payload_check,
     read_prefix,
 )
-from mvc.types import Bytes
 
-__all__ = ["PACK_HEADER", "PackReader", "PackWriter", "pack_path"]
+__all__ = ["PACK_HEADER", "PackReader", "pack_numbers", "pack_path"]
 
 PACK_HEADER = b"mvcpack1"
 _MAX_OPEN = 64
 _FIRST_READ = 4096
 _WINDOW = 1 << 20
-_TRIES = 64
 _MOST = (1 << 32) - 1  # number of a pack
 _EFFORT = 8  # times the bytes that are searched may be hashed
 
@@ -156,7 +148,7 @@ class PackReader:
                 raise DamagedData(
                     f"object {member.id.hex()[:10]} in pack {pack} (byte {offset}) does not "
                     "match its checksum",
-                    hint="run 'mvc fsck' to see which versions it touches",
+                    hint="run 'mvc fsck --repair' first",
                 )
         return head, body
 
@@ -197,152 +189,3 @@ class PackReader:
         handles, self._open = self._open, {}
         for handle in handles.values():
             handle.close()
-
-
-class PackWriter:
-    """One locked pack, being appended to. Use as a context manager.
-
-    ``committed_end`` tells where a pack's committed bytes end, after the lock is held, or
-    None where nothing may be added; ``newest`` the highest number ever used. ``fresh``:
-    only packs that it makes itself; ``made`` are the numbers of these.
-    """
-
-    def __init__(
-        self,
-        fs: FileSystem,
-        folder: Path,
-        committed_end: Callable[[int], int | None],
-        newest: Callable[[], int],
-        *,
-        fresh: bool = False,
-    ) -> None:
-        self._fresh = fresh
-        self._fs = fs
-        self._folder = folder
-        self._end = committed_end
-        self._newest = newest
-        self._held: list[tuple[FileLock, WriteFile]] = []
-        self._file: WriteFile | None = None
-        self._regions: list[Region] = []
-        self._number = 0
-        self._start = 0
-        self._created = False
-        self.made: list[int] = []
-
-    def __enter__(self) -> PackWriter:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
-        """Writes one record; returns (pack, offset). Not durable before ``sync``."""
-        file = self._file
-        if file is None or file.position >= PACK_TARGET:
-            self._finish()
-            file = self._acquire()
-        at = file.position
-        file.write([head, *body])
-        return self._number, at
-
-    def push(self) -> None:
-        """Begins to make what was appended durable, so that ``sync`` has less to wait for."""
-        if self._file is not None:
-            self._file.sync()
-
-    def sync(self) -> tuple[Region, ...]:
-        """Makes everything appended durable and returns where it lies."""
-        self._finish_region()
-        if self._file is not None:
-            self._file.sync()
-        if self._created:
-            self._fs.sync_dir(self._folder)
-            self._created = False
-        return tuple(self._regions)
-
-    def cut(self) -> tuple[Region, ...]:
-        """Where what was appended since the last cut lies; not durable before ``sync``."""
-        self._finish_region()
-        regions, self._regions = self._regions, []
-        return tuple(regions)
-
-    def close(self) -> None:
-        """Lets go of every pack; call it only after the journal entry is written."""
-        self._file = None
-        while self._held:
-            lock, file = self._held.pop()
-            file.close()
-            lock.release()
-
-    def _finish_region(self) -> None:
-        if self._file is not None and self._file.position > self._start:
-            length = self._file.position - self._start
-            self._regions.append(Region(self._number, self._start, length))
-            self._start = self._file.position
-
-    def _finish(self) -> None:
-        """Leaves a full pack for a new one, keeping its lock."""
-        self._finish_region()
-        if self._file is not None:
-            self._file.sync()
-            self._file = None
-
-    def _acquire(self) -> WriteFile:
-        numbers = pack_numbers(self._fs, self._folder)
-        for number in reversed(numbers[-_TRIES:] if not self._fresh else []):
-            if file := self._try(number):
-                return file
-        number = max(numbers[-1] if numbers else 0, self._newest()) + 1
-        for fresh in range(number, number + 10_000):
-            path = pack_path(self._folder, fresh)
-            if self._fs.stat(path) is not None:
-                continue
-            try:
-                self._fs.open_write(path, create=True, exclusive=True).close()
-            except FileExistsError:
-                continue  # another process was faster
-            self._created = True
-            if file := self._try(fresh):
-                self.made.append(fresh)  # else another process has taken it over
-                return file
-        raise IoFailed(f"no new pack can be made in {self._folder}")
-
-    def _try(self, number: int) -> WriteFile | None:
-        """The pack opened for appending, or None if it is full or somebody writes to it."""
-        path = pack_path(self._folder, number)
-        lock = self._fs.lock(path, block=False)
-        if lock is None:
-            return None
-        try:
-            file = self._opened(number, path)
-        except BaseException:
-            lock.release()
-            raise
-        if file is None:
-            lock.release()
-            return None
-        self._held.append((lock, file))
-        self._file, self._number = file, number
-        self._start = file.position
-        return file
-
-    def _opened(self, number: int, path: Path) -> WriteFile | None:
-        """The pack, which is locked, cut to what is committed; None if it is full."""
-        end = self._end(number)
-        identity = self._fs.stat(path)
-        if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
-            return None
-        if self._fresh and end:
-            return None  # another process was faster, and has published already
-        file = self._fs.open_write(path)
-        try:
-            if end == 0:
-                file.truncate(0)
-                file.write(PACK_HEADER)
-                self._created = True
-            elif file.size() > end:
-                file.truncate(end)
-        except BaseException:
-            file.close()
-            raise
-        return file

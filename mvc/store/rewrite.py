@@ -21,7 +21,8 @@ from mvc.io.files import TEMPORARY, FileLock, WriteFile
 from mvc.store.entries import Entry
 from mvc.store.format import add_features
 from mvc.store.journal import GENESIS, Position, Recorded, encode_entry
-from mvc.store.packs import PackWriter, pack_path
+from mvc.store.pack_writer import PackWriter
+from mvc.store.packs import pack_path
 from mvc.store.publish import LOCK_SECONDS, Outrun, heal
 from mvc.store.view import JOURNAL, PACKS, View
 from mvc.store.witness import write_witness

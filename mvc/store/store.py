@@ -21,7 +21,8 @@ from mvc.store.entries import Entry, RefChange, RefValue
 from mvc.store.format import FORMAT, format_line, read_features
 from mvc.store.graph import Graph
 from mvc.store.journal import GENESIS, Recorded, encode_entry
-from mvc.store.packs import PackWriter, pack_numbers, pack_path
+from mvc.store.pack_writer import PackWriter
+from mvc.store.packs import pack_numbers, pack_path
 from mvc.store.publish import publish
 from mvc.store.speed import Speed
 from mvc.store.view import JOURNAL, PACKS, View

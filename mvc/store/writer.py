@@ -21,7 +21,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.store.arena import Arena, Arenas
 from mvc.store.choose import Base, BasePiece, Choice, Policy, choose, fitted
 from mvc.store.graph import Graph
-from mvc.store.packs import PackWriter
+from mvc.store.pack_writer import PackWriter
 from mvc.store.pieces import (
     Record,
     Waiting,

@@ -95,11 +95,12 @@ def test_a_share_and_what_is_refused(mvc, runs: Path) -> None:
     rng = np.random.default_rng(1)
     tensors = {f"t{i}": rng.random(1000).astype(np.float32) for i in range(8)}
     save_file(tensors, mvc.folder / "m.safetensors")
-    found = mvc("bench", "m.safetensors", "--max-bytes", 16_000)
+    found = mvc("bench", "m.safetensors", "--max-bytes", "16kB")
     assert "1 version of 32.0 kB, 50.0 % of the bytes looked at" in found.out
     assert "only full records are measured" in found.err
     mvc("bench", code=2)
     mvc("bench", runs, "--max-bytes", 0, code=2)
+    mvc("bench", runs, "--max-bytes", "1q", code=2)
     mvc("bench", "absent", code=3)
     (mvc.folder / "empty.pt").touch()
     assert "nothing to measure" in mvc("bench", "empty.pt", code=3).err

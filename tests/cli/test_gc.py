@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from mvc.cli.commands.gc import command
+from mvc.cli.operations import ref_move
+from mvc.store.entries import RefChange
 
 
 def grown(mvc, count: int = 6) -> list[str]:
@@ -92,7 +94,7 @@ def test_damage_is_refused(mvc) -> None:
 
 @pytest.mark.parametrize("grace", ["", "soon", "-1", "1e9 weeks"])
 def test_bad_grace(mvc, grace: str) -> None:
-    assert mvc("gc", "--grace", grace, "--json", code=3).json["kind"] == "invalid-time"
+    assert mvc("gc", "--grace", grace, "--json", code=2).json["kind"] == "wrong-usage"
 
 
 def test_help() -> None:
@@ -108,3 +110,46 @@ def test_what_repairs_have_put_aside_stays_and_is_told(mvc) -> None:
     assert done.out == "Nothing to collect\n" and ".mvc/quarantine" in done.err
     assert mvc("gc", "--json").json["quarantined_bytes"] == 1008
     assert (place / "00000001-8.pack").exists()
+
+
+def test_quarantine_of_a_forgotten_state_goes_and_is_told(mvc) -> None:
+    ids = grown(mvc, 3)
+    place = Path(".mvc/quarantine")
+    place.mkdir()
+    (place / "00000001-8.pack").write_bytes(b"mvcpack1" + bytes(1000))
+    mvc("forget", ids[1], "-f")
+    what = " 1.01 kB of .mvc/quarantine, which may hold bytes of forgotten states"
+    assert f"Would delete{what}" in mvc("gc", "-n").out.splitlines()
+    done = mvc("gc", "--json").json
+    assert (done["quarantined_bytes"], done["quarantine_deleted_bytes"]) == (0, 1008)
+    assert not list(place.iterdir())
+    (place / "00000001-8.pack").write_bytes(b"mvcpack1" + bytes(1000))
+    mvc("forget", ids[0], "-f")
+    assert f"Deleted{what}" in mvc("gc").out.splitlines()
+
+
+def test_operations_that_were_shortened_are_told(mvc) -> None:
+    first = mvc.commit(1)[:10]
+    mvc("branch", "-m", "main", "trunk")
+    for _ in range(40):
+        mvc("tag", "x")
+        mvc("tag", "-d", "x")
+    second = mvc.commit(2)[:10]
+    mvc("undo")
+    mvc("gc", "--grace", "0")
+    rows = {line.split()[0]: line for line in mvc("oplog").out.splitlines()[1:]}
+    found = {o["number"]: o for o in mvc("oplog", "--json").json["operations"]}
+    assert second not in "".join(rows.values())
+    for number, row in rows.items():
+        shortened = found[int(number)]["shortened"]
+        assert ("cannot be undone" in row) == shortened
+        assert "none -> none" not in row
+        assert not shortened or " -> " not in row
+    assert any(f"cannot be undone  trunk {first}" in row for row in rows.values())
+
+
+def test_a_move_without_the_value_from_before() -> None:
+    assert ref_move(RefChange("heads/exp", None, None)) == "exp deleted"
+    assert ref_move(RefChange("HEAD", "main", "main")) == "HEAD main"
+    assert ref_move(RefChange("tags/v1", None, None)) == "tag v1 deleted"
+    assert ref_move(RefChange("HEAD", "main", None)) == "HEAD main -> none"

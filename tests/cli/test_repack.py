@@ -132,3 +132,29 @@ def test_chart_places_points() -> None:
     assert lines[6].split() == ["10", "B", "20", "B"]
     assert chart([], (5, 1.0), width=40, height=3)[0].count("@") == 0
     assert sum(line.count("@") for line in chart([], (5, 1.0))) == 1
+
+
+def test_what_is_said_of_reset_points(mvc: Mvc, series: list[str]) -> None:
+    out = mvc("repack", "--add", series[0], "-n").out.splitlines()
+    assert out[1:3] == [f"{series[0][:10]} is a reset point already", "Nothing to do"]
+    out = mvc("repack", "--add", series[0], series[4]).out.splitlines()
+    assert out[1] == f"{series[0][:10]} is a reset point already"
+    assert out[2] == f"add     1 reset point: {series[4][:10]}"
+    mvc("forget", series[2], "-f")
+    for option in ("--add", "--remove"):
+        said = mvc("repack", option, series[2], code=3).err
+        assert f"the state of version {series[2][:10]} was forgotten on 20" in said
+
+
+def test_quiet(mvc: Mvc, series: list[str]) -> None:
+    assert mvc("repack", "-q", "--interval", 3).out == ""
+    assert mvc("stats", "--json").json["reset_points"] == 3
+    assert "Plan: interval 2" in mvc("repack", "-q", "-n", "--interval", 2).out
+
+
+def test_hints_name_the_command(mvc: Mvc) -> None:
+    for arguments in (("--add",), ("HEAD",), ("--nonsense",)):
+        said = mvc("repack", *arguments, code=2).err
+        assert said.splitlines()[-1] == "hint: see 'mvc repack --help'"
+    said = " ".join(mvc("repack", "--help").out.split())
+    assert "[REV...]" in said and "the REVs that follow" in said

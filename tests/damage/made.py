@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mvc.repo.repository import Repository
-from mvc.store import packs
+from mvc.store import pack_writer
 from tests.faults.clock import FixedClock
 
 __all__ = ["large", "small", "tiny"]
@@ -72,7 +72,7 @@ def tiny(root: Path) -> None:
     """A few KiB in several packs: five versions, deltas, a group, patches, a reset point."""
     random = np.random.default_rng(6)
     clock = FixedClock(_START, _SECOND)
-    before, packs.PACK_TARGET = packs.PACK_TARGET, 1500
+    before, pack_writer.PACK_TARGET = pack_writer.PACK_TARGET, 1500
     try:
         with Repository.init(root, clock=clock) as repo:
             state: dict[str, Any] = {"w": random.standard_normal((16, 24)).astype(np.float32)}
@@ -85,7 +85,7 @@ def tiny(root: Path) -> None:
             (root / "notes.bin").write_bytes((root / "notes.bin").read_bytes() + b"more")
             repo.commit(root / "notes.bin")
     finally:
-        packs.PACK_TARGET = before
+        pack_writer.PACK_TARGET = before
 
 
 def large(root: Path) -> None:

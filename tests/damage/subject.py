@@ -225,4 +225,7 @@ def named_lost(report: FsckReport) -> frozenset[CommitId]:
         if p.kind in {"lost", "manifest", "content"}
         or (p.kind == "payload" and p.message.endswith("no other record leads to it"))
     ]
-    return frozenset(version for problem in gone for version in problem.versions)
+    named = frozenset(version for problem in gone for version in problem.versions)
+    if named != frozenset(report.lost):
+        raise Wrong(f"fsck's problems name {named}, its summary {report.lost}")
+    return named

@@ -275,6 +275,7 @@ def test_the_first_failure_is_reported_not_that_of_cleaning_up(
         (errno.EPERM, "delete", ReadOnly),
         (errno.EACCES, "read", IoFailed),
         (errno.EACCES, "list", IoFailed),
+        (errno.EFBIG, "write", IoFailed),
         (errno.EIO, "read", IoFailed),
         (errno.EMFILE, "read", IoFailed),
         (errno.ENAMETOOLONG, "write", IoFailed),
@@ -290,7 +291,7 @@ def test_os_errors_become_typed_errors_that_name_the_path(
     assert type(caught.value) is expected
     assert "/some/file" in str(caught.value)
     assert caught.value.__cause__ is cause
-    if expected is not IoFailed or code in (errno.EIO, errno.EMFILE):
+    if expected is not IoFailed or code in (errno.EFBIG, errno.EIO, errno.EMFILE):
         assert caught.value.hint
 
 

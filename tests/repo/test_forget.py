@@ -359,7 +359,7 @@ def test_a_branch_whose_tip_is_forgotten(tmp_path: Path) -> None:
     assert kept.repo.stats().forgotten == 1
 
 
-def test_identify_and_import_pass_it_over(tmp_path: Path) -> None:
+def test_identify_tells_and_import_passes_it_over(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "r")
     save_file({"w": np.arange(6.0)}, tmp_path / "a.safetensors")
     save_file({"w": np.arange(7.0)}, tmp_path / "b.safetensors")
@@ -369,10 +369,16 @@ def test_identify_and_import_pass_it_over(tmp_path: Path) -> None:
     assert [f.commit for f in kept.repo.identify(tmp_path / "a.safetensors")] == [first.commit]
     kept.repo.forget(first.commit)
     gc.collect(kept.context)
-    assert kept.repo.identify(tmp_path / "a.safetensors") == []
+    (had,) = kept.repo.identify(tmp_path / "a.safetensors")
+    assert (had.commit, had.path, had.exact) == (first.commit, None, False)
+    assert had.forgotten_ns is not None and had.branches == ("main",)
     (again,) = kept.repo.import_checkpoints([tmp_path / "a.safetensors"])
     assert again.kept
-    assert [f.commit for f in kept.repo.identify(tmp_path / "a.safetensors")] == [again.commit]
+    found = kept.repo.identify(tmp_path / "a.safetensors")
+    assert [(f.commit, f.forgotten_ns is None) for f in found] == [
+        (again.commit, True),
+        (first.commit, False),
+    ]
 
 
 def test_a_damaged_state_can_be_forgotten(tmp_path: Path) -> None:

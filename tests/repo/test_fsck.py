@@ -108,6 +108,7 @@ def test_a_damaged_payload_names_what_it_touches(repo: Repository) -> None:
     assert payload.message.endswith("no other record leads to it")
     lost = [p for p in report.problems if p.kind == "lost"]
     assert {v for p in lost for v in p.versions} == set(ids[:2])
+    assert set(report.lost) == set(ids[:3])
     assert payload.object not in {p.object for p in lost}
     assert {t for p in lost for t in p.tensors} == {f"{NAME}: w"}
 
@@ -115,16 +116,21 @@ def test_a_damaged_payload_names_what_it_touches(repo: Repository) -> None:
 def test_a_damaged_record_header(repo: Repository) -> None:
     flip(packs(repo)[0], 30)
     report = check(repo)
-    assert any(p.kind == "record" and "pack 1" in p.where for p in report.problems)
+    assert any((p.kind, p.object) == ("record", "00000001.pack") for p in report.problems)
     assert any(p.kind in {"lost", "manifest"} and p.versions for p in report.problems)
 
 
 def test_a_missing_pack(repo: Repository) -> None:
     repo.close()
+    size = packs(repo)[0].stat().st_size - 8
     packs(repo)[0].unlink()
     report = check(repo)
-    assert any(p.kind == "record" and "missing" in p.message for p in report.problems)
-    assert {v for p in report.problems for v in p.versions}
+    first, *others = report.problems
+    assert (first.kind, first.object) == ("pack", "00000001.pack")
+    assert first.message == f"the file is missing, with {size:,} bytes of records"
+    assert {p.kind for p in others} == {"manifest"}
+    assert len(report.lost) == 3 == len({v for p in others for v in p.versions})
+    assert report.checked_bytes == (repo.root / ".mvc/journal").stat().st_size
 
 
 def test_all_packs_missing(repo: Repository) -> None:
@@ -133,7 +139,8 @@ def test_all_packs_missing(repo: Repository) -> None:
     report = check(repo)
     assert (report.problems[0].kind, report.problems[0].object) == ("pack", "packs")
     assert "folder" in report.problems[0].message and report.notes
-    assert len({v for p in report.problems for v in p.versions}) == 3
+    assert [p.kind for p in report.problems[1:]] == ["manifest"] * 3
+    assert len(report.lost) == 3
 
 
 def test_one_copy_of_an_entry(repo: Repository) -> None:
@@ -158,8 +165,10 @@ def test_both_copies_of_an_entry(repo: Repository) -> None:
     flip(journal, second.offset + 60)
     flip(journal, second.offset + half + 60)
     report = check(repo)
-    assert any(p.kind == "journal" and "both copies" in p.message for p in report.problems)
-    assert any(p.kind == "reference" and "parent" in p.message for p in report.problems)
+    (broken,) = [p for p in report.problems if p.kind == "journal"]
+    assert "both copies" in broken.message and broken.where == f"byte {second.offset}"
+    assert any("--from" in note for note in report.notes)
+    assert any(p.kind == "reference" and "parent" in p.object for p in report.problems)
     assert report.versions == 2
 
 

@@ -66,3 +66,26 @@ def test_nothing_is_recovered(repo: Repository, monkeypatch) -> None:
     monkeypatch.delattr(Recovery, "fill")
     monkeypatch.delattr(Recovery, "piece")
     assert len(repo.identify(path)) == 1
+
+
+def test_forgotten_states_among_several_files(repo: Repository, tmp_path: Path) -> None:
+    write_model(repo.root / "a.safetensors", seed=1)
+    write_model(repo.root / "b.safetensors", seed=2)
+    (repo.root / "vocab.txt").write_text("words")
+    first = repo.commit(repo.root, deploy="prod")
+    for name in ("a.safetensors", "b.safetensors", "vocab.txt"):
+        (tmp_path / name).write_bytes((repo.root / name).read_bytes())
+    write_model(repo.root / "a.safetensors", seed=3)
+    write_model(repo.root / "b.safetensors", seed=4)
+    (repo.root / "vocab.txt").write_text("other words")
+    repo.commit(all=True)
+    repo.forget(first.id)
+    for _ in range(2):
+        for name in ("a.safetensors", "b.safetensors", "vocab.txt"):
+            (found,) = repo.identify(tmp_path / name)
+            assert (found.commit, found.path, found.exact) == (first.id, None, False)
+            assert found.forgotten_ns is not None
+            assert [d.target for d in found.deployments] == ["prod"]
+        write_model(tmp_path / "unknown.safetensors", seed=77)
+        assert repo.identify(tmp_path / "unknown.safetensors") == []
+        repo.gc(grace="0")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import mvc
-from mvc.errors import DamagedData, Unattainable, WrongUsage
+from mvc.errors import DamagedData, ReadOnly, Unattainable, WrongUsage
 from mvc.repo.config import set_value
 from mvc.repo.repack import Repacked, draw_curve, make_plan, wish_of
 from mvc.repo.repacking.planner import present_figures
@@ -333,6 +333,14 @@ def test_a_damaged_repository_is_left_alone(series: Series) -> None:
     with mvc.Repository.open(series.root) as repo, pytest.raises(DamagedData):
         repo.repack(interval=1)
     assert pack.read_bytes() == data
+
+
+def test_a_folder_that_cannot_be_written(series: Series) -> None:
+    series.repo.context.store.writable = False
+    with pytest.raises(ReadOnly, match="nothing can be repacked") as caught:
+        series.repo.repack(interval=1)
+    assert "permissions" in str(caught.value.hint)
+    series.repo.repack(interval=1, dry_run=True)
 
 
 def test_another_commit_in_between(series: Series, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from mvc.errors import Unattainable
 from mvc.repo.repacking.bounded import fastest, smallest, within_bytes, within_time
-from mvc.repo.repacking.curve import curve
+from mvc.repo.repacking.curve import curve, front
 from mvc.repo.repacking.linear import cheapest_chain
 from mvc.repo.repacking.model import Edge, Layout, Versions
+from mvc.repo.repacking.plan import CurvePoint
 from mvc.repo.repacking.prim import grown, soonest
 from mvc.repo.repacking.shapes import at_interval, connected, with_steps, without
+from mvc.repo.repacking.wish import Wish, plain
 
 
 def chain(count, full=(10, 60), full_ns=(1, 9), edge=(1, 40), ns=(1, 9), forward=0.0, seed=0):
@@ -252,3 +254,39 @@ def test_many_branches_are_planned():
     assert layout is not None
     assert versions.worst(layout) <= bound
     assert versions.stored(layout) < versions.stored(today)
+
+
+def test_the_front_has_no_point_that_another_one_beats():
+    fast, slow = CurvePoint(1000, 0.1, 0.1), CurvePoint(400, 9.0, 5.0)
+    beaten, same = CurvePoint(900, 2.0, 1.0), CurvePoint(400, 9.5, 4.0)
+    nearly, today = CurvePoint(999_999, 0.01, 0.01), CurvePoint(800, 1.0, 0.5)
+    points = [slow, same, beaten, today, fast, CurvePoint(1_000_000, 0.005, 0.005), nearly]
+    assert front(points) == (CurvePoint(1_000_000, 0.005, 0.005), fast, today, slow)
+    assert front([]) == ()
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1))
+def test_the_front_against_its_definition(pairs: list[tuple[int, int]]):
+    points = [CurvePoint(1000 * size, float(time), 0.0) for size, time in pairs]
+    best = {
+        p
+        for p in points
+        if not any(
+            q != p and q.bytes <= p.bytes and q.worst_seconds <= p.worst_seconds for q in points
+        )
+    }
+    assert set(front(points)) == best
+    sizes = [p.bytes for p in front(points)]
+    assert sizes == sorted(set(sizes), reverse=True)
+
+
+def test_plain_numbers():
+    texts = [plain(x) for x in (1e-05, 0.012, 2.0, 1e9, 12.5, 100.0, 123456789.0)]
+    assert texts == ["0.00001", "0.012", "2", "1000000000", "12.5", "100", "123456789"]
+    assert [plain(x, 2) for x in (1.234e-6, 0.0456, 120.0, 0.1)] == [
+        "0.0000012",
+        "0.046",
+        "120",
+        "0.1",
+    ]
+    assert str(Wish(max_recovery=1e-5)) == "max-recovery 0.00001"

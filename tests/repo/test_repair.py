@@ -226,6 +226,33 @@ def test_a_version_that_lies_in_the_working_folder(tmp_path: Path) -> None:
     all_back(tmp_path, expected)
 
 
+def test_maintenance_says_the_same_before_a_repair_and_after_it(tmp_path: Path) -> None:
+    """A damaged payload stops what has to move it; one that is lost only plans of recovery."""
+    with Repository.init(tmp_path) as repo:
+        for seed in range(4):
+            repo.commit({"w": np.random.default_rng(seed).standard_normal(30_000)})
+        lost = list(repo.log())[2].id
+    smash_payload(tmp_path, step_of(tmp_path, "HEAD~2"))
+    with Repository.open(tmp_path) as repo:
+        repo.undo()
+        repo.gc(grace="0", dry_run=True)  # payloads are read when they are copied
+        with pytest.raises(DamagedData) as caught:
+            repo.gc(grace="0")
+        assert caught.value.hint == "run 'mvc fsck --repair' first"
+        with pytest.raises(DamagedData) as caught:
+            repo.repack(interval=2)
+        assert caught.value.hint == "run 'mvc fsck --repair' first"
+        manifests._kept.clear()
+        repair(repo.context)
+        repo.gc(grace="0")
+        with pytest.raises(DamagedData, match=f"version {lost.short} is damaged") as caught:
+            repo.repack(interval=2)
+        assert caught.value.hint is not None
+        assert "--from" in caught.value.hint and f"mvc forget {lost.short}" in caught.value.hint
+        repo.forget(lost.short)
+        repo.repack(interval=2)
+
+
 def test_a_missing_pack(tmp_path: Path) -> None:
     make(tmp_path)
     pack_of(tmp_path, 1).unlink()
@@ -376,8 +403,9 @@ def test_an_entry_that_only_another_repository_has(tmp_path: Path, which: int) -
     sound = journal.read_bytes()
     offset, half = entry_spans(root)[which]
     smash(journal, offset, half * 2)
-    with pytest.raises((DamagedData, HistoryMissing)):
+    with pytest.raises((DamagedData, HistoryMissing)) as caught:
         mend(root)
+    assert "mvc fsck --repair --from BACKUP" in str(caught.value.hint)
     assert journal.read_bytes() != sound
     done = mend(root, other)
     assert [h.source for h in done.healed] == ["the other repository"]
@@ -395,8 +423,9 @@ def test_a_journal_of_another_history_is_not_believed(tmp_path: Path) -> None:
             repo.commit({"w": weights(step + 1)})
     offset, half = entry_spans(root)[4]
     smash(root / ".mvc" / "journal", offset, half * 2)
-    with pytest.raises(DamagedData):
+    with pytest.raises(DamagedData, match="both copies") as caught:
         mend(root, twin)
+    assert "a copy of this very journal" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("how", ["bit", "gone", "empty", "garbage"])

@@ -17,7 +17,7 @@ from mvc.io.files import FileSystem
 from mvc.repo import manifests
 from mvc.repo.repair import before_opening, repair
 from mvc.repo.repository import Repository
-from mvc.store import packs
+from mvc.store import pack_writer
 from tests.damage.subject import named_lost
 from tests.faults.crashfs import CrashFS
 from tests.faults.failing import FailingFS
@@ -147,7 +147,7 @@ def test_commits_go_on_beside_a_repair(tmp_path: Path) -> None:
 def story(root: Path) -> Held:
     """Reset points on both sides, several packs, groups, files, a branch."""
     rng = np.random.default_rng(3)
-    before, packs.PACK_TARGET = packs.PACK_TARGET, 60_000
+    before, pack_writer.PACK_TARGET = pack_writer.PACK_TARGET, 60_000
     try:
         with Repository.init(root) as repo:
             w = rng.standard_normal(4000).astype(np.float32)
@@ -161,7 +161,7 @@ def story(root: Path) -> Held:
                 repo.commit(root / "notes.bin")
             return held(repo)
     finally:
-        packs.PACK_TARGET = before
+        pack_writer.PACK_TARGET = before
 
 
 def spoil(root: Path, rng: random.Random) -> None:

@@ -10,7 +10,8 @@ import pytest
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
 from mvc.store.entries import Region
-from mvc.store.packs import PACK_HEADER, PackReader, PackWriter, pack_numbers, pack_path
+from mvc.store.pack_writer import PackWriter
+from mvc.store.packs import PACK_HEADER, PackReader, pack_numbers, pack_path
 from mvc.store.records import BLOB, Coding, Member, encode_header, payload_check
 from tests.store.repositories import History, view_of
 from tests.store.sizes import shrink

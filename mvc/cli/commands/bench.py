@@ -11,6 +11,7 @@ import click
 from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session, load
+from mvc.cli.sizes import nbytes
 from mvc.cli.tables import Column, show
 from mvc.cli.text import count, percent, seconds, size
 from mvc.errors import NotARepository
@@ -40,12 +41,12 @@ _COLUMNS = (
 @click.command("bench", cls=Verb, example="mvc bench runs/2026-11")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option(
-    "--max-bytes", metavar="BYTES", type=click.IntRange(min=1), default=MAX_BYTES,
-    show_default=True, help="Look at no more than this of a version.",
+    "--max-bytes", metavar="BYTES",
+    help="Look at no more than this of a version (1MB); 256MiB if not said.",
 )  # fmt: skip
 @json_option
 @click.pass_obj
-def command(session: Session, paths: tuple[str, ...], max_bytes: int, as_json: bool) -> None:
+def command(session: Session, paths: tuple[str, ...], max_bytes: str | None, as_json: bool) -> None:
     """Measure every pipeline on your own models.
 
     Several PATHs are consecutive versions, and so are the model files of a folder. One
@@ -57,7 +58,7 @@ def command(session: Session, paths: tuple[str, ...], max_bytes: int, as_json: b
             [Path(path) for path in paths],
             context=context,
             config=None if context else load(None),
-            max_bytes=max_bytes,
+            max_bytes=MAX_BYTES if max_bytes is None else nbytes(max_bytes),
             progress=progress,
         )
     if as_json:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from mvc.cli import complete
-from mvc.cli.commits import Live, deployed_json
+from mvc.cli.commits import Live, deployed_json, forgotten_on
 from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.cli.text import one_line
 from mvc.model.names import printable
-from mvc.repo import commits, deployments
+from mvc.repo import commits, deployments, manifests
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def command(session: Session, target: str | None, as_json: bool) -> None:
     found.sort(key=lambda d: (d.time_ns, d.sequence), reverse=True)
     live = Live(context)
     if as_json:
-        rows = [deployed_json(d) | {"live": live(d)} for d in found]
+        rows = [deployed_json(d) | {"live": live(d)} | _forgotten(context, d) for d in found]
         out.json("mvc.deployments/1", {"deployments": rows})
         return
     if not found:
@@ -54,14 +54,23 @@ def command(session: Session, target: str | None, as_json: bool) -> None:
 
 
 def _row(context: Context, deployed: Deployed, live: Live) -> tuple[str, ...]:
-    state = "retracted" if deployed.retracted else "live" if live(deployed) else ""
+    state = ["retracted" if deployed.retracted else "live" if live(deployed) else ""]
+    time_ns = manifests.forgotten_ns(context, deployed.commit)
+    if time_ns is not None:
+        state.append(forgotten_on(time_ns))
     return (
         format_time(deployed.time_ns),
         printable(deployed.target),
         deployed.commit.short,
-        state,
+        ", ".join(filter(None, state)),
         one_line(commits.get(context, deployed.commit).message),
     )
+
+
+def _forgotten(context: Context, deployed: Deployed) -> dict[str, str | int | None]:
+    time_ns = manifests.forgotten_ns(context, deployed.commit)
+    when = None if time_ns is None else format_time(time_ns, 0)
+    return {"forgotten": when, "forgotten_ns": time_ns}
 
 
 def _style(deployed: Deployed) -> str | None:

@@ -161,12 +161,7 @@ def _print(session: Session, chosen: Chosen, cost: Price) -> None:
 
 def _print_price(session: Session, chosen: Chosen, cost: Price) -> None:
     out = session.out
-    keep = "stays, because other versions have it"
-    if cost.shared > 1:
-        keep = "stay, because other versions have them"
-    stay = f"; {cost.shared:,} {keep}" if cost.shared else ""
-    verb = "goes" if cost.tensors == 1 else "go"
-    out.line(f"{count(cost.tensors, 'tensor')} {verb}{stay}")
+    out.line(_going(cost))
     for commit in chosen.commits:
         if same := cost.same.get(commit.id):
             more = f" and {len(same) - 1:,} more" if len(same) > 1 else ""
@@ -181,6 +176,30 @@ def _print_price(session: Session, chosen: Chosen, cost: Price) -> None:
         out.line("What the next 'mvc gc' frees is not known, because something is damaged")
     else:
         out.line(f"The next 'mvc gc' frees about {size(cost.collection.freed)}")
+
+
+def _going(cost: Price) -> str:
+    """``6 tensors go; 1 stays, because other versions have it``."""
+    shared = cost.shared + cost.shared_files
+    going = cost.tensors + cost.files
+    text = f"{_counted(cost.tensors, cost.files)} {'goes' if going == 1 else 'go'}"
+    if not shared:
+        return text
+    mixed = (cost.tensors or cost.shared) and (cost.files or cost.shared_files)
+    staying = _counted(cost.shared, cost.shared_files) if mixed else f"{shared:,}"
+    if shared == 1:
+        return f"{text}; {staying} stays, because other versions have it"
+    return f"{text}; {staying} stay, because other versions have them"
+
+
+def _counted(tensors: int, files: int) -> str:
+    if not files:
+        return count(tensors, "tensor")
+    return (
+        f"{count(tensors, 'tensor')} and {count(files, 'file')}"
+        if tensors
+        else count(files, "file")
+    )
 
 
 def _json(
@@ -214,5 +233,7 @@ def _json(
         ],
         "tensors": cost.tensors,
         "shared": cost.shared,
+        "files": cost.files,
+        "shared_files": cost.shared_files,
         "freed_bytes": None if cost.collection is None else cost.collection.freed,
     }

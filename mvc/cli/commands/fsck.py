@@ -45,7 +45,7 @@ def command(
 ) -> None:
     """Check every stored byte.
 
-    Names what is damaged and the versions it touches; everything else stays readable. The
+    Names what is damaged, the versions it touches, and those that cannot be had back. The
     exit code is 4 if anything is damaged, with --repair if anything still is.
     """
     session: Session = ctx.obj
@@ -63,6 +63,11 @@ def command(
             session.out.json("mvc.fsck/1", _json(report))
     if not as_json:
         _print(session, report)
+        if not (repair or report.sound):
+            session.out.note(
+                "'mvc fsck --repair' heals what another record or copy here gives back, "
+                "with --from BACKUP also what a backup has"
+            )
     if not report.sound:
         ctx.exit(_DAMAGED)
 
@@ -96,7 +101,8 @@ def _repair(
     for each in healed[:shown]:
         name = printable(each.name[:10] if len(each.name) == 64 else each.name)
         source_ = printable(each.source)
-        out.line(f"{out.paint('healed', 'good')} {each.kind} {name} from {source_}")
+        what = _titled(each.kind, name)
+        out.line(f"{out.paint('healed', 'good')} {what} from {source_}")
     if len(healed) > shown:
         out.line(f"{out.paint('healed', 'good')} {len(healed) - shown:,} more")
     for kept in done.quarantined:
@@ -105,8 +111,15 @@ def _repair(
     if done.freed:
         out.note(f"{size(done.freed)} of leftovers were deleted")
     if not (healed or done.quarantined):
-        out.line("nothing to repair")
+        out.line("nothing to repair" if done.after.sound else _unhealed(done.after, other))
     return done.after
+
+
+def _unhealed(report: FsckReport, other: Path | None) -> str:
+    """Why nothing was healed, and what could."""
+    lost = f"; {count(len(report.lost), 'version')} cannot be had back" if report.lost else ""
+    more = "another BACKUP" if other is not None else "--from BACKUP"
+    return f"nothing could be healed{lost} (try {more})"
 
 
 def _repaired_json(healed: list[Healed], done: Repaired) -> dict[str, object]:
@@ -157,16 +170,29 @@ def _print(session: Session, report: FsckReport) -> None:
         out.line(f"{out.paint('Sound', 'good')}: {looked}")
         if not report.full:
             out.note("every stored byte was checked; --full recovers every tensor as well")
-    else:
-        found = out.paint(count(len(report.problems), "problem"), "bad")
-        out.line(f"{found}: {looked}")
+        return
+    found = out.paint(count(len(report.problems), "problem"), "bad")
+    out.line(f"{found}: {looked}")
+    out.line(_reach(session, report))
+
+
+def _reach(session: Session, report: FsckReport) -> str:
+    """How far the damage reaches: the versions that it takes away."""
+    total = count(report.versions - report.forgotten, "version")
+    if report.lost:
+        shown = None if session.verbose else _FIRST
+        ids = " ".join(session.out.paint(v.short, "id") for v in report.lost[:shown])
+        more = _more(report.lost, shown)
+        return f"{len(report.lost):,} of {total} cannot be had back: {ids}{more}"
+    return f"nothing is lost of the {total} in the journal's readable entries"
 
 
 def _print_problem(session: Session, problem: Problem) -> None:
     out = session.out
     where = f" ({printable(problem.where)})" if problem.where else ""
     name = printable(problem.object[:10] if len(problem.object) == 64 else problem.object)
-    out.line(f"{out.paint(problem.kind, 'bad')} {name}{where}: {printable(problem.message)}")
+    title = _titled(out.paint(problem.kind, "bad"), name if name != problem.kind else "")
+    out.line(f"{title}{where}: {printable(problem.message)}")
     shown = None if session.verbose else _FIRST
     if problem.versions:
         ids = " ".join(out.paint(v.short, "id") for v in problem.versions[:shown])
@@ -175,6 +201,11 @@ def _print_problem(session: Session, problem: Problem) -> None:
     if problem.tensors:
         keys = ", ".join(printable(t) for t in problem.tensors[:shown])
         out.line(f"  holds {keys}{_more(problem.tensors, shown)}")
+
+
+def _titled(kind: str, name: str) -> str:
+    """``journal entry 3``, and not ``format format``."""
+    return kind if not name or name == kind else f"{kind} {name}"
 
 
 def _more(things: tuple[object, ...], shown: int | None) -> str:
@@ -201,6 +232,7 @@ def _json(report: FsckReport) -> dict[str, object]:
         "entries": report.entries,
         "versions": report.versions,
         "forgotten": report.forgotten,
+        "lost_versions": [str(v) for v in report.lost],
         "records": report.records,
         "objects": report.objects,
         "checked_bytes": report.checked_bytes,

@@ -10,6 +10,7 @@ from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
+from mvc.errors import InvalidTime, WrongUsage
 from mvc.repo.grace import grace_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,12 @@ def command(session: Session, dry_run: bool, grace: str | None, as_json: bool) -
     """
     from mvc.repo.gc import collect, plan_collection
 
-    span = grace_of(session.context, grace)
+    try:
+        span = grace_of(session.context, grace)
+    except InvalidTime as error:
+        if grace is None:
+            raise
+        raise WrongUsage(error.message, hint=error.hint) from None
     with session.progress("collecting", counted=True) as progress:
         act = plan_collection if dry_run else collect
         done = act(session.context, grace=span, progress=progress)
@@ -73,8 +79,13 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
         out.line(f"Gave back {size(done.freed)} of {size(done.before)}")
     elif done.freed < 0:
         out.line(f"The rest takes {size(-done.freed)} more than before")
-    elif not named:
+    elif not named and not done.unquarantined:
         out.line("Nothing to collect")
+    if done.unquarantined:
+        out.line(
+            f"{verb} {size(done.unquarantined)} of .mvc/quarantine, which may hold bytes of "
+            "forgotten states"
+        )
     if done.quarantined:
         session.out.note(
             f"{size(done.quarantined)} in .mvc/quarantine stay, which repairs have put aside; "
@@ -96,4 +107,5 @@ def _json(done: Collection, grace: timedelta, *, dry_run: bool) -> dict[str, obj
         "before_bytes": done.before,
         "freed_bytes": done.freed,
         "quarantined_bytes": done.quarantined,
+        "quarantine_deleted_bytes": done.unquarantined,
     }

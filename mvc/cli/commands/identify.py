@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.commits import deployed_json
+from mvc.cli.commits import deployed_json, forgotten_on
 from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
@@ -47,10 +47,12 @@ def command(ctx: click.Context, file: str, as_json: bool) -> None:
 def _print(session: Session, version: Identified) -> None:
     out = session.out
     commit = commits.get(session.context, version.commit)
-    how = "same bytes" if version.exact else "same tensors"
+    where = f"{printable(version.path or '')} ({'same bytes' if version.exact else 'same tensors'})"
+    if version.forgotten_ns is not None:
+        where = f"had it ({forgotten_on(version.forgotten_ns)})"
     when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
     out.line(
-        f"{out.paint(version.commit.short, 'id')} {printable(version.path)} ({how})  "
+        f"{out.paint(version.commit.short, 'id')} {where}  "
         f"{when}  {one_line(commit.message)}".rstrip()
     )
     for deployed in version.deployments:
@@ -60,10 +62,13 @@ def _print(session: Session, version: Identified) -> None:
 
 def _json(session: Session, version: Identified) -> dict[str, object]:
     commit = commits.get(session.context, version.commit)
+    gone = version.forgotten_ns
     return {
         "commit": str(version.commit),
         "path": version.path,
         "exact": version.exact,
+        "forgotten": None if gone is None else format_time(gone, 0),
+        "forgotten_ns": gone,
         "time": format_time(commit.time_ns, 0),
         "message": commit.message,
         "branches": list(version.branches),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.operations import about, moves, operation_json
+from mvc.cli.operations import about, is_shortened, moves, operation_json
 from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
@@ -46,15 +46,22 @@ def command(session: Session, limit: int | None, as_json: bool) -> None:
 
 
 def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
-    entry, undoer = operation.entry, operation.undone_by
+    entry = operation.entry
     return (
         str(operation.number),
         format_time(entry.time_ns, precise=False),
         printable(entry.operation),
-        "" if undoer is None else f"undone by {undoer}",
+        _state(operation),
         moves(entry, full=full),
         about(entry),
     )
+
+
+def _state(operation: Operation) -> str:
+    if operation.undone_by is not None:
+        return f"undone by {operation.undone_by}"
+    shortened = is_shortened(operation.entry) and operation.entry.removed is None
+    return "cannot be undone" if operation.number and shortened else ""
 
 
 def _style(operation: Operation) -> str | None:

@@ -76,6 +76,7 @@ def command(
 
     Names, ids and contents stay as they are; only storage and speed of recovery change.
     Without an aim the settings are applied: store.max_recovery, else store.reset_interval.
+    --add and --remove take several versions: the REVs that follow go with them.
     """
     from mvc.repo.repack import draw_curve, wish_of
     from mvc.repo.revisions import resolve
@@ -117,7 +118,7 @@ def _repack(session: Session, wish: Wish, *, dry_run: bool, as_json: bool) -> No
         done = repack(session.context, wish, dry_run=dry_run, progress=progress)
     if as_json:
         session.out.json("mvc.repack/1", _json(done, dry_run=dry_run))
-    else:
+    elif dry_run or session.verbosity >= 0:
         _print(session, done)
 
 
@@ -127,8 +128,13 @@ def _repack(session: Session, wish: Wish, *, dry_run: bool, as_json: bool) -> No
 def _print(session: Session, done: Repacked) -> None:
     out, plan = session.out, done.plan
     out.line(f"Plan: {plan.wish}")
+    known = [id_ for id_ in plan.wish.add if id_ in set(plan.before.reset_points)]
+    if known:
+        are = "is a reset point" if len(known) == 1 else "are reset points"
+        out.line(f"{_listed(known, every=session.verbose)} {are} already")
     if not plan:
-        out.line("Nothing to do: no other layout is better for that")
+        why = "" if known else ": no other layout is better for that"
+        out.line(f"Nothing to do{why}")
     for verb, ids in (("add", plan.added), ("remove", plan.removed)):
         if ids:
             noun = count(len(ids), "reset point")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mvc.repo.repacking.bounded import fastest, smallest, within_time
 from mvc.repo.repacking.model import Price, Versions
+from mvc.repo.repacking.plan import CurvePoint
 
-__all__ = ["curve"]
+__all__ = ["curve", "front"]
+
+_SAME = 1.001  # sizes that differ by less are the same to who reads them
 
 
 def curve(versions: Versions, count: int = 24) -> list[Price]:
@@ -26,3 +31,15 @@ def curve(versions: Versions, count: int = 24) -> list[Price]:
         if not found or price.bytes < found[-1].bytes:
             found.append(price)
     return found
+
+
+def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
+    """Those that no other point beats, from the fastest recovery to the least bytes.
+
+    Of points that take the same bytes, or all but the same, the fastest stays.
+    """
+    found: list[CurvePoint] = []
+    for point in sorted(points, key=lambda p: (p.worst_seconds, p.bytes, p.mean_seconds)):
+        if not found or point.bytes * _SAME <= found[-1].bytes:
+            found.append(point)
+    return tuple(found)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo.inventory import Record
 from mvc.repo.repacking.costs import Costs
@@ -37,13 +38,19 @@ class Figures:
 
 
 def figures(costs: Costs, selection: Selection) -> Figures:
-    """Of codings from which every version can be recovered."""
+    """Of codings from which every version can be recovered; DamagedData if one cannot."""
     reached = _reach(costs, selection)
     survey = costs.survey
     full = {option.node for option in selection if option.base is None}
     times, sizes, depths, reset_points = [], [], [], []
     for version in survey.versions:
         nodes = [(i, start) for i in version.blobs for start in starts_of(survey.size(i))]
+        for id_, _ in (node for node in nodes if node not in reached):
+            raise DamagedData(
+                f"version {version.commit.short} is damaged: object {id_.hex()[:10]} is lost",
+                hint="run 'mvc fsck --repair', with --from if there is a backup; else 'mvc forget "
+                f"{version.commit.short}' gives the version up",
+            )
         ways = [reached[node] for node in nodes]
         times.append(sum(way[0] for way in ways) / 1e9)
         sizes.append(sum(way[2] for way in ways))

@@ -30,7 +30,7 @@ class Ground:
         if found.damaged:
             raise DamagedData(
                 f"the repository is damaged: {found.damaged[0].message}",
-                hint="repack moves sound data only; 'mvc fsck --repair' comes first",
+                hint="run 'mvc fsck --repair' first",
             )
         self.wish = wish
         self.progress = progress

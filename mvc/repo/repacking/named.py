@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
+from mvc.repo import manifests
 from mvc.repo.repacking import shapes
 from mvc.repo.repacking.figures import Figures, figures
 from mvc.repo.repacking.ground import Ground
 from mvc.repo.repacking.selection import Selection, of_store
+from mvc.repo.repacking.wish import plain
 
 __all__ = ["added", "removed"]
 
@@ -66,8 +68,8 @@ def _check_bound(ground: Ground, after: Figures) -> None:
         return
     name = after.worst_commit.short if after.worst_commit else "?"
     raise Unattainable(
-        f"version {name} would take {after.worst_seconds:.3g} s; "
-        f"store.max_recovery allows {bound:g} s",
+        f"version {name} would take {plain(after.worst_seconds, 3)} s; "
+        f"store.max_recovery allows {plain(bound)} s",
         hint="raise store.max_recovery, or remove fewer reset points",
     )
 
@@ -76,6 +78,7 @@ def _numbers(ground: Ground, ids: Sequence[CommitId]) -> list[int]:
     numbers = ground.survey.numbers
     for id_ in ids:
         if id_ not in numbers:
+            manifests.check_kept(ground.survey.context, id_)
             raise Unattainable(f"the state of version {id_.short} is not there any more")
     return [numbers[id_] for id_ in ids]
 

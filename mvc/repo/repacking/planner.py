@@ -6,13 +6,13 @@ from mvc.errors import Unattainable
 from mvc.repo.context import Context, Progress
 from mvc.repo.repacking import shapes
 from mvc.repo.repacking.bounded import fastest, smallest, within_bytes, within_time
-from mvc.repo.repacking.curve import curve
+from mvc.repo.repacking.curve import curve, front
 from mvc.repo.repacking.figures import Figures
 from mvc.repo.repacking.ground import Ground
 from mvc.repo.repacking.model import Layout, Versions
 from mvc.repo.repacking.named import added, removed
 from mvc.repo.repacking.plan import CurvePoint, RepackCurve, RepackPlan
-from mvc.repo.repacking.wish import Wish
+from mvc.repo.repacking.wish import Wish, plain
 
 __all__ = ["draw_curve", "make_plan", "present_figures"]
 
@@ -67,8 +67,8 @@ def _within_time(ground: Ground, bound: float) -> RepackPlan:
         return ground.unchanged()
     least = fastest(versions) / 1e9
     raise Unattainable(
-        f"no layout recovers every version within {bound:g} s here",
-        hint=f"the fastest takes about {least:.2g} s: every version in full",
+        f"no layout recovers every version within {plain(bound)} s here",
+        hint=f"the fastest takes about {plain(least, 2)} s: every version in full",
     )
 
 
@@ -125,14 +125,14 @@ def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurv
     ground = Ground(context, Wish(), progress)
     before, versions = ground.before, ground.versions(full=True)[0]
     tensors = sum(o.stored for o in ground.stored if o.id in ground.survey.specs)
-    points = curve(versions) if len(versions) else []
-    return RepackCurve(
-        tuple(
-            CurvePoint(before.bytes - tensors + p.bytes, p.worst / 1e9, p.mean / 1e9)
-            for p in points
-        ),
-        CurvePoint(before.bytes, before.worst_seconds, before.mean_seconds),
-    )
+    today = CurvePoint(before.bytes, before.worst_seconds, before.mean_seconds)
+    if not len(versions):
+        return RepackCurve((), today)
+    points = [
+        CurvePoint(before.bytes - tensors + p.bytes, p.worst / 1e9, p.mean / 1e9)
+        for p in curve(versions)
+    ]
+    return RepackCurve(front([*points, today]), today)
 
 
 def present_figures(context: Context) -> Figures:

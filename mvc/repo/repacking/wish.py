@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.context import Context
 
-__all__ = ["Wish", "wish_of"]
+__all__ = ["Wish", "plain", "wish_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,20 @@ class Wish:
         if self.interval is not None:
             return f"interval {self.interval}"
         if self.max_recovery is not None:
-            return f"max-recovery {self.max_recovery:g}"
+            return f"max-recovery {plain(self.max_recovery)}"
         if self.max_size is not None:
             return f"max-size {self.max_size}"
         if self.super_step is not None:
             return f"super-step {self.super_step}"
         verb, ids = ("add", self.add) if self.add else ("remove", self.remove)
         return " ".join([verb, *(id_.short for id_ in ids)])
+
+
+def plain(value: float, digits: int | None = None) -> str:
+    """A number without an exponent: ``0.00001``; rounded to ``digits`` significant ones if said."""
+    text = repr(value) if digits is None else f"{value:.{digits}g}"
+    whole, point, part = f"{Decimal(text):f}".partition(".")
+    return whole + (point + part).rstrip("0").rstrip(".")
 
 
 def wish_of(

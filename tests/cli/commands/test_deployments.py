@@ -19,3 +19,17 @@ def test_nothing_and_unknown(mvc) -> None:
     assert (result.out, result.err) == ("", "nothing was deployed yet\n")
     mvc("deploy", "HEAD", "prod")
     assert "prod" in mvc("deployments", "prd", code=3).err
+
+
+def test_forgotten_versions_are_marked(mvc) -> None:
+    id_ = mvc.commit(1)
+    mvc("deploy", "HEAD", "prod")
+    mvc.commit(2)
+    mvc("deploy", "HEAD", "edge")
+    mvc("forget", id_, "-f")
+    rows = {line.split()[1]: line for line in mvc("deployments").out.splitlines()[1:]}
+    assert "  live, forgotten on 20" in rows["prod"]
+    assert "forgotten" not in rows["edge"]
+    found = {d["target"]: d for d in mvc("deployments", "--json").json["deployments"]}
+    assert found["prod"]["forgotten"].startswith("20") and found["prod"]["live"]
+    assert found["edge"]["forgotten"] is None

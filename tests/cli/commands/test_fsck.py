@@ -20,7 +20,7 @@ def test_damage_is_named_and_exits_with_four(mvc) -> None:
     data[len(data) // 2] ^= 1
     pack.write_bytes(data)
     result = mvc("fsck", code=4)
-    assert "problem" in result.out
+    assert "problem" in result.out and "mvc fsck --repair" in result.err
     found = mvc("fsck", "--json", code=4).json
     assert found["sound"] is False
     assert any(id_ in p["versions"] or p["kind"] in {"record", "pack"} for p in found["problems"])
@@ -77,9 +77,43 @@ def test_repair_of_what_nothing_heals(mvc) -> None:
     (problem,) = found["problems"]
     assert (problem["kind"], problem["versions"]) == ("lost", [id_])
     assert problem["tensors"] == ["model.safetensors: big"]
-    assert "quarantine" in mvc("fsck", code=4).err
+    assert found["lost_versions"] == [id_]
+    plain = mvc("fsck", code=4)
+    assert "/.mvc/quarantine holds 1 file of " in plain.err
+    assert plain.out.endswith(f"\n1 of 1 version cannot be had back: {id_[:10]}\n")
     mvc.commit(2)
-    assert mvc("fsck", "--repair", code=4).out.startswith("nothing to repair\nlost ")
+    said = mvc("fsck", "--repair", code=4).out
+    why = "nothing could be healed; 1 version cannot be had back (try --from BACKUP)\nlost "
+    assert said.startswith(why)
+    assert f"1 of 2 versions cannot be had back: {id_[:10]}" in said
+
+
+def test_a_missing_pack_is_one_line_and_what_it_takes_is_counted(mvc) -> None:
+    ids = [mvc.commit(i) for i in range(1, 4)]
+    (pack,) = (mvc.folder / ".mvc/packs").glob("*.pack")
+    size = pack.stat().st_size - 8
+    pack.unlink()
+    (mvc.folder / "model.safetensors").unlink()
+    said = mvc("fsck", code=4).out
+    first, *others = said.splitlines()
+    assert first == f"pack 00000001.pack: the file is missing, with {size:,} bytes of records"
+    assert not any("pack" in line for line in others)
+    reach = " ".join(id_[:10] for id_ in ids)
+    assert others[-1] == f"3 of 3 versions cannot be had back: {reach}"
+    said = mvc("fsck", "--repair", code=4).out
+    why = "nothing could be healed; 3 versions cannot be had back (try --from BACKUP)\n"
+    assert said.startswith(why)
+    shutil.copytree(mvc.folder / ".mvc", mvc.folder.parent / "backup")
+    said = mvc("fsck", "--repair", "--from", mvc.folder.parent / "backup", code=4).out
+    assert said.startswith(why.replace("--from BACKUP", "another BACKUP"))
+
+
+def test_damage_that_takes_no_version_away(mvc) -> None:
+    mvc.commit(1)
+    smash(mvc.folder / ".mvc/journal", 30)
+    said = mvc("fsck", code=4).out.splitlines()
+    assert said[0].startswith("journal (byte 0): one of the two copies of entry 0")
+    assert said[-1] == "nothing is lost of the 1 version in the journal's readable entries"
 
 
 def test_repair_from_another_repository(mvc) -> None:
@@ -104,5 +138,5 @@ def test_repair_of_what_cannot_be_opened(mvc) -> None:
     mvc("log", code=4)
     said = mvc("fsck", "--repair").out
     assert "healed journal entry 0 from its other copy" in said
-    assert "healed format format from " in said
+    assert "healed format from " in said
     mvc("log")

@@ -35,6 +35,16 @@ def test_again_adds_nothing(mvc) -> None:
     assert len(mvc("log", "--json").json["commits"]) == 3
 
 
+def test_one_undo_takes_back_one_version(mvc) -> None:
+    checkpoints(mvc)
+    mvc("import", "runs", "--deploy", "prod")
+    for left in (2, 1):
+        said = mvc("undo")
+        assert "stays on record" in said.out + said.err
+        assert len(mvc("log", "--json").json["commits"]) == left
+    assert len(mvc("deployments", "prod", "--json").json["deployments"]) == 3
+
+
 def test_times_from_names(mvc) -> None:
     checkpoints(mvc)
     found = mvc(
