@@ -16,11 +16,16 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.repo.repository import Committed, Repository
+    from mvc.training.recorder import Recorder
 
-__all__ = ["Committed", "MvcError", "Repository", "__version__"]
+__all__ = ["Committed", "MvcError", "Recorder", "Repository", "__version__"]
 __version__ = "0.1.0"
 
-_LAZY = {"Repository": "mvc.repo.repository", "Committed": "mvc.repo.repository"}
+_LAZY = {
+    "Committed": "mvc.repo.repository",
+    "Recorder": "mvc.training.recorder",
+    "Repository": "mvc.repo.repository",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -111,6 +111,10 @@ class NotInstalled(MvcError):
     """An optional package that is needed here is not installed."""
 
 
+class CannotResume(MvcError):
+    """A version lacks what training needs to go on, or does not fit what was passed."""
+
+
 class NothingToCommit(MvcError):
     """No tracked path differs from HEAD: the answer is no."""
 

@@ -23,7 +23,10 @@ from mvc.repo.refs import head
 from mvc.repo.worktree import entry_of
 from mvc.store.entries import Entry, RefChange, RefValue
 
-__all__ = ["Restored", "export", "load_state", "restore_all", "restore_paths"]
+__all__ = ["DEFAULT_STATE", "Restored", "export", "load_state", "restore_all", "restore_paths"]
+
+DEFAULT_STATE = "model.safetensors"
+"""The path of a Python state that was committed without a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,10 @@ def load_state(context: Context, commit: CommitId, path: str | None = None) -> A
 
 
 def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
-    """The entry at ``path``; without one, the version's only file with tensors, or only file."""
+    """The entry at ``path``; without one, the version's only file with tensors, or only file.
+
+    Where there are several, ``DEFAULT_STATE`` is meant, if it is among them.
+    """
     if path is not None:
         entry = manifest.by_path.get(path)
         if entry is None:
@@ -60,6 +66,8 @@ def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
         return states[0]
     if not states:
         raise UnknownPath("the version has no files")
+    if DEFAULT_STATE in manifest.by_path:
+        return manifest.by_path[DEFAULT_STATE]
     names = ", ".join(e.path for e in states[:10])
     raise UnknownPath(f"the version has several states: {names}", hint="name one of them")
 

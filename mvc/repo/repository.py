@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from datetime import datetime
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +39,7 @@ from mvc.repo import (
 )
 from mvc.repo.author import check_author
 from mvc.repo.care import Care
-from mvc.repo.checkout import Restored
+from mvc.repo.checkout import DEFAULT_STATE, Restored
 from mvc.repo.commit import Change, CommitRequest, Kept, commit, metrics_from
 from mvc.repo.committed import Committed
 from mvc.repo.config import Config, load_config
@@ -72,6 +74,7 @@ class Repository(Care):
         self.context = context
         self._lock = threading.RLock()
         self._last: dict[str, LastVersion] = {}
+        self._closing: list[Callable[[], object]] = []
 
     # -- opening -------------------------------------------------------------------------
 
@@ -119,8 +122,25 @@ class Repository(Care):
 
     def close(self) -> None:
         """Lets go of files and memory. Everything acknowledged is durable already."""
-        self._last.clear()
-        self.context.store.close()
+        with ExitStack() as after:
+            after.callback(self.context.store.close)
+            after.callback(self._last.clear)
+            for act in self._closing:
+                after.callback(act)
+            self._closing = []
+
+    def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
+        """Has ``close`` call ``act`` first, so that what still writes can end.
+
+        What is returned takes that back.
+        """
+        self._closing.append(act)
+
+        def take_back() -> None:
+            with suppress(ValueError):  # close is calling it
+                self._closing.remove(act)
+
+        return take_back
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +165,8 @@ class Repository(Care):
         at: Time | None = None,
         pipeline: str | None = None,
         reset_point: bool = False,
-        name: str = "model.safetensors",
+        name: str = DEFAULT_STATE,
+        beside: Mapping[str, Mapping[str, Any]] | None = None,
         all: bool = False,
         allow_empty: bool | None = None,
         opaque: bool = False,
@@ -158,13 +179,17 @@ class Repository(Care):
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting) that becomes the
         path ``name``, or paths of files and folders. ``all`` adds every tracked path that
-        changed. ``deploy`` names the target that goes live, ``at`` when (default: now).
+        changed. ``beside`` holds further mappings of the same version by their paths.
+        ``deploy`` names the target that goes live, ``at`` when (default: now).
         A mapping is committed even if nothing changed; files are not, unless
         ``allow_empty``. A model file that is cut off raises BadModelFile, unless
         ``opaque`` says to keep it as it is.
         """
         with self._lock:
             wanted = self._changes(state, name, all, cwd, opaque)
+            for path, more in (beside or {}).items():
+                last = self._last_version(path)
+                wanted.append(changes.of_state(more, check_path(path), last))
             python = isinstance(state, Mapping)
             request = CommitRequest(
                 wanted,
@@ -368,6 +393,16 @@ class Repository(Care):
     def tag(self, name: str, rev: str = "HEAD", *, force: bool = False) -> Ref:
         """Names a version for ever."""
         return refs.create_tag(self.context, name, rev, force=force)
+
+    # -- training: by name, because row 4 imports this row and not the other way round -------
+
+    def watch(self, model: Any, optimizer: Any, **options: Any) -> Any:
+        """Records after every step of the optimizer; see ``mvc.training.watch``."""
+        return import_module("mvc.training.watch").watch(self, model, optimizer, **options)
+
+    def resume(self, model: Any, optimizer: Any = None, **options: Any) -> Any:
+        """Sets training back to a recorded version; see ``mvc.training.resume``."""
+        return import_module("mvc.training.resume").resume(self, model, optimizer, **options)
 
     def remove(
         self, paths: Sequence[str], *, cached: bool = False, force: bool = False

@@ -1,0 +1,145 @@
+"""An optimizer's state under the names of its parameters.
+
+torch numbers the parameters in the order in which they were passed, and a state that is
+loaded into an optimizer of another order gives every parameter the moments of a stranger.
+Names of the model's parameters hold whatever the order, and whichever group comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from mvc.errors import CannotResume, UnsupportedTensor
+
+__all__ = ["Placement", "optimizer_state"]
+
+_OWN = {"params", "param_names"}  # of a group: positions, which names replace
+
+
+def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """``kind``, ``state`` by parameter name, ``groups`` with their names, and what else there is.
+
+    The tensors are the optimizer's own. Raises UnsupportedTensor for a parameter that the
+    model does not have: nothing but a name could bring its state back to it.
+    """
+    packed = optimizer.state_dict()
+    names = _names(model, optimizer, packed)
+    state = packed["state"]
+    return {
+        "kind": _kind(optimizer),
+        "state": {names[n]: values for n, values in state.items() if n in names},
+        "other": {key: values for key, values in state.items() if key not in names},
+        "groups": [
+            {
+                "names": [names[n] for n in group["params"]],
+                "values": {key: v for key, v in group.items() if key not in _OWN},
+            }
+            for group in packed["param_groups"]
+        ],
+    }
+
+
+def _kind(optimizer: torch.optim.Optimizer) -> str:
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def _names(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, packed: Mapping[str, Any]
+) -> dict[int, str]:
+    """Name of each packed number; a tied parameter goes by its first name."""
+    known: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        known.setdefault(id(parameter), name)
+    names = {}
+    for g, (group, short) in enumerate(
+        zip(optimizer.param_groups, packed["param_groups"], strict=True)
+    ):
+        for i, (parameter, number) in enumerate(zip(group["params"], short["params"], strict=True)):
+            if id(parameter) not in known:
+                raise UnsupportedTensor(
+                    f"parameter {i} of the optimizer's group {g} is none of the model's",
+                    hint="pass the module that holds every parameter of the optimizer",
+                )
+            names[number] = known[id(parameter)]
+    return names
+
+
+class Placement:
+    """A kept state and the optimizer it goes into. Making it checks, ``apply`` changes."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]
+    ) -> None:
+        """Raises CannotResume with the first reason why the two do not belong together."""
+        self._optimizer = optimizer
+        if kept["kind"] != _kind(optimizer):
+            raise CannotResume(f"the optimizer was a {kept['kind']}, not a {_kind(optimizer)}")
+        aliases: dict[str, int] = {}
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            aliases[name] = id(parameter)
+        self._packed = optimizer.state_dict()
+        self._names = _names(model, optimizer, self._packed)
+        first = _first_names(self._names, aliases)
+        groups = {
+            frozenset(_canonical(name, first, aliases) for name in group["names"]): group["values"]
+            for group in kept["groups"]
+        }
+        self._state = {
+            _canonical(name, first, aliases): values for name, values in kept["state"].items()
+        }
+        self._other = kept["other"]
+        self._values = [
+            self._group(groups, group["params"], i)
+            for i, group in enumerate(self._packed["param_groups"])
+        ]
+        if len(groups) != len(self._values):
+            raise CannotResume(
+                f"the optimizer had {len(groups)} groups of parameters, "
+                f"here it has {len(self._values)}"
+            )
+
+    def _group(
+        self, groups: Mapping[frozenset[str], Any], numbers: list[int], position: int
+    ) -> Any:
+        names = frozenset(self._names[n] for n in numbers)
+        if names in groups:
+            return groups[names]
+        strange = names.difference(*groups)
+        what = f"{min(strange)} was in none" if strange else "they were grouped otherwise"
+        raise CannotResume(f"group {position} of the optimizer has other parameters: {what}")
+
+    def apply(self) -> None:
+        """Loads by the optimizer's own method, then sets the exact tensors: the method would
+        round moments to the dtype of their parameter.
+        """
+        numbers = {name: number for number, name in self._names.items()}
+        state = {numbers[name]: values for name, values in self._state.items() if name in numbers}
+        groups = [
+            {**values, **{key: own[key] for key in _OWN if key in own}}
+            for own, values in zip(self._packed["param_groups"], self._values, strict=True)
+        ]
+        self._optimizer.load_state_dict({"state": {**state, **self._other}, "param_groups": groups})
+        for parameter, number in self._parameters():
+            for key, value in state.get(number, {}).items():
+                loaded = self._optimizer.state[parameter][key]
+                if isinstance(value, torch.Tensor) and value.dtype != loaded.dtype:
+                    self._optimizer.state[parameter][key] = value.to(loaded.device)
+
+    def _parameters(self) -> Iterator[tuple[torch.Tensor, int]]:
+        for group, short in zip(
+            self._optimizer.param_groups, self._packed["param_groups"], strict=True
+        ):
+            yield from zip(group["params"], short["params"], strict=True)
+
+
+def _first_names(names: Mapping[int, str], aliases: Mapping[str, int]) -> dict[int, str]:
+    """The optimizer's name of each parameter."""
+    return {aliases[name]: name for name in names.values()}
+
+
+def _canonical(name: str, first: Mapping[int, str], aliases: Mapping[str, int]) -> str:
+    """A kept name as this model would give it, where a tied parameter has several."""
+    return first.get(aliases.get(name, -1), name)

@@ -1,0 +1,272 @@
+"""The Recorder: versions of a model while it trains, written behind the training's back.
+
+``step`` copies the state and returns; a thread of its own commits the copies in order. It
+spends its time in hashing, compression and writing, which release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from mvc.adapters.python_state import from_state
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import WrongUsage
+from mvc.model.names import check_path, check_ref
+from mvc.repo.checkout import DEFAULT_STATE
+from mvc.repo.commit import metrics_from
+from mvc.repo.hashing import hash_file
+from mvc.repo.repository import Committed, Repository
+from mvc.training import ending
+from mvc.training.queue import Item, Queue
+from mvc.training.staging import measure
+from mvc.training.state import Parts, training_path
+
+__all__ = ["Recorder", "Report"]
+
+Metrics = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of the steps so far.
+
+    ``steps`` were called and ``taken`` of them staged; ``durable`` are committed, ``failed``
+    were not, ``coalesced`` gave way to a newer one, ``dropped`` found no room. ``newest`` is the
+    last durable version, without its state, ``newest_step`` its step. ``waiting_bytes`` are
+    staged at this moment and ``peak_bytes`` were at most.
+    """
+
+    steps: int
+    taken: int
+    durable: int
+    failed: int
+    coalesced: int
+    dropped: int
+    newest: Committed | None
+    newest_step: int | None
+    waiting_bytes: int
+    peak_bytes: int
+
+
+class Recorder:
+    """Records a training's state; use it as a context manager, or ``close`` it.
+
+    ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; by
+    default what is passed and the random generators. Every ``every``-th step is recorded. When
+    the queue is full ``when_full`` says what a step does: ``block`` waits, ``coalesce`` replaces
+    the version that waits, ``drop`` leaves this one out. ``deploy`` is the target on which each
+    version goes live, as of the call. ``metrics`` are added to every version: a mapping, or a
+    function that returns one. ``queue_bytes`` bounds what is staged (default: two states);
+    ``start`` is the number of steps done before.
+
+    Call it from one thread, the one that trains.
+    """
+
+    def __init__(
+        self,
+        repo: Repository,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        scheduler: Any = None,
+        scaler: Any = None,
+        deploy: str | None = None,
+        pipeline: str = "lossless",
+        every: int = 1,
+        when_full: str = "block",
+        metrics: Metrics | Callable[[], Metrics] | None = None,
+        include: Sequence[str] | None = None,
+        name: str = DEFAULT_STATE,
+        queue_bytes: int | None = None,
+        start: int = 0,
+    ) -> None:
+        if every < 1 or start < 0 or (queue_bytes is not None and queue_bytes < 0):
+            raise WrongUsage("every must be at least 1, start and queue_bytes at least 0")
+        if deploy is not None:
+            check_ref("deployment target", deploy)
+        Pipeline.parse(pipeline)
+        self._repo = repo
+        self._parts = Parts.chosen(model, optimizer, scheduler, scaler, include)
+        self._deploy = deploy
+        self._pipeline = pipeline
+        self._every = every
+        self._metrics = metrics
+        self._name = check_path(name)
+        self._queue = Queue(when_full, queue_bytes)
+        self._start = start
+        self._steps = start
+        self._taken = self._durable = self._failed = 0
+        self._newest: tuple[int, Committed] | None = None
+        self._first_failure: BaseException | None = None
+        self._failure: BaseException | None = None  # that nobody has been told of
+        self._on_close: list[Callable[[], object]] = []
+        self._pid = os.getpid()
+        self._closed = False
+        self._thread = threading.Thread(target=self._write, name="mvc-recorder", daemon=True)
+        self._thread.start()
+        self._forget = repo.before_close(self.close)
+        ending.before_exit(self)
+
+    # -- in the training's thread --------------------------------------------------------
+
+    def step(self, loss: Any = None, batch: Any = None, metrics: Metrics | None = None) -> bool:
+        """Takes the state as it is now; whether it was taken. Call it at the end of a batch.
+
+        ``batch`` is the position in the data: a number, or what a sampler's ``state_dict``
+        gives. Raises what went wrong behind since the last call; then nothing is taken.
+        """
+        self._check_open()
+        called_ns = self._repo.context.store.clock.now_ns()
+        self._raise_failure()
+        self._steps += 1
+        if (self._steps - self._start) % self._every:
+            return False
+        numbers = self._numbers(loss, metrics)
+        live = self._collect(batch)
+        item, waited = self._queue.reserve(measure(live))
+        if item is None:
+            return False
+        try:
+            self._raise_failure()
+            item.slot.fill(self._collect(batch) if waited else live)
+            item.step, item.called_ns = self._steps, called_ns
+            item.message, item.metrics = f"step {self._steps}", numbers
+        except BaseException:
+            self._queue.give_back(item)
+            raise
+        self._taken += 1
+        self._queue.put(item)
+        return True
+
+    def _collect(self, batch: Any) -> dict[str, Any]:
+        return {
+            "model": self._parts.model_state(),
+            "training": self._parts.training_state(self._steps, batch),
+        }
+
+    def _numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
+        common = self._metrics() if callable(self._metrics) else self._metrics
+        given = {**(common or {}), **(metrics or {})}
+        if loss is not None:
+            given["loss"] = loss
+        return metrics_from(given)
+
+    def on_close(self, act: Callable[[], object]) -> None:
+        """Has ``close`` call ``act`` before anything else."""
+        self._on_close.append(act)
+
+    def flush(self) -> None:
+        """Waits until everything taken is durable. Raises what went wrong behind."""
+        self._check_open()
+        self._queue.join()
+        self._raise_failure()
+
+    @property
+    def report(self) -> Report:
+        """Counts up to now."""
+        newest = self._newest
+        return Report(
+            self._steps - self._start,
+            self._taken,
+            self._durable,
+            self._failed,
+            self._queue.coalesced,
+            self._queue.dropped,
+            newest[1] if newest else None,
+            newest[0] if newest else None,
+            self._queue.held,
+            self._queue.peak,
+        )
+
+    def close(self) -> Report:
+        """Completes what is queued and ends. Raises the first failure, if there was one.
+
+        The buffers are let go of. A second call only reports.
+        """
+        if self._closed or self._pid != os.getpid():
+            return self.report
+        self._closed = True
+        for act in self._on_close:
+            act()
+        self._queue.close()
+        self._thread.join()
+        ending.closed(self)
+        self._forget()
+        if self._first_failure is not None:
+            raise self._first_failure
+        return self.report
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except BaseException as failure:
+            if error is None:
+                raise
+            if failure is not error:
+                error.add_note(f"mvc: a version could not be recorded either: {failure}")
+
+    def _check_open(self) -> None:
+        if self._pid != os.getpid():
+            raise WrongUsage(
+                "this recorder belongs to the process that made it",
+                hint="make one in each process that is to record",
+            )
+        if self._closed:
+            raise WrongUsage("this recorder is closed")
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    # -- behind it -----------------------------------------------------------------------
+
+    def _write(self) -> None:
+        while (item := self._queue.take()) is not None:
+            try:
+                self._newest = item.step, self._commit(item)
+                self._durable += 1
+            except BaseException as error:
+                # The versions behind it are whole states of their own and are still written.
+                self._failed += 1
+                self._failure = self._failure or error
+                self._first_failure = self._first_failure or error
+            finally:
+                self._queue.give_back(item)
+
+    def _commit(self, item: Item) -> Committed:
+        item.slot.ready()
+        model, training = item.slot.state["model"], item.slot.state["training"]
+        states = {training_path(self._name): training}
+        if self._parts.weights:
+            root = hash_file(from_state(model), self._name).state.root
+            training["root"] = root.hex()
+            states = {self._name: model, **states}
+        (name, first), *others = states.items()
+        made = self._repo.commit(
+            first,
+            name=name,
+            beside=dict(others),
+            message=item.message,
+            metrics=item.metrics,
+            deploy=self._deploy,
+            at=None if self._deploy is None else item.called_ns,
+            time=item.called_ns,
+            pipeline=self._pipeline,
+        )
+        return replace(made, state=None)  # its buffers are about to hold another version

@@ -1,0 +1,180 @@
+"""resume: training goes on from a recorded version, bit for bit on the same machine.
+
+Everything is compared before anything is changed: a refusal leaves model, optimizer and
+random generators as they were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mvc.errors import CannotResume
+from mvc.ids import CommitId
+from mvc.repo.checkout import DEFAULT_STATE
+from mvc.repo.repository import Repository
+from mvc.training.optimizers import Placement
+from mvc.training.rng import check_rng, set_rng_state
+from mvc.training.state import SCHEMA, passing_buffers, setting, tied_names, training_path
+
+__all__ = ["Resumed", "resume"]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Where training goes on: after step ``step``, at ``batch`` as it was given to ``step``.
+
+    ``differs`` names what the next bits also depend on and is not as it was, such as
+    ``threads: 4, not 2``; empty on the same machine and setting.
+    """
+
+    commit: CommitId
+    step: int
+    batch: Any
+    differs: tuple[str, ...]
+
+
+def resume(
+    repo: Repository,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    scheduler: Any = None,
+    scaler: Any = None,
+    rev: str | CommitId = "HEAD",
+    name: str = DEFAULT_STATE,
+) -> Resumed:
+    """Sets model, optimizer, scheduler, scaler and random generators back to a version.
+
+    Raises CannotResume with the reason where the version lacks a part, has one that was not
+    passed, or where names, shapes, dtypes or ties are other than they were.
+    """
+    commit = repo.find(rev)
+    kept = _training_state(repo, commit, name)
+    passed = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+    for part, value in passed.items():
+        _check_part(commit, part, kept.get(part), value)
+    if kept.get("rng") is None:
+        raise CannotResume(
+            f"{commit.short} was recorded without the state of the random generators",
+            hint="record with 'rng' in include",
+        )
+    check_rng(kept["rng"])
+    weights = repo.checkout(commit, path=name)
+    _check_model(model, weights, kept)
+    placement = None if optimizer is None else Placement(model, optimizer, kept["optimizer"])
+
+    _load_model(model, weights, kept["buffers"])
+    if placement is not None:
+        placement.apply()
+    if scheduler is not None:
+        scheduler.load_state_dict(_typed_as(scheduler.state_dict(), kept["scheduler"]))
+    if scaler is not None:
+        scaler.load_state_dict(kept["scaler"])
+    set_rng_state(kept["rng"])
+    return Resumed(commit, kept["step"], kept["batch"], _differences(kept["setting"]))
+
+
+def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
+    entries = repo.manifest(commit).by_path
+    path = training_path(name)
+    if name not in entries or path not in entries:
+        missing = name if name not in entries else path
+        raise CannotResume(
+            f"{commit.short} has no {missing}", hint="only versions of a Recorder can be resumed"
+        )
+    kept = repo.checkout(commit, path=path)
+    if not isinstance(kept, Mapping) or kept.get("schema") != SCHEMA:
+        raise CannotResume(f"{path} of {commit.short} is no training state that this mvc knows")
+    if "root" not in kept:
+        raise CannotResume(
+            f"{commit.short} was recorded without the model", hint="record with 'model' in include"
+        )
+    if kept["root"] != entries[name].state.root.hex():
+        raise CannotResume(
+            f"{path} of {commit.short} belongs to another version of {name}: "
+            "the model was committed later, without its training state",
+            hint="resume from the version before",
+        )
+    return kept
+
+
+def _check_part(commit: CommitId, part: str, kept: Any, passed: Any) -> None:
+    if passed is not None and kept is None:
+        raise CannotResume(
+            f"{commit.short} was recorded without the {part}", hint=f"pass the {part} to Recorder"
+        )
+    if passed is None and kept is not None:
+        raise CannotResume(
+            f"{commit.short} has the state of a {part}, but none was passed: "
+            "training would not go on as it was",
+            hint="for the weights alone use model.load_state_dict(repo.checkout(rev))",
+        )
+
+
+def _check_model(
+    model: torch.nn.Module, weights: Mapping[str, Any], kept: Mapping[str, Any]
+) -> None:
+    here = model.state_dict()
+    for key in [*here, *weights]:
+        if key not in weights:
+            raise CannotResume(f"the version has no {key}, which the model has")
+        if key not in here:
+            raise CannotResume(f"the version has {key}, which the model does not have")
+        mine, theirs = here[key], weights[key]
+        if not isinstance(mine, torch.Tensor):
+            continue
+        if not isinstance(theirs, torch.Tensor):
+            raise CannotResume(f"{key} is no tensor in the version")
+        if mine.is_meta:
+            raise CannotResume(
+                f"{key} of the model has no data (device meta)", hint="model.to_empty(device=...)"
+            )
+        if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+            raise CannotResume(
+                f"{key} is {_kind(theirs)} in the version, {_kind(mine)} in the model"
+            )
+    if kept["tied"] != tied_names(model):
+        raise CannotResume(
+            f"the model ties {tied_names(model) or 'no parameters'}, the version {kept['tied']}",
+            hint="tie the same parameters before resuming",
+        )
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _load_model(
+    model: torch.nn.Module, weights: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]
+) -> None:
+    """By the model's own method; version numbers of modules are not kept, so they are its own."""
+    state = OrderedDict(weights)
+    state._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
+    model.load_state_dict(state, strict=True)
+    present = passing_buffers(model)
+    for name, value in buffers.items():
+        owner, _, leaf = name.rpartition(".")
+        device = present[name].device if name in present else value.device
+        model.get_submodule(owner)._buffers[leaf] = value.to(device)
+
+
+def _typed_as(pattern: Any, value: Any) -> Any:
+    """A kept value with the types of a live one where keeping made a Counter a dictionary."""
+    if isinstance(pattern, Mapping) and isinstance(value, Mapping):
+        made = {key: _typed_as(pattern.get(key), item) for key, item in value.items()}
+        return Counter(made) if type(pattern) is Counter else made
+    return value
+
+
+def _differences(kept: Mapping[str, str]) -> tuple[str, ...]:
+    here = setting()
+    return tuple(
+        f"{what}: {here.get(what)}, not {value}"
+        for what, value in kept.items()
+        if here.get(what) != value
+    )

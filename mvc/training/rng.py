@@ -1,0 +1,83 @@
+"""The state of the random generators that a training draws from: torch, CUDA, numpy, Python.
+
+These are the global ones. A generator of one's own is not seen; it belongs to the position in
+the data (``Recorder.step(batch=...)``) or is made anew from a seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from mvc.errors import CannotResume
+
+__all__ = ["check_rng", "rng_state", "set_rng_state"]
+
+_PYTHON_WORDS = 625
+_NUMPY_WORDS = 624
+
+
+def rng_state() -> dict[str, Any]:
+    """All of them, as fresh arrays that later draws do not change."""
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if cuda else [],
+        "numpy": {
+            "kind": str(kind),
+            "keys": np.array(keys, np.uint32),
+            "position": int(position),
+            "has_gauss": int(has_gauss),
+            "cached": float(cached),
+        },
+        "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
+    }
+
+
+def check_rng(kept: Any) -> None:
+    """Raises CannotResume for what ``set_rng_state`` could not set on this machine."""
+    try:
+        python, numpy = kept["python"], kept["numpy"]
+        sound = (
+            kept["torch"].shape == torch.get_rng_state().shape
+            and kept["torch"].dtype == torch.uint8
+            and python["words"].shape == (_PYTHON_WORDS,)
+            and python["version"] == random.getstate()[0]
+            and numpy["keys"].shape == (_NUMPY_WORDS,)
+            and numpy["kind"] == "MT19937"
+        )
+        devices = len(kept["cuda"])
+    except (AttributeError, KeyError, TypeError):
+        sound, devices = False, 0
+    if not sound:
+        raise CannotResume("the state of the random generators is not one that this program knows")
+    if devices and devices != torch.cuda.device_count():
+        raise CannotResume(
+            f"the random generators of {devices} CUDA devices were kept, "
+            f"here are {torch.cuda.device_count()}",
+            hint="go on with as many devices as before",
+        )
+
+
+def set_rng_state(kept: Mapping[str, Any]) -> None:
+    """Sets the generators to a state that ``check_rng`` has let pass."""
+    python, numpy = kept["python"], kept["numpy"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    np.random.set_state(
+        (
+            numpy["kind"],
+            numpy["keys"],
+            numpy["position"],
+            numpy["has_gauss"],
+            numpy["cached"],
+        )
+    )
+    if kept["cuda"]:
+        torch.cuda.set_rng_state_all(kept["cuda"])
+    torch.set_rng_state(kept["torch"])

@@ -1,0 +1,117 @@
+"""What the full state of a training is, as the nested mappings that a commit takes.
+
+The model's own state is one path, such as ``model.safetensors``, so that what is deployed is
+a plain mapping of tensors. Everything else is another, ``model.training.safetensors``. The two
+are kept in one commit; the second says of which model (Merkle root) it is the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import torch
+
+from mvc.errors import WrongUsage
+from mvc.training.optimizers import optimizer_state
+from mvc.training.rng import rng_state
+
+__all__ = ["PARTS", "SCHEMA", "Parts", "setting", "tied_names", "training_path"]
+
+SCHEMA = "mvc.training/1"
+PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
+
+
+def training_path(name: str) -> str:
+    """The path beside the model's: ``a/model.training.safetensors`` for ``a/model.safetensors``."""
+    path = PurePosixPath(name)
+    return str(path.with_name(f"{path.stem}.training{path.suffix}"))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The objects whose state is taken; ``rng`` says whether the random generators' is, too."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+    scheduler: Any = None
+    scaler: Any = None
+    rng: bool = True
+    weights: bool = True
+
+    @classmethod
+    def chosen(
+        cls,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        scheduler: Any,
+        scaler: Any,
+        include: Sequence[str] | None,
+    ) -> Parts:
+        """Everything passed and the random generators, or what ``include`` names."""
+        passed = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+        if include is None:
+            return cls(model, optimizer, scheduler, scaler)
+        names = [include] if isinstance(include, str) else list(include)
+        for name in names:
+            if name not in PARTS:
+                raise WrongUsage(f"include names {name!r}", hint="it takes " + ", ".join(PARTS))
+            if name != "rng" and passed[name] is None:
+                raise WrongUsage(f"include names the {name}, but none was passed")
+        return cls(
+            model,
+            optimizer if "optimizer" in names else None,
+            scheduler if "scheduler" in names else None,
+            scaler if "scaler" in names else None,
+            "rng" in names,
+            "model" in names,
+        )
+
+    def model_state(self) -> dict[str, Any]:
+        """The model's tensors (its own, not copies) by name; empty if it is not included."""
+        return dict(self.model.state_dict()) if self.weights else {}
+
+    def training_state(self, step: int, batch: Any) -> dict[str, Any]:
+        """Everything else; a part that is not included is None."""
+        return {
+            "schema": SCHEMA,
+            "step": step,
+            "batch": batch,
+            "tied": tied_names(self.model),
+            "buffers": passing_buffers(self.model),
+            "setting": setting(),
+            "optimizer": optimizer_state(self.model, self.optimizer) if self.optimizer else None,
+            "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
+            "scaler": self.scaler.state_dict() if self.scaler is not None else None,
+            "rng": rng_state() if self.rng else None,
+        }
+
+
+def tied_names(model: torch.nn.Module) -> list[list[str]]:
+    """Names that stand for one and the same parameter, in groups."""
+    groups: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    return sorted(sorted(names) for names in groups.values() if len(names) > 1)
+
+
+def passing_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Buffers that are no part of ``state_dict`` (``persistent=False``)."""
+    found = {}
+    for prefix, module in model.named_modules():
+        for name in sorted(module._non_persistent_buffers_set):
+            buffer = module._buffers.get(name)
+            if buffer is not None:
+                found[f"{prefix}.{name}" if prefix else name] = buffer
+    return found
+
+
+def setting() -> Mapping[str, str]:
+    """What else the bits of the next step depend on."""
+    return {
+        "torch": str(torch.__version__),
+        "threads": str(torch.get_num_threads()),
+        "processor": str(torch.backends.cpu.get_cpu_capability()),
+    }

@@ -1,0 +1,36 @@
+"""Recording without a line in the loop: after every step of the optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mvc.errors import WrongUsage
+from mvc.repo.repository import Repository
+from mvc.training.recorder import Recorder
+
+__all__ = ["watch"]
+
+
+def watch(
+    repo: Repository, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **options: Any
+) -> Recorder:
+    """A Recorder whose ``step`` the optimizer calls. ``close`` takes the hook off.
+
+    ``options`` as for Recorder, but neither scheduler nor scaler: they move on after the
+    optimizer's step, so a version taken in it would be half a batch behind.
+    """
+    for name in ("scheduler", "scaler"):
+        if options.get(name) is not None:
+            raise WrongUsage(
+                f"watch cannot keep a {name}: it changes after the optimizer's step",
+                hint="use mvc.Recorder, and call its step at the end of the batch",
+            )
+    recorder = Recorder(repo, model, optimizer, **options)
+
+    def after_step(*_: Any) -> None:
+        recorder.step()
+
+    recorder.on_close(optimizer.register_step_post_hook(after_step).remove)
+    return recorder

@@ -1,0 +1,323 @@
+"""2n steps give the bits of n steps, a resume in a fresh training, and n more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import mvc
+from mvc.errors import CannotResume, UnsupportedTensor
+from tests.training.runs import Net, Run, bits_of
+
+STEPS = 7  # in the middle of an epoch
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(trained(model), lr=0.1, momentum=0.9, nesterov=True)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(trained(model), lr=0.01, amsgrad=True)
+
+
+def groups(model: nn.Module) -> torch.optim.Optimizer:
+    last = [p for n, p in model.named_parameters() if n.startswith("last")]
+    rest = [p for n, p in model.named_parameters() if not n.startswith(("last", "frozen"))]
+    return torch.optim.AdamW([{"params": last, "lr": 0.03}, {"params": rest}], lr=0.01)
+
+
+def rmsprop(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.RMSprop(trained(model), lr=0.003, centered=True, momentum=0.5)
+
+
+def lbfgs(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(trained(model), lr=0.1, max_iter=4)
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def steps(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 9, 9], gamma=0.5)
+
+
+def cosine(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
+
+
+def one_cycle(optimizer: torch.optim.Optimizer) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=40)
+
+
+def warm_then_cosine(optimizer: torch.optim.Optimizer) -> Any:
+    warm = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=5)
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cosine(optimizer)], [5])
+
+
+def scaler() -> Any:
+    return torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
+
+
+CASES = {
+    "sgd": (sgd, None, None),
+    "sgd-multistep-scaler": (sgd, steps, scaler),
+    "adam-cosine": (adam, cosine, None),
+    "adamw-groups-one-cycle": (groups, one_cycle, None),
+    "rmsprop-sequential": (rmsprop, warm_then_cosine, None),
+}
+
+
+def record(repo: mvc.Repository, run: Run, count: int = STEPS, **options: Any) -> None:
+    with mvc.Recorder(repo, run.model, run.optimizer, **{**run.parts, **options}) as recorder:
+        for _ in range(count):
+            recorder.step(loss=run.train(), batch=run.position)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_goes_on_bit_for_bit(tmp_path: Path, case: str) -> None:
+    whole = Run(*CASES[case])
+    losses = [whole.train() for _ in range(2 * STEPS)]
+    first = Run(*CASES[case])
+    with mvc.Repository.init(tmp_path) as repo:
+        record(repo, first)
+        again = Run(*CASES[case], seed=99)
+        resumed = repo.resume(again.model, again.optimizer, **again.parts)
+        assert (resumed.step, resumed.batch, resumed.differs) == (STEPS, STEPS, ())
+        again.position = resumed.batch
+        assert again.bits() == first.bits()
+    assert [again.train() for _ in range(STEPS)] == losses[STEPS:]
+    assert again.bits() == whole.bits()
+
+
+def test_from_any_version(tmp_path: Path) -> None:
+    """Also from a version in the middle, while the recording of others goes on."""
+    whole = Run(adam, cosine)
+    seen = []
+    with mvc.Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, whole.model, whole.optimizer, scheduler=whole.scheduler) as rec:
+            for _ in range(STEPS):
+                whole.train()
+                rec.step(batch={"epoch": 0, "index": whole.position})
+                seen.append(whole.bits())
+        for back in range(STEPS):
+            run = Run(adam, cosine, seed=5)
+            resumed = repo.resume(
+                run.model, run.optimizer, scheduler=run.scheduler, rev=f"HEAD~{back}"
+            )
+            assert run.bits() == seen[STEPS - 1 - back]
+            assert resumed.batch == {"epoch": 0, "index": STEPS - back}
+
+
+def test_nested_optimizer_state(tmp_path: Path) -> None:
+    """L-BFGS keeps lists of tensors and takes a closure."""
+
+    def train(run: Run) -> None:
+        rows = run.batch()
+
+        def closure() -> torch.Tensor:
+            run.optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(run.model(torch.ones(8, 6)), rows % 3)
+            loss.backward()
+            return loss
+
+        run.optimizer.step(closure)
+        run.position += 1
+
+    whole, first, again = Run(lbfgs), Run(lbfgs), Run(lbfgs, seed=3)
+    torch.manual_seed(1)
+    for _ in range(4):
+        train(whole)
+    torch.manual_seed(1)
+    with mvc.Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, first.model, first.optimizer) as recorder:
+            for _ in range(2):
+                train(first)
+                recorder.step(batch=first.position)
+        again.position = repo.resume(again.model, again.optimizer).batch
+    for _ in range(2):
+        train(again)
+    assert again.bits() == whole.bits()
+
+
+@pytest.mark.parametrize("optimizer", [adam, groups])
+def test_order_of_parameters_does_not_matter(tmp_path: Path, optimizer: Any) -> None:
+    def swapped(model: nn.Module) -> torch.optim.Optimizer:
+        made = optimizer(model)
+        turned = [{**g, "params": g["params"][::-1]} for g in made.param_groups[::-1]]
+        return type(made)(turned)
+
+    whole = Run(optimizer)
+    for _ in range(2 * STEPS):
+        whole.train()
+    first = Run(optimizer)
+    with mvc.Repository.init(tmp_path) as repo:
+        record(repo, first)
+        again = Run(swapped, seed=4)
+        again.position = repo.resume(again.model, again.optimizer).batch
+    assert again.bits() == first.bits()
+    for _ in range(STEPS):
+        again.train()
+    assert again.bits() == whole.bits()
+
+
+class Tied(nn.Module):
+    def __init__(self, tie: bool = True) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, 4, bias=False)
+        self.head = nn.Linear(4, 4, bias=False)
+        if tie:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(x))
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    model = Tied()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    with mvc.Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, model, optimizer) as recorder:
+            recorder.step()
+            one_copy = 2 * bits_of(model.embed.weight).__len__()
+        assert recorder.report.peak_bytes < 2 * one_copy + 20_000
+        again = Tied()
+        fresh = torch.optim.Adam(again.parameters())
+        repo.resume(again, fresh)
+        assert again.head.weight is again.embed.weight
+        assert bits_of(again.head.weight) == bits_of(model.head.weight)
+        apart = Tied(tie=False)
+        with pytest.raises(CannotResume, match=r"ties no parameters.*head\.weight"):
+            repo.resume(apart, torch.optim.Adam([apart.embed.weight]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+def test_short_floats(tmp_path: Path, dtype: str) -> None:
+    """Master weights in the optimizer's state stay float32 beside a short parameter."""
+
+    def make(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(seed)
+        model = nn.Linear(8, 8)
+        for name, parameter in list(model.named_parameters()):
+            short = parameter.detach().to(getattr(torch, dtype))
+            setattr(model, name, nn.Parameter(short, requires_grad=False))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+
+    model, optimizer = make(0)
+    for parameter in model.parameters():
+        optimizer.state[parameter]["master"] = torch.randn(parameter.shape)
+        optimizer.state[parameter]["momentum_buffer"] = None
+    with mvc.Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, model, optimizer) as recorder:
+            recorder.step()
+        again, fresh = make(1)
+        repo.resume(again, fresh)
+    for old, new in zip(model.parameters(), again.parameters(), strict=True):
+        assert new.dtype == getattr(torch, dtype)
+        assert bits_of(old) == bits_of(new)
+        assert fresh.state[new]["master"].dtype == torch.float32
+        assert bits_of(fresh.state[new]["master"]) == bits_of(optimizer.state[old]["master"])
+
+
+def test_strided_parameters(tmp_path: Path) -> None:
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    with mvc.Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, model) as recorder:
+            recorder.step()
+        again = nn.Conv2d(3, 4, 3)
+        repo.resume(again)
+    assert bits_of(again.weight) == bits_of(model.weight)
+
+
+def kept(tmp_path: Path, **options: Any) -> mvc.Repository:
+    repo = mvc.Repository.init(tmp_path)
+    record(repo, Run(adam, cosine), 2, **options)
+    return repo
+
+
+def refused(repo: mvc.Repository, run: Run, match: str, **options: Any) -> None:
+    """Says why, and nothing has changed."""
+    before, rng = run.bits(), torch.get_rng_state()
+    with pytest.raises(CannotResume, match=match):
+        repo.resume(run.model, run.optimizer, **{**run.parts, **options})
+    assert run.bits() == before
+    assert torch.equal(torch.get_rng_state(), rng)
+
+
+def test_refuses_what_lacks_or_does_not_fit(tmp_path: Path) -> None:
+    with kept(tmp_path / "a") as repo:
+        refused(repo, Run(adam), "has the state of a scheduler, but none was passed")
+        refused(repo, Run(adam, cosine, scaler), "recorded without the scaler")
+        refused(repo, Run(sgd, cosine), r"was a torch\.optim\.adam\.Adam, not a torch.*SGD")
+        refused(repo, Run(adam, cosine), r"has no other\.safetensors", name="other.safetensors")
+        run = Run(adam, cosine)
+        run.model.last = nn.Linear(16, 4)
+        run.optimizer, run.scheduler = adam(run.model), cosine(run.optimizer)
+        refused(repo, run, r"last\.weight is float32 \(3, 16\) in the version, float32 \(4, 16\)")
+        run = Run(adam, cosine)
+        run.model.more = nn.Linear(1, 1)
+        run.optimizer = adam(run.model)
+        refused(repo, run, r"has no more\.weight")
+        del run.model.more, run.model.last
+        run.optimizer = adam(run.model)
+        refused(repo, run, r"has last\.weight, which the model does not have")
+        run = Run(adam, cosine)
+        run.optimizer = torch.optim.Adam(list(run.model.parameters())[:3])
+        refused(repo, run, "group 0 of the optimizer has other parameters")
+        run = Run(adam, cosine)
+        run.optimizer.add_param_group({"params": [run.model.frozen.weight]})
+        refused(repo, run, r"frozen\.weight was in none")
+        meta = Net().to("meta")
+        with pytest.raises(CannotResume, match="no data"):
+            repo.resume(meta, adam(meta), scheduler=Run(adam, cosine).scheduler)
+        repo.commit(Net().state_dict())
+        refused(repo, Run(adam, cosine), "belongs to another version of model.safetensors")
+        run = Run(adam, cosine)
+        repo.commit({"x": 1}, name="else.safetensors")
+        repo.resume(run.model, run.optimizer, scheduler=run.scheduler, rev="HEAD~2")
+    with kept(tmp_path / "b", include=["model", "optimizer", "scheduler"]) as repo:
+        refused(repo, Run(adam, cosine), "without the state of the random generators")
+    with kept(tmp_path / "c", include=["optimizer", "rng"]) as repo:
+        refused(repo, Run(adam), r"has no model\.safetensors")
+    with mvc.Repository.init(tmp_path / "d") as repo:
+        repo.commit(Net().state_dict())
+        refused(repo, Run(adam), r"has no model\.training\.safetensors")
+
+
+def test_a_damaged_rng_is_refused(tmp_path: Path) -> None:
+    with kept(tmp_path) as repo:
+        state = repo.checkout("HEAD", path="model.training.safetensors")
+        for broken in ({}, {**state["rng"], "torch": torch.zeros(3, dtype=torch.uint8)}, [1]):
+            changed = {**state, "rng": broken}
+            repo.commit(changed, name="model.training.safetensors")
+            refused(repo, Run(adam, cosine), "random generators")
+        more = {**state, "rng": {**state["rng"], "cuda": [torch.zeros(16, dtype=torch.uint8)]}}
+        repo.commit(more, name="model.training.safetensors")
+        refused(repo, Run(adam, cosine), "1 CUDA devices were kept, here are 0")
+
+
+def test_says_what_else_the_bits_depend_on(tmp_path: Path) -> None:
+    with kept(tmp_path) as repo:
+        run = Run(adam, cosine)
+        before = torch.get_num_threads()
+        torch.set_num_threads(before + 1)
+        try:
+            resumed = repo.resume(run.model, run.optimizer, scheduler=run.scheduler)
+        finally:
+            torch.set_num_threads(before)
+        assert resumed.differs == (f"threads: {before + 1}, not {before}",)
+
+
+def test_a_foreign_parameter_is_refused_by_place(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    stray = torch.optim.SGD([*model.parameters(), nn.Parameter(torch.ones(1))])
+    with mvc.Repository.init(tmp_path) as repo:
+        recorder = mvc.Recorder(repo, model, stray)
+        with pytest.raises(UnsupportedTensor, match="parameter 2 of the optimizer's group 0"):
+            recorder.step()
