@@ -133,7 +133,8 @@ def work(world: World, seed: int, send: Send) -> None:
     names, weights = list(OPERATIONS), [weight for _, weight in OPERATIONS.values()]
     with open_quietly(world.root) as repo:
         while True:
-            name = rng.choices(names, weights)[0] if world.state.commits else "commit"
+            # An undo of the first commit leaves HEAD without a version.
+            name = rng.choices(names, weights)[0] if _head(world.state) else "commit"
             detail = _detail(name, world.state, rng)
             send((name, detail))
             OPERATIONS[name][0](repo, rng, detail)
