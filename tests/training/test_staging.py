@@ -94,7 +94,7 @@ def test_names_that_look_alike_do_not_share_a_buffer() -> None:
         torch.randn(8)[::2],
         torch.tensor([True, False]),
     ],
-    ids=str,
+    ids=lambda tensor: f"{tensor.dtype} {tuple(tensor.shape)}",
 )
 def test_bits_are_those_of_the_tensor(tensor: torch.Tensor) -> None:
     staged = stage({"x": tensor})["x"]
