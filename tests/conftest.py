@@ -1,8 +1,15 @@
-"""For all tests: hypothesis measures no time, because a busy machine would fail by chance."""
+"""For all tests: variables that mvc must not see; hypothesis measures no time.
+
+A busy machine would fail by chance.
+"""
 
 from __future__ import annotations
 
 from hypothesis import settings
+
+from tests.variables import put_aside
+
+put_aside()
 
 settings.register_profile("mvc", deadline=None)
 settings.load_profile("mvc")

@@ -12,6 +12,8 @@ import os
 import sys
 from pathlib import Path
 
+from tests.variables import variable
+
 __all__ = ["count", "table", "totals"]
 
 
@@ -19,7 +21,7 @@ def count(name: str, **numbers: int) -> None:
     """Adds ``numbers`` to the counters of ``name``; of those that begin with ``max_`` the
     greatest counts. Also printed, so that ``pytest -s`` shows them."""
     print(f"{name}: {_shown(numbers)}")
-    folder = os.environ.get("MVC_COUNTERS")
+    folder = variable("MVC_COUNTERS")
     if not folder:
         return
     test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" (")[0]

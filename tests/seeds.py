@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 
+from tests.variables import variable
+
 __all__ = ["draw"]
 
 
@@ -14,7 +16,7 @@ def draw(name: str) -> random.Random:
     Under one ``MVC_SEED`` every test, every parameter (round) of it and every ``name``
     has numbers of its own, and a run of the same test has the same ones again.
     """
-    seed = os.environ.get("MVC_SEED") or str(random.SystemRandom().getrandbits(32))
+    seed = variable("MVC_SEED") or str(random.SystemRandom().getrandbits(32))
     test = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" (")[0]
     print(f"{name}: MVC_SEED={seed} repeats this run")
     return random.Random(f"{seed}:{test}:{name}")

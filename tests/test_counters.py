@@ -41,6 +41,7 @@ def test_without_a_folder_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MVC_COUNTERS", raising=False)
+    monkeypatch.delenv("TESTS_MVC_COUNTERS", raising=False)
     monkeypatch.chdir(tmp_path)
     count("flips", tried=1)
     assert list(tmp_path.iterdir()) == []
@@ -63,6 +64,7 @@ def test_a_seed_repeats_a_test_and_differs_between_tests_and_names(
     assert len(set(every.values())) == len(every)
     assert all(drawn(*key) == value for key, value in every.items())
     monkeypatch.delenv("MVC_SEED")
+    monkeypatch.delenv("TESTS_MVC_SEED", raising=False)
     assert drawn_twice() != drawn_twice()
 
 

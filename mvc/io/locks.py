@@ -24,6 +24,7 @@ from mvc.io.failure import translate
 __all__ = ["FileLock", "take"]
 
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+_SHORT = 1.0  # seconds for which nobody queues: who gave up would still get the lock for a moment
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
 
 
@@ -140,10 +141,10 @@ def _wait(descriptor: int, kind: int, deadline: float | None, block: bool) -> bo
         left = 0.0 if deadline is None else deadline - time.monotonic()
         if not block or left <= 0:
             return False
-        if pause > _LONGEST_WAIT:
+        if pause > _LONGEST_WAIT and left > _SHORT:
             return _queue(descriptor, kind, left)
         time.sleep(min(pause, left))
-        pause *= 2
+        pause = min(2 * pause, 2 * _LONGEST_WAIT)
 
 
 def _queue(descriptor: int, kind: int, seconds: float) -> bool:

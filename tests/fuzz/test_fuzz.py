@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import subprocess
 import sys
@@ -17,10 +16,11 @@ from tests.fuzz.mutate import mutate
 from tests.fuzz.targets import NAMES
 from tests.hostile.bounded import ROOT, peak_memory
 from tests.seeds import draw
+from tests.variables import variable
 
 CORPUS = Path(__file__).with_name("corpus")
 FAST = 60  # mutated inputs a target in the fast suite
-SECONDS = int(os.environ.get("MVC_FUZZ_SECONDS", "180"))
+SECONDS = int(variable("MVC_FUZZ_SECONDS") or 180)
 
 
 def test_every_target_is_named() -> None:

@@ -1,3 +1,4 @@
+import re
 import shutil
 import subprocess
 import time
@@ -96,6 +97,8 @@ patterns = st.tuples(
     st.lists(segments, min_size=1, max_size=3).map("/".join),
     st.sampled_from(["", "", "/", "/**"]),
 ).map("".join)
+# Behind a literal beginning git takes stars that its own document calls ordinary for ``**``.
+patterns = patterns.filter(lambda line: not re.search(r"[^/!*]\*\*+(/|$)", line))
 names = st.sampled_from(["a", "b", "ab", "aab", "a.x", ".x", "bx", "]", "*", "c"])
 paths = st.lists(names, min_size=1, max_size=4).map("/".join)
 
