@@ -16,6 +16,8 @@ from tests.variables import variable
 
 __all__ = ["count", "table", "totals"]
 
+_ORDER = ("tried", "images", "kills", "", "lost", "wrong", "deaths")
+
 
 def count(name: str, **numbers: int) -> None:
     """Adds ``numbers`` to the counters of ``name``; of those that begin with ``max_`` the
@@ -56,8 +58,13 @@ def _shown(numbers: dict[str, int]) -> str:
     return ", ".join(
         f"{'at most ' if key.startswith('max_') else ''}"
         f"{key.removeprefix('max_').replace('_', ' ')} {value:,}"
-        for key, value in numbers.items()
+        for key, value in sorted(numbers.items(), key=_place)
     )
+
+
+def _place(counted: tuple[str, int]) -> tuple[int, str]:
+    """What was tried comes first, what must be zero last."""
+    return _ORDER.index(counted[0]) if counted[0] in _ORDER else 3, counted[0]
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ class Known:
     def entries(self, start: Position = GENESIS) -> Iterator[Recorded]:
         """Every entry that the view knows, from ``start`` on, by default the first one."""
         end = self.position.offset
+        if start.offset >= end:
+            return iter(())  # the last entry's second copy may be cut off: the file ends before
         return takewhile(lambda recorded: recorded.offset < end, self._scan(start))
 
     def _scan(self, start: Position) -> Iterator[Recorded]:

@@ -354,3 +354,17 @@ def _collect(kept: Kept, deployed: set[CommitId]) -> None:
     for id_ in gone:
         del kept.objects[id_]
         kept.states.pop(id_)
+
+
+def test_behind_an_entry_whose_second_copy_was_cut_off(tmp_path: Path) -> None:
+    """Maintenance begins before the entry is completed."""
+    with mvc.Repository.init(tmp_path) as repo:
+        for i in range(3):
+            repo.commit({"w": np.full(100, i, np.float32)})
+        repo.undo()
+    journal = tmp_path / ".mvc" / "journal"
+    journal.write_bytes(journal.read_bytes()[:-40])
+    with mvc.Repository.open(tmp_path) as repo:
+        assert repo.gc(grace="0").commits
+        assert repo.fsck(full=True).sound
+        assert repo.checkout("HEAD")["w"][0] == 1
