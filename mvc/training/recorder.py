@@ -1,36 +1,32 @@
 """The Recorder: versions of a model while it trains, written behind the training's back.
 
-``step`` copies the state and returns; a thread of its own commits the copies in order. It
-spends its time in hashing, compression and writing, which release the interpreter's lock.
+``step`` copies the state and returns; a thread of its own commits the copies in order
+(``mvc.training.behind``).
 """
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from mvc.adapters.python_state import from_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from mvc.model.names import check_path, check_ref
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.commit import metrics_from
-from mvc.repo.hashing import hash_file
 from mvc.repo.repository import Committed, Repository
 from mvc.training import ending
-from mvc.training.queue import Item, Queue
+from mvc.training.behind import Behind, Metrics, Options
+from mvc.training.queue import Queue
 from mvc.training.staging import measure
-from mvc.training.state import Parts, training_path
+from mvc.training.state import Parts, Source
 
 __all__ = ["Recorder", "Report"]
-
-Metrics = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,30 +83,34 @@ class Recorder:
         queue_bytes: int | None = None,
         start: int = 0,
     ) -> None:
-        if every < 1 or start < 0 or (queue_bytes is not None and queue_bytes < 0):
+        options = Options(deploy, pipeline, every, when_full, metrics, name, queue_bytes, start)
+        self._begin(repo, Parts.chosen(model, optimizer, scheduler, scaler, include), options)
+
+    @classmethod
+    def of(cls, repo: Repository, source: Source, **options: Any) -> Self:
+        """A Recorder of whatever has states to give; ``options`` are those of ``Options``."""
+        recorder = cls.__new__(cls)
+        recorder._begin(repo, source, Options(**options))
+        return recorder
+
+    def _begin(self, repo: Repository, source: Source, options: Options) -> None:
+        limit = options.queue_bytes
+        if options.every < 1 or options.start < 0 or (limit is not None and limit < 0):
             raise WrongUsage("every must be at least 1, start and queue_bytes at least 0")
-        if deploy is not None:
-            check_ref("deployment target", deploy)
-        Pipeline.parse(pipeline)
+        if options.deploy is not None:
+            check_ref("deployment target", options.deploy)
+        Pipeline.parse(options.pipeline)
+        check_path(options.name)
         self._repo = repo
-        self._parts = Parts.chosen(model, optimizer, scheduler, scaler, include)
-        self._deploy = deploy
-        self._pipeline = pipeline
-        self._every = every
-        self._metrics = metrics
-        self._name = check_path(name)
-        self._queue = Queue(when_full, queue_bytes)
-        self._start = start
-        self._steps = start
-        self._taken = self._durable = self._failed = 0
-        self._newest: tuple[int, Committed] | None = None
-        self._first_failure: BaseException | None = None
-        self._failure: BaseException | None = None  # that nobody has been told of
+        self._source = source
+        self._options = options
+        self._queue = Queue(options.when_full, limit)
+        self._steps = options.start
+        self._taken = 0
         self._on_close: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._closed = False
-        self._thread = threading.Thread(target=self._write, name="mvc-recorder", daemon=True)
-        self._thread.start()
+        self._behind = Behind(repo, self._queue, options, weights=source.weights)
         self._forget = repo.before_close(self.close)
         ending.before_exit(self)
 
@@ -124,9 +124,9 @@ class Recorder:
         """
         self._check_open()
         called_ns = self._repo.context.store.clock.now_ns()
-        self._raise_failure()
+        self._behind.raise_failure()
         self._steps += 1
-        if (self._steps - self._start) % self._every:
+        if (self._steps - self._options.start) % self._options.every:
             return False
         numbers = self._numbers(loss, metrics)
         live = self._collect(batch)
@@ -134,7 +134,7 @@ class Recorder:
         if item is None:
             return False
         try:
-            self._raise_failure()
+            self._behind.raise_failure()
             item.slot.fill(self._collect(batch) if waited else live)
             item.step, item.called_ns = self._steps, called_ns
             item.message, item.metrics = f"step {self._steps}", numbers
@@ -147,13 +147,13 @@ class Recorder:
 
     def _collect(self, batch: Any) -> dict[str, Any]:
         return {
-            "model": self._parts.model_state(),
-            "training": self._parts.training_state(self._steps, batch),
+            "model": self._source.model_state(),
+            "training": self._source.training_state(self._steps, batch),
         }
 
     def _numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
-        common = self._metrics() if callable(self._metrics) else self._metrics
-        given = {**(common or {}), **(metrics or {})}
+        common = self._options.metrics
+        given = {**((common() if callable(common) else common) or {}), **(metrics or {})}
         if loss is not None:
             given["loss"] = loss
         return metrics_from(given)
@@ -166,17 +166,18 @@ class Recorder:
         """Waits until everything taken is durable. Raises what went wrong behind."""
         self._check_open()
         self._queue.join()
-        self._raise_failure()
+        self._behind.raise_failure()
 
     @property
     def report(self) -> Report:
         """Counts up to now."""
-        newest = self._newest
+        behind = self._behind
+        newest = behind.newest
         return Report(
-            self._steps - self._start,
+            self._steps - self._options.start,
             self._taken,
-            self._durable,
-            self._failed,
+            behind.durable,
+            behind.failed,
             self._queue.coalesced,
             self._queue.dropped,
             newest[1] if newest else None,
@@ -196,11 +197,11 @@ class Recorder:
         for act in self._on_close:
             act()
         self._queue.close()
-        self._thread.join()
+        self._behind.end()
         ending.closed(self)
         self._forget()
-        if self._first_failure is not None:
-            raise self._first_failure
+        if self._behind.first_failure is not None:
+            raise self._behind.first_failure
         return self.report
 
     def __enter__(self) -> Self:
@@ -228,45 +229,3 @@ class Recorder:
             )
         if self._closed:
             raise WrongUsage("this recorder is closed")
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    # -- behind it -----------------------------------------------------------------------
-
-    def _write(self) -> None:
-        while (item := self._queue.take()) is not None:
-            try:
-                self._newest = item.step, self._commit(item)
-                self._durable += 1
-            except BaseException as error:
-                # The versions behind it are whole states of their own and are still written.
-                self._failed += 1
-                self._failure = self._failure or error
-                self._first_failure = self._first_failure or error
-            finally:
-                self._queue.give_back(item)
-
-    def _commit(self, item: Item) -> Committed:
-        item.slot.ready()
-        model, training = item.slot.state["model"], item.slot.state["training"]
-        states = {training_path(self._name): training}
-        if self._parts.weights:
-            root = hash_file(from_state(model), self._name).state.root
-            training["root"] = root.hex()
-            states = {self._name: model, **states}
-        (name, first), *others = states.items()
-        made = self._repo.commit(
-            first,
-            name=name,
-            beside=dict(others),
-            message=item.message,
-            metrics=item.metrics,
-            deploy=self._deploy,
-            at=None if self._deploy is None else item.called_ns,
-            time=item.called_ns,
-            pipeline=self._pipeline,
-        )
-        return replace(made, state=None)  # its buffers are about to hold another version

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -18,7 +18,7 @@ from mvc.errors import WrongUsage
 from mvc.training.optimizers import optimizer_state
 from mvc.training.rng import rng_state
 
-__all__ = ["PARTS", "SCHEMA", "Parts", "setting", "tied_names", "training_path"]
+__all__ = ["PARTS", "SCHEMA", "Parts", "Source", "setting", "tied_names", "training_path"]
 
 SCHEMA = "mvc.training/1"
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
@@ -28,6 +28,20 @@ def training_path(name: str) -> str:
     """The path beside the model's: ``a/model.training.safetensors`` for ``a/model.safetensors``."""
     path = PurePosixPath(name)
     return str(path.with_name(f"{path.stem}.training{path.suffix}"))
+
+
+class Source(Protocol):
+    """What a Recorder asks for states. Tensors may be the live ones; they are copied."""
+
+    @property
+    def weights(self) -> bool:
+        """Whether there is a model's state, or only that of its training."""
+
+    def model_state(self) -> dict[str, Any]:
+        """The model's tensors by name; empty without ``weights``."""
+
+    def training_state(self, step: int, batch: Any) -> dict[str, Any]:
+        """Everything else, after step ``step``; the form that ``Parts.training_state`` gives."""
 
 
 @dataclass(frozen=True)

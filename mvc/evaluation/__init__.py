@@ -1,0 +1,1 @@
+"""The experiments of the works that mvc unites, run on mvc itself."""
