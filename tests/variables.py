@@ -10,7 +10,7 @@ import os
 
 __all__ = ["NAMES", "put_aside", "variable"]
 
-NAMES = ("MVC_SEED", "MVC_COUNTERS", "MVC_FUZZ_SECONDS")
+NAMES = ("MVC_SEED", "MVC_COUNTERS", "MVC_FUZZ_SECONDS", "MVC_REQUIRE_FRAMEWORKS")
 _PREFIX = "TESTS_"
 
 
