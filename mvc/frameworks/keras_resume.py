@@ -1,0 +1,140 @@
+"""A Keras training goes on from a recorded version, bit for bit on the same machine.
+
+Everything is compared before anything is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mvc.errors import CannotResume
+from mvc.frameworks.keras_random import check_random, set_random_state
+from mvc.frameworks.keras_state import SCHEMA, keras_setting
+from mvc.frameworks.keras_variables import Filling, by_path, optimizer_kind, seeds, weights
+from mvc.ids import CommitId
+from mvc.repo.repository import Repository
+from mvc.training.resume import Resumed
+from mvc.training.state import training_path
+
+__all__ = ["Restored", "load_weights"]
+
+
+class Restored:
+    """A version that has been put into a model, and what ``fit`` needs of it later on."""
+
+    def __init__(self, repo: Repository, rev: str | CommitId, name: str, model: Any) -> None:
+        """Reads, checks and restores; raises CannotResume with the reason."""
+        self.commit = repo.find(rev)
+        self._kept = kept = _training_state(repo, self.commit, name)
+        position = kept["batch"]
+        self.epoch, self.batch = int(position["epoch"]), int(position["batch"])
+        self.batches: int | None = kept["batches"]
+        self.logs: Mapping[str, float] = kept["logs"]
+        self.digest: str | None = kept["order"]["digest"]
+        self._check()
+        fillings = [
+            Filling("model", repo.checkout(self.commit, path=name), weights(model)),
+            Filling("model", kept["seeds"], seeds(model)),
+            self._optimizer(model.optimizer),
+        ]
+        if self.batch:
+            self._metrics = Filling(
+                "model's metrics", kept["metrics"], by_path(model.metrics_variables)
+            )
+        for filling in fillings:
+            filling.apply()
+        set_random_state(kept["rng"])
+
+    @property
+    def step(self) -> int:
+        """Steps that were done."""
+        return int(self._kept["step"])
+
+    @property
+    def resumed(self) -> Resumed:
+        """Where it goes on and what is not as it was, for the caller of ``fit``."""
+        here = keras_setting()
+        differs = tuple(
+            f"{what}: {here.get(what)}, not {value}"
+            for what, value in self._kept["setting"].items()
+            if here.get(what) != value
+        )
+        return Resumed(self.commit, self.step, self._kept["batch"], differs)
+
+    def enter_epoch(self) -> None:
+        """An epoch that was left in its middle begins again: the same order will be drawn."""
+        self._metrics.apply()
+        set_random_state(self._kept["order"]["before"])
+
+    def leave_skipped(self) -> None:
+        """The batches that were done are skipped: random numbers go on as of the version."""
+        set_random_state(self._kept["rng"])
+
+    def _check(self) -> None:
+        kept = self._kept
+        if kept["rng"] is None:
+            raise CannotResume(
+                f"{self.commit.short} was recorded without the state of the random generators",
+                hint="record with 'rng' in include",
+            )
+        check_random(kept["rng"])
+        if kept["order"]["carried"]:
+            raise CannotResume(
+                f"{self.commit.short} lies in an epoch whose data came from an iterator that "
+                "began in an earlier epoch, and no other process has that iterator",
+                hint="train without steps_per_epoch and without persistent workers; "
+                "the weights alone: mvc.frameworks.keras.load",
+            )
+        if self.batch:
+            check_random(kept["order"]["before"])
+
+    def _optimizer(self, optimizer: Any) -> Filling:
+        kept = self._kept["optimizer"]
+        if kept is None:
+            raise CannotResume(
+                f"{self.commit.short} was recorded without the optimizer",
+                hint="record with 'optimizer' in include",
+            )
+        kind = optimizer_kind(optimizer)
+        if kept["kind"] != kind:
+            raise CannotResume(f"the optimizer was a {kept['kind']}, not a {kind}")
+        return Filling("optimizer", kept["variables"], by_path(optimizer.variables))
+
+
+def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
+    entries = repo.manifest(commit).by_path
+    path = training_path(name)
+    for needed in (name, path):
+        if needed not in entries:
+            raise CannotResume(
+                f"{commit.short} has no {needed}",
+                hint="only versions of MVCCallback, with 'model' in include, can be resumed",
+            )
+    kept = repo.checkout(commit, path=path)
+    if not isinstance(kept, Mapping) or kept.get("schema") != SCHEMA:
+        raise CannotResume(
+            f"{path} of {commit.short} is no state of a Keras training that this mvc knows"
+        )
+    if kept.get("root") != entries[name].state.root.hex():
+        raise CannotResume(
+            f"{path} of {commit.short} belongs to another version of {name}: "
+            "the model was committed later, without its training state",
+            hint="resume from the version before",
+        )
+    return kept
+
+
+def load_weights(model: Any, repo: Repository, rev: str | CommitId, name: str) -> CommitId:
+    """Puts the weights of a version into a model that is built; its id."""
+    commit = repo.find(rev)
+    here = weights(model)
+    if not here:
+        raise CannotResume(
+            "the model has no weights yet", hint="build it: model.build(input_shape), or call it"
+        )
+    kept = repo.checkout(commit, path=name)
+    if not isinstance(kept, Mapping):
+        raise CannotResume(f"{name} of {commit.short} holds no tensors by name")
+    Filling("model", kept, here).apply()
+    return commit
