@@ -116,16 +116,24 @@ class Recorder:
 
     # -- in the training's thread --------------------------------------------------------
 
-    def step(self, loss: Any = None, batch: Any = None, metrics: Metrics | None = None) -> bool:
+    def step(
+        self,
+        loss: Any = None,
+        batch: Any = None,
+        metrics: Metrics | None = None,
+        *,
+        number: int | None = None,
+    ) -> bool:
         """Takes the state as it is now; whether it was taken. Call it at the end of a batch.
 
         ``batch`` is the position in the data: a number, or what a sampler's ``state_dict``
-        gives. Raises what went wrong behind since the last call; then nothing is taken.
+        gives. ``number`` is that of this step where the caller counts, else one more than the
+        last. Raises what went wrong behind since the last call; then nothing is taken.
         """
         self._check_open()
         called_ns = self._repo.context.store.clock.now_ns()
         self._behind.raise_failure()
-        self._steps += 1
+        self._steps = self._steps + 1 if number is None else number
         if (self._steps - self._options.start) % self._options.every:
             return False
         numbers = self._numbers(loss, metrics)

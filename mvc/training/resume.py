@@ -21,7 +21,15 @@ from mvc.training.optimizers import Placement
 from mvc.training.rng import check_rng, set_rng_state
 from mvc.training.state import SCHEMA, passing_buffers, setting, tied_names, training_path
 
-__all__ = ["Resumed", "resume"]
+__all__ = [
+    "Resumed",
+    "check_model",
+    "differences",
+    "load_model",
+    "resume",
+    "training_state",
+    "typed_as",
+]
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ def resume(
     passed, or where names, shapes, dtypes or ties are other than they were.
     """
     commit = repo.find(rev)
-    kept = _training_state(repo, commit, name)
+    kept = training_state(repo, commit, name)
     passed = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     for part, value in passed.items():
         _check_part(commit, part, kept.get(part), value)
@@ -65,21 +73,22 @@ def resume(
         )
     check_rng(kept["rng"])
     weights = repo.checkout(commit, path=name)
-    _check_model(model, weights, kept)
+    check_model(model, weights, kept)
     placement = None if optimizer is None else Placement(model, optimizer, kept["optimizer"])
 
-    _load_model(model, weights, kept["buffers"])
+    load_model(model, weights, kept["buffers"])
     if placement is not None:
         placement.apply()
     if scheduler is not None:
-        scheduler.load_state_dict(_typed_as(scheduler.state_dict(), kept["scheduler"]))
+        scheduler.load_state_dict(typed_as(scheduler.state_dict(), kept["scheduler"]))
     if scaler is not None:
         scaler.load_state_dict(kept["scaler"])
     set_rng_state(kept["rng"])
-    return Resumed(commit, kept["step"], kept["batch"], _differences(kept["setting"]))
+    return Resumed(commit, kept["step"], kept["batch"], differences(kept["setting"]))
 
 
-def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
+def training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
+    """What was kept beside the model ``name``; CannotResume where it belongs to another model."""
     entries = repo.manifest(commit).by_path
     path = training_path(name)
     if name not in entries or path not in entries:
@@ -116,9 +125,10 @@ def _check_part(commit: CommitId, part: str, kept: Any, passed: Any) -> None:
         )
 
 
-def _check_model(
+def check_model(
     model: torch.nn.Module, weights: Mapping[str, Any], kept: Mapping[str, Any]
 ) -> None:
+    """Raises CannotResume for a model of other names, shapes, dtypes or ties."""
     here = model.state_dict()
     for key in [*here, *weights]:
         if key not in weights:
@@ -149,7 +159,7 @@ def _kind(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
-def _load_model(
+def load_model(
     model: torch.nn.Module, weights: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]
 ) -> None:
     """By the model's own method; version numbers of modules are not kept, so they are its own."""
@@ -163,15 +173,16 @@ def _load_model(
         model.get_submodule(owner)._buffers[leaf] = value.to(device)
 
 
-def _typed_as(pattern: Any, value: Any) -> Any:
+def typed_as(pattern: Any, value: Any) -> Any:
     """A kept value with the types of a live one where keeping made a Counter a dictionary."""
     if isinstance(pattern, Mapping) and isinstance(value, Mapping):
-        made = {key: _typed_as(pattern.get(key), item) for key, item in value.items()}
+        made = {key: typed_as(pattern.get(key), item) for key, item in value.items()}
         return Counter(made) if type(pattern) is Counter else made
     return value
 
 
-def _differences(kept: Mapping[str, str]) -> tuple[str, ...]:
+def differences(kept: Mapping[str, str]) -> tuple[str, ...]:
+    """What of a kept ``setting`` is not as it was."""
     here = setting()
     return tuple(
         f"{what}: {here.get(what)}, not {value}"
