@@ -1,0 +1,196 @@
+"""Virtual drift: a labelled data set cut so that one label is hardly there, then grows.
+
+The thesis "A Versioning System for Online Learning systems", section 4.1.2. Its names
+beside ours: TBOn ``batches``, UPMOn ``peak``, UPOff ``seen``, POff ``offline``. All counts
+are exact: shares are read as decimals, so that 0.1 means a tenth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.errors import WrongUsage
+
+__all__ = ["Drift", "Plan", "Share", "divide", "largest_batch", "plan", "share_of"]
+
+Share = str | float | Fraction
+"""A part of a whole, 0 to 1. A float counts as the decimal that it prints as."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many samples go where; the same for every label, since the scarcest one decides.
+
+    ``drifting`` and ``others`` are samples of the label that drifts in and of all others.
+    """
+
+    total: int
+    batch_size: int
+    batches: int
+    peak: Fraction
+    seen: Fraction
+    offline: Fraction
+    max_batches: int
+    max_seen: Fraction
+    max_offline: Fraction
+    drifting_online: int
+    others_online: int
+    drifting_offline: int
+    others_offline: int
+
+    @property
+    def per_batch(self) -> tuple[int, ...]:
+        """Samples of the drifting label in each online batch: a share that grows linearly.
+
+        After batch n their number is floor(all * (n+1)^2 / batches^2), the area under a
+        straight line; the last batch ends at all of them.
+        """
+        squares = [(n * n) * self.drifting_online for n in range(self.batches + 1)]
+        sums = [square // self.batches**2 for square in squares]
+        return tuple(after - before for before, after in pairwise(sums))
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Row numbers of a data set: those to train with before, and each online batch's.
+
+    Inside a batch the drifting label comes first. int64.
+    """
+
+    label: int
+    offline: NDArray[np.int64]
+    online: tuple[NDArray[np.int64], ...]
+
+
+def plan(
+    counts: Sequence[int],
+    *,
+    batch_size: int,
+    batches: int = 150,
+    peak: Share = "0.5",
+    seen: Share = "0.0001",
+    offline: Share | None = None,
+) -> Plan:
+    """The split of a data set that has ``counts`` samples of each label.
+
+    ``batches`` of ``batch_size`` come online; the drifting label reaches the share ``peak``
+    in the last. ``seen`` is how much of it is in the offline part, and ``offline`` how
+    large that part is (default: what is left), both as shares of all data. Raises
+    WrongUsage that names the parameter and its range.
+    """
+    if len(counts) < 2 or min(counts) < 1:
+        raise WrongUsage("a drift needs at least two labels with at least one sample each")
+    total, smallest, largest = sum(counts), min(counts), max(counts)
+    top, part = share_of("peak", peak), share_of("seen", seen)
+    if batch_size < 1:
+        raise WrongUsage(f"batch_size is {batch_size}: it must be at least 1")
+    if top == 0:
+        raise WrongUsage("peak is 0: it must be above 0 and at most 1")
+    max_batches = math.floor(Fraction(smallest * 2, batch_size) / top)
+    if not 1 <= batches <= max_batches:
+        raise WrongUsage(
+            f"batches is {batches}: it must be from 1 to {max_batches}, since the scarcest label "
+            f"has {smallest} samples, a batch {batch_size} and peak is {float(top):g}",
+            hint="take smaller batches, fewer of them or a lower peak",
+        )
+    drifting = math.ceil(batches * top / 2 * batch_size)
+    others = batches * batch_size - drifting
+    max_seen = Fraction(smallest - drifting, total)
+    if part > max_seen:
+        raise WrongUsage(
+            f"seen is {_text(part)}: it must be from 0 to {_text(max_seen)}, since {drifting} "
+            f"of the {smallest} samples of the scarcest label come online",
+            hint="take smaller batches, fewer of them or a lower peak",
+        )
+    before = math.floor(part * total)
+    most = total - largest - others
+    if most < 1:
+        raise WrongUsage(
+            f"batches is {batches}: no data is left to train with before, since {others} of the "
+            f"{total - largest} samples of other labels come online",
+            hint="take smaller batches or fewer of them",
+        )
+    max_offline, least = Fraction(most + before, total), Fraction(before + 1, total)
+    whole = max_offline if offline is None else share_of("offline", offline)
+    if not least <= whole <= max_offline:
+        raise WrongUsage(
+            f"offline is {_text(whole)}: it must be from {_text(least)} to {_text(max_offline)}"
+        )
+    return Plan(
+        total,
+        batch_size,
+        batches,
+        top,
+        part,
+        whole,
+        max_batches,
+        max_seen,
+        max_offline,
+        drifting,
+        others,
+        before,
+        math.floor(whole * total) - before,
+    )
+
+
+def largest_batch(
+    counts: Sequence[int], *, batches: int = 150, peak: Share = "0.5", seen: Share = "0.0001"
+) -> int:
+    """The largest batch size for which there is a split; WrongUsage if there is none."""
+    high = sum(counts)
+    low = 0
+    while low < high:  # every bound of the split falls as batches grow
+        middle = (low + high + 1) // 2
+        try:
+            plan(counts, batch_size=middle, batches=batches, peak=peak, seen=seen)
+            low = middle
+        except WrongUsage:
+            high = middle - 1
+    if low == 0:
+        plan(counts, batch_size=1, batches=batches, peak=peak, seen=seen)
+    return low
+
+
+def divide(labels: NDArray[np.integer], label: int, plan: Plan, seed: int) -> Drift:
+    """Draws the rows of a split; the same ones for the same seed.
+
+    Offline are the first samples of the shuffled data, shuffled again; online the next.
+    """
+    generator = np.random.default_rng(seed)
+    shuffled = generator.permutation(len(labels))
+    is_label = labels[shuffled] == label
+    drifting, others = shuffled[is_label], shuffled[~is_label]
+    if not len(drifting):
+        raise WrongUsage(f"no sample has label {label}")
+    own, other = plan.drifting_offline, plan.others_offline
+    offline = generator.permutation(np.concatenate([drifting[:own], others[:other]]))
+    online = []
+    for count in plan.per_batch:
+        rest = plan.batch_size - count
+        online.append(np.concatenate([drifting[own : own + count], others[other : other + rest]]))
+        own, other = own + count, other + rest
+    return Drift(label, offline, tuple(online))
+
+
+def share_of(name: str, value: Share) -> Fraction:
+    """A share as an exact number; WrongUsage unless it lies between 0 and 1."""
+    try:
+        share = value if isinstance(value, Fraction) else Fraction(Decimal(str(value)))
+    except (InvalidOperation, ValueError, OverflowError):
+        raise WrongUsage(f"{name} is {value!s:.40}: it must be a number from 0 to 1") from None
+    if not 0 <= share <= 1:
+        raise WrongUsage(f"{name} is {float(share):g}: it must be from 0 to 1")
+    return share
+
+
+def _text(share: Fraction) -> str:
+    """Six digits, rounded down so that what is printed as a limit is within it."""
+    return f"{math.floor(share * 10**6) / 10**6:.6f}"
