@@ -219,10 +219,10 @@ def dcp(batches: list[Batch], folder: Path) -> Took:
 
 
 def lightning_io(batches: list[Batch], folder: Path) -> Took:
-    from lightning.pytorch.plugins.io import AsyncCheckpointIO
+    from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
     def begin(model: nn.Module, _: torch.optim.Optimizer):
-        io = AsyncCheckpointIO()
+        io = AsyncCheckpointIO(TorchCheckpointIO())
 
         def keep(number: int) -> None:
             io.save_checkpoint({"state_dict": model.state_dict()}, folder / f"{number}.ckpt")
