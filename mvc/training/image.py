@@ -1,0 +1,110 @@
+"""A state as the bytes that a serving process reads: a safetensors file, in memory.
+
+Beside the tensors its metadata says which version it is (``mvc.commit``), when that was made
+(``mvc.time``) and the Merkle root of its tensors (``mvc.root``), by which whoever reads it
+knows that it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mvc.adapters.parsed import ParsedFile, SourceFile
+from mvc.adapters.python_state import from_state, to_state
+from mvc.adapters.safetensors import parse_header, parse_safetensors
+from mvc.errors import DamagedData
+from mvc.ids import CommitId
+from mvc.model.hashing import blob_id
+from mvc.repo.hashing import entry_from
+
+__all__ = ["Image", "image_of", "read_image"]
+
+_COMMIT, _TIME, _ROOT = "mvc.commit", "mvc.time", "mvc.root"
+_LENGTH_BYTES = 8
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Image:
+    """The bytes in order; ``parts`` are those of the tensors where they lie, if they lie well."""
+
+    parts: tuple[memoryview, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Served:
+    """What an image holds. ``commit`` is None in a file that no sink has written."""
+
+    state: dict[str, Any]
+    commit: CommitId | None
+    time_ns: int
+
+
+def image_of(state: Mapping[str, Any], commit: CommitId, time_ns: int) -> Image:
+    """The image of a state of tensors; they must not change while it is in use."""
+    parsed = from_state(state)
+    tensors = tuple(_content(parsed, i) for i in range(len(parsed.contents)))
+    ids = [blob_id(c.spec, t, parallel=True) for c, t in zip(parsed.contents, tensors, strict=True)]
+    root = entry_from(parsed, "image", ids, b"", tensors.__getitem__).state.root
+    header = parse_header(parsed.skeleton()[_LENGTH_BYTES:], "image")
+    header["__metadata__"] |= {_COMMIT: commit.hex(), _TIME: str(time_ns), _ROOT: root.hex()}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
+    head = memoryview(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+    return Image((head, *tensors), len(head) + sum(map(len, tensors)))
+
+
+def read_image(data: memoryview, name: str) -> Served:
+    """The state in ``data``, whose memory it keeps; torch tensors where torch tensors went in.
+
+    ``name`` is for messages. Raises BadModelFile, and DamagedData where the tensors are not
+    those that the metadata names.
+    """
+    source = _Memory(data)
+    parsed = SourceFile(source, name, len(data), parse_safetensors(source, name))
+    tensors = [data[c.offset : c.end] for c in parsed.contents]
+    ids = [blob_id(c.spec, t, parallel=True) for c, t in zip(parsed.contents, tensors, strict=True)]
+    skeleton = parsed.skeleton()
+    entry = entry_from(parsed, name, ids, skeleton, tensors.__getitem__)
+    facts = parse_header(skeleton[_LENGTH_BYTES:], name).get("__metadata__", {})
+    if _ROOT in facts and facts[_ROOT] != entry.state.root.hex():
+        raise DamagedData(f"{name} does not hold the tensors that it says it holds")
+    try:
+        commit = CommitId.parse(facts[_COMMIT]) if _COMMIT in facts else None
+        time_ns = int(facts.get(_TIME, "0"))
+    except ValueError as error:
+        raise DamagedData(f"{name} says of no version what it is") from error
+    return Served(to_state(entry, skeleton, tensors.__getitem__), commit, time_ns)
+
+
+def _content(parsed: ParsedFile, i: int) -> memoryview:
+    borrowed = parsed.borrow(i)
+    if borrowed is not None:
+        return borrowed
+    out = np.empty(parsed.contents[i].spec.nbytes, np.uint8).data
+    parsed.read(i, 0, out)
+    return out
+
+
+class _Memory:
+    """Bytes that are there already, as parsers want them."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._data[offset : offset + length])
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        part = self._data[offset : offset + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)

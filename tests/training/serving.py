@@ -1,0 +1,78 @@
+"""Processes for the tests of sinks: ``write`` deploys on and on, ``serve`` swaps on and on.
+
+    python -m tests.training.serving write|serve file|memory PLACE [COUNT]
+
+Every version is tensors that all hold one number, so a torn one shows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mvc.ids import CommitId
+from mvc.training.delivered import Production
+from mvc.training.readers import FileReader, Reader
+from mvc.training.sinks import FileSink, SharedMemorySink
+
+SIZE = 200_000
+
+
+def version(number: int, size: int = SIZE) -> Production:
+    state = {f"layer{i}": np.full(size // (i + 1), number, np.float32) for i in range(3)}
+    return Production(state, CommitId(number.to_bytes(32, "little")), number)
+
+
+def number_of(production: Production) -> int:
+    """Which version it is; AssertionError where it is parts of two."""
+    number = int.from_bytes(production.commit, "little")
+    assert list(production.state) == ["layer0", "layer1", "layer2"]
+    for array in production.state.values():
+        assert (array == number).all(), f"version {number} is torn"
+    return number
+
+
+def sink_of(kind: str, place: str) -> Any:
+    path = Path(place)
+    return FileSink(path) if kind == "file" else SharedMemorySink(path.name, folder=path.parent)
+
+
+def reader_of(kind: str, place: str, **options: Any) -> Any:
+    path = Path(place)
+    if kind == "file":
+        return FileReader(path, **options)
+    return Reader(path.name, folder=path.parent, **options)
+
+
+def write(kind: str, place: str) -> None:
+    sink = sink_of(kind, place)
+    reader = reader_of(kind, place)
+    first = reader.swap()
+    number = 0 if first is None else number_of(first)
+    while True:
+        number += 1
+        sink(version(number))
+        os.write(1, f"{number}\n".encode())
+
+
+def serve(kind: str, place: str, count: int) -> None:
+    reader = reader_of(kind, place)
+    before = 0
+    while before < count:
+        production = reader.swap()
+        if production is not None:
+            number = number_of(production)
+            assert number > before
+            before = number
+            os.write(1, f"{number}\n".encode())
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "write":
+        write(*sys.argv[2:4])
+    else:
+        serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))

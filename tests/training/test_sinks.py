@@ -1,0 +1,274 @@
+"""Sinks and readers: whole versions only, whatever dies, and the time of who serves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import mvc
+from mvc.errors import Busy, DamagedData, InvalidName, IoFailed, UnknownRevision, WrongUsage
+from mvc.ids import CommitId
+from mvc.training.delivered import Production
+from mvc.training.readers import FileReader, Reader
+from mvc.training.sinks import FileSink, SharedMemorySink
+from tests.training.runs import tensor_bits
+from tests.training.serving import SIZE, number_of, reader_of, sink_of, version
+
+PROJECT = Path(__file__).parents[2]
+KINDS = ["file", "memory"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[str]:
+    yield str(tmp_path / "served.safetensors")
+
+
+def child(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.training.serving", *arguments],
+        cwd=PROJECT, stdout=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reader_gets_each_newer_version_once(kind: str, place: str) -> None:
+    sink, reader = sink_of(kind, place), reader_of(kind, place)
+    assert reader.swap() is None and reader.production is None
+    for number in (1, 2, 3):
+        sink(version(number))
+        assert number_of(reader.swap()) == number
+        assert reader.swap() is None
+        assert number_of(reader.production) == number
+    sink(version(4))
+    sink(version(5))
+    assert number_of(reader.swap()) == 5  # the newest, not the next
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bits_of_torch_tensors(kind: str, place: str) -> None:
+    words = torch.tensor([0x80000000, 0x7FC00001, 1, 0x3F800000], dtype=torch.uint32)
+    state = {
+        "bits": words.view(torch.float32),
+        "half": torch.randn(3, 2).to(torch.bfloat16),
+        "count": torch.tensor(7),
+        "empty": torch.empty(0, 4),
+        "turned": torch.arange(6.0).reshape(2, 3).T,
+    }
+    sink_of(kind, place)(Production(state, CommitId(bytes(32)), 5))
+    found = reader_of(kind, place).swap().state
+    assert list(found) == list(state)
+    for name, tensor in state.items():
+        assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape
+    assert tensor_bits(found) == tensor_bits(state)
+    assert found["bits"].view(torch.uint32).tolist() == words.tolist()
+    assert found["count"].item() == 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_swaps_while_another_process_writes(kind: str, place: str) -> None:
+    writer = child("write", kind, place)
+    try:
+        reader = reader_of(kind, place)
+        before = swaps = 0
+        while swaps < 30:
+            found = reader.swap()
+            if found is not None:
+                assert number_of(found) > before
+                before = number_of(found)
+                swaps += 1
+    finally:
+        writer.kill()
+        writer.communicate()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_process_serves(kind: str, place: str) -> None:
+    server = child("serve", kind, place, "25")
+    sink = sink_of(kind, place)
+    for number in range(1, 26):
+        sink(version(number))
+    printed, _ = server.communicate(timeout=60)
+    assert server.returncode == 0
+    seen = [int(line) for line in printed.split()]
+    assert seen == sorted(set(seen)) and seen[-1] == 25
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_writer_that_is_killed_leaves_a_whole_version(kind: str, place: str) -> None:
+    """Writers in turn, each killed somewhere; the next goes on where it was."""
+    reader = reader_of(kind, place)
+    last = 0
+    for turn in range(4):
+        writer = child("write", kind, place)
+        assert writer.stdout is not None
+        said = b""
+        for line in writer.stdout:
+            said = line
+            if int(line) >= last + 2:
+                break
+        signal.sigtimedwait([], 0.0007 * turn)
+        os.kill(writer.pid, signal.SIGKILL)
+        rest = writer.stdout.read().split()
+        writer.wait()
+        writer.stdout.close()
+        acknowledged = int(rest[-1]) if rest else int(said)
+        found = reader.swap()
+        assert found is not None
+        last = number_of(found)
+        assert last in (acknowledged, acknowledged + 1)
+        assert number_of(reader_of(kind, place).swap()) == last  # somebody who comes later
+
+
+def test_a_file_that_every_reader_of_safetensors_takes(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    old = os.umask(0o027)
+    try:
+        FileSink(path)(version(3))
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert {name: a.tolist()[0] for name, a in load_file(path).items()} == {
+        f"layer{i}": 3.0 for i in range(3)
+    }
+    assert sorted(os.listdir(tmp_path)) == ["model.safetensors"]
+    path.chmod(0o600)
+    FileSink(path)(version(4))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_file_is_identified_as_its_version(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        made = repo.commit({"w": np.arange(5.0)})
+        repo.commit({"w": np.arange(6.0)})
+        FileSink(tmp_path / "served")(Production(made.state, made.id, 1))
+        assert [f.commit for f in repo.identify(tmp_path / "served")] == [made.id]
+
+
+def test_a_model_that_grows(tmp_path: Path) -> None:
+    with SharedMemorySink("seg", folder=tmp_path) as sink:
+        reader = Reader("seg", folder=tmp_path)
+        sink(version(1))
+        assert number_of(reader.swap()) == 1
+        sink(version(2, 3 * SIZE))
+        found = reader.swap()
+        assert number_of(found) == 2 and found.state["layer0"].size == 3 * SIZE
+        sink(version(3))
+        assert number_of(reader.swap()) == 3
+    assert sorted(os.listdir(tmp_path)) == ["seg"]
+
+
+def test_one_sink_a_name_and_what_stays_behind(tmp_path: Path) -> None:
+    first = SharedMemorySink("seg", folder=tmp_path)
+    first(version(1))
+    with pytest.raises(Busy, match="another sink"):
+        SharedMemorySink("seg", folder=tmp_path)(version(2))
+    first.close()
+    late = Reader("seg", folder=tmp_path)
+    assert number_of(late.swap()) == 1
+    second = SharedMemorySink("seg", folder=tmp_path)
+    second(version(2))
+    assert number_of(late.swap()) == 2
+    second.unlink()
+    assert late.swap() is None and number_of(late.production) == 2
+    assert os.listdir(tmp_path) == []
+    second(version(3))
+    assert number_of(late.swap()) == 3
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    for name in ("../up", "", "a/b", ".hidden", "x" * 300):
+        with pytest.raises(InvalidName):
+            SharedMemorySink(name, folder=tmp_path)
+    with pytest.raises(IoFailed, match="no folder"):
+        Reader("name", folder=tmp_path / "absent")
+    (tmp_path / "foreign").write_bytes(b"something else" * 1000)
+    with pytest.raises(IoFailed, match="not what a sink has written"):
+        SharedMemorySink("foreign", folder=tmp_path)(version(1))
+    with pytest.raises(WrongUsage, match="not written by a sink"):
+        Reader("foreign", folder=tmp_path).swap()
+    assert (tmp_path / "foreign").read_bytes() == b"something else" * 1000
+    (tmp_path / "link").symlink_to(tmp_path / "foreign")
+    with pytest.raises(IoFailed):
+        Reader("link", folder=tmp_path).swap()
+    mvc.Repository.init(tmp_path / "repo").commit({"w": np.ones(3)})
+    repo = mvc.Repository.open(tmp_path / "repo")
+    repo.restore("HEAD", output=tmp_path / "plain")
+    with pytest.raises(WrongUsage, match="not written by a sink"):
+        FileReader(tmp_path / "plain").swap()
+    with pytest.raises(WrongUsage, match="no target"):
+        FileReader(tmp_path / "plain").swap(repo)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_is_noticed(kind: str, place: str) -> None:
+    sink_of(kind, place)(version(1))
+    data = bytearray(Path(place).read_bytes())
+    data[data.index(np.float32(1).tobytes() * 8) + 3] ^= 1
+    Path(place).write_bytes(data)
+    reader = reader_of(kind, place)
+    with pytest.raises(DamagedData):
+        reader.swap()
+    assert reader.production is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_swap_is_recorded_with_the_time_of_who_serves(
+    kind: str, place: str, tmp_path: Path
+) -> None:
+    with mvc.Repository.init(tmp_path / "repo") as repo:
+        made = [repo.commit({"w": np.full(9, i, np.float32)}) for i in range(2)]
+        sink = sink_of(kind, place)
+        clock = FixedClock()
+        reader = reader_of(kind, place, target="edge", clock=clock)
+        for each in made:
+            sink(Production(each.state, each.id, 1))
+            clock.ns += 1_000_000_000
+            found = reader.swap(repo)
+            assert found is not None and found.commit == each.id and found.time_ns == clock.ns
+            assert reader.swap(repo) is None
+        assert [(d.commit, d.time_ns) for d in repo.deployments("edge")] == [
+            (made[0].id, clock.ns - 1_000_000_000), (made[1].id, clock.ns),
+        ]  # fmt: skip
+
+
+def test_a_record_that_fails_is_made_up_for(place: str, tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path / "other") as other:
+        elsewhere = other.commit({"w": np.ones(2)})
+    with mvc.Repository.init(tmp_path / "repo") as repo:
+        clock = FixedClock()
+        reader = FileReader(place, target="edge", clock=clock)
+        FileSink(place)(Production(elsewhere.state, elsewhere.id, 1))
+        with pytest.raises(UnknownRevision):
+            reader.swap(repo)  # this repository does not know the version yet
+        assert reader.production is not None
+        clock.ns += 10**9
+        again = repo.commit(
+            {"w": np.ones(2)}, author=elsewhere.commit.author, time=elsewhere.commit.time_ns
+        )
+        assert again.id == elsewhere.id
+        assert reader.swap(repo) is None
+        assert [d.time_ns for d in repo.deployments("edge")] == [clock.ns - 10**9]
+
+
+class FixedClock:
+    def __init__(self) -> None:
+        self.ns = 1_700_000_000_000_000_000
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+def test_productions_are_short_to_print() -> None:
+    made: Any = version(1)
+    assert repr(made) == "<Production 0100000000: 3 tensors>"
