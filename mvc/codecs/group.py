@@ -1,38 +1,39 @@
-"""Group scope: byte planes over all tensors of a record, coded together.
+"""Group scope: the words of all tensors of a record, coded together.
 
-VSOL's ``ByByteSegments`` (thesis §3.2, form 2): plane i of every tensor, one
-tensor after the other, for each i. It equals splitting the concatenation of all
-tensors (form 3). Tensors of unequal element width make a class each.
+Either as byte planes, VSOL's ``ByByteSegments`` (thesis §3.2, form 2): plane i of every
+tensor, one tensor after the other, for each i. It equals splitting the concatenation of
+all tensors (form 3). Or as positions and values over that concatenation (``sparse``).
+Tensors of unequal element width make a class each.
 
 Stored: the widths of the members as runs (log2 of the width in bits 0-1, the
 run's length above), then for each width that occurs, narrowest first, its
-planes, lowest first, cut in segments of at most 4 MiB; last the bytes of all
-members that fill no word.
+planes, lowest first, cut in segments of at most 4 MiB, or its positions and values;
+last the bytes of all members that fill no word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.stages import Planes, Zigzag, Zstd
+from mvc.codecs.segments import decode_segments, encode_segments
+from mvc.codecs.stages import Compressor, Planes, PlanesOfJoined, Positions, Zigzag
 from mvc.codecs.streams import Bytes
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Words, difference, words_of
+from mvc.codecs.words import Words, difference, word_type, words_of
 from mvc.errors import DamagedData, WrongUsage
-from mvc.limits import MIB
 
 __all__ = ["Member", "decode_group", "encode_group", "group_widths"]
 
 Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, width
-_SEGMENT = 4 * MIB
+_BLOCK = 1 << 18  # words
 
 
-def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes]:
+def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | memoryview]:
     """Parts to be written one after the other.
 
     A member is its new bytes, its base of equal length (None if and only if the
@@ -40,17 +41,19 @@ def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes]:
     """
     _check_scope(pipeline)
     widths = [width for _, _, width in members]
-    parts = [
+    parts: list[bytes | memoryview] = [
         b"".join(
             varint(len(list(run)) << 2 | width.bit_length() - 1) for width, run in groupby(widths)
         )
     ]
-    zstd = pipeline.find(Zstd)
+    compressor = pipeline.find(Compressor)
     for width in sorted(set(widths)):
-        for plane in _planes(pipeline, [m for m in members if m[2] == width], width):
-            for start in range(0, len(plane), _SEGMENT):
-                segment = plane[start : start + _SEGMENT]
-                parts += map(bytes, zstd.encode(segment) if zstd else [segment.data])
+        same = [m for m in members if m[2] == width]
+        if positions := pipeline.find(Positions):
+            parts += positions.encode_words(_joined(pipeline, same, width), compressor)
+        else:
+            for plane in _planes(pipeline, same, width):
+                parts += encode_segments(plane, compressor)
     parts.append(b"".join(_tail(pipeline, member) for member in members))
     return parts
 
@@ -101,18 +104,40 @@ def _words(pipeline: Pipeline, member: Member) -> Words:
     return delta
 
 
-def _planes(pipeline: Pipeline, members: Sequence[Member], width: int) -> list[Bytes]:
-    """The planes of one width's members, member after member."""
-    total = sum(len(m[0]) // width for m in members)
-    planes = np.empty((width, total), np.uint8)
-    split = pipeline.find(Planes)
+def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
+    """The words of one width's members, member after member."""
+    joined = np.empty(sum(len(m[0]) // width for m in members), word_type(width))
     start = 0
     for member in members:
         words = _words(pipeline, member)
-        for i, plane in enumerate(split.encode(words) if split else ()):
+        joined[start : start + len(words)] = words
+        start += len(words)
+    return joined
+
+
+def _planes(pipeline: Pipeline, members: Sequence[Member], width: int) -> list[Bytes]:
+    """The planes of one width's members, member after member."""
+    split = pipeline.find(Planes)
+    assert split is not None
+    planes = np.empty((width, sum(len(m[0]) // width for m in members)), np.uint8)
+    start = 0
+    for words in _runs(pipeline, members, width, joined=isinstance(split, PlanesOfJoined)):
+        for i, plane in enumerate(split.encode(words)):
             planes[i, start : start + len(words)] = plane
         start += len(words)
     return list(planes)
+
+
+def _runs(
+    pipeline: Pipeline, members: Sequence[Member], width: int, *, joined: bool
+) -> Iterator[Words]:
+    """The words to be split: a member at a time, or all of them joined, in blocks."""
+    if not joined:
+        yield from (_words(pipeline, member) for member in members)
+        return
+    words = _joined(pipeline, members, width)
+    for start in range(0, len(words), _BLOCK):
+        yield words[start : start + _BLOCK]
 
 
 def _tail(pipeline: Pipeline, member: Member) -> bytes:
@@ -139,21 +164,22 @@ def _read_widths(cursor: Cursor, count: int) -> list[int]:
 
 def _read_class(pipeline: Pipeline, cursor: Cursor, targets: list[Words], width: int) -> None:
     total = sum(map(len, targets))
-    split, zstd = pipeline.find(Planes), pipeline.find(Zstd)
-    zigzag = pipeline.find(Zigzag)
-    planes = np.empty((width, total), np.uint8)
-    for plane in planes:
-        for start in range(0, total, _SEGMENT):
-            segment = plane[start : start + _SEGMENT]
-            if zstd:
-                segment[:] = zstd.decode(cursor, len(segment), "segment")
-            else:
-                segment[:] = np.frombuffer(cursor.take(len(segment)), np.uint8)
+    compressor = pipeline.find(Compressor)
+    if positions := pipeline.find(Positions):
+        joined = np.empty(total, word_type(width))
+        positions.decode_words(cursor, joined, compressor)
+    else:
+        planes = np.empty((width, total), np.uint8)
+        for plane in planes:
+            decode_segments(cursor, plane, compressor)
+    split, zigzag = pipeline.find(Planes), pipeline.find(Zigzag)
     start = 0
     for target in targets:
-        own: list[Bytes | int] = list(planes[:, start : start + len(target)])
+        end = start + len(target)
         if split:
-            split.decode(own, target)
+            split.decode(list(planes[:, start:end]), target)
+        else:
+            target[:] = joined[start:end]
         if zigzag:
             zigzag.decode(target)
-        start += len(target)
+        start = end

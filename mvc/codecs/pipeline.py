@@ -4,12 +4,16 @@
 same line without its delta stages codes full records. What is stored can be
 decoded from the line and the bytes alone.
 
+A line may also say what is done before anything is stored: decisions whether a version is
+saved, and lossy stages that make production weights of training weights. Neither leaves a
+trace in storage; ``coding()`` is the line without them, the one that records name.
+
 A chunk begins with its shape, one byte:
 
     RAW       the words as the operator left them, then the tail
     ZERO      nothing: every word and the tail are zero
     CONSTANT  one word, then the tail
-    CODED     the streams, then the tail
+    CODED     the streams (with sparse: positions and values), then the tail
     ELIDED    the bitmap of the changed words, their streams, then the tail
 
 The tail are the bytes that fill no word. Every byte of a chunk is accounted
@@ -24,8 +28,21 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from mvc.codecs.presets import PRESETS
 from mvc.codecs.scratch import scratch_bytes, scratch_words
-from mvc.codecs.stages import STAGES, Elide, Kind, Operator, Planes, Raw, Stage, Zigzag, Zstd
+from mvc.codecs.stages import (
+    Compressor,
+    Elide,
+    LossyStage,
+    Operator,
+    Planes,
+    Positions,
+    Raw,
+    Stage,
+    Zigzag,
+    check_order,
+    read_stages,
+)
 from mvc.codecs.streams import Bytes, Parts
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Words, move, word_type, words_of
@@ -34,12 +51,6 @@ from mvc.limits import MAX_PIPELINE_TEXT
 
 __all__ = ["PRESETS", "Pipeline"]
 
-PRESETS = {
-    "lossless": "sub | zigzag | elide | planes | zstd:huff",
-    "vsol": "xor | planes:all | zstd:1",
-    "none": "raw",
-}
-
 RAW, ZERO, CONSTANT, CODED, ELIDED = range(5)
 
 S = TypeVar("S", bound=Stage)
@@ -47,21 +58,34 @@ S = TypeVar("S", bound=Stage)
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A checked order of stages. Equal texts are equal pipelines."""
+    """A checked order of stages. Equal texts are equal pipelines.
+
+    ``stages`` are those that code, ``decisions`` and ``lossy`` what is done before that.
+    """
 
     text: str
     scope: Literal["tensor", "group"]
     operator: Literal["none", "sub", "xor"]
     stages: tuple[Stage, ...]
+    decisions: tuple[Stage, ...] = ()
+    lossy: tuple[LossyStage, ...] = ()
 
     @classmethod
     def parse(cls, text_or_preset: str) -> Pipeline:
         """The pipeline of this line or preset; InvalidPipeline says what does not fit."""
         return _parse(text_or_preset)
 
+    def coding(self) -> Pipeline:
+        """The lossless rest of the line, without decisions and lossy stages: itself if it has none.
+
+        Records name this, and only this encodes and decodes.
+        """
+        return _build(self.stages) if self.decisions or self.lossy else self
+
     def full(self) -> Pipeline:
-        """The same without its delta stages: how records without a base are coded."""
-        return _build(tuple(s for s in self.stages if not s.delta) or (Raw("raw"),))
+        """The coding without its delta stages: how records without a base are coded."""
+        stages = (stage.full() for stage in self.stages)
+        return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
 
     def find(self, kind: type[S]) -> S | None:
         """The stage of this kind, if there is one."""
@@ -124,6 +148,8 @@ class Pipeline:
         """Words to be coded, and the tail. For a delta the words lie in scratch."""
         words = words_of(new, width)
         end = words.nbytes
+        if self.lossy or self.decisions:
+            raise WrongUsage(f"pipeline {self.text} says more than a coding: use its coding()")
         if self.operator == "none":
             if base is not None:
                 raise WrongUsage(f"pipeline {self.text} takes no base")
@@ -146,10 +172,11 @@ class Pipeline:
             data = elide.encode(data, changed, count)
         if zigzag := self.find(Zigzag):
             zigzag.encode(data)
-        planes = self.find(Planes)
-        zstd = self.find(Zstd)
+        planes, compressor = self.find(Planes), self.find(Compressor)
+        if positions := self.find(Positions):
+            return [*parts, *positions.encode_words(data, compressor)]
         for stream in planes.encode(data) if planes else [data.view(np.uint8)]:
-            parts += zstd.encode(stream) if zstd else [stream.tobytes()]
+            parts += compressor.encode(stream) if compressor else [stream.tobytes()]
         return parts
 
     def _decode(
@@ -181,6 +208,8 @@ class Pipeline:
         elide = self.find(Elide) if elided else None
         if elided and elide is None:
             raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
+        if sparse := self.find(Positions):
+            return self._decode_sparse(sparse, cursor, scratch_words("delta", count, width))
         positions = elide.decode_marks(cursor, count) if elide else None
         kept = count if positions is None else len(positions)
         words = scratch_words("kept", kept, width) if out is None else out
@@ -198,10 +227,18 @@ class Pipeline:
         elide.decode(words, positions, spread)
         return spread
 
+    def _decode_sparse(self, stage: Positions, cursor: Cursor, words: Words) -> Words:
+        at = stage.decode_words(cursor, words, self.find(Compressor))
+        if zigzag := self.find(Zigzag):
+            kept = words[at]
+            zigzag.decode(kept)
+            words[at] = kept
+        return words
+
     def _stream(self, cursor: Cursor, count: int, slot: str) -> Bytes | int:
-        zstd = self.find(Zstd)
-        if zstd:
-            return zstd.decode(cursor, count, slot)
+        compressor = self.find(Compressor)
+        if compressor:
+            return compressor.decode(cursor, count, slot)
         return np.frombuffer(cursor.take(count), np.uint8)
 
 
@@ -209,32 +246,21 @@ class Pipeline:
 def _parse(text: str) -> Pipeline:
     if len(text) > MAX_PIPELINE_TEXT:
         raise InvalidPipeline(f"a pipeline has at most {MAX_PIPELINE_TEXT} characters")
-    stages = []
-    for word in PRESETS.get(text.strip(), text).split("|"):
-        name, colon, parameter = word.strip().partition(":")
-        if name not in STAGES or (colon and not parameter):
-            raise InvalidPipeline(
-                f"{word.strip()!r} is neither a stage nor a preset",
-                hint=f"stages: {', '.join(STAGES)}; presets: {', '.join(PRESETS)}",
-            )
-        stages.append(STAGES[name](name, parameter))
-    return _build(tuple(stages))
+    return _build(read_stages(PRESETS.get(text.strip(), text), tuple(PRESETS)))
 
 
 def _build(stages: tuple[Stage, ...]) -> Pipeline:
-    """Check the order by what each stage takes and gives."""
-    text = " | ".join(s.text for s in stages)
-    kind = Kind.PAIR if isinstance(stages[0], Operator) else Kind.TENSOR
-    for stage in stages:
-        if kind not in stage.takes:
-            raise InvalidPipeline(
-                f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"
-            )
-        kind = stage.gives
-    group = any(s.scope == "group" for s in stages)
-    if group and any(isinstance(s, Elide) for s in stages):
-        raise InvalidPipeline(f"{text!r}: elide works on one tensor, planes:all on a whole record")
+    """A pipeline of stages in an order that was checked, or InvalidPipeline."""
+    check_order(stages)
+    coding = tuple(s for s in stages if not (s.decides or s.lossy))
     operator: Literal["none", "sub", "xor"] = "none"
-    if isinstance(stages[0], Operator):
-        operator = "sub" if stages[0].text == "sub" else "xor"
-    return Pipeline(text, "group" if group else "tensor", operator, stages)
+    if isinstance(coding[0], Operator):
+        operator = "sub" if coding[0].text == "sub" else "xor"
+    return Pipeline(
+        " | ".join(s.text for s in stages),
+        "group" if any(s.scope == "group" for s in coding) else "tensor",
+        operator,
+        coding,
+        tuple(s for s in stages if s.decides),
+        tuple(s for s in stages if isinstance(s, LossyStage)),
+    )

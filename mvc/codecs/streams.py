@@ -1,7 +1,7 @@
 """One stream of bytes whose length both sides know, stored in the cheapest of four forms.
 
 A stream begins with its form. ``RAW``: the bytes. ``CONSTANT``: one byte.
-``FRAME``: the length of a zstd frame, and the frame. ``SPARSE``: a bitmap of
+``FRAME``: the length of a compressed frame, and the frame. ``SPARSE``: a bitmap of
 the bytes that are not zero, itself a stream, then those bytes, again a stream;
 Huffman codes spend at least a bit a symbol and a bitmap does not. A bitmap of a
 bitmap serves where next to nothing changed, so positions need no further form.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs import frames
+from mvc.codecs.compressors import compress, decompress_into
 from mvc.codecs.scratch import scratch_bytes
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData
@@ -35,7 +35,7 @@ _SPARSE_SHARES = (0.01, 0.2)  # of bytes that are not zero; below it zstd's matc
 
 
 def encode_stream(data: Bytes, method: str, depth: int = 0, *, repeats: bool = False) -> Parts:
-    """``data`` as parts to be joined; ``method`` is the zstd stage's parameter.
+    """``data`` as parts to be joined; ``method`` is the compressor's (``compressors``).
 
     ``repeats`` says that the data may repeat itself over long distances though
     its bytes look random, as the bitmap of a matrix with idle columns does.
@@ -52,7 +52,7 @@ def encode_stream(data: Bytes, method: str, depth: int = 0, *, repeats: bool = F
     least, most = _SPARSE_SHARES
     if (least < filled or repeats) and filled <= most and depth < _DEPTH:
         return _sparse(data, method, depth)
-    frame = frames.compress(data, method)
+    frame = compress(data, method)
     if len(frame) + 4 >= count:
         return _raw(data)
     return [bytes((FRAME,)) + varint(len(frame)), frame]
@@ -84,8 +84,12 @@ def _sample(data: Bytes) -> tuple[float, float]:
     return entropy, 1 - int(counts[0]) / len(sample)
 
 
-def decode_stream(cursor: Cursor, count: int, slot: str = "s", depth: int = 0) -> Bytes | int:
+def decode_stream(
+    cursor: Cursor, count: int, slot: str = "s", depth: int = 0, *, method: str = "1"
+) -> Bytes | int:
     """The next stream, of ``count`` bytes: an array, or the value of a constant one.
+
+    Of zstd's methods any will do.
 
     The array may lie in the stored data or in the scratch buffer ``slot``, and
     is not to be written to.
@@ -100,22 +104,24 @@ def decode_stream(cursor: Cursor, count: int, slot: str = "s", depth: int = 0) -
     if form == FRAME:
         frame = cursor.take(cursor.varint())
         out = scratch_bytes(slot, count)
-        frames.decompress_into(frame, out)
+        decompress_into(frame, out, method)
         return out
     if form != SPARSE or depth >= _DEPTH:
         raise DamagedData(f"a stream of unknown form {form}")
-    marked = decode_marks(cursor, count, slot, depth + 1)
-    values = decode_stream(cursor, len(marked), slot + "v", depth + 1)
+    marked = decode_marks(cursor, count, slot, depth + 1, method=method)
+    values = decode_stream(cursor, len(marked), slot + "v", depth + 1, method=method)
     out = scratch_bytes(slot, count)
     out.fill(0)
     out[marked] = values
     return out
 
 
-def decode_marks(cursor: Cursor, count: int, slot: str, depth: int = 0) -> NDArray[np.intp]:
+def decode_marks(
+    cursor: Cursor, count: int, slot: str, depth: int = 0, *, method: str = "1"
+) -> NDArray[np.intp]:
     """The positions that the next stream, a bitmap over ``count`` elements, marks."""
     size = -(-count // 8)
-    bitmap = decode_stream(cursor, size, slot + "m", depth)
+    bitmap = decode_stream(cursor, size, slot + "m", depth, method=method)
     if isinstance(bitmap, int):
         bitmap = np.full(size, bitmap, np.uint8)
     if count % 8 and int(bitmap[-1]) & (0xFF >> count % 8):

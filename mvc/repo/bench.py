@@ -96,7 +96,7 @@ def bench(
     if not versions:
         raise BadModelFile(f"{printable(found[-1].label)} is empty: there is nothing to measure")
     pairs = _pairs(versions, context, max_bytes)
-    in_use = Pipeline.parse(settings.get("commit.pipeline"))
+    in_use = Pipeline.parse(settings.get("commit.pipeline")).coding()
     pipelines = list(dict.fromkeys([*map(Pipeline.parse, PIPELINES), in_use]))
     run = Run(files, pipelines, max_bytes, progress)
     run.take(pairs)

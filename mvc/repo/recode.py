@@ -60,7 +60,7 @@ class Recoder:
         source: Source | None = None,
     ) -> None:
         store = context.store
-        pipeline = Pipeline.parse(context.config.get("commit.pipeline"))
+        pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
         policy = Policy(pipeline, _UNBOUNDED, float("inf"))
         self._recovery: Source = source or store.recovery
         self._specs = specs

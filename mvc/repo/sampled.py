@@ -25,7 +25,7 @@ class Sampler:
     def __init__(self, context: Context, specs: Mapping[bytes, TensorSpec]) -> None:
         self._recovery = context.store.recovery
         self._specs = specs
-        pipeline = Pipeline.parse(context.config.get("commit.pipeline"))
+        pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
         self._policy = Policy(pipeline, _UNBOUNDED, float("inf"))
 
     def full(self, id_: bytes) -> int:

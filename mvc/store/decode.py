@@ -42,7 +42,7 @@ def pipeline_of(step: Step) -> Pipeline:
     except InvalidPipeline as error:
         raise DamagedData(f"{short_name(step)} names a coding that does not exist") from error
     if (pipeline.operator == "none") == bool(member.base) or (
-        (pipeline.scope == "group") != step.header.group
+        (pipeline.scope == "group") != step.header.group or pipeline is not pipeline.coding()
     ):
         raise DamagedData(f"{short_name(step)} names a coding of another kind than its own")
     return pipeline

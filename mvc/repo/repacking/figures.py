@@ -116,7 +116,7 @@ def _packed(costs: Costs, selection: Selection) -> int:
     fresh: dict[int, list[Option]] = defaultdict(list)
     for option in selection.new:
         fresh[found.homes[option.id]].append(option)
-    pipeline = Pipeline.parse(costs.survey.context.config.get("commit.pipeline"))
+    pipeline = Pipeline.parse(costs.survey.context.config.get("commit.pipeline")).coding()
     return total + sum(_added(options, pipeline) for options in fresh.values())
 
 

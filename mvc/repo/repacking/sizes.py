@@ -42,7 +42,7 @@ class Sizes:
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
-        pipeline = Pipeline.parse(survey.context.config.get("commit.pipeline"))
+        pipeline = Pipeline.parse(survey.context.config.get("commit.pipeline")).coding()
         self._policy = Policy(pipeline, 1 << 30, float("inf"))
         self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])

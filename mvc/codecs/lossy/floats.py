@@ -1,0 +1,98 @@
+"""Floating-point tensors as words and as numbers that can be compared.
+
+Words carry the bits (a float operation may quiet a NaN or lose the sign of zero); numbers
+are only looked at, to see how far an entry has moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.codecs.words import Words, word_type
+
+__all__ = ["FORMATS", "Format", "Weights", "values_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """An IEEE 754 binary format: bytes of a word, bits of its fraction."""
+
+    name: str
+    width: int
+    fraction: int
+
+    @property
+    def exponent(self) -> int:
+        """The mask of the exponent's bits, all set in infinities and NaNs."""
+        sign = 1 << 8 * self.width - 1
+        return sign - (1 << self.fraction)
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("float64", 8, 52),
+        Format("float32", 4, 23),
+        Format("float16", 2, 10),
+        Format("bfloat16", 2, 7),
+    )
+}
+
+
+@dataclass(slots=True)
+class Weights:
+    """One tensor on its way from training to production weights.
+
+    ``before``: words of the production weights so far, not to be written to. ``after``: words
+    of the new ones, changed in place. ``exact``: where the new ones are taken over whatever
+    happens, because one side is infinite or no number; None if nowhere. All are flat.
+    """
+
+    name: str
+    format: Format
+    before: Words
+    after: Words
+    exact: NDArray[np.bool_] | None
+
+    @classmethod
+    def pair(cls, name: str, kind: Format, before: Words, after: Words) -> Weights:
+        """``after`` becomes the tensor's own."""
+        wild = _infinite(before, kind) | _infinite(after, kind)
+        return cls(name, kind, before, after, wild if bool(wild.any()) else None)
+
+    def distance(self) -> NDArray[Any]:
+        """|before - after| by entry (float32, or float64 for float64); -1 where ``exact``."""
+        with np.errstate(all="ignore"):
+            moved = np.subtract(
+                values_of(self.before, self.format), values_of(self.after, self.format)
+            )
+        np.abs(moved, out=moved)
+        if self.exact is not None:
+            moved[self.exact] = -1
+        return moved
+
+    def take_only(self, chosen: NDArray[np.bool_]) -> None:
+        """Undoes every change outside ``chosen`` and ``exact``."""
+        if self.exact is not None:
+            chosen = chosen | self.exact
+        np.copyto(self.after, self.before, where=~chosen)
+
+
+def values_of(words: Words, kind: Format) -> NDArray[Any]:
+    """The numbers that words stand for, as float32, or float64 for float64."""
+    if kind.name == "bfloat16":
+        words = words.astype("<u4") << 16
+    values: NDArray[Any] = words.view("<f4" if kind.name == "bfloat16" else f"<f{kind.width}")
+    if values.itemsize == 2:
+        values = values.astype("<f4")
+    return values
+
+
+def _infinite(words: Words, kind: Format) -> NDArray[np.bool_]:
+    exponent = word_type(kind.width).type(kind.exponent)
+    found: NDArray[np.bool_] = (words & exponent) == exponent
+    return found

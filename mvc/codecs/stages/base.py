@@ -1,0 +1,127 @@
+"""What all stages have in common, and how their parameters are read."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import ClassVar, Literal
+
+from mvc.errors import InvalidPipeline
+
+__all__ = [
+    "DELTAS",
+    "WORDS",
+    "Direction",
+    "Kind",
+    "Scope",
+    "Stage",
+    "number",
+    "plain",
+    "read_options",
+    "whole",
+]
+
+Scope = Literal["tensor", "group"]
+Direction = Literal["undirected", "forward"]
+
+_NUMBER = re.compile(r"-?(\d{1,12}(\.\d{0,12})?|\.\d{1,12})", re.ASCII)
+_WHOLE = re.compile(r"\d{1,9}", re.ASCII)
+
+
+class Kind(enum.Enum):
+    """What flows between two stages."""
+
+    TENSOR = "a tensor's words"
+    PAIR = "a tensor and its base"
+    CHOSEN = "a tensor's chosen changes and its base"
+    DIFFERENCES = "wrap-around differences"
+    PATTERNS = "exclusive-or patterns"
+    RESET = "exclusive-or patterns with low bits reset"
+    FOLDED = "folded differences"
+    KEPT = "the changed words"
+    STREAMS = "byte streams"
+    BYTES = "bytes"
+
+
+DELTAS = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.FOLDED})
+WORDS = DELTAS | {Kind.TENSOR, Kind.KEPT}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Name and parameters as written; what it takes and gives.
+
+    ``usage`` is its grammar, ``about`` one line for people. A stage without ``gives``
+    hands on what it took.
+    """
+
+    text: str
+    usage: ClassVar[str]
+    about: ClassVar[str]
+    takes: ClassVar[frozenset[Kind]]
+    gives: ClassVar[Kind | None] = None
+    needs: ClassVar[str]
+    scope: ClassVar[Scope] = "tensor"
+    direction: ClassVar[Direction] = "undirected"
+    delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
+    lossy: ClassVar[bool] = False
+    decides: ClassVar[bool] = False  # says whether a version is saved, and changes nothing
+
+    @property
+    def name(self) -> str:
+        """The word before the colon."""
+        return self.text.partition(":")[0]
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        """The stage ``name:parameter``; InvalidPipeline names what is wrong with it."""
+        if parameter:
+            raise InvalidPipeline(f"stage {name} takes no parameter, not {parameter!r}")
+        return cls(name)
+
+    def full(self) -> Stage | None:
+        """What stands in its place for records without a base, if anything."""
+        return None if self.delta else self
+
+
+def number(stage: str, name: str, text: str, low: str, high: str) -> Decimal:
+    """A decimal number from ``low`` to ``high``, both included."""
+    if _NUMBER.fullmatch(text) and Decimal(low) <= Decimal(text) <= Decimal(high):
+        return Decimal(text)
+    raise InvalidPipeline(f"stage {stage}: {name} is a number from {low} to {high}, not {text!r}")
+
+
+def whole(stage: str, name: str, text: str, low: int, high: int) -> int:
+    """A whole number from ``low`` to ``high``, both included."""
+    if _WHOLE.fullmatch(text) and low <= int(text) <= high:
+        return int(text)
+    raise InvalidPipeline(
+        f"stage {stage}: {name} is a whole number from {low} to {high}, not {text!r}"
+    )
+
+
+def plain(value: Decimal) -> str:
+    """The shortest text of a number, without an exponent."""
+    return format(value.normalize() + 0, "f")
+
+
+def read_options(
+    stage: str, parameter: str, named: Sequence[str], flags: Sequence[str]
+) -> tuple[str, dict[str, str]]:
+    """``first,name=value,flag`` as the first value and a mapping; a flag's value is empty."""
+    first, *rest = (part.strip() for part in parameter.split(","))
+    found: dict[str, str] = {}
+    for part in rest:
+        name, equals, value = (s.strip() for s in part.partition("="))
+        if name in found:
+            raise InvalidPipeline(f"stage {stage}:{parameter} says {name} twice")
+        if not ((name in named and value) or (name in flags and not equals)):
+            known = [*(f"{n}=..." for n in named), *flags]
+            raise InvalidPipeline(
+                f"stage {stage} does not know {part!r}", hint=f"it knows {', '.join(known)}"
+            )
+        found[name] = value
+    return first, found

@@ -1,0 +1,107 @@
+"""General compression of each stream on its own, and storing without any.
+
+VSOL compares bz2, zlib, zstd, brotli and lzma at several levels (thesis §3.2, §4);
+the parameters behind ``zstd:huff`` were found by measurement.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from mvc.codecs import frames
+from mvc.codecs.stages.base import WORDS, Kind, Stage, whole
+from mvc.codecs.streams import Bytes, Parts, decode_stream, encode_stream
+from mvc.codecs.varint import Cursor
+
+__all__ = ["Brotli", "Bz2", "Compressor", "Lzma", "Raw", "Zlib", "Zstd"]
+
+
+class Compressor(Stage):
+    """Compresses streams of bytes."""
+
+    takes = WORDS | {Kind.STREAMS}
+    gives = Kind.BYTES
+    needs = "words or streams, not bytes, before it"
+    levels: ClassVar[tuple[int, int]]
+    default: ClassVar[str] = ""
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        """``name:LEVEL``."""
+        level = whole(f"{name}:{parameter}", "its level", parameter or cls.default, *cls.levels)
+        return cls(f"{name}:{level}")
+
+    @property
+    def method(self) -> str:
+        """What ``streams`` calls it."""
+        return self.text
+
+    def encode(self, stream: Bytes) -> Parts:
+        """Parts to be joined."""
+        return encode_stream(stream, self.method)
+
+    def decode(self, cursor: Cursor, count: int, slot: str) -> Bytes | int:
+        """A stream of ``count`` bytes, or its value if it is constant."""
+        return decode_stream(cursor, count, slot, method=self.method)
+
+
+class Zstd(Compressor):
+    """Entropy coding of each stream on its own."""
+
+    usage = "zstd:1..19|huff"
+    about = "zstd at a level, or tuned to Huffman coding (huff)"
+    levels = (1, frames.MAX_LEVEL)
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        """``zstd:LEVEL`` or ``zstd:huff``."""
+        frames.check_method(parameter)
+        return cls(f"{name}:{parameter if parameter == frames.HUFFMAN else int(parameter)}")
+
+    @property
+    def method(self) -> str:
+        """The parameter: a level, or ``huff``."""
+        return self.text.partition(":")[2]
+
+
+class Zlib(Compressor):
+    """Deflate."""
+
+    usage = "zlib:1..9"
+    about = "zlib (deflate) at a level"
+    levels = (1, 9)
+
+
+class Bz2(Compressor):
+    """Burrows and Wheeler's transform."""
+
+    usage = "bz2:1..9"
+    about = "bzip2 at a level"
+    levels = (1, 9)
+
+
+class Lzma(Compressor):
+    """LZMA2; its dictionary is as long as the stream."""
+
+    usage = "lzma[:0..9]"
+    about = "lzma at a level (6 unless said otherwise)"
+    levels = (0, 9)
+    default = "6"
+
+
+class Brotli(Compressor):
+    """Brotli, an extra."""
+
+    usage = "brotli:0..11"
+    about = "brotli at a level (needs the extra brotli)"
+    levels = (0, 11)
+
+
+class Raw(Stage):
+    """Stores words as they are."""
+
+    usage = "raw"
+    about = "nothing further: words are stored as they are"
+    takes = frozenset({Kind.TENSOR, Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET})
+    gives = Kind.BYTES
+    needs = "to stand alone or right after a delta"

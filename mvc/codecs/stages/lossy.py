@@ -1,0 +1,141 @@
+"""Stages that change the production weights before they are deployed and stored.
+
+They act when a version is made (``mvc.codecs.lossy.produce``) and leave no trace in storage:
+what is stored afterwards is stored exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import ClassVar
+
+from mvc.codecs.lossy import bits, topk, topk_all
+from mvc.codecs.lossy.curves import share_at
+from mvc.codecs.lossy.floats import Weights
+from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
+from mvc.errors import InvalidPipeline, WrongUsage
+
+__all__ = ["LossyStage", "ResetBits", "TopK", "TopKOfAll"]
+
+_FRACTION = 23  # bits of a float32's fraction
+
+
+class LossyStage(Stage):
+    """Makes production weights of training weights and of the production weights before."""
+
+    lossy = True
+    takes_loss: ClassVar[bool] = False
+
+    def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:
+        """Changes every ``after`` in place. ``loss`` is that of the batch, for who asks for it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TopK(LossyStage):
+    """Per tensor, only the entries that changed most (thesis §3.2, Eq. 3.1 to 3.3).
+
+    ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to
+    the loss, else the l of the curve (0 for linear). ``carry``: the loss is the sum over
+    the saves that were skipped.
+    """
+
+    share: Decimal
+    least: Decimal
+    curve: Decimal | None
+    carry: bool
+    usage = "topk:P[,min=M][,loss=linear|L][,carry]"
+    about = "lossy: per tensor, takes over the share P of entries that changed most"
+    takes = frozenset({Kind.PAIR})
+    gives = Kind.CHOSEN
+    needs = "to stand before the delta"
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        """``topk:P[,min=M][,loss=linear|L][,carry]``."""
+        first, options = read_options(name, parameter, ("min", "loss"), ("carry",))
+        share = number(name, "P", first, "0", "1")
+        least = number(name, "min", options.get("min", "0"), "0", "1")
+        curve, text = None, ""
+        if "loss" in options:
+            linear = options["loss"] == "linear"
+            curve = number(name, "loss", "0" if linear else options["loss"], "-1000", "1000")
+            text = f",loss={plain(curve) if curve else 'linear'}"
+        carry = "carry" in options
+        if carry and curve is None:
+            raise InvalidPipeline(
+                f"stage {name}: carry adds up losses, and needs loss=linear or loss=L"
+            )
+        text = f"{name}:{plain(share)}{_least(least)}{text}{',carry' if carry else ''}"
+        return cls(text, share, least, curve, carry)
+
+    def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:
+        """As ``LossyStage.reduce``."""
+        share: Decimal | Fraction = self.share
+        if self.curve is not None:
+            if loss is None:
+                raise WrongUsage(f"stage {self.text} needs the loss of the batch")
+            share = share_at(loss, self.share, self.least, self.curve)
+        topk.reduce(weights, share, self.least)
+
+
+@dataclass(frozen=True)
+class TopKOfAll(LossyStage):
+    """The entries that changed most of all tensors together, and some of every tensor."""
+
+    share: Decimal
+    least: Decimal
+    usage = "topk-all:P[,min=M]"
+    about = "lossy: of all tensors together, takes over the share P that changed most"
+    takes = frozenset({Kind.PAIR})
+    gives = Kind.CHOSEN
+    needs = "to stand before the delta"
+    scope = "group"
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        """``topk-all:P[,min=M]``."""
+        first, options = read_options(name, parameter, ("min",), ())
+        share = number(name, "P", first, "0", "1")
+        least = number(name, "min", options.get("min", "0"), "0", "1")
+        return cls(f"{name}:{plain(share)}{_least(least)}", share, least)
+
+    def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
+        """As ``LossyStage.reduce``."""
+        topk_all.reduce(weights, self.share, self.least)
+
+
+@dataclass(frozen=True)
+class ResetBits(LossyStage):
+    """Resets the ``low`` lowest bits of a float32's change; with ``high``, only of large changes.
+
+    Other dtypes keep as many fraction bits as a float32 does, at most what they have.
+    """
+
+    low: int
+    high: int
+    usage = "lsb:N[,msb=M]"
+    about = "lossy: resets the N lowest bits of what changed, if any of the M highest changed"
+    takes = frozenset({Kind.PATTERNS})
+    gives = Kind.RESET
+    needs = "xor directly before it"
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        """``lsb:N[,msb=M]``."""
+        first, options = read_options(name, parameter, ("msb",), ())
+        low = whole(name, "N", first, 1, _FRACTION)
+        high = whole(name, "msb", options["msb"], 1, _FRACTION) if "msb" in options else 0
+        return cls(f"{name}:{low}{f',msb={high}' if high else ''}", low, high)
+
+    def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
+        """As ``LossyStage.reduce``."""
+        for tensor in weights:
+            bits.reset(tensor, self.low, self.high)
+
+
+def _least(least: Decimal) -> str:
+    return f",min={plain(least)}" if least else ""

@@ -1,0 +1,61 @@
+"""Reading a pipeline's stages and checking their order by what each takes and gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mvc.codecs.stages.base import Kind, Stage
+from mvc.codecs.stages.deltas import Elide
+from mvc.codecs.stages.table import STAGES
+from mvc.errors import InvalidPipeline
+
+__all__ = ["check_order", "read_stages"]
+
+
+def read_stages(text: str, presets: Sequence[str]) -> tuple[Stage, ...]:
+    """The stages of a line; InvalidPipeline names what is none. The hint names ``presets``."""
+    stages = []
+    for word in text.split("|"):
+        name, colon, parameter = (part.strip() for part in word.partition(":"))
+        if name not in STAGES or (colon and not parameter):
+            raise InvalidPipeline(
+                f"{word.strip()!r} is neither a stage nor a preset",
+                hint=f"stages: {', '.join(STAGES)}; presets: {', '.join(presets)}",
+            )
+        stages.append(STAGES[name].read(name, parameter))
+    return tuple(stages)
+
+
+def check_order(stages: Sequence[Stage]) -> None:
+    """Raise InvalidPipeline, naming the stage and what it needs, unless every stage fits."""
+    text = " | ".join(stage.text for stage in stages)
+    kind = _begin(stages)
+    for stage in stages:
+        if kind not in stage.takes:
+            raise InvalidPipeline(
+                f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"
+            )
+        kind = stage.gives or kind
+    twice = [name for name, count in Counter(s.name for s in stages).items() if count > 1]
+    if twice:
+        raise InvalidPipeline(f"stage {twice[0]} stands more than once in {text!r}")
+    if kind in (Kind.PAIR, Kind.CHOSEN):
+        raise InvalidPipeline(
+            f"{text!r} ends with {kind.value}", hint="a delta (sub or xor) belongs after it"
+        )
+    if all(stage.decides for stage in stages):
+        raise InvalidPipeline(
+            f"{text!r} only decides what is saved", hint="say how: a coding belongs after it"
+        )
+    group = next((s for s in stages if s.scope == "group" and not s.lossy), None)
+    if group and any(isinstance(s, Elide) for s in stages):
+        raise InvalidPipeline(
+            f"{text!r}: elide works on one tensor, {group.text} on a whole record"
+        )
+
+
+def _begin(stages: Sequence[Stage]) -> Kind:
+    """A pair of tensor and base where the first stage that is no decision works on one."""
+    first = next((s for s in stages if not s.decides), None)
+    return Kind.PAIR if first and Kind.PAIR in first.takes else Kind.TENSOR
