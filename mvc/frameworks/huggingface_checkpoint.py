@@ -1,0 +1,106 @@
+"""A version as the folder that the Trainer resumes from.
+
+The names and the form of the files are transformers' own (``Trainer._save_checkpoint``). Files
+in torch's format are only written here, never read: the Trainer reads them without executing
+anything (``weights_only``).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mvc.errors import CannotResume, WouldOverwrite
+from mvc.ids import CommitId
+from mvc.repo.repository import Repository
+from mvc.training.resume import training_state
+
+__all__ = ["write_checkpoint"]
+
+
+def write_checkpoint(
+    repo: Repository, commit: CommitId, folder: Path, name: str, *, full: bool
+) -> None:
+    """Writes the files into ``folder``, which is made if need be.
+
+    Without ``full`` only what the Trainer itself must find: weights, generators, its own state.
+    Raises CannotResume for a version that MVCCallback did not make.
+    """
+    kept = training_state(repo, commit, name)
+    if kept.get("trainer") is None or kept.get("rng") is None:
+        raise CannotResume(
+            f"{commit.short} was not recorded from a Trainer, or without the random generators",
+            hint="record with MVCCallback, and with 'rng' in include",
+        )
+    files = {"trainer_state.json": _json(kept["trainer"])}
+    if kept["run"]["processes"] == 1:
+        files["rng_state.pth"] = _torch(_generators(kept["rng"]))
+    if full:
+        files.update(_others(kept))
+    fs = repo.context.store.fs
+    for file in ["model.safetensors", *files]:
+        if fs.stat(folder / file) is not None:
+            raise WouldOverwrite(f"{folder / file} exists already", hint="name another folder")
+    fs.make_dir(folder, parents=True, exist_ok=True)
+    repo.restore(commit, paths=[name], output=folder / "model.safetensors")
+    for file, data in files.items():
+        fs.write_atomic(folder / file, data)
+
+
+def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
+    files = {}
+    if kept["config"] is not None:
+        files["config.json"] = kept["config"].encode()
+    if kept["optimizer"] is not None:
+        files["optimizer.pt"] = _torch(_numbered(kept["optimizer"]))
+    if kept["scheduler"] is not None:
+        files["scheduler.pt"] = _torch(kept["scheduler"])
+    if kept["scaler"] is not None:
+        files["scaler.pt"] = _torch(kept["scaler"])
+    return files
+
+
+def _numbered(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer's state as torch numbers it: group by group."""
+    names = [name for group in kept["groups"] for name in group["names"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    state = {numbers[name]: values for name, values in kept["state"].items()}
+    groups = [
+        {**group["values"], "params": [numbers[name] for name in group["names"]]}
+        for group in kept["groups"]
+    ]
+    return {"state": {**state, **kept["other"]}, "param_groups": groups}
+
+
+def _generators(kept: Mapping[str, Any]) -> dict[str, Any]:
+    python, numpy = kept["python"], kept["numpy"]
+    states: dict[str, Any] = {
+        "python": (python["version"], tuple(python["words"].tolist()), python["gauss"]),
+        "numpy": (
+            numpy["kind"],
+            numpy["keys"],
+            numpy["position"],
+            numpy["has_gauss"],
+            numpy["cached"],
+        ),
+        "cpu": kept["torch"],
+    }
+    if kept["cuda"]:
+        states["cuda"] = kept["cuda"][torch.cuda.current_device()]
+    return states
+
+
+def _torch(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _json(value: Any) -> bytes:
+    text = json.dumps(value, indent=2, sort_keys=True, default=lambda number: number.item())
+    return f"{text}\n".encode()

@@ -1,0 +1,66 @@
+"""How a data loader comes to its order, and whether the data draw random numbers.
+
+Where samples or collators draw from the global generators (random masks, augmentation), a
+batch depends on numbers that were drawn long before it is used: loaders fetch ahead. The
+Trainer skips batches on resuming without making them, so those after it are other ones.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Drawing", "order_seed", "set_order_seed"]
+
+
+class Drawing:
+    """Sees whether numbers are drawn while the next batches are made: ``seen``.
+
+    The last ``watch`` before the batches are made and the first ``look`` after it compare.
+    """
+
+    def __init__(self, *, seen: bool = False) -> None:
+        self.seen = seen
+        self._before: tuple[object, ...] | None = None
+
+    def watch(self) -> None:
+        """Everything drawn from here on is the data's."""
+        self._before = None if self.seen else _generators()
+
+    def forget(self) -> None:
+        """Something else is about to draw."""
+        self._before = None
+
+    def look(self) -> None:
+        """The next batches are there."""
+        if self._before is not None and self._before != _generators():
+            self.seen = True
+        self._before = None
+
+
+def _generators() -> tuple[object, ...]:
+    """The state of the processor's generators, in a form that compares."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    drawn = torch.get_rng_state().numpy().tobytes()
+    return drawn, kind, np.asarray(keys).tobytes(), *rest, random.getstate()
+
+
+def order_seed(loader: Any) -> int | None:
+    """The seed of the order in which accelerate's own sampler shuffles; None for others."""
+    seed = getattr(_sampler(loader), "initial_seed", None)
+    return seed if isinstance(seed, int) else None
+
+
+def set_order_seed(loader: Any, seed: int) -> None:
+    """Has accelerate's own sampler shuffle as it did with this seed."""
+    sampler = _sampler(loader)
+    if isinstance(getattr(sampler, "initial_seed", None), int):
+        sampler.initial_seed = seed
+
+
+def _sampler(loader: Any) -> Any:
+    get = getattr(loader, "get_sampler", None)
+    return get() if callable(get) else None

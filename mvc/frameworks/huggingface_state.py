@@ -1,0 +1,103 @@
+"""What a version of a Trainer's training holds beside the Recorder's own parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.state import AcceleratorState
+
+from mvc.errors import WrongUsage
+from mvc.frameworks.huggingface_data import order_seed, set_order_seed
+from mvc.training.rng import rng_state
+from mvc.training.state import Parts
+
+__all__ = ["TrainerSource", "differences", "parts_of", "refuse_sharded"]
+
+_SHARDED = {"FSDP", "DEEPSPEED", "MEGATRON_LM"}
+
+
+def refuse_sharded() -> None:
+    """Raises WrongUsage where no process holds the whole model."""
+    kind = getattr(AcceleratorState().distributed_type, "value", "")
+    if kind in _SHARDED:
+        raise WrongUsage(
+            f"the training is sharded ({kind}): no process has the whole state",
+            hint="commit the folders that save_pretrained or the Trainer writes",
+        )
+
+
+def parts_of(live: Mapping[str, Any], include: Sequence[str] | None) -> Parts:
+    """The objects of an event, out of accelerate's wrappers; the optimizer's brings the scaler."""
+    optimizer, scaler = live["optimizer"], getattr(live["optimizer"], "scaler", None)
+    while isinstance(optimizer, AcceleratedOptimizer):
+        optimizer = optimizer.optimizer
+    return Parts.chosen(live["model"], optimizer, live["lr_scheduler"], scaler, include)
+
+
+class TrainerSource:
+    """What the Recorder asks for states. ``epoch_rng``: the generators as the epoch began."""
+
+    def __init__(self, parts: Parts, args: Any, state: Any, loader: Any) -> None:
+        self.weights = parts.weights
+        self.epoch_rng: Mapping[str, Any] | None = rng_state()
+        self.data_draws = False
+        self._parts = parts
+        self._state = state
+        self._loader = loader
+        config = getattr(parts.model, "config", None)
+        to_json = getattr(config, "to_json_string", None)
+        self._config = to_json() if callable(to_json) else None
+        self.run = {
+            "processes": int(args.world_size),
+            "batch size": int(args.train_batch_size),
+            "gradient accumulation": int(args.gradient_accumulation_steps),
+            "batches an epoch": _length(loader),
+            "mixed precision": str(AcceleratorState().mixed_precision),
+            "steps in all": int(state.max_steps),
+        }
+
+    def model_state(self) -> dict[str, Any]:
+        """The model's tensors by name."""
+        return self._parts.model_state()
+
+    def training_state(self, step: int, batch: Any) -> dict[str, Any]:
+        """The parts, the Trainer's own state without its list of logs, and the data's order."""
+        trainer = dataclasses.asdict(dataclasses.replace(self._state, log_history=[]))
+        return {
+            **self._parts.training_state(step, batch),
+            "trainer": trainer,
+            "config": self._config,
+            "epoch_rng": self.epoch_rng,
+            "order_seed": order_seed(self._loader),
+            "data_draws": self.data_draws,
+            "run": self.run,
+        }
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """The order of the data."""
+        if kept["order_seed"] is not None:
+            set_order_seed(self._loader, kept["order_seed"])
+
+
+def differences(kept: Mapping[str, Any], source: TrainerSource) -> tuple[str, ...]:
+    """What keeps the next bits from being those of the training that was not interrupted."""
+    found = [
+        f"{what}: {source.run.get(what)}, not {value}"
+        for what, value in kept["run"].items()
+        if source.run.get(what) != value
+    ]
+    if kept["run"]["processes"] > 1:
+        found.append("random generators: only those of the first process were kept")
+    if kept["data_draws"]:
+        found.append("data: the next batches draw random numbers of their own")
+    return tuple(found)
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        return None

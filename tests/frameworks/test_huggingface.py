@@ -1,0 +1,299 @@
+"""MVCCallback: what the Trainer does becomes versions, and any of them goes on bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mvc
+from mvc.errors import CannotResume, NotARepository, WouldOverwrite, WrongUsage
+from tests.frameworks.need import need
+
+transformers = need("transformers", "accelerate")
+
+from mvc.frameworks import huggingface_state  # noqa: E402
+from mvc.frameworks.huggingface import MVCCallback  # noqa: E402
+from tests.frameworks.huggingface_runs import (  # noqa: E402
+    bits,
+    disturb,
+    losses,
+    model,
+    tokens,
+    trainer,
+)
+
+STEPS = 10
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Any:
+    with mvc.Repository.init(tmp_path / "models") as made:
+        yield made
+
+
+def steps(repo: mvc.Repository) -> list[int]:
+    """The steps of which there are versions, from the first to the last."""
+    return [int(e.commit.message.removeprefix("step ")) for e in repo.log()][::-1]
+
+
+def bfloat16() -> Any:
+    return model().to(torch.bfloat16)
+
+
+def mask(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """A collator that draws, as that of masked language models does."""
+    found = torch.stack([row["input_ids"] for row in rows])
+    noise = torch.rand(found.shape) < 0.2
+    return {"input_ids": found.masked_fill(noise, 0), "labels": found}
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "evaluated": {"eval_strategy": "steps", "eval_steps": 1},
+    "evaluated-by-epoch": {"eval_strategy": "epoch", "save_strategy": "epoch"},
+    "order-from-global-generators": {"accelerator_config": {"use_seedable_sampler": False}},
+    "plateau": {
+        "lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 2,
+        "warmup_steps": 0, "metric_for_best_model": "eval_loss",
+    },
+    # Its moments are float32 beside bfloat16 weights: torch's own loading would round them.
+    "adafactor-bfloat16": {"optim": "adafactor", "net": bfloat16},
+}  # fmt: skip
+
+
+def options_of(case: str) -> dict[str, Any]:
+    given = dict(CASES[case])
+    if "eval_strategy" in given:
+        given["eval_dataset"] = tokens()[:4]
+    return given
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_goes_on_bit_for_bit(tmp_path: Path, repo: mvc.Repository, case: str) -> None:
+    """From the first epoch, its end, the second; with dropout, shuffling and accumulation."""
+    whole = trainer(tmp_path / "a", [MVCCallback(repo)], **options_of(case))
+    whole.train()
+    expected = bits(whole)
+    assert steps(repo) == [*range(1, STEPS + 1)]
+    for step in (4, 6, 9) if case == "plain" else (6, 9):
+        disturb()
+        callback = MVCCallback(repo, every_n_steps=100)
+        again = trainer(tmp_path / "c", [callback], seed=8, **options_of(case))
+        callback.resume(again, f"HEAD~{STEPS - step}")
+        assert callback.resumed is not None
+        assert (callback.resumed.step, callback.resumed.differs) == (step, ())
+        assert bits(again) == expected
+    assert losses(again) == losses(whole)[-len(losses(again)) :]
+    assert not list((tmp_path / "c" / "out").glob("mvc-resume-*"))
+
+
+def test_recording_changes_nothing(tmp_path: Path, repo: mvc.Repository) -> None:
+    alone, recorded = trainer(tmp_path, []), trainer(tmp_path, [MVCCallback(repo)])
+    torch.manual_seed(3)
+    alone.train()
+    expected = bits(alone)
+    torch.manual_seed(3)
+    recorded.train()
+    assert bits(recorded) == expected
+
+
+def test_versions_are_those_of_the_training(tmp_path: Path, repo: mvc.Repository) -> None:
+    seen: dict[int, Any] = {}
+
+    class Seeing(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
+            state_dict = live["model"].state_dict()
+            seen[state.global_step] = {k: v.clone() for k, v in state_dict.items()}
+
+    callback = MVCCallback(repo, deploy="prod", metrics={"fold": 3})
+    run = trainer(tmp_path, [callback, Seeing()])
+    run.train()
+    assert callback.report is not None and callback.report.durable == STEPS
+    entries = list(repo.log())[::-1]
+    for entry, logged in zip(entries, run.state.log_history, strict=False):
+        kept = repo.checkout(entry.id)
+        assert all(torch.equal(kept[k], v) for k, v in seen[logged["step"]].items())
+        metrics = entry.commit.metrics
+        assert (metrics["loss"], metrics["epoch"]) == (logged["loss"], logged["epoch"])
+        assert (metrics["grad_norm"], metrics["fold"]) == (logged["grad_norm"], 3)
+    assert [d.commit for d in repo.deployments("prod")] == [e.id for e in entries]
+    training = repo.checkout("HEAD~1", path="model.training.safetensors")
+    assert training["trainer"]["global_step"] == training["step"] == STEPS - 1
+    assert training["tied"] == [["lm_head.weight", "transformer.wte.weight"]]
+
+
+def test_every_n_steps(tmp_path: Path, repo: mvc.Repository) -> None:
+    """Counted as the Trainer counts, also after going on from elsewhere."""
+    trainer(tmp_path, [MVCCallback(repo, every_n_steps=3)], max_steps=7).train()
+    assert steps(repo) == [3, 6]
+    callback = MVCCallback(repo, every_n_steps=4)
+    callback.resume(trainer(tmp_path, [callback], max_steps=9))
+    assert steps(repo) == [3, 6, 8]
+
+
+def test_only_where_the_trainer_saves(tmp_path: Path, repo: mvc.Repository) -> None:
+    run = trainer(
+        tmp_path, [MVCCallback(repo, every_n_steps=None)], save_strategy="steps", save_steps=4
+    )
+    run.train()
+    assert steps(repo) == [4, 8, 10]
+    saved = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out" / "checkpoint-8")
+    kept = repo.checkout("HEAD~1")
+    assert all(torch.equal(kept[k], v) for k, v in saved.state_dict().items())
+
+
+def test_best_model_at_the_end_is_not_the_last_step(tmp_path: Path, repo: mvc.Repository) -> None:
+    run = trainer(
+        tmp_path, [MVCCallback(repo)], load_best_model_at_end=True, greater_is_better=True,
+        metric_for_best_model="eval_loss", eval_strategy="steps", eval_steps=2,
+        save_strategy="steps", save_steps=2, eval_dataset=tokens()[:4],
+    )  # fmt: skip
+    run.train()
+    best = run.state.best_global_step
+    assert best < STEPS
+    assert torch.equal(
+        run.model.lm_head.weight, repo.checkout(f"HEAD~{STEPS - best}")["lm_head.weight"]
+    )
+    assert not torch.equal(run.model.lm_head.weight, repo.checkout("HEAD")["lm_head.weight"])
+
+
+def test_checkpoint_folder(tmp_path: Path, repo: mvc.Repository) -> None:
+    """The Trainer's own resuming takes it, as does from_pretrained."""
+    callback = MVCCallback(repo)
+    whole = trainer(tmp_path, [callback])
+    whole.train()
+    folder = callback.checkpoint("HEAD~3", tmp_path / "checkpoint-7")
+    disturb()
+    again = trainer(tmp_path, [])
+    again.train(resume_from_checkpoint=folder)
+    assert bits(again) == bits(whole)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight
+    assert torch.equal(loaded.lm_head.weight, repo.checkout("HEAD~3")["lm_head.weight"])
+    state = json.loads((tmp_path / "checkpoint-7" / "trainer_state.json").read_text())
+    assert state["global_step"] == 7
+    with pytest.raises(WouldOverwrite):
+        callback.checkpoint("HEAD~2", folder)
+
+
+def test_data_that_draw_are_told(tmp_path: Path, repo: mvc.Repository) -> None:
+    trainer(tmp_path, [MVCCallback(repo)], data_collator=mask).train()
+    callback = MVCCallback(repo, every_n_steps=100)
+    callback.resume(trainer(tmp_path, [callback], data_collator=mask), "HEAD~3")
+    assert callback.resumed is not None
+    assert any(text.startswith("data:") for text in callback.resumed.differs)
+
+
+def test_what_is_not_as_it_was_is_told(tmp_path: Path, repo: mvc.Repository) -> None:
+    trainer(tmp_path, [MVCCallback(repo)], max_steps=3).train()
+    callback = MVCCallback(repo)
+    callback.resume(trainer(tmp_path, [callback], max_steps=4, per_device_train_batch_size=2))
+    assert callback.resumed is not None
+    assert "batch size: 2, not 4" in callback.resumed.differs
+    assert "steps in all: 4, not 3" in callback.resumed.differs
+
+
+def test_exception_in_training(tmp_path: Path, repo: mvc.Repository) -> None:
+    """What is queued is completed; the next training begins anew."""
+
+    class Failing(transformers.TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
+            if state.global_step == 4:
+                raise KeyError("data")
+
+    callback = MVCCallback(repo)
+    with pytest.raises(KeyError), callback:
+        trainer(tmp_path, [callback, Failing()]).train()
+    assert steps(repo) == [1, 2, 3, 4]
+    again = trainer(tmp_path, [callback])
+    callback.resume(again)
+    whole = trainer(tmp_path, [])
+    whole.train()
+    assert bits(again) == bits(whole)
+    assert steps(repo) == [*range(1, STEPS + 1)]
+
+
+def test_failure_behind_stops_the_training(
+    tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args: Any, **options: Any) -> Any:
+        raise mvc.MvcError("no space")
+
+    monkeypatch.setattr(repo, "commit", failing)
+    callback = MVCCallback(repo)
+    with pytest.raises(mvc.MvcError, match="no space"):
+        trainer(tmp_path, [callback]).train()
+    with pytest.raises(mvc.MvcError, match="no space"):
+        callback.close()
+
+
+def test_include(tmp_path: Path, repo: mvc.Repository) -> None:
+    trainer(tmp_path, [MVCCallback(repo, include=["model"])], max_steps=2).train()
+    training = repo.checkout(path="model.training.safetensors")
+    assert training["optimizer"] is training["rng"] is None
+    callback = MVCCallback(repo)
+    with pytest.raises(CannotResume):
+        callback.resume(trainer(tmp_path, [callback]))
+    with pytest.raises(CannotResume):
+        callback.checkpoint("HEAD", tmp_path / "ck")
+
+
+def test_another_model_is_refused(tmp_path: Path, repo: mvc.Repository) -> None:
+    trainer(tmp_path, [MVCCallback(repo)], max_steps=2).train()
+
+    def wider() -> Any:
+        config = model().config
+        config.n_inner = 7
+        return transformers.GPT2LMHeadModel(config)
+
+    callback = MVCCallback(repo)
+    with pytest.raises((CannotResume, RuntimeError)):
+        callback.resume(trainer(tmp_path, [callback], net=wider))
+    assert steps(repo) == [1, 2]
+
+
+def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WrongUsage):
+        MVCCallback(repo, every_n_steps=0)
+    with pytest.raises(NotARepository):
+        MVCCallback(tmp_path)
+    callback = MVCCallback(tmp_path / "models", include=["colour"])
+    with pytest.raises(WrongUsage, match="colour"):
+        trainer(tmp_path, [callback]).train()
+    with pytest.raises(WrongUsage, match="none of the trainer's"):
+        MVCCallback(repo).resume(trainer(tmp_path, []))
+    restoring = trainer(tmp_path, [callback], restore_callback_states_from_checkpoint=True)
+    with pytest.raises(CannotResume, match="other callbacks"):
+        callback.resume(restoring)
+
+    class Sharded:
+        class distributed_type:
+            value = "FSDP"
+
+    monkeypatch.setattr(huggingface_state, "AcceleratorState", Sharded)
+    with pytest.raises(WrongUsage, match="sharded"):
+        trainer(tmp_path, [MVCCallback(repo)]).train()
+
+
+def test_versions_of_a_plain_recorder_are_no_checkpoints(
+    tmp_path: Path, repo: mvc.Repository
+) -> None:
+    net = torch.nn.Linear(2, 2)
+    with mvc.Recorder(repo, net) as recorder:
+        recorder.step()
+    with pytest.raises(CannotResume, match="Trainer"):
+        MVCCallback(repo).checkpoint("HEAD", tmp_path / "ck")
+
+
+def test_numpy_metric_of_the_best_model(tmp_path: Path, repo: mvc.Repository) -> None:
+    """A metric function may give numpy's numbers; they are kept and written."""
+    callback = MVCCallback(repo)
+    run = trainer(tmp_path, [callback], max_steps=2)
+    run.state.best_metric = np.float32(0.5)
+    run.train()
+    callback.checkpoint("HEAD", tmp_path / "ck")
