@@ -67,7 +67,7 @@ class Weights:
     def distance(self) -> NDArray[Any]:
         """|before - after| by entry (float32, or float64 for float64); -1 where ``exact``."""
         with np.errstate(all="ignore"):
-            moved = np.subtract(
+            moved: NDArray[Any] = np.subtract(
                 values_of(self.before, self.format), values_of(self.after, self.format)
             )
         np.abs(moved, out=moved)

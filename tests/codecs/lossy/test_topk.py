@@ -72,6 +72,23 @@ def test_ties_go_to_the_lower_index(distance, k):
     assert sorted(np.flatnonzero(largest(distance, k))) == sorted(order[:k])
 
 
+@pytest.mark.parametrize("shape", ["normal", "equal", "rising", "rare", "periodic", "exact"])
+@pytest.mark.parametrize("k", [1, 77, 7_500, 99_000])
+def test_the_largest_of_many(shape, k):
+    """The bound is looked for in a sample first; whatever that looks like, k are found."""
+    rng, size = np.random.default_rng(0), 100_003
+    distance = {
+        "normal": np.abs(rng.normal(size=size)),
+        "equal": np.ones(size),
+        "rising": np.arange(size),
+        "rare": np.where(np.arange(size) % 1000 == 7, rng.random(size), 0),
+        "periodic": np.where(np.arange(size) % 12 == 0, 1.0, rng.random(size) / 2),
+        "exact": np.where(rng.random(size) < 0.5, -1, rng.random(size)),
+    }[shape].astype("f4")
+    order = np.lexsort((np.arange(size), -distance))
+    assert np.array_equal(np.flatnonzero(largest(distance, k)), np.sort(order[:k]))
+
+
 def test_minimum_of_small_tensors():
     rng = np.random.default_rng(0)
     previous = {"large": rng.normal(size=1000).astype("f4"), "small": np.zeros(20, "f4")}
