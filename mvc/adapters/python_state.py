@@ -36,13 +36,25 @@ from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import check_key
 from mvc.model.tensor import DTYPES, TensorSpec
 
-__all__ = ["Buffers", "from_state", "to_state", "values"]
+__all__ = ["Buffers", "Deferred", "from_state", "to_state", "values"]
 
 Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
 
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Stands in a state for a torch tensor whose bytes are put together as they are read.
+
+    ``read(start, out)`` fills ``out`` with its row-major bytes from ``start`` on; it is
+    called from several threads.
+    """
+
+    spec: TensorSpec
+    read: Callable[[int, memoryview], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,8 @@ class _Array:
     is_torch: bool
 
     def borrow(self) -> memoryview | None:
+        if isinstance(self.value, Deferred):
+            return None
         if self.is_torch:
             return tensor_bytes(self.value)
         return array_bytes(self.value) if self.value.flags.c_contiguous else None
@@ -81,6 +95,8 @@ class _Collector:
     def leaf(self, place: str, value: Any) -> tuple[str, str] | None:
         if self._torch is not None and isinstance(value, self._torch.Tensor):
             return "torch", self._add(place, tensor_spec(value, place), value, is_torch=True)
+        if isinstance(value, Deferred):
+            return "torch", self._add(place, value.spec, value, is_torch=True)
         if isinstance(value, np.generic):
             array = np.asarray(value)
             return "scalar", self._add(place, array_spec(array, place), array, is_torch=False)
@@ -118,6 +134,10 @@ class _ParsedState(ParsedFile):
         return self._arrays[content].borrow()
 
     def read(self, content: int, start: int, out: memoryview) -> None:
+        value = self._arrays[content].value
+        if isinstance(value, Deferred):
+            value.read(start, out)
+            return
         view = self.borrow(content)
         if view is None:
             with self._lock:

@@ -47,7 +47,10 @@ def _refusal(tensor: torch.Tensor) -> tuple[str, str]:
     if tensor.device.type == "meta":
         return "a tensor without data (device meta)", "materialise it before it is committed"
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return f"a {kind.__qualname__}", "gather it into a plain tensor, for example full_tensor()"
+        return f"a {kind.__qualname__}", (
+            "save shards with torch.distributed.checkpoint to an mvc:// path, "
+            "or gather them with full_tensor()"
+        )
     return "", ""
 
 

@@ -97,6 +97,10 @@ class _Handle:
         """Length in bytes, as of now."""
         return self.identity().size
 
+    def fileno(self) -> int:
+        """The descriptor, for those who want to flush the file themselves; -1 once closed."""
+        return self._fd
+
     def identity(self) -> FileIdentity:
         """What the open file is, whatever its name points to by now."""
         with translate(self.path, "inspect"):

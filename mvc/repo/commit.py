@@ -13,12 +13,19 @@ from dataclasses import dataclass, field
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.errors import Busy, DamagedData, NothingToCommit, StateForgotten, WrongUsage
+from mvc.errors import (
+    Busy,
+    DamagedData,
+    NothingToCommit,
+    StateForgotten,
+    UnknownRevision,
+    WrongUsage,
+)
 from mvc.ids import CommitId
 from mvc.limits import MAX_MESSAGE, MAX_METRICS
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import check_key, check_ref
+from mvc.model.names import check_key, check_ref, printable
 from mvc.repo import manifests, pending
 from mvc.repo.author import author_of
 from mvc.repo.bound import chain_depth, within_bound
@@ -27,7 +34,7 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for
 from mvc.repo.keep import Keeper
 from mvc.repo.last import LastVersion
-from mvc.repo.refs import Head, head
+from mvc.repo.pointers import BRANCH, Head, head
 from mvc.repo.reused import check_reused
 from mvc.repo.times import local_zone_minutes
 from mvc.store.choose import Policy
@@ -67,6 +74,7 @@ class CommitRequest:
     allow_empty: bool = False
     author: str | None = None
     time_ns: int | None = None
+    branch: str | None = None  # another branch than the current one, as it is at the moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +173,31 @@ class _Work:
         self.asked = asked
         kept = [change.last.generation for change in request.changes if change.last is not None]
         self.generation = min([context.store.graph.generation, *kept])
-        self.head = head(context)
+        self.head = self._there()
         self.parent = manifests.of_commit(context, self.head.commit)
         self.keeper = Keeper(context, packs, self._policy(pipeline), self.parent, progress)
         self.kept: dict[str, FileEntry] = {}
         self.written: set[bytes] = set()
         self.manifest = manifests.EMPTY
         self.regions: tuple[Region, ...] = ()
+
+    def _there(self) -> Head:
+        """Where the commit goes: on top of HEAD, or of the branch that was named."""
+        at, name = head(self.context), self.request.branch
+        if name is None or name == at.branch:
+            return at
+        tip = self.context.store.ref(BRANCH + name)
+        if not isinstance(tip, CommitId):
+            raise UnknownRevision(
+                f"there is no branch {printable(name[:100])}",
+                hint="make it with 'mvc branch NAME'",
+            )
+        return Head(name, tip)
+
+    def _removed(self) -> tuple[str, ...]:
+        """What ``mvc rm`` took out of the next commit of the working folder, if this is it."""
+        current = self.request.branch in {None, head(self.context).branch}
+        return pending.removed(self.context) if current else ()
 
     def _policy(self, pipeline: Pipeline) -> Policy:
         """A version is stored in full as a whole, so that reset points are whole versions."""
@@ -233,7 +259,7 @@ class _Work:
     def _merged(self, parent: Manifest) -> Manifest:
         """The parent's paths, without those taken out, with those that were kept."""
         gone = {c.path for c in self.request.changes if c.open is None}
-        gone |= set(pending.removed(self.context))
+        gone |= set(self._removed())
         paths = {e.path: e for e in parent.entries if e.path not in gone}
         return Manifest((paths | self.kept).values())
 
@@ -252,7 +278,7 @@ class _Work:
 
     def _entry(self) -> Entry:
         """Runs under the journal's lock: the parent is whatever HEAD is now."""
-        there = head(self.context)
+        there = self._there()
         if there.commit != self.head.commit or there.branch != self.head.branch:
             self.head = there
             self.parent = manifests.of_commit(self.context, there.commit)
@@ -278,7 +304,7 @@ class _Work:
             commits=(made,),
             refs=(_moved(self.head, made.id),),
             deployments=deployments,
-            removed=() if pending.removed(self.context) else None,
+            removed=() if self._removed() else None,
             marks=self._marks(),
         )
 
