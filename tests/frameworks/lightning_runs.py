@@ -1,0 +1,131 @@
+"""A small Lightning training whose every bit depends on everything that resuming has to restore."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+BATCHES = 5
+SIZE = 4
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "enable_checkpointing": False,
+    "num_sanity_val_steps": 2,
+}
+_generator = torch.Generator().manual_seed(7)
+INPUTS = torch.randn(BATCHES * SIZE, 6, generator=_generator)
+LABELS = torch.randint(3, (BATCHES * SIZE,), generator=_generator)
+
+
+class Noisy(Dataset[Any]):
+    """Draws from the global generators for every sample, as augmentation does."""
+
+    def __len__(self) -> int:
+        return len(INPUTS)
+
+    def __getitem__(self, index: int) -> Any:
+        noise = torch.randn(6) + random.gauss(0, 1) + np.random.standard_normal()
+        return INPUTS[index] + 0.01 * noise.float(), LABELS[index]
+
+
+class Net(pl.LightningModule):
+    """Dropout, batch norm, a frozen layer, a buffer outside of the state, a trace of its bits."""
+
+    def __init__(self, plateau: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.frozen = nn.Linear(12, 12)
+        self.frozen.requires_grad_(False)
+        self.drop = nn.Dropout(0.4)
+        self.last = nn.Linear(12, 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
+        self.plateau = plateau
+        self.trace: list[str] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        return self.last(self.drop(torch.tanh(self.frozen(x)))) + 1e-3 * self.calls
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.calls += 1
+        x, y = batch
+        loss = nn.functional.cross_entropy(self(x), y)
+        self.log("train_loss", loss)
+        return loss
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.trace.append(digest(self.state_dict(), batch))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        self.log("val_loss", nn.functional.cross_entropy(self(x), y) + torch.rand(()))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=0.01)
+        if self.plateau:
+            scheduler: Any = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+            return {"optimizer": optimizer, "lr_scheduler": {
+                "scheduler": scheduler, "monitor": "val_loss"}}  # fmt: skip
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 3, 8], gamma=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {
+            "scheduler": scheduler, "interval": "step"}}  # fmt: skip
+
+
+def digest(state: dict[str, Any], *more: Any) -> str:
+    made = hashlib.sha256()
+    for tensor in [*state.values(), *[t for item in more for t in item]]:
+        made.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return made.hexdigest()
+
+
+def bits(module: pl.LightningModule, trainer: pl.Trainer) -> list[str]:
+    """Weights, buffers outside of the state, moments and rates, the next random numbers."""
+    rows = [digest(module.state_dict(), [b for _, b in module.named_buffers()])]
+    for optimizer in trainer.optimizers:
+        values = [v for state in optimizer.state_dict()["state"].values() for v in state.values()]
+        rows.append(digest({}, [torch.as_tensor(v) for v in values]))
+        rows.append(repr([group["lr"] for group in optimizer.param_groups]))
+    return rows
+
+
+def loader(workers: int = 0, **options: Any) -> DataLoader[Any]:
+    return DataLoader(Noisy(), batch_size=SIZE, shuffle=True, num_workers=workers, **options)
+
+
+def validation() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(INPUTS, LABELS), batch_size=10, shuffle=True)
+
+
+def seed(value: int = 0) -> None:
+    torch.manual_seed(value)
+    np.random.seed(value)
+    random.seed(value)
+
+
+def fit(
+    *callbacks: pl.Callback,
+    resume: str | None = None,
+    module: Callable[[], Any] = Net,
+    train: Any = None,
+    validate: Any = None,
+    first_seed: int = 0,
+    **options: Any,
+) -> tuple[Any, pl.Trainer]:
+    """A fresh training with new objects; where it resumes, its seed must not matter."""
+    seed(first_seed)
+    model = module()
+    trainer = pl.Trainer(callbacks=list(callbacks), **{**QUIET, **options})
+    trainer.fit(model, loader() if train is None else train, validate, ckpt_path=resume)
+    return model, trainer

@@ -1,0 +1,206 @@
+"""MVCCallback: what is recorded when, and what goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.frameworks.need import need
+
+need("lightning", "lightning.pytorch")
+
+import lightning.pytorch as pl  # noqa: E402
+from lightning.pytorch.strategies import FSDPStrategy  # noqa: E402
+
+import mvc  # noqa: E402
+from mvc.errors import StorageFull, UnsupportedTensor, WrongUsage  # noqa: E402
+from mvc.frameworks.lightning import MVCCallback  # noqa: E402
+from tests.frameworks.lightning_runs import Net, bits, digest, fit, loader, validation  # noqa: E402
+from tests.training.gate import Gate  # noqa: E402
+
+
+def history(repo: mvc.Repository) -> list[Any]:
+    return list(repo.log())[::-1]
+
+
+def test_every_step_is_a_version(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        callback = MVCCallback(repo, deploy="prod", metrics={"run": 7})
+        model, _ = fit(callback, validate=validation(), max_epochs=2)
+        report = callback.report
+        assert report is not None
+        assert (report.steps, report.taken, report.durable, report.failed) == (10, 12, 12, 0)
+        log = history(repo)
+        wanted = [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10]  # an epoch's end is one of its own
+        assert [entry.commit.message for entry in log] == [f"step {n}" for n in wanted]
+        for number, entry in zip(wanted, log, strict=True):
+            if number < 10:  # before batch n + 1 the weights are those after step n
+                assert model.trace[number] != model.trace[number - 1]
+            assert entry.commit.metrics["run"] == 7
+            assert "train_loss" in entry.commit.metrics
+        assert "val_loss" not in log[4].commit.metrics
+        assert "val_loss" in log[5].commit.metrics
+        assert log[3].commit.metrics["loss"] == log[3].commit.metrics["train_loss"]
+        live = repo.checkout(target="prod")
+        assert digest(live) == digest(model.state_dict())
+        Net().load_state_dict(live)
+        assert len(repo.deployments("prod")) == 12
+
+
+def test_recording_does_not_change_the_training(tmp_path: Path) -> None:
+    without, trainer = fit(validate=validation(), max_epochs=2)
+    with_, other = fit(MVCCallback(tmp_path), validate=validation(), max_epochs=2)
+    assert with_.trace == without.trace
+    assert bits(with_, other) == bits(without, trainer)
+
+
+def test_every_third_step(tmp_path: Path) -> None:
+    callback = MVCCallback(tmp_path, every_n_steps=3)
+    fit(callback, max_epochs=3)
+    messages = [entry.commit.message for entry in history(callback.repo)]
+    assert messages == ["step 3", "step 6", "step 9", "step 12", "step 15", "step 15"]
+
+
+def test_accumulated_gradients_are_no_version(tmp_path: Path) -> None:
+    callback = MVCCallback(tmp_path)
+    fit(callback, max_epochs=1, accumulate_grad_batches=2)
+    kept = [
+        callback.repo.checkout(entry.id, path="model.training.safetensors")["batch"]
+        for entry in history(callback.repo)
+    ]
+    assert [(k["epoch"], k["batch"], k["global_step"]) for k in kept] == [
+        (0, 2, 1), (0, 4, 2), (0, 5, 3), (1, 0, 3)
+    ]  # fmt: skip
+
+
+def test_evaluation_and_trial_runs_record_nothing(tmp_path: Path) -> None:
+    callback = MVCCallback(tmp_path)
+    model, trainer = fit(callback, validate=validation(), fast_dev_run=True)
+    trainer.validate(model, validation(), verbose=False)
+    assert callback.report is None
+    assert not (tmp_path / ".mvc").exists()
+
+
+def test_the_callback_is_the_last(tmp_path: Path) -> None:
+    class Doubles(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            with torch.no_grad():
+                pl_module.last.bias.mul_(2)
+
+    callback = MVCCallback(tmp_path)
+    model, _ = fit(callback, Doubles(), max_steps=2)
+    assert digest(callback.repo.checkout("HEAD")) == digest(model.state_dict())
+
+
+def test_weights_only(tmp_path: Path) -> None:
+    callback = MVCCallback(tmp_path, include="model")
+    fit(callback, max_steps=1)
+    kept = callback.repo.checkout("HEAD", path="model.training.safetensors")
+    assert (kept["optimizer"], kept["scheduler"], kept["rng"]) == (None, None, None)
+    with pytest.raises(WrongUsage, match="include names 'weights'"):
+        MVCCallback(tmp_path, include=["weights"])
+
+
+class Breaks(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if batch_idx == 3:
+            raise RuntimeError("the data ended")
+        return super().training_step(batch, batch_idx)
+
+
+def test_an_exception_completes_what_was_queued(tmp_path: Path) -> None:
+    callback = MVCCallback(tmp_path)
+    with pytest.raises(RuntimeError, match="the data ended"):
+        fit(callback, module=Breaks)
+    assert [e.commit.message for e in history(callback.repo)] == ["step 1", "step 2", "step 3"]
+    assert callback.report is not None
+    assert callback.report.durable == 3
+
+
+def test_a_failure_behind_stops_the_training(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        gate = Gate(repo, {2: StorageFull("no space left")})
+        gate.open()
+        callback = MVCCallback(repo, queue_bytes=0)
+        with pytest.raises(StorageFull, match="no space left"):
+            fit(callback, max_epochs=2)
+        assert callback.report is not None
+        assert callback.report.failed == 1
+
+
+def test_a_failure_behind_is_noted_on_another_error(tmp_path: Path) -> None:
+    class BreaksAtOnce(Net):
+        def on_train_batch_end(self, *_: Any) -> None:
+            raise RuntimeError("the data ended")
+
+    with mvc.Repository.init(tmp_path) as repo:
+        Gate(repo, {1: StorageFull("no space left")}).open()
+        with pytest.raises(RuntimeError, match="the data ended") as caught:
+            fit(MVCCallback(repo), module=BreaksAtOnce)
+    assert "a version could not be recorded either: no space left" in caught.value.__notes__[0]
+
+
+def test_what_cannot_be_kept_is_refused_by_name(tmp_path: Path) -> None:
+    class Adds(Net):
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            checkpoint["mine"] = {"tools": [print]}
+
+    with pytest.raises(UnsupportedTensor, match=r"checkpoint\.mine\.tools\.0 is of type"):
+        fit(MVCCallback(tmp_path), module=Adds)
+
+
+def test_hyper_parameters_are_left_out(tmp_path: Path) -> None:
+    class Has(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hparams.update(tool=print)
+
+    callback = MVCCallback(tmp_path)
+    fit(callback, module=Has, max_steps=1)
+    kept = callback.repo.checkout("HEAD", path="model.training.safetensors")
+    assert "hyper_parameters" not in kept["lightning"]["checkpoint"]["value"]
+
+
+def test_a_foreign_parameter_is_refused_by_name(tmp_path: Path) -> None:
+    class Foreign(Net):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD([*self.parameters(), torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+    with pytest.raises(UnsupportedTensor, match="parameter 8 of the optimizer's group 0"):
+        fit(MVCCallback(tmp_path), module=Foreign)
+
+
+def test_sharded_strategies_are_refused(tmp_path: Path) -> None:
+    trainer = SimpleNamespace(strategy=FSDPStrategy())
+    with pytest.raises(WrongUsage, match="does not work with FSDPStrategy"):
+        MVCCallback(tmp_path).setup(trainer, None, "fit")
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["ends", "fails"])
+def test_loops_have_their_own_methods_back(tmp_path: Path, fails: bool) -> None:
+    callback = MVCCallback(tmp_path)
+    trainer = pl.Trainer(
+        callbacks=[callback], accelerator="cpu", logger=False, max_epochs=1,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    )  # fmt: skip
+    if fails:
+        with pytest.raises(RuntimeError):
+            trainer.fit(Breaks(), loader())
+    else:
+        trainer.fit(Net(), loader())
+    assert "_load_combined_loader_states" not in vars(trainer.fit_loop)
+    assert "on_run_start" not in vars(trainer.fit_loop.epoch_loop)
+
+
+def test_two_processes_and_one_writer(tmp_path: Path) -> None:
+    """Rank 0 writes; the versions are as many as its steps, and it cannot be gone on from alone."""
+    callback = MVCCallback(tmp_path)
+    fit(callback, max_epochs=1, strategy="ddp_fork", devices=2)
+    messages = [entry.commit.message for entry in history(callback.repo)]
+    assert messages == ["step 1", "step 2", "step 3", "step 3"]
+    names = list(callback.repo.checkout("HEAD"))
+    assert names == list(Net().state_dict())
