@@ -11,7 +11,15 @@ from typing import Any
 from mvc.errors import CannotResume
 from mvc.frameworks.keras_random import check_random, set_random_state
 from mvc.frameworks.keras_state import SCHEMA, keras_setting
-from mvc.frameworks.keras_variables import Filling, by_path, optimizer_kind, seeds, weights
+from mvc.frameworks.keras_variables import (
+    Filling,
+    by_path,
+    optimizer_kind,
+    optimizer_variables,
+    seeds,
+    set_stale_gradients,
+    weights,
+)
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
 from mvc.training.resume import Resumed
@@ -44,6 +52,7 @@ class Restored:
             )
         for filling in fillings:
             filling.apply()
+        set_stale_gradients(model, kept["gradients"])
         set_random_state(kept["rng"])
 
     @property
@@ -99,7 +108,7 @@ class Restored:
         kind = optimizer_kind(optimizer)
         if kept["kind"] != kind:
             raise CannotResume(f"the optimizer was a {kept['kind']}, not a {kind}")
-        return Filling("optimizer", kept["variables"], by_path(optimizer.variables))
+        return Filling("optimizer", kept["variables"], optimizer_variables(optimizer))
 
 
 def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ class Skip:
         self._model = model
         self._train = model.train_function
         self._logs = dict(logs)
+        self._fit = model.history  # Keras makes another one for every fit
         self._announced = False
         self.left = count
         model.train_function = self
@@ -30,8 +31,8 @@ class Skip:
         self._announced = True
 
     def __call__(self, data: Any) -> Any:
-        # Without announcement the fit was broken off and this is another one: it trains.
-        if not self._announced or not self.left:
+        # A fit that was broken off must not leave the next one to skip its batches.
+        if self._model.history is not self._fit or not self._announced:
             self.end()
             return self._train(data)
         self._announced = False

@@ -15,7 +15,15 @@ import torch
 
 from mvc.errors import WrongUsage
 from mvc.frameworks.keras_random import Order, random_state
-from mvc.frameworks.keras_variables import by_path, optimizer_kind, seeds, tensor_of, weights
+from mvc.frameworks.keras_variables import (
+    by_path,
+    optimizer_kind,
+    optimizer_variables,
+    seeds,
+    stale_gradients,
+    tensor_of,
+    weights,
+)
 from mvc.training.state import setting
 
 __all__ = ["PARTS", "SCHEMA", "Place", "TrainingSource", "keras_setting"]
@@ -66,6 +74,7 @@ class TrainingSource:
             "setting": keras_setting(),
             "optimizer": _optimizer(model.optimizer) if "optimizer" in self.include else None,
             "seeds": _tensors(seeds(model)),
+            "gradients": stale_gradients(model),
             "metrics": _tensors(by_path(model.metrics_variables)),
             "rng": random_state() if rng else None,
             "order": {
@@ -79,7 +88,10 @@ class TrainingSource:
 def _optimizer(optimizer: Any) -> dict[str, Any] | None:
     if optimizer is None:
         return None
-    return {"kind": optimizer_kind(optimizer), "variables": _tensors(by_path(optimizer.variables))}
+    return {
+        "kind": optimizer_kind(optimizer),
+        "variables": _tensors(optimizer_variables(optimizer)),
+    }
 
 
 def _tensors(named: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -13,14 +13,24 @@ as they do for Keras's own ``load_weights``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from mvc.errors import CannotResume
+from mvc.errors import CannotResume, UnsupportedTensor
 
-__all__ = ["Filling", "buffers", "by_path", "optimizer_kind", "seeds", "weights"]
+__all__ = [
+    "Filling",
+    "buffers",
+    "by_path",
+    "optimizer_kind",
+    "optimizer_variables",
+    "seeds",
+    "set_stale_gradients",
+    "stale_gradients",
+    "weights",
+]
 
 _NUMBER = re.compile(r"_\d+(?=[/_#]|$)")
 
@@ -49,14 +59,36 @@ def buffers(model: Any) -> dict[str, torch.Tensor]:
         module = getattr(layer, "module", None)  # of a TorchModuleWrapper
         if isinstance(module, torch.nn.Module):
             for name, buffer in module.named_buffers():
-                key = f"{layer.path}/{name}"
+                key = f"{layer.path or layer.name}/{name}"
                 if key in found and found[key] is not buffer:
-                    raise CannotResume(
-                        f"two torch modules of the model go by the name {layer.path}",
+                    raise UnsupportedTensor(
+                        f"two torch modules of the model go by the name {layer.path or layer.name}",
                         hint="give the layers that hold them names of their own",
                     )
                 found[key] = buffer
     return found
+
+
+def stale_gradients(model: Any) -> dict[str, torch.Tensor]:
+    """Gradients that the next batch will add to, by position among the trained weights.
+
+    Of several weights of one path Keras registers a single one with torch. Its ``zero_grad``
+    does not reach the others, so that their gradients add up over the batches.
+    """
+    reached = {id(parameter) for parameter in model.parameters()}
+    found = {}
+    for number, variable in enumerate(model.trainable_weights):
+        tensor = variable.value
+        if id(tensor) not in reached and tensor.grad is not None:
+            found[str(number)] = tensor.grad
+    return found
+
+
+def set_stale_gradients(model: Any, kept: Mapping[str, torch.Tensor]) -> None:
+    """What ``stale_gradients`` gave, once the weights are known to be the same."""
+    for number, variable in enumerate(model.trainable_weights):
+        gradient = kept.get(str(number))
+        variable.value.grad = None if gradient is None else gradient.to(variable.value.device)
 
 
 def seeds(model: Any) -> dict[str, Any]:
@@ -65,11 +97,40 @@ def seeds(model: Any) -> dict[str, Any]:
     return by_path(v for v in model.variables if id(v) not in own)
 
 
+def optimizer_variables(optimizer: Any) -> dict[str, Any]:
+    """Moments, iterations, learning rate, loss scale.
+
+    An optimizer that is built by one that wraps it may have variables that Keras lists nowhere,
+    such as the running product of Nadam inside of a LossScaleOptimizer; they are found as
+    attributes.
+    """
+    found = list(optimizer.variables)
+    known = {id(variable) for variable in found}
+    kind = type(found[0])  # there is always the number of iterations
+    for each in _with_inner(optimizer):
+        for value in vars(each).values():
+            if isinstance(value, kind) and id(value) not in known:
+                known.add(id(value))
+                found.append(value)
+    return by_path(found)
+
+
 def optimizer_kind(optimizer: Any) -> str:
-    """Its class, and the class of the one that it wraps."""
-    inner = getattr(optimizer, "inner_optimizer", None)
+    """Its class, and the classes of those that it wraps."""
     name = type(optimizer).__name__
-    return name if inner is None else f"{name}({optimizer_kind(inner)})"
+    inner = ", ".join(optimizer_kind(each) for each in _inner(optimizer))
+    return f"{name}({inner})" if inner else name
+
+
+def _inner(optimizer: Any) -> list[Any]:
+    one = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
+    return list(getattr(optimizer, "_inner_optimizers", [])) if one is None else [one]
+
+
+def _with_inner(optimizer: Any) -> Iterator[Any]:
+    yield optimizer
+    for each in _inner(optimizer):
+        yield from _with_inner(each)
 
 
 class Filling:
@@ -113,11 +174,21 @@ def _plain(names: Iterable[str]) -> list[str]:
 
 
 def _strange(what: str, kept: Sequence[str], here: Sequence[str]) -> CannotResume:
-    for name in here:
-        if name not in kept:
+    theirs, mine = _plain(kept), _plain(here)
+    for name, plain in zip(here, mine, strict=True):
+        if plain not in theirs:
             return CannotResume(f"the version has no {name}, which the {what} has")
-    extra = next(name for name in kept if name not in here)
-    return CannotResume(f"the version has {extra}, which the {what} does not have")
+    for name, plain in zip(kept, theirs, strict=True):
+        if plain not in mine:
+            return CannotResume(f"the version has {name}, which the {what} does not have")
+    if len(kept) != len(here):
+        return CannotResume(f"the {what} has {len(here)} tensors, the version {len(kept)}")
+    pairs = zip(kept, here, theirs, mine, strict=True)
+    old, new = next((k, h) for k, h, their, my in pairs if their != my)
+    return CannotResume(
+        f"the {what} has {new} where the version has {old}",
+        hint="give the layers names, so that their order does not matter",
+    )
 
 
 def _kind(tensor: torch.Tensor) -> str:
