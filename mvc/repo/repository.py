@@ -6,7 +6,7 @@ Opens and wires; every verb is a function in a module of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from importlib import import_module
@@ -36,6 +36,7 @@ from mvc.repo import (
     status,
     switch,
     times,
+    versions,
 )
 from mvc.repo.author import check_author
 from mvc.repo.care import Care
@@ -55,6 +56,7 @@ from mvc.repo.last import LastVersion
 from mvc.repo.opening import check_absent, open_context
 from mvc.repo.refs import Ref
 from mvc.repo.status import Status
+from mvc.repo.versions import Version
 from mvc.store.store import create
 
 __all__ = ["Committed", "Repository"]
@@ -331,6 +333,37 @@ class Repository(Care):
     def manifest(self, rev: str | CommitId = "HEAD") -> Manifest:
         """The paths of a version with their tensors."""
         return manifests.of_commit(self.context, self.find(rev))
+
+    def iter_versions(
+        self,
+        since: Time | None = None,
+        until: Time | None = None,
+        target: str | None = None,
+        *,
+        rev: str | CommitId = "HEAD",
+        path: str | None = None,
+        keys: Collection[str] | None = None,
+        on_error: str = "raise",
+    ) -> Iterator[tuple[Version, Any]]:
+        """Versions and their states, oldest first; each is decoded once, from the one before.
+
+        With ``target`` what went live there, as ``(Deployed, state)``, by the time of the
+        deployment; without it ``rev`` and its ancestors, as ``(Commit, state)``, by commit time.
+        Both bounds are included. ``path`` as for ``checkout``; with ``keys`` only these tensors
+        are decoded, as a flat dictionary. A version that was forgotten, is damaged or lacks
+        what was asked for raises its error; ``on_error="skip"`` passes it over, ``"yield"``
+        gives the error in place of the state. While a state is looked at, the next is decoded.
+        """
+        return versions.iter_versions(
+            self.context,
+            since=None if since is None else self.time(since),
+            until=None if until is None else self.time(until),
+            target=target,
+            rev=rev,
+            path=path,
+            keys=keys,
+            on_error=on_error,
+        )
 
     # -- asking ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ is recovered from the nearer reset point on either side (VSOL §3.2.8).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -39,11 +39,13 @@ class Step:
 class Path:
     """A full record first, then deltas in the order they apply.
 
-    ``cost`` is the estimated time in seconds of one decoding thread.
+    ``cost`` is the estimated time in seconds of one decoding thread. With ``origin`` there
+    is no full record: the first delta applies to that object, which is at hand.
     """
 
     steps: tuple[Step, ...]
     cost: float
+    origin: bytes | None = None
 
     @property
     def depth(self) -> int:
@@ -145,12 +147,15 @@ class Graph:
                     return id_
         return None
 
-    def path(self, id_: bytes, start: int = 0) -> Path:
-        """The cheapest path to one piece; DamagedData if no full record reaches it."""
-        return self._view.steady(lambda: self._search(id_, start))
+    def path(self, id_: bytes, start: int = 0, held: Container[bytes] = ()) -> Path:
+        """The cheapest path to one piece; DamagedData if no full record reaches it.
 
-    def _search(self, id_: bytes, start: int) -> Path:
-        """Dijkstra's search from the wanted piece to the nearest full record."""
+        ``held`` are ids of objects that are in memory and cost nothing to begin at.
+        """
+        return self._view.steady(lambda: self._search(id_, start, held))
+
+    def _search(self, id_: bytes, start: int, held: Container[bytes]) -> Path:
+        """Dijkstra's search from the wanted piece to the nearest full record or held object."""
         heap: list[tuple[float, int, tuple[bytes, int] | None, _Link | None]] = []
         heappush(heap, (0.0, 0, (id_, start), None))
         settled: set[tuple[bytes, int]] = set()
@@ -159,6 +164,8 @@ class Graph:
             cost, _, node, link = heappop(heap)
             if node is None:
                 return _unwind(cost, link)
+            if node[0] in held:
+                return _unwind(cost, link, node[0])
             if node in settled:
                 continue
             settled.add(node)
@@ -210,9 +217,9 @@ def _place(step: Step) -> tuple[int, int, int]:
     return step.pack, step.offset, step.member.at
 
 
-def _unwind(cost: float, link: _Link | None) -> Path:
+def _unwind(cost: float, link: _Link | None, origin: bytes | None = None) -> Path:
     steps = []
     while link is not None:
         steps.append(link.step)
         link = link.rest
-    return Path(tuple(steps), cost)
+    return Path(tuple(steps), cost, origin)

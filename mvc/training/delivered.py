@@ -1,4 +1,4 @@
-"""Production weights on their way to whoever serves them."""
+"""Delivered weights on their way to whoever serves them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from mvc.ids import CommitId
 
-__all__ = ["Production"]
+__all__ = ["Delivered"]
 
 
 @dataclass(frozen=True)
-class Production:
+class Delivered:
     """A version to serve: bit for bit what ``checkout`` of ``commit`` gives back.
 
     ``state`` are the weights by name, in memory of their own. ``time_ns``, in nanoseconds since
@@ -26,4 +26,4 @@ class Production:
 
     def __repr__(self) -> str:
         """Short: a state would fill the screen."""
-        return f"<Production {self.commit.short}: {len(self.state)} tensors>"
+        return f"<Delivered {self.commit.short}: {len(self.state)} tensors>"

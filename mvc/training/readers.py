@@ -20,7 +20,7 @@ from mvc.io.shared import SharedMemory
 from mvc.model.names import check_ref
 from mvc.repo.repository import Repository
 from mvc.training import segment
-from mvc.training.delivered import Production
+from mvc.training.delivered import Delivered
 from mvc.training.image import Served, read_image
 from mvc.training.sinks import SHARED, segment_path
 
@@ -36,10 +36,10 @@ class _Swapping(ABC):
         self._target = target
         self._fs = fs or FileSystem()
         self._clock = clock or Clock()
-        self._unrecorded: list[Production] = []
-        self.production: Production | None = None
+        self._unrecorded: list[Delivered] = []
+        self.production: Delivered | None = None
 
-    def swap(self, repo: Repository | None = None) -> Production | None:
+    def swap(self, repo: Repository | None = None) -> Delivered | None:
         """Takes a newer version if there is one, and returns it; else None.
 
         With ``repo`` the deployment is recorded there, on the reader's target and with the
@@ -53,7 +53,7 @@ class _Swapping(ABC):
         if newer is not None:
             if newer.commit is None:
                 raise WrongUsage(f"{self._name} was not written by a sink")
-            found = Production(newer.state, newer.commit, self._clock.now_ns())
+            found = Delivered(newer.state, newer.commit, self._clock.now_ns())
             self.production = found
             if repo is not None:
                 self._unrecorded.append(found)

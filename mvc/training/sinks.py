@@ -18,7 +18,7 @@ from mvc.io.files import TEMPORARY, FileLock, FileSystem, WriteFile
 from mvc.io.shared import SharedMemory
 from mvc.model.names import printable
 from mvc.training import segment
-from mvc.training.delivered import Production
+from mvc.training.delivered import Delivered
 from mvc.training.image import Image, image_of
 
 __all__ = ["SHARED", "FileSink", "SharedMemorySink", "segment_path"]
@@ -38,7 +38,7 @@ class FileSink:
         self._path = Path(path)
         self._fs = fs or FileSystem()
 
-    def __call__(self, production: Production) -> None:
+    def __call__(self, production: Delivered) -> None:
         """Writes a version; durable when it returns."""
         image = image_of(production.state, production.commit, production.time_ns)
 
@@ -63,7 +63,7 @@ class SharedMemorySink:
         self._memory: SharedMemory | None = None
         self._lock: FileLock | None = None
 
-    def __call__(self, production: Production) -> None:
+    def __call__(self, production: Delivered) -> None:
         """Puts a version there; it is what readers get from now on."""
         image = image_of(production.state, production.commit, production.time_ns)
         memory = self._attached()

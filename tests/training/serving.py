@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 
 from mvc.ids import CommitId
-from mvc.training.delivered import Production
+from mvc.training.delivered import Delivered
 from mvc.training.readers import FileReader, Reader
 from mvc.training.sinks import FileSink, SharedMemorySink
 
 SIZE = 200_000
 
 
-def version(number: int, size: int = SIZE) -> Production:
+def version(number: int, size: int = SIZE) -> Delivered:
     state = {f"layer{i}": np.full(size // (i + 1), number, np.float32) for i in range(3)}
-    return Production(state, CommitId(number.to_bytes(32, "little")), number)
+    return Delivered(state, CommitId(number.to_bytes(32, "little")), number)
 
 
-def number_of(production: Production) -> int:
+def number_of(production: Delivered) -> int:
     """Which version it is; AssertionError where it is parts of two."""
     number = int.from_bytes(production.commit, "little")
     assert list(production.state) == ["layer0", "layer1", "layer2"]

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 import mvc
 from mvc.errors import Busy, DamagedData, InvalidName, IoFailed, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
-from mvc.training.delivered import Production
+from mvc.training.delivered import Delivered
 from mvc.training.readers import FileReader, Reader
 from mvc.training.sinks import FileSink, SharedMemorySink
 from tests.training.runs import tensor_bits
@@ -65,7 +65,7 @@ def test_the_bits_of_torch_tensors(kind: str, place: str) -> None:
         "empty": torch.empty(0, 4),
         "turned": torch.arange(6.0).reshape(2, 3).T,
     }
-    sink_of(kind, place)(Production(state, CommitId(bytes(32)), 5))
+    sink_of(kind, place)(Delivered(state, CommitId(bytes(32)), 5))
     found = reader_of(kind, place).swap().state
     assert list(found) == list(state)
     for name, tensor in state.items():
@@ -151,7 +151,7 @@ def test_the_file_is_identified_as_its_version(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         made = repo.commit({"w": np.arange(5.0)})
         repo.commit({"w": np.arange(6.0)})
-        FileSink(tmp_path / "served")(Production(made.state, made.id, 1))
+        FileSink(tmp_path / "served")(Delivered(made.state, made.id, 1))
         assert [f.commit for f in repo.identify(tmp_path / "served")] == [made.id]
 
 
@@ -232,7 +232,7 @@ def test_the_swap_is_recorded_with_the_time_of_who_serves(
         clock = FixedClock()
         reader = reader_of(kind, place, target="edge", clock=clock)
         for each in made:
-            sink(Production(each.state, each.id, 1))
+            sink(Delivered(each.state, each.id, 1))
             clock.ns += 1_000_000_000
             found = reader.swap(repo)
             assert found is not None and found.commit == each.id and found.time_ns == clock.ns
@@ -248,7 +248,7 @@ def test_a_record_that_fails_is_made_up_for(place: str, tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "repo") as repo:
         clock = FixedClock()
         reader = FileReader(place, target="edge", clock=clock)
-        FileSink(place)(Production(elsewhere.state, elsewhere.id, 1))
+        FileSink(place)(Delivered(elsewhere.state, elsewhere.id, 1))
         with pytest.raises(UnknownRevision):
             reader.swap(repo)  # this repository does not know the version yet
         assert reader.production is not None
@@ -271,4 +271,4 @@ class FixedClock:
 
 def test_productions_are_short_to_print() -> None:
     made: Any = version(1)
-    assert repr(made) == "<Production 0100000000: 3 tensors>"
+    assert repr(made) == "<Delivered 0100000000: 3 tensors>"
