@@ -51,7 +51,7 @@ def decompress_into(frame: memoryview, out: NDArray[np.uint8], method: str) -> N
     if not colon:
         frames.decompress_into(frame, out)
         return
-    data = _DECOMPRESS[name](frame, len(out))
+    data = _DECOMPRESS[name](frame, len(out)) if len(out) else None
     if data is None or len(data) != len(out):
         raise DamagedData(f"a part compressed by {name} does not hold the recorded bytes alone")
     out[:] = np.frombuffer(data, np.uint8)

@@ -87,6 +87,11 @@ class Pipeline:
         stages = (stage.full() for stage in self.stages)
         return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
 
+    @property
+    def features(self) -> frozenset[str]:
+        """What a reader of the repository's format must know beyond its first version."""
+        return frozenset(stage.feature for stage in self.stages if stage.feature)
+
     def find(self, kind: type[S]) -> S | None:
         """The stage of this kind, if there is one."""
         return next((s for s in self.stages if isinstance(s, kind)), None)

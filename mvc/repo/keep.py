@@ -43,6 +43,7 @@ class Keeper:
         self._pool = store.pool
         self._packs = packs
         self._recovery = store.recovery
+        store.require(policy.pipeline.features)
         self.writer = ObjectWriter(store.graph, packs, store.pool, policy, store.arenas)
         self._parent = parent
         self._finder = BaseFinder(parent, self._recovery, self._old)

@@ -66,6 +66,7 @@ class Recoder:
         self._specs = specs
         self._new, self._old = Arena(_ARENA), Arena(_ARENA)
         self._taken = 0
+        store.require(pipeline.features)
         self.writer = ObjectWriter(store.graph, packs, store.pool, policy, store.arenas)
 
     def blob(self, wanted: Wanted) -> None:

@@ -8,13 +8,16 @@ chain are right, so nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
-from mvc.errors import DamagedData, UnsupportedFormat
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData, InvalidPipeline, UnsupportedFormat
 from mvc.io.files import FileSystem, ReadFile, WriteFile
 from mvc.repo.report import Healed
+from mvc.store.entries import Region
 from mvc.store.format import FORMAT, format_line, parse_format
 from mvc.store.journal import (
     GENESIS,
@@ -27,8 +30,9 @@ from mvc.store.journal import (
     read_entry,
     scan,
 )
+from mvc.store.packs import PackReader
 from mvc.store.publish import LOCK_SECONDS
-from mvc.store.view import JOURNAL
+from mvc.store.view import JOURNAL, PACKS
 from mvc.store.witness import read_witness
 
 __all__ = ["before_opening"]
@@ -70,7 +74,8 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
                     "neither the journal nor the format file of the repository can be read",
                     hint="restore .mvc/journal from a copy: it says what the repository holds",
                 )
-            line, why = _format(known or b"", work.features)
+            stages = _stages(fs, folder, work.regions)
+            line, why = _format(known or b"", work.features | stages)
             fs.write_atomic(path, line)
             healed.append(Healed("format", FORMAT, why))
     return healed
@@ -87,7 +92,23 @@ def _format(damaged: bytes, features: frozenset[str]) -> tuple[bytes, str]:
             except DamagedData:
                 continue
             return bytes(line), "the one bit that was wrong"
-    return format_line(features), "what the journal's entries need"
+    return format_line(features), "what the journal and the packs need"
+
+
+def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
+    """The features that codings need, of the records that can be read."""
+    packs = PackReader(fs, folder / PACKS)
+    texts = {
+        member.coding.pipeline
+        for region in regions
+        for _, header in packs.sound_records(region, lambda _: None)
+        for member in header.members
+    } - {"patch"}
+    found: set[str] = set()
+    for text in texts:
+        with suppress(InvalidPipeline):
+            found |= Pipeline.parse(text).features
+    return frozenset(found)
 
 
 class _Journal:
@@ -103,6 +124,7 @@ class _Journal:
         self._at = GENESIS
         self.entries = 0
         self.features: frozenset[str] = frozenset()
+        self.regions: list[Region] = []
 
     def heal(self) -> Iterator[Healed]:
         while True:
@@ -134,6 +156,7 @@ class _Journal:
         entry = recorded.entry
         self.entries += 1
         self.features |= entry.features
+        self.regions += entry.regions
         marks = any(not region.length for region in entry.regions)
         if recorded.sequence != self._at.sequence or marks or entry.operation in _MAINTENANCE:
             self.features |= {"compacted"}

@@ -18,12 +18,12 @@ from mvc.io.process import cpu_count
 from mvc.limits import SLAB
 from mvc.store import keys
 from mvc.store.entries import Entry, RefChange, RefValue
-from mvc.store.format import FORMAT, format_line, read_features
+from mvc.store.format import FORMAT, add_features, format_line, read_features
 from mvc.store.graph import Graph
 from mvc.store.journal import GENESIS, Recorded, encode_entry
 from mvc.store.pack_writer import PackWriter
 from mvc.store.packs import pack_numbers, pack_path
-from mvc.store.publish import publish
+from mvc.store.publish import LOCK_SECONDS, publish
 from mvc.store.speed import Speed
 from mvc.store.view import JOURNAL, PACKS, View
 
@@ -132,6 +132,15 @@ class Store:
         if self._arenas is None:
             self._arenas = Arenas(2 * SLAB)
         return self._arenas
+
+    def require(self, features: frozenset[str]) -> None:
+        """Names features in ``format``, durably, before anything is written that needs them.
+
+        Not to be called under the journal's lock.
+        """
+        if features and not features <= read_features(self.fs, self.folder):
+            with self.fs.lock(self.folder / JOURNAL, timeout=LOCK_SECONDS):
+                add_features(self.fs, self.folder, features)
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
         """Appends to packs; with ``fresh`` only to new ones."""

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from mvc.errors import InvalidPipeline
 
 __all__ = [
+    "CODINGS_2",
     "DELTAS",
     "WORDS",
     "Direction",
@@ -46,6 +47,9 @@ class Kind(enum.Enum):
     BYTES = "bytes"
 
 
+CODINGS_2 = "codings-2"
+"""The feature of stages that came after the first version of the format."""
+
 DELTAS = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.FOLDED})
 WORDS = DELTAS | {Kind.TENSOR, Kind.KEPT}
 
@@ -68,6 +72,7 @@ class Stage:
     direction: ClassVar[Direction] = "undirected"
     delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
     lossy: ClassVar[bool] = False
+    feature: ClassVar[str] = ""  # of the repository's format, that a reader of it must know
     decides: ClassVar[bool] = False  # says whether a version is saved, and changes nothing
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from mvc.codecs import frames
-from mvc.codecs.stages.base import WORDS, Kind, Stage, whole
+from mvc.codecs.stages.base import CODINGS_2, WORDS, Kind, Stage, whole
 from mvc.codecs.streams import Bytes, Parts, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor
 
@@ -70,6 +70,7 @@ class Zlib(Compressor):
     usage = "zlib:1..9"
     about = "zlib (deflate) at a level"
     levels = (1, 9)
+    feature = CODINGS_2
 
 
 class Bz2(Compressor):
@@ -78,6 +79,7 @@ class Bz2(Compressor):
     usage = "bz2:1..9"
     about = "bzip2 at a level"
     levels = (1, 9)
+    feature = CODINGS_2
 
 
 class Lzma(Compressor):
@@ -86,6 +88,7 @@ class Lzma(Compressor):
     usage = "lzma[:0..9]"
     about = "lzma at a level (6 unless said otherwise)"
     levels = (0, 9)
+    feature = CODINGS_2
     default = "6"
 
 
@@ -95,6 +98,7 @@ class Brotli(Compressor):
     usage = "brotli:0..11"
     about = "brotli at a level (needs the extra brotli)"
     levels = (0, 11)
+    feature = CODINGS_2
 
 
 class Raw(Stage):

@@ -8,7 +8,7 @@ same bytes as (2), made by joining the tensors first.
 from __future__ import annotations
 
 from mvc.codecs import planes
-from mvc.codecs.stages.base import WORDS, Kind, Stage
+from mvc.codecs.stages.base import CODINGS_2, WORDS, Kind, Stage
 from mvc.codecs.streams import Bytes
 from mvc.codecs.words import Words
 from mvc.errors import InvalidPipeline
@@ -52,3 +52,5 @@ class PlanesOfAll(Planes):
 
 class PlanesOfJoined(PlanesOfAll):
     """The same bytes from the tensors joined first (form 3)."""
+
+    feature = CODINGS_2

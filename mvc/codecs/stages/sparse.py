@@ -4,8 +4,10 @@ Zero means the word 0, never the number: a change of sign alone is the pattern 8
 a float comparison takes for nothing.
 
 Stored: how many words are not zero; then their positions as unsigned words of 8 bytes, and
-their values. Options: ``values`` and ``indices`` split either into byte planes, ``diff`` keeps
-the first position and then differences, ``layers`` joins all tensors of a record first.
+their values. Where more than half of the words are not zero, all of them are values, and
+no positions are stored. Options: ``values`` and ``indices`` split either into byte planes,
+``diff`` keeps the first position and then differences, ``layers`` joins all tensors of a
+record first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from mvc.codecs.segments import decode_segments, encode_segments
-from mvc.codecs.stages.base import DELTAS, Kind, Stage
+from mvc.codecs.stages.base import CODINGS_2, DELTAS, Kind, Stage
 from mvc.codecs.stages.compress import Compressor
 from mvc.codecs.stages.rearrange import Planes, PlanesOfAll
 from mvc.codecs.streams import Bytes, Parts
@@ -27,6 +29,7 @@ from mvc.errors import DamagedData, InvalidPipeline
 __all__ = ["OPTIONS", "Positions", "Sparse", "SparseOfAll"]
 
 OPTIONS = ("values", "layers", "indices", "diff")
+_SHARE = 0.5  # of words that are not zero, above which positions cost more than they save
 
 
 class Positions(Stage):
@@ -39,7 +42,7 @@ class Positions(Stage):
         raise NotImplementedError
 
     def decode_words(self, cursor: Cursor, out: Words, compressor: Compressor | None) -> Words:
-        """Fills ``out``, zeros included; returns where it is not zero.
+        """Fills ``out``, zeros included; returns the positions of all words that are not zero.
 
         Raises DamagedData, and allocates a fixed multiple of ``out`` at most.
         """
@@ -55,6 +58,7 @@ class Sparse(Positions):
     about = "positions and values of what changed; all options unless some are named"
     takes = DELTAS
     gives = Kind.STREAMS
+    feature = CODINGS_2
     needs = "a delta (sub or xor) before it"
 
     @classmethod
@@ -83,12 +87,15 @@ class Sparse(Positions):
     def encode_words(self, words: Words, compressor: Compressor | None) -> Parts:
         """As ``Positions.encode_words``."""
         at = np.flatnonzero(words)
-        parts: Parts = [varint(len(at))]
-        values = words[at]
-        steps = at.astype(word_type(8))
-        if "diff" in self.options:
-            steps[1:] -= steps[:-1].copy()
-        for column, option in ((steps, "indices"), (values, "values")):
+        if len(at) > _SHARE * len(words):
+            columns = [(words, "values")]
+        else:
+            steps = at.astype(word_type(8))
+            if "diff" in self.options:
+                steps[1:] -= steps[:-1].copy()
+            columns = [(steps, "indices"), (words[at], "values")]
+        parts: Parts = [varint(len(columns[-1][0]))]
+        for column, option in columns:
             rows = _bytes_of(column).T if option in self.options else [column.view(np.uint8)]
             for row in rows:
                 parts += encode_segments(np.ascontiguousarray(row), compressor)
@@ -99,11 +106,12 @@ class Sparse(Positions):
         count = cursor.varint()
         if count > len(out):
             raise DamagedData(f"{count} of {len(out)} words are said not to be zero")
+        if count == len(out):
+            out[:] = self._column(cursor, count, out.itemsize, "values", compressor)
+            return np.arange(count)
         steps = self._column(cursor, count, 8, "indices", compressor)
         values = self._column(cursor, count, out.itemsize, "values", compressor)
         at = self._positions(steps, len(out))
-        if not values.all():
-            raise DamagedData("a word that is said not to be zero is zero")
         out.fill(0)
         out[at] = values
         return at
