@@ -1,0 +1,172 @@
+"""Production weights out of training weights: the lossy part of a pipeline, version by version.
+
+Training weights go on as they are; what is deployed and stored are the production weights that
+a lossy pipeline makes of them and of the production weights before (thesis §3.2). A version
+that is skipped is rolled back: the next one builds on what is deployed, not on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mvc.codecs.lossy.produce import produce
+from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.stages import Drift, Dsed, Every, TopK
+from mvc.errors import WrongUsage
+from mvc.training.decay import ErrorDecay, Evaluate
+from mvc.training.detect import DriftDetector, Monitor
+
+__all__ = ["Decision", "Production"]
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of an offer.
+
+    ``production`` is what is to be live from now on: the new weights if they are to be
+    ``saved``, else those that were live before. Its arrays are not to be written to.
+    ``reason`` says why, for people.
+    """
+
+    saved: bool
+    production: Arrays
+    reason: str
+
+
+class Production:
+    """Holds the production weights and decides about each offer of training weights.
+
+    ``evaluate(weights, data)`` gives the accuracy of weights on labelled data, from 0 to 1, or
+    (accuracy, number of samples); ``dsed`` needs it. ``monitor(data)`` gives what ``drift``
+    watches: a number, or one for each sample; by default the mean of each input. ``previous``
+    are production weights that are live already. ``exact`` names tensors that are never
+    changed, such as buffers; ``dtypes`` those whose arrays are words of another dtype
+    (``bfloat16`` as uint16).
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline | str,
+        *,
+        evaluate: Evaluate | None = None,
+        monitor: Monitor | None = None,
+        previous: Arrays | None = None,
+        exact: Container[str] = (),
+        dtypes: Mapping[str, str] | None = None,
+    ) -> None:
+        self.pipeline = Pipeline.parse(pipeline) if isinstance(pipeline, str) else pipeline
+        self._exact = exact
+        self._dtypes = dtypes
+        self._live = previous
+        self._every: Every | None = None
+        self._drift: DriftDetector | None = None
+        self._decay: ErrorDecay | None = None
+        for stage in self.pipeline.decisions:
+            if isinstance(stage, Every):
+                self._every = stage
+            elif isinstance(stage, Drift):
+                self._drift = DriftDetector(stage, monitor)
+            elif isinstance(stage, Dsed):
+                self._decay = ErrorDecay(stage, evaluate)
+        adaptive = [s for s in self.pipeline.lossy if isinstance(s, TopK) and s.curve is not None]
+        self._needs_loss = next((s.text for s in adaptive), None)
+        self._carries = any(s.carry for s in adaptive)
+        self._carried = 0.0
+        self._offers = 0
+        self._drifted = False
+
+    @property
+    def live(self) -> Arrays | None:
+        """The production weights that are live; None before the first version."""
+        return self._live
+
+    def check(self, *, loss: float | None, data: Any) -> None:
+        """Raises WrongUsage if an offer with these would lack what the pipeline needs."""
+        if self._needs_loss is not None and loss is None:
+            raise WrongUsage(
+                f"stage {self._needs_loss} goes by the loss of the batch", hint="pass loss="
+            )
+        stage = self._drift or self._decay
+        if stage is not None and data is None and (self._drift or self._live is not None):
+            raise WrongUsage(f"stage {stage.text} goes by the data of the batch", hint="pass data=")
+
+    def offer(self, training: Arrays, *, loss: float | None = None, data: Any = None) -> Decision:
+        """The training weights after a batch; whether a version comes of them.
+
+        ``training`` may be written to again afterwards, ``data`` must not. ``data`` are the
+        labelled samples of the batch as ``evaluate`` takes them; for the number of samples
+        and the default monitor a pair (inputs, labels). The first version is always saved,
+        exactly, and so is one that follows ``previous`` without a decision against it.
+        """
+        self.check(loss=loss, data=data)
+        first = self._live is None
+        reason = self._before(data)
+        if self._decay is not None and self._live is not None:
+            self._decay.saw(self._live, data)
+        if first:
+            reason = None
+        if reason is not None and self._live is not None:
+            self._skipped(loss)
+            return Decision(False, self._live, reason)
+        spent = None if loss is None else loss + self._carried
+        made = self._produce(training, spent)
+        if self._decay is not None and self._live is not None:
+            good = self._decay.good_enough(made)
+            if good is not None:
+                self._skipped(loss)
+                return Decision(False, self._live, good)
+        self._live = made
+        self._carried = 0.0
+        self._drifted = False
+        if self._decay is not None:
+            self._decay.saved()
+        return Decision(True, made, "the first version" if first else "saved")
+
+    def _produce(self, training: Arrays, loss: float | None) -> dict[str, NDArray[Any]]:
+        """Names of one memory (tied weights) stay equal: only the first of them is reduced."""
+        firsts: dict[object, str] = {}
+        first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
+        made = produce(
+            self.pipeline,
+            self._live,
+            {name: training[name] for name in firsts.values()},
+            loss=loss,
+            exact=self._exact,
+            dtypes=self._dtypes,
+        )
+        return {name: made[first] for name, first in first_of.items()}
+
+    def _before(self, data: Any) -> str | None:
+        """Why the version is skipped before it is made; None if it is not.
+
+        All decisions are asked, since detectors have to see all the data.
+        """
+        reasons = []
+        if self._every is not None:
+            save, skip = self._every.save, self._every.skip
+            if self._offers % (save + skip) >= save:
+                reasons.append(f"{self._every.text} skips it")
+        self._offers += 1
+        if self._drift is not None:
+            # One that another decision keeps from being saved now is saved for later.
+            self._drifted = self._drift.drifted(data) or self._drifted
+            if not self._drifted:
+                reasons.append(f"{self._drift.text} saw no drift")
+        return reasons[0] if reasons else None
+
+    def _skipped(self, loss: float | None) -> None:
+        if self._carries and loss is not None:
+            self._carried += loss
+
+
+def _memory(array: NDArray[Any]) -> object:
+    """Equal for arrays that are the same entries in memory."""
+    if not array.size:
+        return id(array)
+    return array.__array_interface__["data"][0], array.dtype, array.shape, array.strides
