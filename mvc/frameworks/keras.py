@@ -119,7 +119,7 @@ class MVCCallback(keras.callbacks.Callback):
         if self._resume is not None:
             self._begin_resumed()
         self._thread = threading.get_ident()
-        self._source = TrainingSource(model, self._include, Order(carried=False))
+        self._source = TrainingSource(model, self._include, Order())
         self._recorder = Recorder.of(self._repo, self._source, start=self._steps, **self._options)
 
     def _begin_resumed(self) -> None:

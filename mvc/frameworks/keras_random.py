@@ -20,7 +20,7 @@ from mvc.training.rng import check_rng, rng_state, set_rng_state
 __all__ = ["Order", "check_random", "random_state", "set_random_state"]
 
 _GLOBAL = "global_seed_generator"  # the name under which Keras keeps it
-_MOST_DRAWS = 8
+_MANY = 3  # draws: more than an iterator and an order take
 
 
 def random_state() -> dict[str, Any]:
@@ -56,16 +56,17 @@ def set_random_state(kept: Mapping[str, Any]) -> None:
 class Order:
     """How the order of each epoch was drawn.
 
-    ``carried``: some epoch began with other draws than the first one of ``fit``. Then Keras (or
-    a loader that keeps its workers) went on with an iterator of an earlier epoch, which no later
-    process has.
+    ``carried``: an epoch began with fewer draws than the first one of ``fit``, which draws a
+    seed for the iterator and, if it shuffles, one for the order. Then Keras, or a loader that
+    keeps its workers, goes on with an iterator of an earlier epoch, which no other process has.
+    Where the data itself draws from torch's generator that cannot be told.
     """
 
-    def __init__(self, carried: bool) -> None:
+    def __init__(self) -> None:
         self.before: dict[str, Any] | None = None
         self.digest: str | None = None
-        self.carried = carried
-        self._first: tuple[int | None] | None = None
+        self.carried = False
+        self._first: int | None = None
 
     def epoch_begins(self) -> None:
         """Nothing is drawn yet."""
@@ -77,9 +78,11 @@ class Order:
             return
         after = random_state()
         self.digest = _digest(after)
-        draws = (_draws(self.before["torch"], after["torch"]),)
-        self._first = self._first or draws
-        self.carried = self.carried or draws != self._first
+        draws = _draws(self.before["torch"], after["torch"])
+        if self._first is None:
+            self._first = _MANY if draws is None else draws
+        elif self._first < _MANY and draws is not None and draws < self._first:
+            self.carried = True
 
 
 def _digest(state: Mapping[str, Any]) -> str:
@@ -93,10 +96,10 @@ def _digest(state: Mapping[str, Any]) -> str:
 
 
 def _draws(before: torch.Tensor, after: torch.Tensor) -> int | None:
-    """How many whole numbers were drawn in between; None for many, or for other draws."""
+    """How many whole numbers were drawn in between; None for many, and for draws of others."""
     generator = torch.Generator()
     generator.set_state(before)
-    for count in range(_MOST_DRAWS):
+    for count in range(_MANY):
         if torch.equal(generator.get_state(), after):
             return count
         torch.empty((), dtype=torch.int64).random_(generator=generator)
