@@ -25,7 +25,7 @@ def refuse_sharded() -> None:
     if kind in _SHARDED:
         raise WrongUsage(
             f"the training is sharded ({kind}): no process has the whole state",
-            hint="commit the folders that save_pretrained or the Trainer writes",
+            hint="commit the folders that it saves",
         )
 
 

@@ -1,0 +1,113 @@
+"""Where a training stands in its data, so that an epoch can be entered in the middle.
+
+The order of an epoch is drawn as it begins, and so is a number for the workers. To have the
+same order again the generators are set to what they were then, the batches that were done are
+skipped without being made, and the generators are set to what they were at the save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mvc.errors import WrongUsage
+from mvc.frameworks.huggingface_data import Drawing, order_seed, set_order_seed
+from mvc.training.rng import rng_state, set_rng_state
+
+__all__ = ["Epochs"]
+
+
+@dataclass
+class _Position:
+    """Of one loader: epochs begun before, batches ``done`` of the present one.
+
+    ``rng``: the generators as the epoch began; None between epochs. ``restored``: what they
+    are once an epoch that was kept has been entered again.
+    """
+
+    epoch: int = 0
+    done: int = 0
+    rng: Mapping[str, Any] | None = None
+    restored: Mapping[str, Any] | None = None
+
+
+class Epochs:
+    """Positions of all prepared loaders, in accelerate's order."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+        self._positions: dict[int, _Position] = {}
+        self._drawing = Drawing()
+
+    @property
+    def draws(self) -> bool:
+        """Whether batches were seen to draw from the global generators."""
+        return self._drawing.seen
+
+    def epoch(self, loader: Any) -> int:
+        """The number of the epoch that ``batches`` would give now, from 0."""
+        position = self._position(loader)
+        left = position.rng is not None and position.restored is None
+        return position.epoch + left
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """The batches of an epoch, or what is left of it after ``restore``."""
+        position = self._position(loader)
+        position.epoch = self.epoch(loader)
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(position.epoch)
+        restored, position.restored = position.restored, None
+        if restored is not None and position.rng is not None:
+            set_rng_state(position.rng)
+            loader = self._accelerator.skip_first_batches(loader, position.done)
+        else:
+            position.rng, position.done = rng_state(), 0
+        batches = iter(loader)
+        batch = next(batches, self)
+        if restored is not None:
+            set_rng_state(restored)
+        while batch is not self:
+            position.done += 1
+            yield batch
+            self._drawing.watch()
+            batch = next(batches, self)
+            self._drawing.look()
+        position.epoch, position.done, position.rng = position.epoch + 1, 0, None
+
+    def state(self) -> list[dict[str, Any]]:
+        """What a version keeps of each loader."""
+        kept = []
+        for loader in self._accelerator._dataloaders:
+            at = self._position(loader)
+            stateful = getattr(loader, "use_stateful_dataloader", False)
+            kept.append(
+                {
+                    "epoch": at.epoch,
+                    "done": at.done,
+                    "rng": at.rng,
+                    "order_seed": order_seed(loader),
+                    "loader": loader.state_dict() if stateful else None,
+                }
+            )
+        return kept
+
+    def restore(
+        self, kept: list[Mapping[str, Any]], rng: Mapping[str, Any], *, draws: bool
+    ) -> None:
+        """Sets the positions; ``rng`` are the generators at the save."""
+        for loader, at in zip(self._accelerator._dataloaders, kept, strict=True):
+            inside = rng if at["rng"] is not None else None
+            self._positions[id(loader)] = _Position(at["epoch"], at["done"], at["rng"], inside)
+            if at["order_seed"] is not None:
+                set_order_seed(loader, at["order_seed"])
+            if at["loader"] is not None and getattr(loader, "use_stateful_dataloader", False):
+                loader.load_state_dict(at["loader"])
+        self._drawing = Drawing(seen=draws)
+
+    def _position(self, loader: Any) -> _Position:
+        if not any(loader is prepared for prepared in self._accelerator._dataloaders):
+            raise WrongUsage(
+                "this loader was not prepared", hint="loader = accelerator.prepare(loader)"
+            )
+        return self._positions.setdefault(id(loader), _Position())
