@@ -21,6 +21,24 @@ TENSOR_PIPELINES = (
     "xor | elide",
     "xor | zstd:1",
     "xor",
+    "xor | sparse:none | zstd:1",
+    "xor | sparse:values,indices,diff",
+    "sub | zigzag | sparse:values,diff | zstd:huff",
+    "sub | sparse:indices | zlib:6",
+    "xor | planes | zlib:1",
+    "xor | planes | bz2:9",
+    "sub | zigzag | elide | planes | lzma:0",
+    "xor | planes | brotli:4",
+)
+GROUP_PIPELINES = (
+    "vsol",
+    "sub | zigzag | planes:all | zstd:huff",
+    "xor | planes:all",
+    "xor | planes:concat | zstd:1",
+    "xor | sparse | zstd:1",
+    "xor | sparse:layers",
+    "sub | zigzag | sparse:layers,values | bz2:1",
+    "sub | sparse:layers,indices,diff | lzma:1",
 )
 
 widths = st.sampled_from(WIDTHS)

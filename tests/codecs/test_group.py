@@ -8,12 +8,10 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.streams import encode_stream
 from mvc.codecs.words import combine
 from mvc.errors import WrongUsage
-from tests.codecs.samples import pairs
-
-PIPELINES = ("vsol", "sub | zigzag | planes:all | zstd:huff", "xor | planes:all")
+from tests.codecs.samples import GROUP_PIPELINES, pairs
 
 
-@given(st.sampled_from(PIPELINES), st.lists(pairs(), max_size=6))
+@given(st.sampled_from(GROUP_PIPELINES), st.lists(pairs(), max_size=6))
 def test_round_trip_both_ways(text, samples):
     pipeline = Pipeline.parse(text)
     sizes = [len(new) for new, _, _ in samples]
@@ -27,6 +25,8 @@ def test_round_trip_both_ways(text, samples):
         combine(pipeline.operator, memoryview(state), delta, width, reverse=True)
         assert state == base
     full = pipeline.full()
+    if full.scope != "group":
+        return
     data = b"".join(encode_group(full, [(new, None, width) for new, _, width in members]))
     assert list(map(bytes, decode_group(full, memoryview(data), sizes))) == [s[0] for s in samples]
 
@@ -41,6 +41,30 @@ def test_planes_of_all_tensors_equal_the_split_of_their_concatenation():
     whole = np.frombuffer(b"".join(tensors), np.uint8).reshape(-1, 4)
     form_3 = [p for i in range(4) for p in encode_stream(np.ascontiguousarray(whole[:, i]), "1")]
     assert b"".join(form_2) == bytes((4 << 2 | 2,)) + b"".join(map(bytes, form_3))
+
+
+@given(st.lists(pairs(), max_size=6), st.sampled_from(["zstd:1", "zstd:huff", "lzma"]))
+def test_forms_2_and_3_are_the_same_bytes(samples, compressor):
+    members = [(memoryview(new), memoryview(base), width) for new, base, width in samples]
+    forms = [
+        b"".join(encode_group(Pipeline.parse(f"xor | {planes} | {compressor}"), members))
+        for planes in ("planes:all", "planes:concat")
+    ]
+    assert forms[0] == forms[1]
+
+
+def test_sparse_joins_the_tensors_of_a_record():
+    """One list of positions over all of them: 3 of 30,000 changed words, 2 planes of steps."""
+    base = [bytes(40_000), bytes(40_000), bytes(40_000)]
+    new = [bytearray(b) for b in base]
+    for member, word in ((0, 5), (1, 5), (2, 9)):
+        new[member][4 * word] = 7
+    members = [(memoryview(n), memoryview(b), 4) for n, b in zip(new, base, strict=True)]
+    stored = b"".join(encode_group(Pipeline.parse("xor | sparse"), members))
+    steps = np.array([5, 10_000, 10_004], "<u8").view("u1").reshape(3, 8).T.tobytes()
+    assert stored == bytes((3 << 2 | 2, 3)) + steps + b"\7\7\7" + bytes(9)
+    back = decode_group(Pipeline.parse("xor | sparse"), memoryview(stored), [40_000] * 3)
+    assert list(map(bytes, back)) == list(map(bytes, new))
 
 
 def test_planes_longer_than_a_segment():

@@ -10,7 +10,7 @@ from mvc.codecs.patch import decode_patch, encode_patch
 from mvc.codecs.payload import Payload
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
-from tests.codecs.samples import TENSOR_PIPELINES, pairs, widths
+from tests.codecs.samples import GROUP_PIPELINES, TENSOR_PIPELINES, pairs, widths
 
 GUARD = b"\xa5" * 64
 
@@ -85,9 +85,9 @@ def test_random_payloads(data, nbytes):
     assert sum(len(payload.chunk(i)) for i in range(payload.count)) <= len(data)
 
 
-@given(st.lists(pairs(), min_size=1, max_size=3), st.data())
-def test_mutated_groups(samples, data):
-    pipeline = Pipeline.parse("vsol")
+@given(st.sampled_from(GROUP_PIPELINES), st.lists(pairs(), min_size=1, max_size=3), st.data())
+def test_mutated_groups(text, samples, data):
+    pipeline = Pipeline.parse(text)
     members = [(memoryview(new), memoryview(base), width) for new, base, width in samples]
     stored = data.draw(mutated(b"".join(encode_group(pipeline, members))))
     sizes = [len(new) for new, _, _ in samples]

@@ -127,6 +127,59 @@ def test_presets_and_canonical_text():
         ("sub | xor", "stage xor"),
         ("planes | planes", "stage planes"),
         ("xor | elide | planes:all | zstd:1", "elide"),
+        ("xor | elide | sparse", "sparse"),
+        ("xor | sparse | planes", "planes"),
+        ("sparse | zstd:1", "sparse"),
+        ("xor | sparse:some", "some"),
+        ("xor | sparse:none,diff", "none"),
+        ("xor | sparse:diff,diff", "diff"),
+        ("xor | planes | sparse", "sparse"),
+        ("xor | lsb:20 | lsb:18", "lsb:18"),
+        ("sub | lsb:20", "lsb:20"),
+        ("lsb:20 | xor", "lsb:20"),
+        ("xor | planes | lsb:20", "lsb:20"),
+        ("xor | lsb:0", "N is a whole number from 1 to 23"),
+        ("xor | lsb:24", "N is a whole number from 1 to 23"),
+        ("xor | lsb:20,msb=0", "msb is a whole number from 1 to 23"),
+        ("xor | lsb:20,msb", "msb"),
+        ("xor | lsb:20,msb=3,msb=3", "msb twice"),
+        ("xor | lsb", "N is a whole number"),
+        ("xor | topk:0.1", "topk:0.1"),
+        ("topk:0.1", "ends with"),
+        ("topk:0.1 | planes", "planes"),
+        ("topk:0.1 | topk:0.2 | xor", "topk:0.2"),
+        ("topk:0.1 | topk-all:0.2 | xor", "topk-all:0.2"),
+        ("topk:1.1 | xor", "P is a number from 0 to 1"),
+        ("topk:-0.1 | xor", "P is a number from 0 to 1"),
+        ("topk:nan | xor", "P is a number from 0 to 1"),
+        ("topk:1e-3 | xor", "P is a number from 0 to 1"),
+        ("topk | xor", "P is a number"),
+        ("topk:0.1,min=2 | xor", "min is a number from 0 to 1"),
+        ("topk:0.1,loss=high | xor", "loss is a number from -1000 to 1000"),
+        ("topk:0.1,loss=1001 | xor", "loss is a number from -1000 to 1000"),
+        ("topk:0.1,carry | xor", "carry"),
+        ("topk:0.1,most=3 | xor", "most"),
+        ("topk-all:0.1,loss=linear | xor", "loss"),
+        ("every:1 | raw", "SAVE/SKIP"),
+        ("every:0/1 | raw", "SAVE is a whole number from 1"),
+        ("every:1/x | raw", "SKIP is a whole number from 0"),
+        ("every:1/2", "only decides"),
+        ("every:1/2 | every:1/2 | raw", "more than once"),
+        ("topk:0.1 | every:1/2 | xor", "every:1/2"),
+        ("xor | every:1/2", "every:1/2"),
+        ("drift:ddm | raw", "ddm"),
+        ("dsed:0 | xor", "dsed:0"),
+        ("xor | planes | dsed:0", "dsed:0"),
+        ("xor | dsed:2", "E is a number from 0 to 1"),
+        ("xor | dsed:0,first", "first"),
+        ("xor | dsed:0 | lsb:20 | dsed:0", "more than once"),
+        ("xor | elide | planes:concat", "elide"),
+        ("bz2", "level is a whole number from 1 to 9"),
+        ("bz2:10", "level is a whole number from 1 to 9"),
+        ("zlib:0", "level is a whole number from 1 to 9"),
+        ("lzma:10", "level is a whole number from 0 to 9"),
+        ("brotli:12", "level is a whole number from 0 to 11"),
+        ("zstd:1 | lzma", "lzma"),
         ("planes:some", "planes:some"),
         ("sub:3", "no parameter"),
         ("zstd", "zstd:"),
@@ -141,6 +194,83 @@ def test_presets_and_canonical_text():
 def test_what_cannot_be_built(text, word):
     with pytest.raises(InvalidPipeline, match=word.replace("|", r"\|")):
         Pipeline.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical", "decisions", "lossy", "coding", "full"),
+    [
+        (
+            "every:01/2|topk:.0750, min=0.001,loss=0|xor|lsb:20 | dsed: 0.010,last |sparse|zstd:1",
+            "every:1/2 | topk:0.075,min=0.001,loss=linear | xor | lsb:20 | dsed:0.01,last | sparse "
+            "| zstd:1",
+            ["every:1/2", "dsed:0.01,last"],
+            ["topk:0.075,min=0.001,loss=linear", "lsb:20"],
+            "xor | sparse | zstd:1",
+            "planes:all | zstd:1",
+        ),
+        ("xor|lsb:4,msb=7", "xor | lsb:4,msb=7", [], ["lsb:4,msb=7"], "xor", "raw"),
+        (
+            "drift:adwin | every:3/0 | sub | sparse:diff,values | lzma",
+            "drift:adwin | every:3/0 | sub | sparse:values,diff | lzma:6",
+            ["drift:adwin", "every:3/0"],
+            [],
+            "sub | sparse:values,diff | lzma:6",
+            "planes | lzma:6",
+        ),
+        (
+            "topk-all:1,min=0 | sub | sparse:none | zstd:1",
+            "topk-all:1 | sub | sparse:none | zstd:1",
+            [],
+            ["topk-all:1"],
+            "sub | sparse:none | zstd:1",
+            "zstd:1",
+        ),
+        ("every:1/2 | planes", "every:1/2 | planes", ["every:1/2"], [], "planes", "planes"),
+        (
+            "xor | sparse:diff,indices,layers,values | brotli:0",
+            "xor | sparse | brotli:0",
+            [],
+            [],
+            "xor | sparse | brotli:0",
+            "planes:all | brotli:0",
+        ),
+    ],
+    ids=range(6),
+)
+def test_parts_of_a_line(text, canonical, decisions, lossy, coding, full):
+    pipeline = Pipeline.parse(text)
+    assert pipeline.text == canonical
+    assert Pipeline.parse(canonical) == pipeline
+    assert [stage.text for stage in pipeline.decisions] == decisions
+    assert [stage.text for stage in pipeline.lossy] == lossy
+    assert pipeline.coding().text == coding
+    assert pipeline.coding() == Pipeline.parse(coding)
+    assert pipeline.coding().coding() == pipeline.coding()
+    assert pipeline.full().text == full
+    assert pipeline.full().full() == pipeline.full()
+
+
+def test_the_presets_of_the_thesis():
+    top = "topk:0.075,min=0.001,loss="
+    expected = {
+        "vsol": "xor | planes:all | zstd:1",
+        "vsol-0-fast": "xor | lsb:20 | planes:all | zstd:1",
+        "vsol-0-slow": "xor | lsb:20 | dsed:0 | planes:all | zstd:1",
+        "vsol-0.1-fast": f"{top}linear | xor | lsb:18 | sparse | zstd:1",
+        "vsol-0.1-slow": "xor | lsb:20 | dsed:0.01 | planes:all | zstd:1",
+        "vsol-1-fast": f"{top}-0.5 | xor | lsb:20 | sparse | zstd:1",
+        "vsol-1-slow": f"{top}-0.5 | xor | lsb:20 | dsed:0.01 | sparse | zstd:1",
+    }
+    assert {name: Pipeline.parse(name).text for name in PRESETS if name in expected} == expected
+    assert all(Pipeline.parse(name).scope == "group" for name in expected)
+
+
+def test_only_a_coding_codes():
+    for text in ("vsol-0-fast", "every:1/2 | sub | planes"):
+        pipeline, data = Pipeline.parse(text), memoryview(bytes(8))
+        with pytest.raises(WrongUsage, match="coding"):
+            pipeline.encode_chunk(data, data, 4)
+        assert pipeline.coding().encode_chunk(data, data, 4)
 
 
 def test_a_base_where_none_belongs_and_the_other_way():

@@ -15,17 +15,19 @@ from mvc.codecs.streams import (
 from mvc.codecs.varint import Cursor
 from mvc.errors import DamagedData
 
+METHODS = ["huff", "1", "zlib:1", "bz2:9", "lzma:6", "brotli:4"]
+
 
 def through(data, method="huff"):
     stored = b"".join(map(bytes, encode_stream(data, method)))
     cursor = Cursor(stored)
-    back = decode_stream(cursor, len(data))
+    back = decode_stream(cursor, len(data), method=method)
     cursor.end()
     assert bytes(np.broadcast_to(np.asarray(back, np.uint8), len(data))) == data.tobytes()
     return stored
 
 
-@given(st.binary(max_size=3000), st.sampled_from(["huff", "1"]))
+@given(st.binary(max_size=3000), st.sampled_from(METHODS))
 def test_round_trip_of_any_bytes(data, method):
     assert len(through(np.frombuffer(data, np.uint8), method)) <= len(data) + 1
 
