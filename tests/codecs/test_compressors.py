@@ -1,6 +1,7 @@
 """General compressors: any level, and nothing but the recorded bytes comes out."""
 
 import builtins
+import contextlib
 import sys
 import tracemalloc
 
@@ -69,10 +70,8 @@ def test_mutated(name, data, size, draw):
         if frame:
             frame[draw.draw(st.integers(0, len(frame) - 1))] ^= draw.draw(st.integers(1, 255))
     size = len(TEXT) if draw.draw(st.booleans()) else size
-    try:
+    with contextlib.suppress(DamagedData):
         assert len(decompress(frame, size, f"{name}:1")) == size
-    except DamagedData:
-        pass
 
 
 @pytest.mark.parametrize("name", sorted(LEVELS))
@@ -101,7 +100,7 @@ def test_without_the_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "brotli", raising=False)
     monkeypatch.setattr(builtins, "__import__", importing)
     pipeline = Pipeline.parse("xor | brotli:1")
-    data = memoryview(bytearray(range(256)) * 20)
+    data = memoryview(TEXT)
     with pytest.raises(NotInstalled) as caught:
         pipeline.encode_chunk(data, memoryview(bytes(len(data))), 4)
     assert "mvc-weights[brotli]" in str(caught.value.hint)
