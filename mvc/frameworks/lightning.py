@@ -17,6 +17,7 @@ from mvc.errors import NotInstalled, WrongUsage
 try:
     from lightning.pytorch import Callback
     from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+    from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError as error:
     raise NotInstalled(
         f"Lightning cannot be imported: {error}", hint="pip install 'mvc-weights[lightning]'"
@@ -37,6 +38,7 @@ from mvc.training.state import PARTS
 __all__ = ["MVCCallback", "MVCCheckpointIO"]
 
 Metrics = Mapping[str, Any]
+_HOOK = "on_train_batch_end"
 
 
 class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
@@ -81,6 +83,8 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._report: Report | None = None
         self._resume: Resume | None = None
         self._reader: Reader | None = None
+        self._order: Order | None = None
+        self._waiting: Callable[[], None] | None = None
         self.resumed: Resumed | None = None
 
     @property
@@ -119,8 +123,8 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         if self._resume is not None:
             self._reader = Reader(trainer.strategy.checkpoint_io, trainer, self._resume)
             trainer.strategy.checkpoint_io = self._reader
-        self._order = Order(trainer)
-        self._source = TrainerSource(trainer, self._order, self._include)
+        self._order = order = Order(trainer)
+        self._source = TrainerSource(trainer, order, self._include)
         if trainer.is_global_zero and not trainer.fast_dev_run:
             self._recorder = Recorder.of(self._place.repo, self._source, **self._options)
 
@@ -139,11 +143,14 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
         self._ended = False  # an epoch whose last batch was recorded, but not yet its end
-        if self._resume is not None:
+        if self._resume is not None and self._order is not None:
             self._resume.on_train_start(trainer, self._order)
+        self._last: tuple[Any, int] | None = None
+        if is_overridden(_HOOK, pl_module):
+            self._wait_for(pl_module, trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        if self._resume is not None:
+        if self._resume is not None and self._order is not None:
             self._resume.on_train_epoch_start(self._order)
             self._resume = None
         self._record_epoch(trainer)
@@ -152,13 +159,10 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._resume = None
-        if self._recorder is None or trainer.global_step == self._seen:
-            return  # gradients are still gathered: there is no new version yet
-        self._seen = trainer.global_step
-        self._steps += 1
-        self._source.next = comes_next(trainer)
-        taken = self._take(trainer, trainer.current_epoch, batch_idx + 1, _loss(outputs))
-        self._ended = taken and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        if self._waiting is None:
+            self._record_batch(trainer, outputs, batch_idx)
+        else:
+            self._last = outputs, batch_idx
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._record_epoch(trainer)
@@ -175,6 +179,36 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             self._finish(trainer)
 
     # -- what they do ------------------------------------------------------------------------
+
+    def _wait_for(self, module: Any, trainer: Any) -> None:
+        """Has a batch recorded after the module's own hook, which comes after all callbacks.
+
+        It may change weights (clip them, move an average), and the next batch begins with that.
+        """
+        hook, own = getattr(module, _HOOK), vars(module).get(_HOOK)
+
+        def then(*arguments: Any) -> None:
+            hook(*arguments)
+            if self._last is not None:
+                (outputs, batch_idx), self._last = self._last, None
+                self._record_batch(trainer, outputs, batch_idx)
+
+        def release() -> None:
+            vars(module).pop(_HOOK, None)
+            if own is not None:
+                setattr(module, _HOOK, own)
+
+        setattr(module, _HOOK, then)
+        self._waiting = release
+
+    def _record_batch(self, trainer: Any, outputs: Any, batch_idx: int) -> None:
+        if self._recorder is None or trainer.global_step == self._seen:
+            return  # gradients are still gathered: there is no new version yet
+        self._seen = trainer.global_step
+        self._steps += 1
+        self._source.next = comes_next(trainer)
+        taken = self._take(trainer, trainer.current_epoch, batch_idx + 1, _loss(outputs))
+        self._ended = taken and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
 
     def _record_epoch(self, trainer: Any) -> None:
         """The state once validation and schedulers are done, from which the next epoch begins."""
@@ -194,8 +228,12 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         if self._reader is not None:
             trainer.strategy.checkpoint_io, self._reader = self._reader.inner, None
         self._resume = None
-        if hasattr(self, "_order"):
+        if self._order is not None:
             self._order.release()
+            self._order = None
+        if self._waiting is not None:
+            self._waiting()
+            self._waiting = None
         recorder, self._recorder = self._recorder, None
         try:
             if recorder is not None:

@@ -15,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import lightning
 import torch
 
-from mvc.errors import CannotResume
+from mvc.errors import CannotResume, NotInstalled
 from mvc.training.rng import check_rng, rng_state, set_rng_state
 
 __all__ = ["Order", "check_draws"]
 
 _Fetcher = Any
+_NEEDED = ("_load_combined_loader_states", "is_resuming", "reset_restart_stage")
 
 
 class Order:
@@ -31,6 +33,11 @@ class Order:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._loop = trainer.fit_loop
+        if not all(hasattr(self._loop, name) for name in _NEEDED):
+            raise NotInstalled(
+                f"MVCCallback needs Lightning 2.6 or newer, this is {lightning.__version__}",
+                hint="pip install -U lightning",
+            )
         self._iterator: dict[str, Any] | None = None
         self._first: dict[str, Any] | None = None
         self._enter: Callable[[_Fetcher], None] | None = None

@@ -96,6 +96,24 @@ def test_the_callback_is_the_last(tmp_path: Path) -> None:
     assert digest(callback.repo.checkout("HEAD")) == digest(model.state_dict())
 
 
+class Clips(Net):
+    """Changes its weights when all callbacks have seen the batch, and draws a number."""
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        with torch.no_grad():
+            self.last.weight.clamp_(-0.1, 0.1).add_(0.001 * torch.rand(()))
+
+
+def test_after_the_hook_of_the_module(tmp_path: Path) -> None:
+    whole, _ = fit(module=Clips, max_epochs=2)
+    callback = MVCCallback(tmp_path)
+    model, _ = fit(callback, module=Clips, max_steps=7)
+    assert digest(callback.repo.checkout("HEAD")) == digest(model.state_dict())
+    assert "on_train_batch_end" not in vars(model)
+    rest, _ = fit(callback, module=Clips, resume=callback.resume(), max_epochs=2, first_seed=8)
+    assert model.trace + rest.trace == whole.trace
+
+
 def test_weights_only(tmp_path: Path) -> None:
     callback = MVCCallback(tmp_path, include="model")
     fit(callback, max_steps=1)
@@ -133,14 +151,15 @@ def test_a_failure_behind_stops_the_training(tmp_path: Path) -> None:
 
 
 def test_a_failure_behind_is_noted_on_another_error(tmp_path: Path) -> None:
-    class BreaksAtOnce(Net):
-        def on_train_batch_end(self, *_: Any) -> None:
-            raise RuntimeError("the data ended")
+    class BreaksSoon(Net):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            if batch_idx:
+                raise RuntimeError("the data ended")
 
     with mvc.Repository.init(tmp_path) as repo:
         Gate(repo, {1: StorageFull("no space left")}).open()
         with pytest.raises(RuntimeError, match="the data ended") as caught:
-            fit(MVCCallback(repo), module=BreaksAtOnce)
+            fit(MVCCallback(repo), module=BreaksSoon)
     assert "a version could not be recorded either: no space left" in caught.value.__notes__[0]
 
 

@@ -1,0 +1,71 @@
+"""kill -9 in the middle of ``fit``: the newest version goes on to the bits of a whole training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.need import need
+
+need("lightning", "lightning.pytorch")
+
+from mvc.errors import CannotResume  # noqa: E402
+from mvc.frameworks.lightning import MVCCallback  # noqa: E402
+from tests.frameworks.lightning_child import EPOCHS  # noqa: E402
+from tests.frameworks.lightning_runs import BATCHES, bits, fit, validation  # noqa: E402
+
+PROJECT = Path(__file__).parents[2]
+
+
+def kill(folder: Path, at: int) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.frameworks.lightning_child", str(folder)],
+        cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert child.stdout is not None
+    try:
+        for line in child.stdout:
+            if line == b"batch %d\n" % at:
+                break
+        os.kill(child.pid, signal.SIGKILL)
+        child.stdout.read()
+    finally:
+        child.kill()
+        child.stdout.close()
+        child.wait()
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_killed(tmp_path: Path) -> None:
+    kill_and_go_on(tmp_path, 8)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at", range(2, EPOCHS * BATCHES, 3))
+def test_killed_anywhere(tmp_path: Path, at: int) -> None:
+    kill_and_go_on(tmp_path, at)
+
+
+def kill_and_go_on(tmp_path: Path, at: int) -> None:
+    kill(tmp_path, at)
+    whole, trainer = fit(validate=validation(), max_epochs=EPOCHS)
+    callback = MVCCallback(tmp_path)
+    try:
+        path = callback.resume("HEAD")
+    except CannotResume:  # it died between a batch and the end of its epoch
+        path = callback.resume("HEAD~1")
+    rest, again = fit(
+        callback, resume=path, validate=validation(), max_epochs=EPOCHS, first_seed=99
+    )
+    assert callback.resumed is not None
+    step = callback.resumed.step
+    assert 0 < step <= EPOCHS * BATCHES
+    assert at - 4 <= step  # at most what was queued is lost
+    assert rest.trace == whole.trace[step:]
+    assert bits(rest, again) == bits(whole, trainer)
+    assert callback.repo.fsck(full=True).sound
