@@ -109,9 +109,7 @@ class Experiment:
         return f"{self.recipe.name}-{self.data.name}-{self.label}-{digest}"
 
 
-def experiments(
-    data: Dataset, settings: Settings, labels: Sequence[int]
-) -> tuple[Experiment, ...]:
+def experiments(data: Dataset, settings: Settings, labels: Sequence[int]) -> tuple[Experiment, ...]:
     """The same experiment for several labels: cross-validation over labels (section 4.2.1)."""
     if not labels or len(set(labels)) != len(labels):
         raise WrongUsage("labels must be named, each once")

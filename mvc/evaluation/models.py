@@ -24,7 +24,16 @@ from mvc.evaluation.texts import VOCABULARY
 
 M = TypeVar("M", bound=nn.Module)
 
-__all__ = ["RECIPES", "Recipe", "conv", "lstm", "parameter_count", "recipe_for", "small", "tensors_of"]
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "conv",
+    "lstm",
+    "parameter_count",
+    "recipe_for",
+    "small",
+    "tensors_of",
+]
 
 
 @dataclass(frozen=True)

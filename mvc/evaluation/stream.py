@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +26,8 @@ from mvc.evaluation.learning import Order, Sample, learn, learn_epoch
 from mvc.evaluation.models import tensors_of
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
+from mvc.model.commit import Commit
+from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.training.recorder import Recorder
 from mvc.training.resume import resume
@@ -68,13 +71,14 @@ class Stream:
 
     def states(self) -> Iterator[tuple[Version, dict[str, NDArray[Any]]]]:
         """Every version's weights in order, float32 by name."""
-        for version in self.versions:
-            yield version, self.state(version)
+        wanted = {version.commit: version for version in self.versions}
+        for commit, state in self.repo.iter_versions(path=DEFAULT_STATE):
+            if isinstance(commit, Commit) and commit.id in wanted:
+                yield wanted[commit.id], _arrays(state)
 
     def state(self, version: Version) -> dict[str, NDArray[Any]]:
         """One version's weights, float32 by name."""
-        state = self.repo.checkout(version.commit, path="model.safetensors")
-        return {name: tensor.numpy() for name, tensor in state.items()}
+        return _arrays(self.repo.checkout(version.commit, path=DEFAULT_STATE))
 
     def batch(self, number: int) -> Sample:
         """Online batch ``number``, from 0."""
@@ -110,6 +114,10 @@ def record(
     return Stream(experiment, folder)
 
 
+def _arrays(state: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
+    return {name: tensor.numpy() for name, tensor in state.items()}
+
+
 def _prepare(experiment: Experiment, folder: Path, fs: FileSystem) -> None:
     fs.make_dir(folder, parents=True, exist_ok=True)
     about = folder / "experiment.json"
@@ -127,18 +135,14 @@ def _train(experiment: Experiment, repo: Repository, tell: Tell) -> None:
     model = experiment.recipe.build(experiment.data)
     optimizer = experiment.recipe.optimizer(model)
     epoch, batch = _go_on(repo, model, optimizer)
-    order = Order(
-        experiment.drift, experiment.plan.batch_size, experiment.seed + experiment.label
-    )
+    order = Order(experiment.drift, experiment.plan.batch_size, experiment.seed + experiment.label)
     with (
         Recorder(repo, model, optimizer) as whole,
         Recorder(repo, model, include=["model"]) as weights,
     ):
         for number in range(epoch, experiment.epochs):
-            what = f"epoch {number + 1} of {experiment.epochs}"
-            loss = learn_epoch(
-                model, optimizer, experiment.data, order, number, lambda a, b: tell(what, a, b)
-            )
+            said = partial(tell, f"epoch {number + 1} of {experiment.epochs}")
+            loss = learn_epoch(model, optimizer, experiment.data, order, number, said)
             position = {"epoch": number + 1, "batch": 0}
             whole.step(loss=loss, batch=position, metrics=position)
             whole.flush()

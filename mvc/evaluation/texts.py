@@ -31,8 +31,21 @@ LENGTH = 100
 CLASSES = 10
 
 FORMS = frozenset(
-    "cli-mono debug devel doc introspection libdevel libs localization metapackages misc "
-    "oldlibs tasks utils".split()
+    [
+        "cli-mono",
+        "debug",
+        "devel",
+        "doc",
+        "introspection",
+        "libdevel",
+        "libs",
+        "localization",
+        "metapackages",
+        "misc",
+        "oldlibs",
+        "tasks",
+        "utils",
+    ]
 )
 """Debian sections that say what kind of package it is rather than what it is about."""
 

@@ -1,0 +1,292 @@
+"""``python -m mvc.evaluation``: runs the experiments. The only module here that prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from mvc.errors import MvcError, WrongUsage
+from mvc.evaluation.data import load_data
+from mvc.evaluation.experiment import SEED, Experiment, Settings
+from mvc.evaluation.stream import Tell
+from mvc.io.files import FileSystem
+
+__all__ = ["cli", "main"]
+
+_INTERRUPTED = 130
+_OPTIONS = (
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="PATH",
+        help="A folder of IDX files or a file of JSON lines; for tables 4.3 to 4.6 both. "
+        "Default: scikit-learn's digits.",
+    ),
+    click.option(
+        "--label-field",
+        default="label",
+        show_default=True,
+        metavar="NAME",
+        help="Where JSON lines have the label.",
+    ),
+    click.option(
+        "--text-field",
+        default="text",
+        show_default=True,
+        metavar="NAMES",
+        help="Where they have the text; several, with commas, are joined.",
+    ),
+    click.option(
+        "--classes",
+        default="",
+        metavar="NAMES",
+        help="Labels of the texts to tell apart, with commas. Default: the ten largest by topic.",
+    ),
+    click.option("--model", metavar="NAME", help="conv, lstm or small. Default: what fits."),
+    click.option(
+        "--batch-size", type=int, metavar="N", help="Default: 86, 256 or 8, or what the data allow."
+    ),
+    click.option(
+        "--batches",
+        type=int,
+        metavar="N",
+        help="Online batches (TBOn). Default: 150, 60 for digits.",
+    ),
+    click.option(
+        "--peak",
+        default="0.5",
+        show_default=True,
+        metavar="SHARE",
+        help="Of the label in the last batch (UPMOn).",
+    ),
+    click.option(
+        "--seen",
+        metavar="SHARE",
+        help="Of all data: samples of the label that are "
+        "known offline (UPOff). Default: 0.0001, 0.001 for texts and digits.",
+    ),
+    click.option(
+        "--offline", metavar="SHARE", help="Of all data: offline (POff). Default: what is left."
+    ),
+    click.option("--epochs", type=int, metavar="N", help="Offline. Default: 10."),
+    click.option("--seed", type=int, default=SEED, show_default=True, help="The label is added."),
+    click.option(
+        "--labels",
+        default="0,1",
+        show_default=True,
+        metavar="N,N",
+        help="Which labels drift in, one run for each.",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        default=Path("evaluation"),
+        show_default=True,
+        metavar="DIR",
+        help="Recorded trainings, results, tables.",
+    ),
+    click.option(
+        "--threads", type=click.IntRange(min=1), metavar="N", help="Of torch. Default: torch's own."
+    ),
+)
+_plot = click.option("--plot/--no-plot", default=True, show_default=True, help="PNG beside it.")
+
+
+def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.group(name="python -m mvc.evaluation")
+def cli() -> None:
+    """The experiments of the seeds, with mvc."""
+
+
+@cli.group()
+def drift() -> None:
+    """A label that hardly occurs, then comes online: what versions of the model cost.
+
+    Trainings are recorded once and replayed for every pipeline. Whatever is interrupted goes
+    on when it is called again.
+    """
+
+
+@drift.command()
+@_settings
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def split(as_json: bool, **options: Any) -> None:
+    """Print how data are split, without training."""
+    for data in _data(options):
+        experiments = [
+            Experiment.of(data, _of(options), label) for label in _labels(options["labels"])
+        ]
+        for experiment in experiments:
+            plan = experiment.plan
+            said = {
+                **experiment.parameters,
+                "most_batches": plan.max_batches,
+                "most_seen": float(plan.max_seen),
+                "most_offline": float(plan.max_offline),
+                "drifting_online": plan.drifting_online,
+                "others_online": plan.others_online,
+                "drifting_offline": plan.drifting_offline,
+                "others_offline": plan.others_offline,
+                "per_batch": list(plan.per_batch),
+            }
+            if as_json:
+                click.echo(json.dumps({"schema": "mvc.evaluation.split/1", **said}))
+            else:
+                click.echo("\n".join(f"{name:<17} {_text(value)}" for name, value in said.items()))
+                click.echo()
+
+
+@drift.command()
+@_settings
+def train(**options: Any) -> None:
+    """Record the trainings: offline, then batch after batch."""
+    from mvc.evaluation.render import grid
+
+    with _session(options) as session:
+        said = session.trained()
+    titles = ("training", "versions", "offline", "next batch", "last batch", "s a batch")
+    rows = [
+        [str(value) if isinstance(value, (str, int)) else f"{value:.4f}" for value in one.values()]
+        for one in said
+    ]
+    click.echo(grid(titles, rows))
+
+
+@drift.command()
+@_settings
+@click.argument("pipelines", nargs=-1, required=True, metavar="PIPELINE...")
+@click.option(
+    "--interval", type=int, default=148, show_default=True, help="Versions between reset points."
+)
+@_plot
+def run(pipelines: tuple[str, ...], interval: int, plot: bool, **options: Any) -> None:
+    """Measure pipelines or presets on the recorded trainings."""
+    with _session(options) as session:
+        click.echo(session.pipelines(pipelines, interval, plot=plot))
+
+
+@drift.command()
+@_settings
+@click.argument("number")
+@_plot
+def table(number: str, plot: bool, **options: Any) -> None:
+    """Make a table of the thesis, 4.3 to 4.26, with its figures beside ours."""
+    with _session(options) as session:
+        click.echo(session.table(number, plot=plot))
+
+
+@drift.command(name="plot")
+@_settings
+def plot_(**options: Any) -> None:
+    """Draw how accuracy follows the drift, for every label."""
+    with _session(options) as session:
+        click.echo(session.curve_plot())
+
+
+@contextmanager
+def _session(options: dict[str, Any]) -> Iterator[Any]:
+    from mvc.evaluation.session import Session
+
+    if options["threads"] is not None:
+        import torch
+
+        torch.set_num_threads(options["threads"])
+    with _bar() as tell:
+        session = Session(
+            FileSystem(), options["out"], _data(options), _of(options),
+            _labels(options["labels"]), tell,
+        )  # fmt: skip
+        try:
+            yield session
+        finally:
+            session.close()
+
+
+def _data(options: dict[str, Any]) -> list[Any]:
+    fs = FileSystem()
+    return [
+        load_data(
+            fs,
+            source,
+            label_field=options["label_field"],
+            text_fields=_words(options["text_field"]),
+            classes=_words(options["classes"]),
+        )
+        for source in options["data"] or (None,)
+    ]
+
+
+def _of(options: dict[str, Any]) -> Settings:
+    names = ("model", "batch_size", "batches", "peak", "seen", "offline", "epochs", "seed")
+    return Settings(**{name: options[name] for name in names})
+
+
+def _labels(text: str) -> list[int]:
+    try:
+        return [int(word) for word in _words(text)]
+    except ValueError:
+        raise WrongUsage(
+            f"labels is {text!r}: it must be numbers with commas, such as 0,1"
+        ) from None
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@contextmanager
+def _bar() -> Iterator[Tell | None]:
+    """Progress on a terminal, nothing anywhere else."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+               TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task("", total=None)
+        yield lambda what, done, total: display.update(
+            task, description=escape(what), completed=done, total=total
+        )
+
+
+def main() -> NoReturn:
+    """Runs the command; errors are one line and a hint on stderr."""
+    try:
+        cli.main(prog_name="python -m mvc.evaluation", standalone_mode=False)
+        code = 0
+    except MvcError as error:
+        click.echo(f"error: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; call it again to go on", err=True)
+        code = _INTERRUPTED
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
