@@ -11,8 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from mvc.errors import WrongUsage
-from mvc.frameworks.huggingface_data import Drawing, order_seed, set_order_seed
+from mvc.frameworks.huggingface_data import (
+    Drawing,
+    order_generator,
+    order_seed,
+    set_order_seed,
+)
 from mvc.training.rng import rng_state, set_rng_state
 
 __all__ = ["Epochs"]
@@ -22,13 +29,15 @@ __all__ = ["Epochs"]
 class _Position:
     """Of one loader: epochs begun before, batches ``done`` of the present one.
 
-    ``rng``: the generators as the epoch began; None between epochs. ``restored``: what they
-    are once an epoch that was kept has been entered again.
+    ``rng``: the global generators as the epoch began; None between epochs. ``order``: the
+    state of the loader's own generator then. ``restored``: what the global ones are once an
+    epoch that was kept has been entered again.
     """
 
     epoch: int = 0
     done: int = 0
     rng: Mapping[str, Any] | None = None
+    order: torch.Tensor | None = None
     restored: Mapping[str, Any] | None = None
 
 
@@ -63,6 +72,7 @@ class Epochs:
             loader = self._accelerator.skip_first_batches(loader, position.done)
         else:
             position.rng, position.done = rng_state(), 0
+            position.order = _order(loader)
         batches = iter(loader)
         batch = next(batches, self)
         if restored is not None:
@@ -86,6 +96,7 @@ class Epochs:
                     "epoch": at.epoch,
                     "done": at.done,
                     "rng": at.rng,
+                    "order": _order(loader) if at.rng is None else at.order,
                     "order_seed": order_seed(loader),
                     "loader": loader.state_dict() if stateful else None,
                 }
@@ -98,7 +109,12 @@ class Epochs:
         """Sets the positions; ``rng`` are the generators at the save."""
         for loader, at in zip(self._accelerator._dataloaders, kept, strict=True):
             inside = rng if at["rng"] is not None else None
-            self._positions[id(loader)] = _Position(at["epoch"], at["done"], at["rng"], inside)
+            self._positions[id(loader)] = _Position(
+                at["epoch"], at["done"], at["rng"], at["order"], inside
+            )
+            generator = order_generator(loader)
+            if generator is not None and at["order"] is not None:
+                generator.set_state(at["order"])
             if at["order_seed"] is not None:
                 set_order_seed(loader, at["order_seed"])
             if at["loader"] is not None and getattr(loader, "use_stateful_dataloader", False):
@@ -111,3 +127,8 @@ class Epochs:
                 "this loader was not prepared", hint="loader = accelerator.prepare(loader)"
             )
         return self._positions.setdefault(id(loader), _Position())
+
+
+def _order(loader: Any) -> torch.Tensor | None:
+    generator = order_generator(loader)
+    return generator.get_state() if generator is not None else None

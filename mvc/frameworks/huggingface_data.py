@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Drawing", "order_seed", "set_order_seed"]
+__all__ = ["Drawing", "order_generator", "order_seed", "set_order_seed"]
 
 
 class Drawing:
@@ -59,6 +59,17 @@ def set_order_seed(loader: Any, seed: int) -> None:
     sampler = _sampler(loader)
     if isinstance(getattr(sampler, "initial_seed", None), int):
         sampler.initial_seed = seed
+
+
+def order_generator(loader: Any) -> torch.Generator | None:
+    """The generator from which a sampler or loader of the program's own draws its order."""
+    if order_seed(loader) is not None:
+        return None  # seeded anew in every epoch
+    for holder in (_sampler(loader), loader):
+        found = getattr(holder, "generator", None)
+        if isinstance(found, torch.Generator):
+            return found
+    return None
 
 
 def _sampler(loader: Any) -> Any:

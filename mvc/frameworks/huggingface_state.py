@@ -10,7 +10,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 
 from mvc.errors import WrongUsage
-from mvc.frameworks.huggingface_data import order_seed, set_order_seed
+from mvc.frameworks.huggingface_data import order_generator, order_seed, set_order_seed
 from mvc.training.rng import rng_state
 from mvc.training.state import Parts
 
@@ -72,6 +72,7 @@ class TrainerSource:
             "config": self._config,
             "epoch_rng": self.epoch_rng,
             "order_seed": order_seed(self._loader),
+            "own_order": order_generator(self._loader) is not None,
             "data_draws": self.data_draws,
             "run": self.run,
         }
@@ -91,6 +92,8 @@ def differences(kept: Mapping[str, Any], source: TrainerSource) -> tuple[str, ..
     ]
     if kept["run"]["processes"] > 1:
         found.append("random generators: only those of the first process were kept")
+    if kept["own_order"]:
+        found.append("data: their order comes from a generator of its own, which is not kept")
     if kept["data_draws"]:
         found.append("data: the next batches draw random numbers of their own")
     return tuple(found)

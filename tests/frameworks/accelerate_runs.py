@@ -37,9 +37,11 @@ class Count:
 
 
 class Run:
-    """Prepared model, optimizer, scheduler and loader; ``seedable``: the sampler's own order."""
+    """Prepared model, optimizer, scheduler and loader; ``seedable``, ``own``: whence the order."""
 
-    def __init__(self, seed: int = 3, *, seedable: bool = False, hidden: int = 8) -> None:
+    def __init__(
+        self, seed: int = 3, *, seedable: bool = False, own: bool = False, hidden: int = 8
+    ) -> None:
         for state in (AcceleratorState, GradientState, PartialState):
             state._reset_state()
         torch.manual_seed(seed)
@@ -58,7 +60,8 @@ class Run:
             torch.randn(SAMPLES, 6, generator=generator),
             torch.randint(3, (SAMPLES,), generator=generator),
         )
-        loader = torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True)
+        order = torch.Generator().manual_seed(seed) if own else None
+        loader = torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True, generator=order)
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
         self.net, self.optimizer, self.scheduler, self.loader = self.accelerator.prepare(
