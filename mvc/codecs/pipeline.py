@@ -15,6 +15,7 @@ A chunk begins with its shape, one byte:
     CONSTANT  one word, then the tail
     CODED     the streams (with sparse: positions and values), then the tail
     ELIDED    the bitmap of the changed words, their streams, then the tail
+    GRID      what mvc.codecs.steps makes of words on a grid, then the tail
 
 The tail are the bytes that fill no word. Every byte of a chunk is accounted
 for: one too many or too few is damage.
@@ -34,6 +35,7 @@ from mvc.codecs.stages import (
     Compressor,
     Elide,
     LossyStage,
+    OnGrid,
     Operator,
     Planes,
     Positions,
@@ -51,7 +53,7 @@ from mvc.limits import MAX_PIPELINE_TEXT
 
 __all__ = ["PRESETS", "Pipeline"]
 
-RAW, ZERO, CONSTANT, CODED, ELIDED = range(5)
+RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
 S = TypeVar("S", bound=Stage)
 
@@ -111,7 +113,8 @@ class Pipeline:
         stored = 1 + data.nbytes
         if not self._coded or not len(data):
             return b"".join((bytes((RAW,)), data.tobytes(), tail))
-        parts = self._encode_words(data, changed, count)
+        parts = self._encode_grid(new, base, width, changed)
+        parts = parts or self._encode_words(data, changed, count)
         if sum(map(len, parts)) >= stored:
             # The stages work in place, so the words are formed once more.
             data = self._delta(new, base, width)[0]
@@ -123,7 +126,7 @@ class Pipeline:
         if self.operator != "none":
             raise WrongUsage(f"pipeline {self.text} codes deltas, not full records")
         target = words_of(out, width)
-        words, tail = self._decode(Cursor(data), len(out), width, target)
+        words, tail = self._decode(Cursor(data), len(out), target, target)
         if words is not target:
             np.copyto(target, words)
         out[len(out) - len(tail) :] = tail
@@ -137,8 +140,9 @@ class Pipeline:
         """
         if self.operator == "none":
             raise WrongUsage(f"pipeline {self.text} codes full records, not deltas")
-        words, tail = self._decode(Cursor(data), len(state), width, None)
-        move(self.operator, words_of(state, width), words, reverse=reverse)
+        target = words_of(state, width)
+        words, tail = self._decode(Cursor(data), len(state), target, None, reverse=reverse)
+        move(self.operator, target, words, reverse=reverse)
         if tail:
             end = words_of(state[len(state) - len(tail) :], 1)
             move(self.operator, end, np.frombuffer(tail, np.uint8), reverse=reverse)
@@ -169,6 +173,15 @@ class Pipeline:
         operator.encode(words_of(new[end:], 1), words_of(base[end:], 1), tail)
         return out, tail.tobytes()
 
+    def _encode_grid(
+        self, new: memoryview, base: memoryview | None, width: int, changed: Words
+    ) -> Parts | None:
+        """What a stage for words on a grid makes of them, if there is one and they are."""
+        stage = self.find(OnGrid)
+        words, old = words_of(new, width), words_of(new if base is None else base, width)
+        parts = stage.encode_grid(words, old, changed, self.find(Compressor)) if stage else None
+        return None if parts is None else [bytes((GRID,)), *parts]
+
     def _encode_words(self, data: Words, changed: Words, count: int) -> Parts:
         parts: Parts = [bytes((CODED,))]
         elide = self.find(Elide)
@@ -185,16 +198,21 @@ class Pipeline:
         return parts
 
     def _decode(
-        self, cursor: Cursor, size: int, width: int, out: Words | None
+        self, cursor: Cursor, size: int, state: Words, out: Words | None, *, reverse: bool = False
     ) -> tuple[Words, memoryview]:
-        """The words of a chunk of ``size`` raw bytes (in ``out`` or scratch), and its tail."""
-        dtype = word_type(width)
-        count = size // width
+        """The words of a chunk of ``size`` raw bytes (in ``out`` or scratch), and its tail.
+
+        ``state`` is what they will be combined with, or as long and wide as they are.
+        """
+        width, count = state.itemsize, len(state)
         shape = cursor.byte()
+        grid = self.find(OnGrid) if shape == GRID else None
         if shape in (CODED, ELIDED) and self._coded:
             words = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
         elif shape == RAW:
-            words = np.frombuffer(cursor.take(count * width), dtype)
+            words = np.frombuffer(cursor.take(count * width), word_type(width))
+        elif grid is not None:
+            words = grid.decode_grid(cursor, state, self.find(Compressor), reverse=reverse)
         elif shape in (CONSTANT, ZERO):
             words = scratch_words("delta", count, width) if out is None else out
             value = cursor.take(width) if shape == CONSTANT else bytes(width)

@@ -20,5 +20,6 @@ PRESETS = {
     "vsol-0.1-slow": "xor | lsb:20 | dsed:0.01 | planes:all | zstd:1",
     "vsol-1-fast": f"{_TOP_ABOVE} | xor | lsb:20 | sparse | zstd:1",
     "vsol-1-slow": f"{_TOP_ABOVE} | xor | lsb:20 | dsed:0.01 | sparse | zstd:1",
+    "frontier-0": "grid:1 | steps | gaps | zstd:huff",
     "none": "raw",
 }

@@ -1,9 +1,9 @@
 """From training weights to the production weights that are deployed and stored.
 
-Only float64, float32, float16 and bfloat16 tensors are ever changed. Other tensors, those
-named exact, and tensors without a predecessor of their name, dtype and shape are taken over
-bit for bit, and so is every entry that is infinite or no number on either side (such entries
-do not count towards Top-K).
+Only float64, float32, float16 and bfloat16 tensors are ever changed. Other tensors and those
+named exact are taken over bit for bit. So are tensors without a predecessor of their name,
+dtype and shape, except by stages that begin (``grid``), and every entry that is infinite or
+no number on either side (such entries do not count towards Top-K).
 """
 
 from __future__ import annotations
@@ -38,29 +38,31 @@ def produce(
     """The new production weights by name: fresh arrays of ``training``'s order, dtypes, shapes.
 
     ``previous`` are the production weights of the version before, None for the first one,
-    which is taken over exactly. numpy has no bfloat16: such tensors are uint16 words, or of a
-    dtype of 2 bytes named bfloat16 (ml_dtypes), and ``dtypes`` names those that are words.
+    which only stages that begin (``grid``) change. numpy has no bfloat16: such tensors are
+    uint16 words, or of a dtype of 2 bytes named bfloat16 (ml_dtypes), and ``dtypes`` names
+    those that are words.
     ``loss`` is that of the batch, which a loss-adaptive stage needs. Raises WrongUsage.
     """
     made = {name: np.array(array, order="C", copy=True) for name, array in training.items()}
-    if previous is None or not pipeline.lossy:
+    if not pipeline.lossy:
         return made
-    weights = []
+    weights, fresh = [], []
     for name, array in made.items():
-        before = previous.get(name)
         kind = _format(array, (dtypes or {}).get(name))
-        if (
-            kind is None
-            or name in exact
-            or before is None
-            or before.dtype != array.dtype
-            or before.shape != array.shape
-        ):
+        if kind is None or name in exact:
             continue
+        before = previous.get(name) if previous is not None else None
         # 'array' is fresh and contiguous, so its words are the very ones that are given back.
-        weights.append(Weights.pair(name, kind, _words(before, kind), _words(array, kind)))
+        after = _words(array, kind)
+        if before is None or before.dtype != array.dtype or before.shape != array.shape:
+            fresh.append(Weights.pair(name, kind, np.zeros_like(after), after))
+        else:
+            weights.append(Weights.pair(name, kind, _words(before, kind), after))
     for stage in pipeline.lossy:
-        stage.reduce(weights, loss)
+        if stage.begins:
+            stage.reduce([*weights, *fresh], loss)
+        elif previous is not None:
+            stage.reduce(weights, loss)
     return made
 
 

@@ -8,6 +8,7 @@ direction, so that a wrong order is refused when a pipeline is built.
     deltas       sub, xor; zigzag, elide         undirected
     rearrange    planes, planes:all|concat       byte planes
     sparse       sparse[:...]                    positions and values of what changed
+    grid         grid; steps, gaps, lattice      weights on a grid, deltas in whole steps of it
     compress     zstd, zlib, bz2, lzma, brotli   and raw: nothing
 """
 
@@ -15,6 +16,7 @@ from mvc.codecs.stages.base import Kind, Stage
 from mvc.codecs.stages.compress import Compressor, Raw, Zstd
 from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.deltas import Elide, Operator, Sub, Xor, Zigzag
+from mvc.codecs.stages.grid import Gaps, Grid, Lattice, OnGrid, Steps
 from mvc.codecs.stages.lossy import LossyStage, ResetBits, TopK, TopKOfAll
 from mvc.codecs.stages.order import check_order, read_stages
 from mvc.codecs.stages.rearrange import Planes, PlanesOfAll, PlanesOfJoined
@@ -28,8 +30,12 @@ __all__ = [
     "Dsed",
     "Elide",
     "Every",
+    "Gaps",
+    "Grid",
     "Kind",
+    "Lattice",
     "LossyStage",
+    "OnGrid",
     "Operator",
     "Planes",
     "PlanesOfAll",
@@ -40,6 +46,7 @@ __all__ = [
     "Sparse",
     "SparseOfAll",
     "Stage",
+    "Steps",
     "Sub",
     "TopK",
     "TopKOfAll",

@@ -42,6 +42,7 @@ class Kind(enum.Enum):
     PATTERNS = "exclusive-or patterns"
     RESET = "exclusive-or patterns with low bits reset"
     FOLDED = "folded differences"
+    STEPS = "whole steps on a grid"
     KEPT = "the changed words"
     STREAMS = "byte streams"
     BYTES = "bytes"

@@ -80,8 +80,8 @@ class Dsed(Stage):
     last_only: bool
     usage = "dsed:E[,last]"
     about = "decision: skips while the deployed version is within E of the new one's accuracy"
-    takes = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET})
-    needs = "a delta (sub or xor) before it, and the coding after it"
+    takes = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.STEPS})
+    needs = "a delta (sub, xor or steps) before it, and the coding after it"
     decides = True
 
     @classmethod

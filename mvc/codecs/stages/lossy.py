@@ -28,6 +28,7 @@ class LossyStage(Stage):
 
     lossy = True
     takes_loss: ClassVar[bool] = False
+    begins: ClassVar[bool] = False  # acts on tensors without a predecessor, as on one of zeros
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:
         """Changes every ``after`` in place. ``loss`` is that of the batch, for who asks for it."""

@@ -40,6 +40,8 @@ def check_order(stages: Sequence[Stage]) -> None:
     twice = [name for name, count in Counter(s.name for s in stages).items() if count > 1]
     if twice:
         raise InvalidPipeline(f"stage {twice[0]} stands more than once in {text!r}")
+    if kind is Kind.STEPS:
+        raise InvalidPipeline(f"{text!r} ends with {kind.value}", hint="gaps belongs after it")
     if kind in (Kind.PAIR, Kind.CHOSEN):
         raise InvalidPipeline(
             f"{text!r} ends with {kind.value}", hint="a delta (sub or xor) belongs after it"

@@ -6,6 +6,7 @@ from mvc.codecs.stages.base import Stage
 from mvc.codecs.stages.compress import Brotli, Bz2, Lzma, Raw, Zlib, Zstd
 from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.deltas import Elide, Sub, Xor, Zigzag
+from mvc.codecs.stages.grid import Gaps, Grid, Lattice, Steps
 from mvc.codecs.stages.lossy import ResetBits, TopK, TopKOfAll
 from mvc.codecs.stages.rearrange import Planes
 from mvc.codecs.stages.sparse import Sparse
@@ -17,14 +18,18 @@ STAGES: dict[str, type[Stage]] = {
     "drift": Drift,
     "topk": TopK,
     "topk-all": TopKOfAll,
+    "grid": Grid,
     "sub": Sub,
     "xor": Xor,
+    "steps": Steps,
     "lsb": ResetBits,
     "dsed": Dsed,
     "zigzag": Zigzag,
     "elide": Elide,
     "planes": Planes,
     "sparse": Sparse,
+    "gaps": Gaps,
+    "lattice": Lattice,
     "zstd": Zstd,
     "zlib": Zlib,
     "bz2": Bz2,

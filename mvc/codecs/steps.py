@@ -1,0 +1,179 @@
+"""Deltas and full records of tensors that lie on a grid: whole steps of a power of two.
+
+A delta: the format of the floats (one byte), the exponent of the step (zigzag), how many
+entries changed; the gaps between them, as Rice codes; a bit for each sign; then the steps
+beyond the first: how many entries moved further, the gaps between those, and how far, again
+as Rice codes. The exponent is that of the changed entries alone, so entries
+off the grid that did not change are no obstacle.
+
+A full record: format and exponent likewise, the bytes of a number (1 or 2), and the byte
+planes of all multiples with their sign folded into the lowest bit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.codecs import planes
+from mvc.codecs.lossy.floats import Format
+from mvc.codecs.multiples import (
+    BY_CODE,
+    EXPONENTS,
+    common_exponent,
+    formats_of,
+    multiples,
+    words_of_multiples,
+)
+from mvc.codecs.rice import decode_numbers, encode_numbers, put_stream, take_stream
+from mvc.codecs.streams import Bytes, Parts
+from mvc.codecs.varint import Cursor, varint
+from mvc.codecs.words import Words, word_type
+from mvc.errors import DamagedData
+
+if TYPE_CHECKING:
+    from mvc.codecs.stages.compress import Compressor
+
+__all__ = ["apply_delta", "decode_full", "encode_delta", "encode_full"]
+
+_FARTHEST = 1 << 15  # steps; what moves further is on no grid worth the name
+_SAMPLE = 256
+
+
+def encode_delta(
+    new: Words, base: Words, changed: NDArray[np.bool_], compressor: Compressor | None
+) -> Parts | None:
+    """Parts that lead from ``base`` to ``new`` and back; None if not in whole steps."""
+    at = np.flatnonzero(changed)
+    found = _moves(new[at], base[at]) if len(at) else None
+    if found is None:
+        return None
+    code, exponent, moves = found
+    further = np.abs(moves) - 1
+    far = np.flatnonzero(further)
+    parts = [
+        _head(code, exponent) + varint(len(at)),
+        *encode_numbers(_gaps(at), compressor),
+        *put_stream(np.packbits(moves < 0), compressor),
+        varint(len(far)),
+    ]
+    if len(far):
+        parts += encode_numbers(_gaps(far), compressor)
+        parts += encode_numbers(further[far] - 1, compressor)
+    return parts
+
+
+def apply_delta(
+    cursor: Cursor, state: Words, *, reverse: bool, compressor: Compressor | None
+) -> Words:
+    """What ``state``, left as it is, has to be combined with by exclusive or.
+
+    Raises DamagedData unless every entry can be moved as far as it says.
+    """
+    kind, exponent = _read_head(cursor, state.itemsize)
+    at = _positions(cursor, len(state), cursor.varint(), compressor)
+    signs = take_stream(cursor, -(-len(at) // 8), compressor)
+    negative = np.unpackbits(signs, count=len(at)).view(np.bool_) ^ reverse
+    if len(at) % 8 and int(signs[-1]) & (0xFF >> len(at) % 8):
+        raise DamagedData("a sign for no entry")
+    moves = np.ones(len(at), np.int64)
+    count = cursor.varint()
+    if count:
+        far = _positions(cursor, len(at), count, compressor)
+        moves[far] += decode_numbers(cursor, count, _FARTHEST, compressor) + 1
+    np.negative(moves, out=moves, where=negative)
+    there = multiples(state[at], kind, exponent)
+    moved = None if there is None else words_of_multiples(there + moves, kind, exponent)
+    if moved is None:
+        raise DamagedData("a delta in whole steps does not fit what it is applied to")
+    patterns = np.zeros_like(state)
+    patterns[at] = state[at] ^ moved
+    return patterns
+
+
+def encode_full(words: Words, compressor: Compressor | None) -> Parts | None:
+    """Parts for all of ``words``; None if they lie on no grid, or on too fine a one."""
+    for code in formats_of(words.itemsize):
+        kind = BY_CODE[code]
+        if _narrow(words[:_SAMPLE], kind) is None or (found := _narrow(words, kind)) is None:
+            continue
+        exponent, numbers = found
+        folded = (numbers << 1) ^ (numbers >> 63)
+        width = 1 if int(folded.max(initial=0)) < 256 else 2
+        streams = planes.split(folded.astype(word_type(width)))
+        parts = [_head(code, exponent) + bytes((width,))]
+        return parts + [part for s in streams for part in put_stream(s, compressor)]
+    return None
+
+
+def decode_full(cursor: Cursor, count: int, width: int, compressor: Compressor | None) -> Words:
+    """The words that ``encode_full`` was given; DamagedData if that is not what is there."""
+    kind, exponent = _read_head(cursor, width)
+    size = cursor.byte()
+    if size not in (1, 2):
+        raise DamagedData(f"multiples of {size} bytes are not allowed")
+    folded = np.empty(count, word_type(size))
+    streams: list[Bytes | int] = [
+        take_stream(cursor, count, compressor).copy() for _ in range(size)
+    ]
+    planes.join(streams, folded)
+    numbers = folded.astype(np.int64)
+    words = words_of_multiples((numbers >> 1) ^ -(numbers & 1), kind, exponent)
+    if words is None:
+        raise DamagedData("a multiple that no word stands for")
+    return words
+
+
+def _moves(new: Words, base: Words) -> tuple[int, int, NDArray[np.int64]] | None:
+    """Format, exponent of the step, and by how many steps each entry moves."""
+    for code in formats_of(new.itemsize):
+        kind = BY_CODE[code]
+        exponents = common_exponent(new, kind), common_exponent(base, kind)
+        if None in exponents:
+            continue
+        exponent = min(e for e in exponents if e is not None)
+        there, here = multiples(new, kind, exponent), multiples(base, kind, exponent)
+        if there is not None and here is not None:
+            moves = there - here
+            if int(np.abs(moves).max()) <= _FARTHEST:
+                return code, exponent, moves
+    return None
+
+
+def _narrow(words: Words, kind: Format) -> tuple[int, NDArray[np.int64]] | None:
+    """Exponent and multiples, if these are small enough for two bytes."""
+    exponent = common_exponent(words, kind)
+    numbers = None if exponent is None else multiples(words, kind, exponent)
+    if exponent is None or numbers is None or int(np.abs(numbers).max(initial=0)) >= _FARTHEST:
+        return None
+    return exponent, numbers
+
+
+def _gaps(at: NDArray[np.intp]) -> NDArray[np.int64]:
+    return np.diff(at, prepend=-1) - 1
+
+
+def _positions(
+    cursor: Cursor, size: int, count: int, compressor: Compressor | None
+) -> NDArray[np.int64]:
+    """``count`` ascending positions below ``size``."""
+    if count > size:
+        raise DamagedData(f"{count} of {size} entries are said to change")
+    at = np.cumsum(decode_numbers(cursor, count, size, compressor) + 1) - 1
+    if count and int(at[-1]) >= size:
+        raise DamagedData("an entry that changes lies past the end")
+    return at
+
+
+def _head(code: int, exponent: int) -> bytes:
+    return bytes((code,)) + varint(exponent << 1 if exponent >= 0 else ~(exponent << 1))
+
+
+def _read_head(cursor: Cursor, width: int) -> tuple[Format, int]:
+    code, folded = cursor.byte(), cursor.varint()
+    exponent = (folded >> 1) ^ -(folded & 1)
+    if code not in formats_of(width) or exponent not in EXPONENTS:
+        raise DamagedData("a grid of no known format")
+    return BY_CODE[code], exponent
