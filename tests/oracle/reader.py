@@ -1,5 +1,7 @@
 """A reader of repositories written from docs/format.md alone: nothing of mvc is imported."""
 
+import bz2
+import lzma
 import struct
 import zlib
 from types import SimpleNamespace as Record
@@ -9,6 +11,7 @@ import zstandard
 from blake3 import blake3
 
 MIB = 1 << 20
+COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
     "float32 4,float16 2,bfloat16 2,float8_e4m3fn 1,float8_e4m3fnuz 1,float8_e5m2 1,"
@@ -85,23 +88,44 @@ class Cursor:
         held = zstandard.ZstdCompressionDict(dictionary, zstandard.DICT_TYPE_RAWCONTENT)
         return zstandard.ZstdDecompressor(held).decompress(self.get("bytes"))
 
-    def stream(self, k):  # k bytes, in one of four forms
-        forms = (self.take, lambda n: self.take(1) * n, lambda n: self.frame(), self.elided)
+    def stream(self, k, by="zstd"):  # k bytes, in one of four forms
+        forms = (
+            self.take,
+            lambda n: self.take(1) * n,
+            lambda n: self.frame() if by == "zstd" else unpack(by, self.get("bytes"), n),
+            lambda n: self.elided(n, 1, f"{by}:", by),
+        )
         return forms[self.take(1)[0] if k else 0](k)
 
-    def elided(self, k, width=1, coding="zstd:"):  # words, zero where a bitmap has no mark
-        marked = np.unpackbits(np.frombuffer(self.stream(-(-k // 8)), "u1"), count=k).astype(bool)
+    def elided(self, k, width, coding, by="zstd"):  # words, zero where a bitmap has no mark
+        bitmap = np.frombuffer(self.stream(-(-k // 8), by), "u1")
+        marked = np.unpackbits(bitmap, count=k).astype(bool)
         out = np.zeros(k, f"<u{width}")
         out[marked] = np.frombuffer(self.words(marked.sum(), width, coding), out.dtype)
         return out.tobytes()
 
-    def words(self, k, width, coding):  # out of their streams or segments, unfolded
-        get = self.stream if "zstd:" in coding else self.take
-        n, size = (width, k) if "planes" in coding else (1, k * width)
-        cut = 4 * MIB if "planes:all" in coding else max(size, 1)
-        data = b"".join(map(get, [min(cut, size - at) for at in range(0, size, cut)] * n))
-        words = np.frombuffer(np.frombuffer(data, "u1").reshape(n, size).T.tobytes(), f"<u{width}")
-        return (words >> 1 ^ -(words & 1) if "zigzag" in coding else words).tobytes()
+    def column(self, k, width, coding, split, cut=4 * MIB):  # words, of their streams or segments
+        by = next((name for name in COMPRESSORS if f"{name}:" in coding), None)
+        n, size = (width, k) if split else (1, k * width)
+        cuts = [min(cut, size - at) for at in range(0, size, cut)] * n
+        data = b"".join(self.stream(c, by) if by else self.take(c) for c in cuts)
+        return np.frombuffer(np.frombuffer(data, "u1").reshape(n, size).T.tobytes(), f"<u{width}")
+
+    def words(self, k, width, coding):  # unfolded
+        kept, at = k, np.arange(k)
+        cut = 4 * MIB if "planes:" in coding or "sparse" in coding else max(1, k * width)
+        split = "planes" in coding
+        if "sparse" in coding:
+            stage = next(s for s in coding.split(" | ") if "sparse" in s)
+            options = (stage.partition(":")[2] or "values,indices,diff").split(",")
+            kept, split = self.get("uint"), "values" in options
+            if kept < k:
+                at = self.column(kept, 8, coding, "indices" in options)
+                at = np.cumsum(at, dtype="i8") if "diff" in options else at.astype("i8")
+        words = self.column(kept, width, coding, split, cut)
+        out = np.zeros(k, words.dtype)
+        out[at] = words >> 1 ^ -(words & 1) if "zigzag" in coding else words
+        return out.tobytes()
 
     def chunk(self, size, width, coding):
         shape, count = self.take(1)[0], size // width
@@ -149,6 +173,17 @@ class Cursor:
             r.members.append(m)
         r.decoded = r.group and payloads.group([m.nbytes for m in r.members], m.coding)
         return r
+
+
+def unpack(by, data, k):
+    if by == "lzma":
+        chain = [{"id": lzma.FILTER_LZMA2, "dict_size": max(int(k), 4096)}]
+        return lzma.decompress(data, lzma.FORMAT_RAW, None, chain)
+    if by == "brotli":
+        import brotli  # only where a repository needs it
+
+        return brotli.decompress(data)
+    return {"zlib": zlib, "bz2": bz2}[by].decompress(data)
 
 
 def combine(base, delta, width, coding, reverse):  # reverse: base is the piece
@@ -226,7 +261,10 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         text, _, check = (folder / "format").read_text("latin1").partition(" check=")
         features = set(text.removeprefix("mvc-repository 1 features=").split(","))
         sound = check == blake3(text.encode()).hexdigest(8) + "\n"
-        need(sound and features <= {"", "compacted", "entry-2"}, "an unknown or damaged format")
+        need(
+            sound and features <= {"", "codings-2", "compacted", "entry-2"},
+            "an unknown or damaged format",
+        )
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
         self.refs = {name: new for e in self.entries for name, _, new in e.refs}

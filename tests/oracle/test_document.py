@@ -43,6 +43,8 @@ def test_examples_of_the_document():
     first, second = Cursor(example("payload-group")).group([16, 3], coding)
     assert reader.combine(old, first[1], first[0], "xor", False) == new
     assert reader.combine(b"\1\2\2", second[1], second[0], "xor", False) == b"\1\2\3"
+    ((width, delta),) = Cursor(example("payload-sparse")).group([16], "sub | sparse")
+    assert reader.combine(old, delta, width, "sub", False) == new
     base, text = (
         b"hello brave old world, hello brave" * 2,
         b"hello brave new world, hello brave" * 2,

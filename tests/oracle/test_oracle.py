@@ -45,6 +45,15 @@ def test_long_series_has_reset_points_reached_from_both_sides(tmp_path: Path, pi
         "sub | elide",
         "sub | zigzag | planes:all | zstd:1",
         "sub | planes:all",
+        "sub | zigzag | planes:concat | lzma",
+        "xor | elide | planes | bz2:1",
+        "xor | planes:all | brotli:3",
+        "sub | zlib:9",
+        "xor | sparse | zstd:1",
+        "xor | sparse:none",
+        "sub | zigzag | sparse:values,diff | zstd:huff",
+        "sub | sparse:layers,indices | lzma:1",
+        "xor | sparse:values,indices",
     ],
 )
 def test_every_shape_of_pipeline(tmp_path: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch):
@@ -58,6 +67,19 @@ def test_idle_rows_make_sparse_streams(tmp_path: Path):
     changed = np.array(states[0]["w"])
     changed[rng(3).random(changed.shape) < 0.003] += np.float32(0.5)
     commit_states(tmp_path, states[0], states[0] | {"w": changed})
+
+
+@pytest.mark.parametrize("compressor", ["zstd:huff", "lzma:2"])
+def test_few_changes_in_many_words(tmp_path: Path, compressor: str):
+    states = series(3, (600, 700))
+    for step, state in enumerate(states[1:]):
+        w = np.array(states[step]["w"])
+        w[rng(step).random(w.shape) < 0.02] += np.float32(0.5)
+        state["w"] = w
+    for coding in ("sub | zigzag | sparse", "sub | sparse:diff", "xor | planes:concat"):
+        folder = tmp_path / coding.partition("| ")[2].replace(":", " ")
+        oracle = commit_states(folder, *states, pipeline=f"{coding} | {compressor}")
+        assert f"{coding} | {compressor}" in codings_of(oracle)
 
 
 def test_constant_words_odd_lengths_and_every_dtype(tmp_path: Path):
