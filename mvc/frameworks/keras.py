@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mvc.errors import CannotResume, NotInstalled, WrongUsage
+from mvc.frameworks.keras_data import unrepeatable
 from mvc.frameworks.keras_random import Order
 from mvc.frameworks.keras_resume import Restored, load_weights
 from mvc.frameworks.keras_skip import Skip
@@ -81,7 +82,6 @@ class MVCCallback(keras.callbacks.Callback):
         self._steps = 0
         self._restored: Restored | None = None  # until its epoch has begun
         self._skip: Skip | None = None
-        self._from_boundary = False
         self.resumed: Resumed | None = None
 
     @property
@@ -116,19 +116,18 @@ class MVCCallback(keras.callbacks.Callback):
         model = self.model
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+        data = unrepeatable()
         if self._resume is not None:
-            self._begin_resumed()
+            self._begin_resumed(self._resume, data)
         self._thread = threading.get_ident()
-        self._source = TrainingSource(model, self._include, Order())
+        self._source = TrainingSource(model, self._include, Order(data))
         self._recorder = Recorder.of(self._repo, self._source, start=self._steps, **self._options)
 
-    def _begin_resumed(self) -> None:
-        assert self._resume is not None
-        restored = Restored(self._repo, self._resume, self._name, self.model)
+    def _begin_resumed(self, rev: str | CommitId, data: str | None) -> None:
+        restored = Restored(self._repo, rev, self._name, self.model, data)
         self._resume = None
         self._restored, self.resumed = restored, restored.resumed
         self._steps = restored.step
-        self._from_boundary = not restored.batch
         # What BackupAndRestore does: fit reads it as soon as every on_train_begin has returned.
         self.model._initial_epoch = restored.epoch
 
@@ -169,13 +168,6 @@ class MVCCallback(keras.callbacks.Callback):
                 "the order of the data was not drawn as it was: "
                 "the batches that were trained cannot be told from those to come",
                 hint="pass the same data, batch size and shuffle, and the same callbacks",
-            )
-        if order.carried and self._from_boundary:
-            self.close()
-            raise CannotResume(
-                "the data of this epoch comes from an iterator that began in an earlier one, "
-                "so it cannot have gone on where the version was",
-                hint="train without steps_per_epoch and without persistent workers",
             )
         if self._skip is not None:
             self._skip.announce()

@@ -20,7 +20,6 @@ from mvc.training.rng import check_rng, rng_state, set_rng_state
 __all__ = ["Order", "check_random", "random_state", "set_random_state"]
 
 _GLOBAL = "global_seed_generator"  # the name under which Keras keeps it
-_MANY = 3  # draws: more than an iterator and an order take
 
 
 def random_state() -> dict[str, Any]:
@@ -54,19 +53,12 @@ def set_random_state(kept: Mapping[str, Any]) -> None:
 
 
 class Order:
-    """How the order of each epoch was drawn.
+    """How the order of an epoch was drawn; ``unrepeatable`` says why that does not give it back."""
 
-    ``carried``: an epoch began with fewer draws than the first one of ``fit``, which draws a
-    seed for the iterator and, if it shuffles, one for the order. Then Keras, or a loader that
-    keeps its workers, goes on with an iterator of an earlier epoch, which no other process has.
-    Where the data itself draws from torch's generator that cannot be told.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, unrepeatable: str | None) -> None:
+        self.unrepeatable = unrepeatable
         self.before: dict[str, Any] | None = None
         self.digest: str | None = None
-        self.carried = False
-        self._first: int | None = None
 
     def epoch_begins(self) -> None:
         """Nothing is drawn yet."""
@@ -74,15 +66,8 @@ class Order:
 
     def batch_begins(self) -> None:
         """The first batch of an epoch is there, so its order is drawn; later ones say nothing."""
-        if self.digest is not None or self.before is None:
-            return
-        after = random_state()
-        self.digest = _digest(after)
-        draws = _draws(self.before["torch"], after["torch"])
-        if self._first is None:
-            self._first = _MANY if draws is None else draws
-        elif self._first < _MANY and draws is not None and draws < self._first:
-            self.carried = True
+        if self.digest is None:
+            self.digest = _digest(random_state())
 
 
 def _digest(state: Mapping[str, Any]) -> str:
@@ -93,14 +78,3 @@ def _digest(state: Mapping[str, Any]) -> str:
     made.update(python["words"].tobytes())
     made.update(repr((numpy["position"], numpy["has_gauss"], python["gauss"])).encode())
     return made.hexdigest()
-
-
-def _draws(before: torch.Tensor, after: torch.Tensor) -> int | None:
-    """How many whole numbers were drawn in between; None for many, and for draws of others."""
-    generator = torch.Generator()
-    generator.set_state(before)
-    for count in range(_MANY):
-        if torch.equal(generator.get_state(), after):
-            return count
-        torch.empty((), dtype=torch.int64).random_(generator=generator)
-    return None

@@ -31,8 +31,18 @@ __all__ = ["Restored", "load_weights"]
 class Restored:
     """A version that has been put into a model, and what ``fit`` needs of it later on."""
 
-    def __init__(self, repo: Repository, rev: str | CommitId, name: str, model: Any) -> None:
-        """Reads, checks and restores; raises CannotResume with the reason."""
+    def __init__(
+        self,
+        repo: Repository,
+        rev: str | CommitId,
+        name: str,
+        model: Any,
+        unrepeatable: str | None,
+    ) -> None:
+        """Reads, checks and restores; raises CannotResume with the reason.
+
+        ``unrepeatable``: why the data of the ``fit`` that goes on cannot be read once more.
+        """
         self.commit = repo.find(rev)
         self._kept = kept = _training_state(repo, self.commit, name)
         position = kept["batch"]
@@ -40,6 +50,7 @@ class Restored:
         self.batches: int | None = kept["batches"]
         self.logs: Mapping[str, float] = kept["logs"]
         self.digest: str | None = kept["order"]["digest"]
+        self._data: str | None = unrepeatable or kept["order"]["unrepeatable"]
         self._check()
         fillings = [
             Filling("model", repo.checkout(self.commit, path=name), weights(model)),
@@ -69,6 +80,8 @@ class Restored:
             for what, value in self._kept["setting"].items()
             if here.get(what) != value
         )
+        if self._data is not None:
+            differs += (f"data: {self._data}",)
         return Resumed(self.commit, self.step, self._kept["batch"], differs)
 
     def enter_epoch(self) -> None:
@@ -88,14 +101,14 @@ class Restored:
                 hint="record with 'rng' in include",
             )
         check_random(kept["rng"])
-        if kept["order"]["carried"]:
-            raise CannotResume(
-                f"{self.commit.short} lies in an epoch whose data came from an iterator that "
-                "began in an earlier epoch, and no other process has that iterator",
-                hint="train without steps_per_epoch and without persistent workers; "
-                "the weights alone: mvc.frameworks.keras.load",
-            )
         if self.batch:
+            if self._data is not None:
+                raise CannotResume(
+                    f"{self.commit.short} lies within an epoch, and the batches that were trained "
+                    f"cannot be told from the others: {self._data}",
+                    hint="record with every='epoch' and resume from the end of an epoch; "
+                    "for the weights alone use mvc.frameworks.keras.load",
+                )
             check_random(kept["order"]["before"])
 
     def _optimizer(self, optimizer: Any) -> Filling:

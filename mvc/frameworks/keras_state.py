@@ -78,7 +78,7 @@ class TrainingSource:
             "metrics": _tensors(by_path(model.metrics_variables)),
             "rng": random_state() if rng else None,
             "order": {
-                "carried": order.carried,
+                "unrepeatable": order.unrepeatable,
                 "before": order.before if within else None,
                 "digest": order.digest if within else None,
             },

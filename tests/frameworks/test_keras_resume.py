@@ -241,15 +241,61 @@ def test_a_plain_recorder_and_keras_do_not_mix(repo: mvc.Repository) -> None:
         repo.resume(module)
 
 
-def test_refuses_where_an_iterator_was_carried_over(repo: mvc.Repository) -> None:
-    """``steps_per_epoch`` has Keras go on with the iterator of the epoch before."""
-    fit(made(), MVCCallback(repo), epochs=3, steps_per_epoch=3)
-    hint = refuses(repo, "iterator that began in an earlier epoch", made(), steps_per_epoch=3)
-    assert "steps_per_epoch" in hint
-    # The first epoch began with an iterator of its own, so that versions in it come back; at
-    # its end nothing tells yet what the next epoch begins with.
-    fit(made(), MVCCallback(repo, every="epoch"), epochs=3, steps_per_epoch=2)
-    refuses(repo, "began in an earlier one", made(), "HEAD~2", epochs=3, steps_per_epoch=2)
+class InOrder(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __getitem__(self, index: int) -> Any:
+        return INPUTS[index::BATCHES], LABELS[index::BATCHES]
+
+
+def rows() -> Iterator[Any]:
+    while True:
+        for index in range(BATCHES):
+            yield INPUTS[index::BATCHES], LABELS[index::BATCHES]
+
+
+DATA: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "steps": (lambda: INPUTS, {"y": LABELS, "steps_per_epoch": 1}, "iterator of the one before"),
+    "workers": (lambda: InOrder(workers=2), {}, "a PyDataset with workers"),
+    "generator": (rows, {"steps_per_epoch": 2}, "a generator"),
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_data_that_no_other_process_can_read_again(repo: mvc.Repository, kind: str) -> None:
+    """Refused within an epoch; from the end of one training goes on, and says what differs."""
+    make, options, reason = DATA[kind]
+
+    def train(recording: MVCCallback) -> Any:
+        model = made()
+        model.fit(make(), epochs=2, verbose=0, callbacks=[recording], **options)
+        return model
+
+    train(MVCCallback(repo, every="epoch"))
+    recording = MVCCallback(repo, resume="HEAD~1", every="epoch")
+    model = train(recording)
+    assert recording.resumed is not None
+    assert [reason in said for said in recording.resumed.differs] == [True]
+    assert int(model.optimizer.iterations) == recording.resumed.step * 2 * (
+        options.get("steps_per_epoch") or BATCHES
+    )
+    train(MVCCallback(repo))
+    with pytest.raises(CannotResume, match=reason) as caught:
+        train(MVCCallback(repo, resume="HEAD"))
+    assert "every='epoch'" in str(caught.value.hint)
+
+
+def test_from_a_dataset_of_keras(repo: mvc.Repository) -> None:
+    """Keras shuffles its batches by Python's generator."""
+
+    def train(seed: int, *callbacks: Any) -> Any:
+        model = made(seed)
+        model.fit(InOrder(), epochs=3, verbose=0, callbacks=[*callbacks])
+        return model
+
+    whole = train(0, MVCCallback(repo))
+    assert bits(train(99, MVCCallback(repo, resume="HEAD~7"))) == bits(whole)
 
 
 def test_a_fit_broken_off_while_it_skips_leaves_nothing_behind(repo: mvc.Repository) -> None:
