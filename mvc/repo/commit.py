@@ -62,7 +62,11 @@ class Change:
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """What to commit. ``deploy_time_ns`` None: the moment of publishing."""
+    """What to commit. ``deploy_time_ns`` None: the moment of publishing.
+
+    ``produced_by`` is the lossy pipeline that the contents have been through already; by
+    itself a commit is lossless, and of a lossy ``pipeline`` it takes the coding.
+    """
 
     changes: Sequence[Change]
     message: str = ""
@@ -74,6 +78,7 @@ class CommitRequest:
     allow_empty: bool = False
     author: str | None = None
     time_ns: int | None = None
+    produced_by: str | None = None
     branch: str | None = None  # another branch than the current one, as it is at the moment
 
 
@@ -126,8 +131,8 @@ def commit(context: Context, request: CommitRequest, progress: Progress | None =
 def _attempt(context: Context, request: CommitRequest, progress: Progress | None) -> Kept:
     text = request.pipeline or context.config.get("commit.pipeline")
     with context.store.pack_writer() as packs:
-        pipeline = Pipeline.parse(text)
-        asked = text if text in PRESETS else pipeline.text
+        pipeline = Pipeline.parse(text).coding()
+        asked = _named(request.produced_by or text, produced=request.produced_by is not None)
         work = _Work(context, request, packs, pipeline, asked, progress)
         try:
             return work.run()
@@ -137,6 +142,16 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
             raise
         finally:
             work.keeper.writer.close()
+
+
+def _named(text: str, *, produced: bool) -> str:
+    """How a commit says which pipeline it was made with: the whole line if it was, by its
+    preset's name if it has one.
+    """
+    pipeline = Pipeline.parse(text)
+    if not produced:
+        text = text if pipeline.coding() == pipeline else pipeline.coding().text
+    return text if text in PRESETS else Pipeline.parse(text).text
 
 
 def _validate(request: CommitRequest) -> None:

@@ -54,6 +54,7 @@ from mvc.repo.identify import Identified
 from mvc.repo.importing import Imported
 from mvc.repo.last import LastVersion
 from mvc.repo.opening import check_absent, open_context
+from mvc.repo.producing import Producing, check_places
 from mvc.repo.refs import Ref
 from mvc.repo.status import Status
 from mvc.repo.versions import Version
@@ -176,6 +177,10 @@ class Repository(Care):
         time: Time | None = None,
         cwd: Path | None = None,
         progress: Progress | None = None,
+        exact: Sequence[str] = (),
+        output: str | PathLike[str] | None = None,
+        in_place: bool = False,
+        produced_by: str | None = None,
     ) -> Committed:
         """Keeps a version; when it returns, no crash loses it.
 
@@ -186,9 +191,27 @@ class Repository(Care):
         A mapping is committed even if nothing changed; files are not, unless
         ``allow_empty``. A model file that is cut off raises BadModelFile, unless
         ``opaque`` says to keep it as it is.
+
+        With a lossy ``pipeline`` production weights are made of ``state`` and of what HEAD
+        holds at its path; they are what is kept, and what ``state`` of the result is. Tensors
+        that ``exact`` names stay as they are, and so does ``beside``; a stage that goes by
+        the loss takes it from ``metrics``. Of a file the production weights are written to
+        ``output``, or ``in_place``. ``produced_by`` says that ``state`` are the production
+        weights of this pipeline already.
         """
         with self._lock:
             wanted = self._changes(state, name, all, cwd, opaque)
+            numbers = metrics_from(metrics or {})
+            producing = None
+            if produced_by is None:
+                producing = Producing.of(self.context, pipeline, exact, numbers.get("loss"))
+            place = None if output is None else Path(output)
+            if producing is not None:
+                if not isinstance(state, Mapping):
+                    check_places(wanted, place, in_place=in_place)
+                wanted = producing.changes(wanted)
+            elif place or in_place or exact:
+                raise WrongUsage("output, in_place and exact are for lossy pipelines")
             for path, more in (beside or {}).items():
                 last = self._last_version(path)
                 wanted.append(changes.of_state(more, check_path(path), last))
@@ -196,7 +219,7 @@ class Repository(Care):
             request = CommitRequest(
                 wanted,
                 message,
-                metrics_from(metrics or {}),
+                numbers,
                 deploy,
                 None if at is None else self.time(at),
                 pipeline,
@@ -204,12 +227,17 @@ class Repository(Care):
                 python or deploy is not None if allow_empty is None else allow_empty,
                 None if author is None else check_author(author),
                 None if time is None else self.time(time),
+                produced_by or (producing.text if producing else None),
             )
             try:
                 kept = commit(self.context, request, progress)
             except BaseException:
                 self._last.clear()
                 raise
+            if producing is not None and not python:
+                producing.write(kept, place)
+            elif producing is not None:
+                state = producing.state(kept.entries[name])
             return self._committed(kept, state if python else None)
 
     def _committed(self, kept: Kept, state: Any) -> Committed:

@@ -7,22 +7,18 @@ that is skipped is rolled back: the next one builds on what is deployed, not on 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
-from mvc.codecs.lossy.produce import produce
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages import Drift, Dsed, Every, TopK
 from mvc.errors import WrongUsage
+from mvc.repo.produce import Arrays, reduce
 from mvc.training.decay import ErrorDecay, Evaluate
 from mvc.training.detect import DriftDetector, Monitor
 
 __all__ = ["Decision", "Production"]
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,7 @@ class Production:
         evaluate: Evaluate | None = None,
         monitor: Monitor | None = None,
         previous: Arrays | None = None,
-        exact: Container[str] = (),
+        exact: Collection[str] = (),
         dtypes: Mapping[str, str] | None = None,
     ) -> None:
         self.pipeline = Pipeline.parse(pipeline) if isinstance(pipeline, str) else pipeline
@@ -115,7 +111,10 @@ class Production:
             self._skipped(loss)
             return Decision(False, self._live, reason)
         spent = None if loss is None else loss + self._carried
-        made = self._produce(training, spent)
+        made = reduce(
+            self.pipeline, self._live, training,
+            loss=spent, exact=self._exact, dtypes=self._dtypes,
+        )  # fmt: skip
         if self._decay is not None and self._live is not None:
             good = self._decay.good_enough(made)
             if good is not None:
@@ -127,20 +126,6 @@ class Production:
         if self._decay is not None:
             self._decay.saved()
         return Decision(True, made, "the first version" if first else "saved")
-
-    def _produce(self, training: Arrays, loss: float | None) -> dict[str, NDArray[Any]]:
-        """Names of one memory (tied weights) stay equal: only the first of them is reduced."""
-        firsts: dict[object, str] = {}
-        first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
-        made = produce(
-            self.pipeline,
-            self._live,
-            {name: training[name] for name in firsts.values()},
-            loss=loss,
-            exact=self._exact,
-            dtypes=self._dtypes,
-        )
-        return {name: made[first] for name, first in first_of.items()}
 
     def _before(self, data: Any) -> str | None:
         """Why the version is skipped before it is made; None if it is not.
@@ -163,10 +148,3 @@ class Production:
     def _skipped(self, loss: float | None) -> None:
         if self._carries and loss is not None:
             self._carried += loss
-
-
-def _memory(array: NDArray[Any]) -> object:
-    """Equal for arrays that are the same entries in memory."""
-    if not array.size:
-        return id(array)
-    return array.__array_interface__["data"][0], array.dtype, array.shape, array.strides

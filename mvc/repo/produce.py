@@ -1,0 +1,170 @@
+"""Lossy commits: production weights in place of training weights, before anything is stored.
+
+A parsed file or state goes in, and one with the same tensors but new contents comes out, made
+of it and of the version before. Everything behind it is lossless, so what is stored is what is
+deployed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.adapters.parsed import ParsedFile
+from mvc.codecs.lossy.floats import FORMATS
+from mvc.codecs.lossy.produce import produce
+from mvc.codecs.pipeline import Pipeline
+from mvc.model.manifest import FileEntry
+from mvc.model.tensor import TensorSpec
+from mvc.repo.context import Context
+from mvc.store.recover import Request
+
+__all__ = ["Arrays", "ProducedFile", "Weights", "is_optimizer", "reduce", "weights_before"]
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_OF_TRAINING = {
+    "optimizer", "optimizers", "optimizer_state", "optimizer_states", "optimizer_state_dict",
+    "optim", "optim_state", "opt", "opt_state", "scheduler", "schedulers", "lr_scheduler",
+    "lr_schedulers", "scaler", "grad_scaler", "rng", "rng_state",
+}  # fmt: skip
+_MOMENTS = {
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg",
+    "grad_avg", "acc_delta",
+}  # fmt: skip
+
+
+def is_optimizer(key: str) -> bool:
+    """Whether a tensor's name says that it is state of the training and no weight."""
+    parts = key.lower().split(".")
+    return not _OF_TRAINING.isdisjoint(parts) or parts[-1] in _MOMENTS
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The floating-point tensors of a file as arrays, by name.
+
+    A dtype that numpy lacks is there as words; ``dtypes`` names it. ``contents`` says where in
+    the file each of them lies.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    dtypes: dict[str, str]
+    contents: dict[str, int]
+
+    @classmethod
+    def of(cls, parsed: ParsedFile) -> Weights:
+        """Those that are contents of their own; what looks into a raw storage is not among them.
+
+        Arrays lie in the file's own memory where that is possible.
+        """
+        made = cls({}, {}, {})
+        seen: set[int] = set()
+        for tensor in parsed.tensors:
+            spec = parsed.contents[tensor.content].spec
+            if tensor.view is not None or spec.dtype not in FORMATS or tensor.content in seen:
+                continue
+            seen.add(tensor.content)
+            data = parsed.borrow(tensor.content)
+            if data is None:
+                data = np.empty(spec.nbytes, np.uint8).data
+                parsed.read(tensor.content, 0, data)
+            made.arrays[tensor.key] = _array(spec, data)
+            made.contents[tensor.key] = tensor.content
+            if spec.dtype == "bfloat16":
+                made.dtypes[tensor.key] = spec.dtype
+        return made
+
+
+def _array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
+    dtype = np.dtype(np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+    if not spec.nbytes:
+        return np.empty(spec.shape, dtype)
+    return np.frombuffer(data, dtype).reshape(spec.shape)
+
+
+def reduce(
+    pipeline: Pipeline,
+    previous: Arrays | None,
+    training: Arrays,
+    *,
+    loss: float | None = None,
+    exact: Collection[str] = (),
+    dtypes: Mapping[str, str] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """As ``produce``; names of one memory (tied weights) stay equal: the first is reduced."""
+    firsts: dict[object, str] = {}
+    first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
+    made = produce(
+        pipeline,
+        previous,
+        {name: training[name] for name in firsts.values()},
+        loss=loss,
+        exact=exact,
+        dtypes=dtypes,
+    )
+    return {name: made[first] for name, first in first_of.items()}
+
+
+def _memory(array: NDArray[Any]) -> object:
+    """Equal for arrays that are the same entries in memory."""
+    if not array.size:
+        return id(array)
+    return array.__array_interface__["data"][0], array.dtype, array.shape, array.strides
+
+
+def weights_before(
+    context: Context, entry: FileEntry | None, names: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """The tensors of these names in a stored version, recovered and verified; those it has."""
+    if entry is None:
+        return {}
+    wanted = {
+        t.key: t for t in entry.tensors
+        if t.key in set(names) and t.view is None and t.spec.dtype in FORMATS
+    }  # fmt: skip
+    out = {key: np.empty(t.spec.nbytes, np.uint8).data for key, t in wanted.items()}
+    context.store.recovery.fill(Request(t.id, t.spec, out[key]) for key, t in wanted.items())
+    return {key: _array(t.spec, out[key]) for key, t in wanted.items()}
+
+
+class ProducedFile(ParsedFile):
+    """A file whose contents are partly others; ``made`` are these, by position."""
+
+    def __init__(self, parsed: ParsedFile, made: Mapping[int, memoryview]) -> None:
+        self._parsed = parsed
+        self._made = made
+        self.format = parsed.format
+        self.size = parsed.size
+        self.contents = parsed.contents
+        self.checks = parsed.checks
+        self.tensors = parsed.tensors
+
+    def borrow(self, content: int) -> memoryview | None:
+        """The new content, or the old one where it stays."""
+        made = self._made.get(content)
+        return self._parsed.borrow(content) if made is None else made
+
+    def read(self, content: int, start: int, out: memoryview) -> None:
+        """As ``ParsedFile.read``."""
+        made = self._made.get(content)
+        if made is None:
+            self._parsed.read(content, start, out)
+        else:
+            out[:] = made[start : start + len(out)]
+
+    def skeleton(self) -> bytes:
+        """The file's own: names, shapes and everything beside contents stay."""
+        return self._parsed.skeleton()
+
+    def copied(self, content: int) -> memoryview:
+        """A content in memory that belongs to nobody else."""
+        if content in self._made:
+            return self._made[content]
+        out = np.empty(self.contents[content].spec.nbytes, np.uint8).data
+        self._parsed.read(content, 0, out)
+        return out

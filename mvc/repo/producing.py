@@ -1,0 +1,174 @@
+"""One lossy commit: which of its paths are reduced, and where their production weights go.
+
+A commit always saves, so a pipeline that decides by data whether to save has no place here.
+Production files are written once the commit is durable: the commit is the acknowledgement, and
+a crash in between leaves the old file and a version that can be checked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from mvc.adapters.numpy_arrays import array_bytes
+from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.python_state import to_state
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import MvcError, SourceChanged, UnknownPath, WrongUsage
+from mvc.io.files import FileIdentity, WriteFile
+from mvc.model.manifest import FileEntry
+from mvc.repo import manifests
+from mvc.repo.commit import Change, Kept
+from mvc.repo.contents import write_file
+from mvc.repo.context import Context
+from mvc.repo.produce import ProducedFile, Weights, is_optimizer, reduce, weights_before
+from mvc.repo.refs import head
+
+__all__ = ["Producing", "check_places"]
+
+
+class Producing:
+    """Stands between the paths of a commit and what is kept of them."""
+
+    def __init__(
+        self,
+        context: Context,
+        text: str,
+        pipeline: Pipeline,
+        exact: Sequence[str],
+        loss: float | None,
+    ) -> None:
+        self.text = text
+        self._context = context
+        self._pipeline = pipeline
+        self._exact = frozenset(exact)
+        self._loss = loss
+        self._unknown = set(exact)
+        self._unseen: set[str] = set()
+        self._made: dict[str, ProducedFile] = {}
+        self._read: dict[str, FileIdentity | None] = {}
+
+    @classmethod
+    def of(
+        cls, context: Context, text: str | None, exact: Sequence[str], loss: float | None
+    ) -> Self | None:
+        """For a pipeline, or that of the settings; None if it is lossless.
+
+        Raises WrongUsage if it would decide by data whether to save.
+        """
+        text = text or str(context.config.get("commit.pipeline"))
+        pipeline = Pipeline.parse(text)
+        if pipeline.decisions:
+            decided = {stage.text for stage in pipeline.decisions}
+            words = [word.strip() for word in pipeline.text.split("|")]
+            raise WrongUsage(
+                f"stage {pipeline.decisions[0].text} decides whether a version is saved, "
+                "and a commit always saves",
+                hint="use mvc.Recorder, which decides, or leave it out: "
+                + " | ".join(word for word in words if word not in decided),
+            )
+        return cls(context, text, pipeline, exact, loss) if pipeline.lossy else None
+
+    def changes(self, changes: Sequence[Change]) -> list[Change]:
+        """The same paths with production weights in them."""
+        self._unseen = {change.path for change in changes if change.open is not None}
+        return [
+            change
+            if change.open is None
+            else Change(change.path, partial(self._opened, change.path, change.open), change.last)
+            for change in changes
+        ]
+
+    @contextmanager
+    def _opened(self, path: str, open_: Callable[[], Any]) -> Iterator[ParsedFile]:
+        self._read[path] = self._context.store.fs.stat(self._context.root / path)
+        with open_() as parsed:
+            self._made[path] = made = self._produced(parsed, path)
+            yield made
+
+    def _produced(self, parsed: ParsedFile, path: str) -> ProducedFile:
+        self._unknown -= {tensor.key for tensor in parsed.tensors}
+        self._check_exact(path)
+        weights = Weights.of(parsed)
+        names = [n for n in weights.arrays if n not in self._exact and not is_optimizer(n)]
+        at = head(self._context).commit
+        entry = manifests.of_commit(self._context, at).by_path.get(path)
+        made = reduce(
+            self._pipeline,
+            weights_before(self._context, entry, names) or None,
+            {name: weights.arrays[name] for name in names},
+            loss=self._loss,
+            dtypes=weights.dtypes,
+        )
+        contents = {weights.contents[name]: array_bytes(array) for name, array in made.items()}
+        return ProducedFile(parsed, contents)
+
+    def _check_exact(self, path: str) -> None:
+        """Once all is seen: an exact name that no tensor has would be a slip."""
+        self._unseen.discard(path)
+        if self._unknown and not self._unseen:
+            raise UnknownPath(
+                f"there is no tensor {sorted(self._unknown)[0]} to be kept exactly",
+                hint="'mvc ls' lists the names",
+            )
+
+    def state(self, entry: FileEntry) -> Any:
+        """The production weights of a Python state, in the form it was given in."""
+        made = self._made[entry.path]
+        return to_state(entry, made.skeleton(), made.copied)
+
+    def write(self, kept: Kept, output: Path | None) -> tuple[Path, ...]:
+        """The production files: to ``output``, or in place of what was read.
+
+        Each is recovered from the repository, so what is written is what is stored.
+        """
+        written = []
+        for path, entry in kept.entries.items():
+            if not entry.tensors:
+                continue
+            target = self._context.root / path if output is None else output
+            if output is None and self._context.store.fs.stat(target) != self._read[path]:
+                raise SourceChanged(
+                    f"{path} was written again while it was being committed",
+                    hint=f"its production weights are in the commit: 'mvc checkout "
+                    f"{kept.id.short} {path} -o FILE'",
+                )
+            self._write_one(kept, entry, target, None if output else self._context.root)
+            written.append(target)
+        return tuple(written)
+
+    def _write_one(self, kept: Kept, entry: FileEntry, target: Path, within: Path | None) -> None:
+        def fill(file: WriteFile) -> None:
+            write_file(self._context, entry, file.write_at)
+
+        try:
+            self._context.store.fs.replace_file(
+                target, fill, mode=None, durable=True, within=within
+            )
+        except MvcError as error:
+            hint = f"'mvc checkout {kept.id.short} {entry.path} -o FILE' writes it"
+            raise type(error)(
+                f"version {kept.id.short} is committed, but its production weights could not be "
+                f"written: {error.message}",
+                hint=hint,
+            ) from error
+
+
+def check_places(changes: Sequence[Change], output: Path | None, *, in_place: bool) -> None:
+    """Raises WrongUsage unless it is said where production files go."""
+    files = sum(change.open is not None for change in changes)
+    if output is not None and in_place:
+        raise WrongUsage("name one place for the production weights: a file, or in place")
+    if output is None and not in_place:
+        raise WrongUsage(
+            "a lossy pipeline makes production weights, and those are what is to be deployed",
+            hint="say where they go: -o FILE, or --in-place",
+        )
+    if output is not None and files != 1:
+        raise WrongUsage(
+            f"the production weights of {files} files do not fit into one",
+            hint="commit one file, or use --in-place",
+        )

@@ -1,0 +1,306 @@
+"""Lossy commits: what is kept is the production weights, bit for bit, and those are given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import mvc
+from mvc.errors import (
+    InvalidPipeline,
+    IoFailed,
+    NothingToCommit,
+    SourceChanged,
+    UnknownPath,
+    WrongUsage,
+)
+from mvc.repo.produce import is_optimizer
+from tests.training.runs import bits_of, tensor_bits
+
+LSB = "xor | lsb:20 | planes | zstd:1"
+
+
+def moved(state: dict[str, Any], by: float = 0.3) -> dict[str, Any]:
+    return {n: t + by if t.is_floating_point() else t + 1 for n, t in state.items()}
+
+
+def model() -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    return {
+        "w": torch.rand(20, 10) + 1,
+        "half": (torch.rand(8) + 1).to(torch.bfloat16),
+        "double": torch.rand(5, dtype=torch.float64) + 1,
+        "mean": torch.rand(4),
+        "count": torch.tensor(5),
+        "mask": torch.tensor([True, False]),
+        "small": torch.rand(3).to(torch.float8_e4m3fn),
+    }
+
+
+def words(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return np.frombuffer(bits_of(tensor), f"<u{tensor.element_size()}")
+
+
+def test_what_is_given_back_is_what_is_kept(tmp_path: Path) -> None:
+    first, second = model(), moved({k: v for k, v in model().items() if k not in ("mask", "small")})
+    second |= {"mask": ~model()["mask"], "small": torch.zeros_like(model()["small"])}
+    second = {name: second[name] for name in first}
+    given = tensor_bits(second)
+    with mvc.Repository.init(tmp_path) as repo:
+        one = repo.commit(first, pipeline=LSB, exact=["mean"])
+        assert tensor_bits(one.state) == tensor_bits(first)  # the first version is exact
+        two = repo.commit(second, pipeline=LSB, exact=["mean"])
+        assert tensor_bits(second) == given  # training weights are as they were
+        assert tensor_bits(repo.checkout()) == tensor_bits(two.state)
+        assert two.root == repo.manifest("HEAD").root
+        assert tensor_bits(repo.checkout("HEAD~1")) == tensor_bits(first)
+    for name in ("mean", "count", "mask", "small"):
+        assert bits_of(two.state[name]) == bits_of(second[name])
+        assert two.state[name].dtype == second[name].dtype
+    for name, keep in [("w", 20), ("half", 4), ("double", 49)]:
+        low = (1 << keep) - 1
+        new, old, live = words(second[name]), words(first[name]), words(two.state[name])
+        assert (live & ~np.array(low, live.dtype) == new & ~np.array(low, live.dtype)).all()
+        assert (live & np.array(low, live.dtype) == old & np.array(low, live.dtype)).all()
+        assert two.state[name].dtype == second[name].dtype
+
+
+def test_the_state_of_the_result_belongs_to_nobody_else(tmp_path: Path) -> None:
+    state = model()
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit(state, pipeline=LSB)
+        made = repo.commit(moved_floats(state), pipeline=LSB)
+        kept = tensor_bits(made.state)
+        for tensor in made.state.values():
+            tensor.zero_()
+        assert tensor_bits(repo.checkout()) == kept
+        again = repo.commit(moved_floats(state), pipeline=LSB)
+        assert tensor_bits(again.state) == kept
+
+
+def moved_floats(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {
+        n: t + 0.3 if t.dtype in (torch.float32, torch.float64) else t for n, t in state.items()
+    }
+
+
+def test_arrays_in_arrays_out_and_strides(tmp_path: Path) -> None:
+    w = np.arange(12.0).reshape(3, 4) + 1
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit({"w": w.T, "step": 1, "name": "x"}, pipeline=LSB)
+        made = repo.commit({"w": w.T * 1.01, "step": 2, "name": "y"}, pipeline=LSB)
+        assert isinstance(made.state["w"], np.ndarray) and made.state["w"].shape == (4, 3)
+        assert made.state["step"] == 2 and made.state["name"] == "y"
+        assert (made.state["w"] != w.T * 1.01).any()
+        assert repo.checkout()["w"].tobytes() == made.state["w"].tobytes()
+
+
+def test_optimizer_state_is_exact_by_its_names(tmp_path: Path) -> None:
+    net = torch.nn.Linear(6, 4)
+    optimizer = torch.optim.Adam(net.parameters())
+    with mvc.Repository.init(tmp_path) as repo:
+        for _ in range(2):
+            net(torch.randn(3, 6)).sum().backward()
+            optimizer.step()
+            whole = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+            made = repo.commit(whole, pipeline=LSB)
+        assert bits_of(made.state["model"]["weight"]) != bits_of(net.weight)
+        for slot, kept in enumerate(made.state["optimizer"]["state"].values()):
+            live = optimizer.state_dict()["state"][slot]
+            assert tensor_bits(kept) == tensor_bits(live)
+        assert list(made.state["optimizer"]["state"]) == [0, 1]
+    assert is_optimizer("a.exp_avg") and is_optimizer("Optim.x") and not is_optimizer("top.weight")
+
+
+def test_beside_is_exact(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        for value in (1.0, 1.3):
+            state = {"w": np.full(5, value, np.float32)}
+            repo.commit(state, pipeline=LSB, beside={"other.safetensors": dict(state)})
+        assert repo.checkout()["w"][0] == 1.25
+        assert repo.checkout(path="other.safetensors")["w"][0] == np.float32(1.3)
+
+
+def test_against_what_lies_at_head(tmp_path: Path) -> None:
+    """Each version builds on the one HEAD is at, whoever committed it."""
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit({"w": np.zeros(4, np.float32)})
+        repo.commit({"w": np.full(4, 9, np.float32)})
+        text = "topk:0.25 | xor | sparse | zstd:1"
+        made = repo.commit({"w": np.array([1, 9, 9, 9.5], np.float32)}, pipeline=text)
+        assert made.state["w"].tolist() == [1, 9, 9, 9]
+        assert made.commit.pipeline == text.replace("sparse", made.commit.pipeline.split(" | ")[2])
+        changed = repo.commit({"w": np.ones((2, 2), np.float32)}, pipeline=text)
+        assert changed.state["w"].tolist() == [[1, 1], [1, 1]]  # another shape: a first version
+
+
+def test_the_preset_is_what_the_commit_says(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit({"w": np.ones(40, np.float32)}, pipeline="vsol-0-fast")
+        made = repo.commit({"w": np.full(40, 1.3, np.float32)}, pipeline="vsol-0-fast")
+        assert made.commit.pipeline == "vsol-0-fast"
+        codings = repo.context.store.graph.codings(repo.manifest().entries[0].tensors[0].id)
+        assert all("lsb" not in step.member.coding.text for step in codings)
+        own = {"w": made.state["w"] + 1}
+        produced = repo.commit(own, pipeline="vsol", produced_by="vsol-0-slow")
+        assert produced.commit.pipeline == "vsol-0-slow"
+        assert repo.checkout()["w"].tobytes() == own["w"].tobytes()
+
+
+def test_a_lossy_default_of_the_settings(tmp_path: Path) -> None:
+    (mvc.Repository.init(tmp_path)).close()
+    (tmp_path / ".mvc/config.yaml").write_text("commit:\n  pipeline: vsol-0-fast\n")
+    with mvc.Repository.open(tmp_path) as repo:
+        repo.commit({"w": np.ones(40, np.float32)})
+        made = repo.commit({"w": np.full(40, 1.3, np.float32)})
+        assert made.state["w"][0] == 1.25 and made.commit.pipeline == "vsol-0-fast"
+        exact = repo.commit({"w": np.full(40, 1.3, np.float32)}, pipeline="lossless")
+        assert exact.state["w"][0] == np.float32(1.3)
+        repo.repack(interval=2)
+        assert [s["w"][0] for _, s in repo.iter_versions()] == [1, 1.25, np.float32(1.3)]
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".npz"])
+def test_files(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"model{suffix}"
+
+    def save(value: float) -> None:
+        if suffix == ".npz":
+            np.savez(path, w=np.full(30, value, np.float32), n=np.arange(3) + int(value * 10))
+        else:
+            state = {"w": torch.full((30,), value), "n": torch.arange(3) + int(value * 10)}
+            torch.save(state, path) if suffix == ".pt" else save_file(state, path)
+
+    def load(file: Path) -> dict[str, Any]:
+        if suffix == ".npz":
+            return dict(np.load(file))
+        return torch.load(file) if suffix == ".pt" else load_file(file)
+
+    with mvc.Repository.init(tmp_path) as repo:
+        save(1.0)
+        repo.commit(path.name, pipeline=LSB, in_place=True, cwd=tmp_path)
+        save(1.3)
+        training = path.read_bytes()
+        out = tmp_path / f"served{suffix}"
+        repo.commit(path.name, pipeline=LSB, output=out, cwd=tmp_path)
+        assert path.read_bytes() == training
+        assert float(load(out)["w"][0]) == 1.25 and int(load(out)["n"][0]) == 13
+        assert repo.identify(out)[0].commit == repo.find("HEAD")
+        repo.restore("HEAD", output=tmp_path / "restored")
+        assert (tmp_path / "restored").read_bytes() == out.read_bytes()
+        save(1.7)
+        path.chmod(0o640)
+        repo.commit(path.name, pipeline=LSB, in_place=True, cwd=tmp_path)
+        assert float(load(path)["w"][0]) == 1.625
+        assert path.stat().st_mode & 0o777 == 0o640
+        assert [c.kind for c in repo.status().changes] == ["unchanged"]
+        with pytest.raises(NothingToCommit):
+            repo.commit(path.name, pipeline=LSB, in_place=True, cwd=tmp_path)
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".mvc-tmp")]
+
+
+def test_several_files_and_what_is_no_model(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        for value in (1.0, 1.3):
+            for name in ("a", "b"):
+                np.savez(tmp_path / f"{name}.npz", w=np.full(30, value, np.float32))
+            (tmp_path / "notes.txt").write_text(f"{value}")
+            repo.commit(["a.npz", "b.npz", "notes.txt"], pipeline=LSB, in_place=True, cwd=tmp_path)
+        assert [np.load(tmp_path / f"{n}.npz")["w"][0] for n in "ab"] == [1.25, 1.25]
+        assert (tmp_path / "notes.txt").read_text() == "1.3"
+
+
+def test_where_production_weights_go_must_be_said(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", w=np.ones(3))
+    np.savez(tmp_path / "b.npz", w=np.ones(3))
+    with mvc.Repository.init(tmp_path) as repo:
+        with pytest.raises(WrongUsage, match="production weights") as caught:
+            repo.commit("a.npz", pipeline=LSB, cwd=tmp_path)
+        assert "--in-place" in (caught.value.hint or "")
+        with pytest.raises(WrongUsage, match="2 files"):
+            repo.commit(["a.npz", "b.npz"], pipeline=LSB, output=tmp_path / "o", cwd=tmp_path)
+        with pytest.raises(WrongUsage, match="one place"):
+            repo.commit("a.npz", pipeline=LSB, output="o", in_place=True, cwd=tmp_path)
+        with pytest.raises(WrongUsage, match="lossy pipelines"):
+            repo.commit("a.npz", output=tmp_path / "o", cwd=tmp_path)
+        assert next(iter(repo.oplog())).entry.operation == "init"
+        assert not (tmp_path / "o").exists()
+
+
+def test_what_a_commit_cannot_decide(tmp_path: Path) -> None:
+    state = {"w": np.ones(9, np.float32)}
+    with mvc.Repository.init(tmp_path) as repo:
+        with pytest.raises(WrongUsage, match=r"dsed:0 decides") as caught:
+            repo.commit(state, pipeline="vsol-0-slow")
+        assert caught.value.hint is not None and "Recorder" in caught.value.hint
+        assert caught.value.hint.endswith("xor | lsb:20 | planes:all | zstd:1")
+        with pytest.raises(WrongUsage, match="drift:adwin decides"):
+            repo.commit(state, pipeline=f"drift:adwin | {LSB}")
+        with pytest.raises(InvalidPipeline):
+            repo.commit(state, pipeline="lsb:20 | xor")
+        repo.commit(state, pipeline="vsol-0.1-fast")
+        with pytest.raises(WrongUsage, match="loss"):
+            repo.commit({"w": state["w"] + 1}, pipeline="vsol-0.1-fast")
+        repo.commit({"w": state["w"] + 1}, pipeline="vsol-0.1-fast", metrics={"loss": 0.5})
+
+
+def test_an_exact_name_that_is_not_there(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        with pytest.raises(UnknownPath, match="no tensor W to be kept exactly"):
+            repo.commit({"w": np.ones(3)}, pipeline=LSB, exact=["W"])
+        for name in "ab":
+            np.savez(tmp_path / f"{name}.npz", **{name: np.ones(3)})
+        files = ["a.npz", "b.npz"]
+        with pytest.raises(UnknownPath, match="no tensor c"):
+            repo.commit(files, pipeline=LSB, exact=["a", "c"], in_place=True, cwd=tmp_path)
+        repo.commit(files, pipeline=LSB, exact=["a", "b"], in_place=True, cwd=tmp_path)
+
+
+def test_nan_and_infinity_are_taken_over(tmp_path: Path) -> None:
+    old = np.array([1, np.nan, np.inf, 1], np.float32)
+    new = np.array([np.nan, 1.3, 1.3, 1.3], np.float32)
+    new.view(np.uint32)[0] = 0x7FC00123
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit({"w": old}, pipeline=LSB)
+        made = repo.commit({"w": new}, pipeline=LSB)
+        assert made.state["w"].view(np.uint32).tolist() == [
+            0x7FC00123, *np.array([1.3, 1.3, 1.25], np.float32).view(np.uint32).tolist()
+        ]  # fmt: skip
+        assert repo.checkout()["w"].tobytes() == made.state["w"].tobytes()
+
+
+def test_a_file_that_is_written_again_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training has gone on and saved once more before the production file was written."""
+    from mvc.repo import repository
+
+    path = tmp_path / "a.npz"
+    np.savez(path, w=np.ones(3, np.float32))
+    commit = repository.commit
+
+    def and_then(*arguments: Any) -> Any:
+        kept = commit(*arguments)
+        np.savez(path, w=np.full(4, 5, np.float32))
+        return kept
+
+    with mvc.Repository.init(tmp_path) as repo:
+        monkeypatch.setattr(repository, "commit", and_then)
+        with pytest.raises(SourceChanged, match="written again") as caught:
+            repo.commit("a.npz", pipeline=LSB, in_place=True, cwd=tmp_path)
+        assert np.load(path)["w"].tolist() == [5] * 4
+        assert repo.find("HEAD").short in (caught.value.hint or "")
+
+
+def test_a_production_file_that_cannot_be_written(tmp_path: Path) -> None:
+    """The commit stands, and the message says how to get the file."""
+    np.savez(tmp_path / "a.npz", w=np.ones(3, np.float32))
+    with mvc.Repository.init(tmp_path) as repo:
+        with pytest.raises(IoFailed, match="is committed, but") as caught:
+            repo.commit("a.npz", pipeline=LSB, output=tmp_path / "no/such", cwd=tmp_path)
+        assert f"mvc checkout {repo.find('HEAD').short}" in (caught.value.hint or "")
