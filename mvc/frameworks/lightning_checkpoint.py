@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from mvc.codecs.pipeline import Pipeline
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
 from mvc.frameworks.lightning_repository import Place
 from mvc.frameworks.lightning_values import original, plain
@@ -54,6 +55,11 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     ) -> None:
         if deploy is not None:
             check_ref("deployment target", deploy)
+        if pipeline is not None and _loses(Pipeline.parse(pipeline)):
+            raise WrongUsage(
+                f"a checkpoint comes back exactly, and the pipeline {pipeline} loses bits",
+                hint=f"use {Pipeline.parse(pipeline).coding().text}",
+            )
         self._place = Place(repo)
         self._deploy = deploy
         self._pipeline = pipeline
@@ -100,10 +106,17 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             beside=dict(others),
             message=f"checkpoint {file.name}",
             deploy=self._deploy,
-            pipeline=self._pipeline,
+            pipeline=self._exact_pipeline(),
         )
         files.make_dir(file.parent, parents=True, exist_ok=True)
         files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())
+
+    def _exact_pipeline(self) -> str | None:
+        """The one asked for; the coding alone of a configured one that loses bits."""
+        if self._pipeline is not None:
+            return self._pipeline
+        configured = Pipeline.parse(str(self.repo.context.config.get("commit.pipeline")))
+        return configured.coding().text if _loses(configured) else None
 
     def load_checkpoint(
         self,
@@ -170,6 +183,10 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
                 hint="load a file of torch.save without MVCCheckpointIO, and save it with it",
             )
         return CommitId.parse(match[1].decode()), check_path(match[2].decode(errors="replace"))
+
+
+def _loses(pipeline: Pipeline) -> bool:
+    return bool(pipeline.lossy or pipeline.decisions)
 
 
 def _is_model(model: Any) -> bool:

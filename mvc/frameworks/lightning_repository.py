@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from os import PathLike
 from pathlib import Path
 
@@ -9,6 +10,10 @@ from mvc.errors import NotARepository
 from mvc.repo.repository import Repository
 
 __all__ = ["Place"]
+
+
+# Of the module, because what holds a lock cannot be sent to another process.
+_opening = threading.Lock()
 
 
 class Place:
@@ -24,13 +29,14 @@ class Place:
     @property
     def repo(self) -> Repository:
         """The open repository; a folder that is none becomes one."""
-        if self._repo is None:
-            assert self._folder is not None
-            try:
-                self._repo = Repository.open(self._folder, discover=False)
-            except NotARepository:
-                self._repo = Repository.init(self._folder)
-        return self._repo
+        with _opening:
+            if self._repo is None:
+                assert self._folder is not None
+                try:
+                    self._repo = Repository.open(self._folder, discover=False)
+                except NotARepository:
+                    self._repo = Repository.init(self._folder)
+            return self._repo
 
     def close(self) -> None:
         """Closes what was opened here; ``repo`` opens it again."""

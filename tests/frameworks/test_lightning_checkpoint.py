@@ -304,6 +304,22 @@ def test_files_that_are_no_marker(tmp_path: Path, data: bytes) -> None:
         assert (tmp_path / "b.ckpt").exists()
 
 
+LOSSY = "topk:0.1 | xor | lsb:16 | zstd:1"
+
+
+def test_no_pipeline_loses_bits(tmp_path: Path) -> None:
+    with pytest.raises(WrongUsage, match="a checkpoint comes back exactly"):
+        MVCCheckpointIO(tmp_path, pipeline=LOSSY)
+    mvc.Repository.init(tmp_path).close()
+    (tmp_path / ".mvc" / "config.yaml").write_text(f"commit:\n  pipeline: {LOSSY!r}\n")
+    plugin = MVCCheckpointIO(tmp_path)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        given = {"state_dict": {"w": torch.randn(4096)}}
+        plugin.save_checkpoint(given, tmp_path / "a.ckpt")
+        assert same(plugin.load_checkpoint(tmp_path / "a.ckpt"), given)
+
+
 def test_other_arguments_are_refused(tmp_path: Path) -> None:
     plugin = MVCCheckpointIO(tmp_path)
     with pytest.raises(WrongUsage, match="storage_options"):

@@ -14,6 +14,7 @@ from tests.frameworks.need import need
 need("lightning", "lightning.pytorch")
 
 import lightning.pytorch as pl  # noqa: E402
+from lightning.pytorch.plugins.precision import MixedPrecision  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 import mvc  # noqa: E402
@@ -69,6 +70,11 @@ def own_generator() -> DataLoader[Any]:
     return loader(generator=torch.Generator().manual_seed(3))
 
 
+def scaler() -> list[Any]:
+    inner = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
+    return [MixedPrecision("16-mixed", "cpu", scaler=inner)]
+
+
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "validated": {"validate": validation},
@@ -79,12 +85,13 @@ CASES: dict[str, dict[str, Any]] = {
     "manual": {"module": Manual},
     "stream": {"train": lambda: DataLoader(Stream(), batch_size=SIZE)},
     "limited": {"limit_train_batches": 4},
+    "scaler": {"plugins": scaler},
 }
 
 
 def run(case: str, *callbacks: pl.Callback, **options: Any) -> tuple[Any, pl.Trainer]:
     made = dict(CASES[case])
-    for name in ("train", "validate"):
+    for name in ("train", "validate", "plugins"):
         if name in made:
             made[name] = made[name]()
     return fit(*callbacks, **{**made, **options})
@@ -104,6 +111,7 @@ def run(case: str, *callbacks: pl.Callback, **options: Any) -> tuple[Any, pl.Tra
         ("manual", {"max_steps": 2 * 7}),
         ("manual", {"max_epochs": 2}),
         ("stream", {"max_steps": 7}),
+        ("scaler", {"max_steps": 4}),
         ("limited", {"max_steps": 6}),
         ("limited", {"max_epochs": 1}),
     ],
@@ -121,6 +129,10 @@ def test_goes_on_with_the_same_bits(tmp_path: Path, case: str, stop: dict[str, i
     assert bits(rest, again) == bits(whole, trainer)
     assert callback.resumed is not None
     assert callback.resumed.differs == ()
+    if case == "scaler":
+        scale = [t.precision_plugin.scaler.state_dict() for t in (trainer, again)]
+        assert scale[0] == scale[1]
+        assert scale[0]["scale"] != 64.0
 
 
 def every_version(tmp_path: Path, **options: Any) -> dict[str, int]:
