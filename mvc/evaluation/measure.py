@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,8 @@ class Measured:
     target: float
     lossless: float
     lossless_target: float
-    next: Sequence[float]
-    last: Sequence[float]
+    next: tuple[float, ...]
+    last: tuple[float, ...]
 
     @property
     def difference(self) -> float:
@@ -83,7 +83,7 @@ class Results:
         file = self._folder / f"{digest}.json"
         known = self._read(file)
         if known is not None:
-            return Measured(**known)
+            return Measured(**known | {key: tuple(known[key]) for key in ("next", "last")})
         lossless = self.lossless(tell)
         folder = self._folder / f"{digest}.repository"
         remove(self._fs, folder)
