@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["decode_numbers", "encode_numbers", "put_stream", "take_stream"]
 
 _MOST_LOW = 40  # bits of a number's low part
+_MOST_UNARY = 4  # a quotient on the average: the parameter that fits best leaves 3.5 at most
 
 Numbers = NDArray[np.int64]
 
 
 def encode_numbers(numbers: Numbers, compressor: Compressor | None) -> Parts:
-    """Parts to be joined. ``numbers`` are not negative and below 2^48."""
+    """Parts to be joined. ``numbers`` are not negative and below 2^40."""
     low_bits = _parameter(numbers)
     quotients = numbers >> low_bits
     ends = np.cumsum(quotients + 1)
@@ -48,14 +49,14 @@ def encode_numbers(numbers: Numbers, compressor: Compressor | None) -> Parts:
 def decode_numbers(cursor: Cursor, count: int, most: int, compressor: Compressor | None) -> Numbers:
     """The next ``count`` numbers, none above ``most``; DamagedData unless that is what is there.
 
-    Allocates a fixed multiple of ``count`` plus what their largest values allow.
+    Allocates a fixed multiple of ``count``.
     """
     low_bits = cursor.byte()
     total = cursor.varint()
-    if low_bits > _MOST_LOW or total > (count * most >> low_bits):
+    if low_bits > min(_MOST_LOW, most.bit_length()) or total > _MOST_UNARY * count:
         raise DamagedData("numbers larger than there can be")
-    low = take_stream(cursor, -(-count * low_bits // 8), compressor)
-    unary = take_stream(cursor, -(-(count + total) // 8), compressor)
+    low = take_stream(cursor, -(-count * low_bits // 8), compressor, "low")
+    unary = take_stream(cursor, -(-(count + total) // 8), compressor, "unary")
     bits = np.unpackbits(unary)
     ends = np.flatnonzero(bits)
     if len(ends) != count or (count and int(ends[-1]) != count + total - 1):
@@ -77,11 +78,11 @@ def put_stream(stream: Bytes, compressor: Compressor | None) -> Parts:
     return compressor.encode(stream) if compressor else [stream.tobytes()]
 
 
-def take_stream(cursor: Cursor, count: int, compressor: Compressor | None) -> Bytes:
-    """The next stream of ``count`` bytes, not to be written to."""
+def take_stream(cursor: Cursor, count: int, compressor: Compressor | None, slot: str) -> Bytes:
+    """The next stream of ``count`` bytes, not to be written to; valid until ``slot`` is reused."""
     if compressor is None:
         return np.frombuffer(cursor.take(count), np.uint8)
-    stream = compressor.decode(cursor, count, "numbers")
+    stream = compressor.decode(cursor, count, slot)
     return np.full(count, stream, np.uint8) if isinstance(stream, int) else stream
 
 

@@ -74,7 +74,7 @@ def apply_delta(
     """
     kind, exponent = _read_head(cursor, state.itemsize)
     at = _positions(cursor, len(state), cursor.varint(), compressor)
-    signs = take_stream(cursor, -(-len(at) // 8), compressor)
+    signs = take_stream(cursor, -(-len(at) // 8), compressor, "signs")
     negative = np.unpackbits(signs, count=len(at)).view(np.bool_) ^ reverse
     if len(at) % 8 and int(signs[-1]) & (0xFF >> len(at) % 8):
         raise DamagedData("a sign for no entry")
@@ -116,7 +116,7 @@ def decode_full(cursor: Cursor, count: int, width: int, compressor: Compressor |
         raise DamagedData(f"multiples of {size} bytes are not allowed")
     folded = np.empty(count, word_type(size))
     streams: list[Bytes | int] = [
-        take_stream(cursor, count, compressor).copy() for _ in range(size)
+        take_stream(cursor, count, compressor, f"plane{i}") for i in range(size)
     ]
     planes.join(streams, folded)
     numbers = folded.astype(np.int64)
