@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,6 +41,17 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--at", metavar="TIME", help="When it went live, if not now.")
 @click.option("--pipeline", metavar="SPEC|PRESET", help="How to store what changed.")
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
+    help="With a lossy pipeline: where to write the production weights.",
+)  # fmt: skip
+@click.option("--in-place", is_flag=True, help="Write them in place of what was read.")
+@click.option(
+    "--exact",
+    metavar="TENSOR",
+    multiple=True,
+    help="A tensor that a lossy pipeline must not change.",
+)
 @click.option("--reset-point", is_flag=True, help="Store it in full, without deltas.")
 @click.option("--author", metavar="NAME", help="Who made it, if not user.name.")
 @click.option("--date", metavar="TIME", help="When it was made, if not now.")
@@ -57,6 +69,9 @@ def command(
     deploy: str | None,
     at: str | None,
     pipeline: str | None,
+    output: Path | None,
+    in_place: bool,
+    exact: tuple[str, ...],
     reset_point: bool,
     author: str | None,
     date: str | None,
@@ -68,6 +83,9 @@ def command(
 
     PATHs are recorded as they are now; a folder means the files in it. Other tracked
     files keep what they hold in HEAD. When the command ends, the version is on disk.
+
+    A lossy pipeline makes production weights, against what HEAD holds: they are what is
+    recorded and what is to be deployed, so say with -o or --in-place where they go.
     """
     if at is not None and deploy is None:
         raise click.UsageError("--at says when a deployment happened: add --deploy TARGET")
@@ -84,6 +102,9 @@ def command(
             deploy=deploy,
             at=moment(session, at),
             pipeline=pipeline,
+            output=output,
+            in_place=in_place,
+            exact=exact,
             reset_point=reset_point,
             opaque=opaque,
             allow_empty=allow_empty,
@@ -97,6 +118,8 @@ def command(
         _print_json(session, done)
     elif session.verbosity >= 0:
         session.out.line(_summary(session.out, done))
+        if output is not None:
+            session.out.note(f"the production weights are in {printable(str(output))}")
         _print_paths(session, done)
 
 
