@@ -63,7 +63,9 @@ def decode_numbers(cursor: Cursor, count: int, most: int, compressor: Compressor
         raise DamagedData("a row of numbers does not end where it should")
     if np.unpackbits(low)[count * low_bits :].any():
         raise DamagedData("bits behind the last number")
-    numbers = np.diff(ends, prepend=-1) - 1 << low_bits
+    numbers = ends.astype(np.int64)
+    numbers[1:] -= ends[:-1] + 1
+    numbers <<= low_bits
     if low_bits:
         rows = np.unpackbits(low, count=count * low_bits).reshape(count, low_bits)
         for i in range(low_bits):

@@ -28,6 +28,7 @@ from mvc.codecs.multiples import (
     words_of_multiples,
 )
 from mvc.codecs.rice import decode_numbers, encode_numbers, put_stream, take_stream
+from mvc.codecs.scratch import scratch_words
 from mvc.codecs.streams import Bytes, Parts
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Words, word_type
@@ -88,7 +89,8 @@ def apply_delta(
     moved = None if there is None else words_of_multiples(there + moves, kind, exponent)
     if moved is None:
         raise DamagedData("a delta in whole steps does not fit what it is applied to")
-    patterns = np.zeros_like(state)
+    patterns = scratch_words("delta", len(state), state.itemsize)
+    patterns.fill(0)
     patterns[at] = state[at] ^ moved
     return patterns
 
@@ -161,7 +163,8 @@ def _positions(
     """``count`` ascending positions below ``size``."""
     if count > size:
         raise DamagedData(f"{count} of {size} entries are said to change")
-    at = np.cumsum(decode_numbers(cursor, count, size, compressor) + 1) - 1
+    at = np.cumsum(decode_numbers(cursor, count, size, compressor) + 1)
+    at -= 1
     if count and int(at[-1]) >= size:
         raise DamagedData("an entry that changes lies past the end")
     return at
