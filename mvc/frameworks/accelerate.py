@@ -71,6 +71,7 @@ class Attached:
         self._options = options
         self._wait = wait
         self._epochs = Epochs(accelerator)
+        self._source = AcceleratorSource(accelerator, self._epochs)
         self._recorder: Recorder | None = None
         self._hook = accelerator.register_save_state_pre_hook(self._on_save)
 
@@ -79,11 +80,13 @@ class Attached:
     def _on_save(self, _models: Any, _weights: Any, _output_dir: Any) -> None:
         """Accelerate's hook; every process calls it, the first one writes."""
         self.saves += 1
+        self._source.gather()
         if not self._accelerator.is_main_process:
             return
         if self._recorder is None:
-            source = AcceleratorSource(self._accelerator, self._epochs)
-            self._recorder = Recorder.of(self.repo, source, start=self.saves - 1, **self._options)
+            self._recorder = Recorder.of(
+                self.repo, self._source, start=self.saves - 1, **self._options
+            )
         self._recorder.step(number=self.saves)
         if self._wait:
             self._recorder.flush()

@@ -9,6 +9,7 @@ from typing import Any
 from mvc.errors import CannotResume
 from mvc.frameworks.accelerate_data import Epochs
 from mvc.frameworks.accelerate_state import model_of, optimizers_of
+from mvc.frameworks.huggingface_ranks import own_of
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
 from mvc.training.optimizers import Placement
@@ -58,7 +59,8 @@ def load(
             )
     if (kept["scaler"] is None) != (accelerator.scaler is None):
         raise CannotResume("gradients were scaled then or are now, but not both")
-    check_rng(kept["rng"])
+    rng = own_of(kept["rng"], saved["others"])
+    check_rng(rng)
     model = model_of(accelerator)
     weights = repo.checkout(commit, path=name)
     check_model(model, weights, kept)
@@ -79,8 +81,8 @@ def load(
     if accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(kept["scaler"])
     accelerator.step = saved["step"]
-    set_rng_state(kept["rng"])
-    epochs.restore(saved["loaders"], kept["rng"], draws=saved["draws"])
+    set_rng_state(rng)
+    epochs.restore(saved["loaders"], rng, draws=saved["draws"])
     resumed = Resumed(commit, kept["step"], kept["batch"], differences(kept["setting"]))
     return replace(resumed, differs=(*resumed.differs, *_more(saved, accelerator)))
 
@@ -94,10 +96,8 @@ def _more(saved: Mapping[str, Any], accelerator: Any) -> list[str]:
     processes = saved["processes"]
     if processes != accelerator.num_processes:
         found.append(f"processes: {accelerator.num_processes}, not {processes}")
-    if processes > 1:
-        found.append(
-            "random generators, pending gradients: only those of the first process were kept"
-        )
+    if processes > 1 and saved["gradients"]:
+        found.append("pending gradients: only those of the first process were kept")
     if saved["draws"] and any(loader["done"] for loader in saved["loaders"]):
         found.append("data: the next batches draw random numbers of their own")
     return found

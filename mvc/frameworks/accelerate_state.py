@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mvc.frameworks.accelerate_data import Epochs
+from mvc.frameworks.huggingface_ranks import rng_of_others
 from mvc.training.optimizers import optimizer_state
 from mvc.training.state import Parts
 
@@ -40,6 +41,11 @@ class AcceleratorSource:
     def __init__(self, accelerator: Any, epochs: Epochs) -> None:
         self._accelerator = accelerator
         self._epochs = epochs
+        self._others: list[dict[str, Any]] = []
+
+    def gather(self) -> None:
+        """Brings in the generators of the other processes. Every process must call it."""
+        self._others = rng_of_others()
 
     def model_state(self) -> dict[str, Any]:
         """The tensors of all models by name."""
@@ -61,6 +67,7 @@ class AcceleratorSource:
             "accelerate": {
                 "step": accelerator.step,
                 "processes": accelerator.num_processes,
+                "others": self._others,
                 "optimizers": optimizers,
                 "schedulers": schedulers,
                 "objects": [o.state_dict() for o in accelerator._custom_objects],

@@ -188,7 +188,10 @@ class MVCCallback(TrainerCallback):
         if not self._pending:
             return
         self._pending = False
-        if self._recorder is not None and self._source is not None:
+        if self._source is None:
+            return
+        self._source.gather()
+        if self._recorder is not None:
             self._source.data_draws = self._drawing.seen
             step = int(state.global_step)
             self._recorder.step(batch=step, metrics=self._logged, number=step)

@@ -38,8 +38,7 @@ def write_checkpoint(
             hint="record with MVCCallback, and with 'rng' in include",
         )
     files = {"trainer_state.json": _json(kept["trainer"])}
-    if kept["run"]["processes"] == 1:
-        files["rng_state.pth"] = _torch(_generators(kept["rng"]))
+    files.update(_generators(kept))
     if full:
         files.update(_others(kept))
     fs = repo.context.store.fs
@@ -77,7 +76,20 @@ def _numbered(kept: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": {**state, **kept["other"]}, "param_groups": groups}
 
 
-def _generators(kept: Mapping[str, Any]) -> dict[str, Any]:
+def _generators(kept: Mapping[str, Any]) -> dict[str, bytes]:
+    """One file, or one for every process."""
+    if kept["run"]["processes"] == 1:
+        own = _rng(kept["rng"])
+        if "cuda" in own:
+            own["cuda"] = own["cuda"][torch.cuda.current_device()]
+        return {"rng_state.pth": _torch(own)}
+    return {
+        f"rng_state_{i}.pth": _torch(_rng(state))
+        for i, state in enumerate([kept["rng"], *kept["others"]])
+    }
+
+
+def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
     python, numpy = kept["python"], kept["numpy"]
     states: dict[str, Any] = {
         "python": (python["version"], tuple(python["words"].tolist()), python["gauss"]),
@@ -91,7 +103,7 @@ def _generators(kept: Mapping[str, Any]) -> dict[str, Any]:
         "cpu": kept["torch"],
     }
     if kept["cuda"]:
-        states["cuda"] = kept["cuda"][torch.cuda.current_device()]
+        states["cuda"] = kept["cuda"]
     return states
 
 

@@ -73,5 +73,10 @@ def order_generator(loader: Any) -> torch.Generator | None:
 
 
 def _sampler(loader: Any) -> Any:
-    get = getattr(loader, "get_sampler", None)
-    return get() if callable(get) else None
+    """What gives the order, under the wrappers that cut it in batches and among processes."""
+    at: Any = getattr(loader, "batch_sampler", None)
+    if at is None:
+        at = getattr(loader, "sampler", None)
+    while getattr(at, "batch_sampler", None) is not None:
+        at = at.batch_sampler
+    return getattr(at, "sampler", at)

@@ -11,6 +11,7 @@ from accelerate.state import AcceleratorState
 
 from mvc.errors import WrongUsage
 from mvc.frameworks.huggingface_data import order_generator, order_seed, set_order_seed
+from mvc.frameworks.huggingface_ranks import rng_of_others
 from mvc.training.rng import rng_state
 from mvc.training.state import Parts
 
@@ -38,11 +39,16 @@ def parts_of(live: Mapping[str, Any], include: Sequence[str] | None) -> Parts:
 
 
 class TrainerSource:
-    """What the Recorder asks for states. ``epoch_rng``: the generators as the epoch began."""
+    """What the Recorder asks for states.
+
+    ``epoch_rng``: the generators as the epoch began; ``others``: those of the processes after
+    the first, as they are now.
+    """
 
     def __init__(self, parts: Parts, args: Any, state: Any, loader: Any) -> None:
         self.weights = parts.weights
         self.epoch_rng: Mapping[str, Any] | None = rng_state()
+        self.others: list[dict[str, Any]] = []
         self.data_draws = False
         self._parts = parts
         self._state = state
@@ -71,11 +77,17 @@ class TrainerSource:
             "trainer": trainer,
             "config": self._config,
             "epoch_rng": self.epoch_rng,
+            "others": self.others,
             "order_seed": order_seed(self._loader),
             "own_order": order_generator(self._loader) is not None,
             "data_draws": self.data_draws,
             "run": self.run,
         }
+
+    def gather(self) -> None:
+        """Brings in ``others``. Every process must call it."""
+        if self._parts.rng:
+            self.others = rng_of_others()
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """The order of the data."""
@@ -90,8 +102,6 @@ def differences(kept: Mapping[str, Any], source: TrainerSource) -> tuple[str, ..
         for what, value in kept["run"].items()
         if source.run.get(what) != value
     ]
-    if kept["run"]["processes"] > 1:
-        found.append("random generators: only those of the first process were kept")
     if kept["own_order"]:
         found.append("data: their order comes from a generator of its own, which is not kept")
     if kept["data_draws"]:
