@@ -55,7 +55,8 @@ class Staging:
         self.folder = folder
         self._fs = opened.context.store.fs
         name = digest(_TAG, branch.encode(), folder.encode()).hex()[:32]
-        self._place = opened.context.root / FOLDER / "staging" / name
+        self._within = opened.context.root / FOLDER
+        self._place = self._within / "staging" / name
 
     def holds(self, name: str) -> bool:
         """Whether a file waits here."""
@@ -65,10 +66,11 @@ class Staging:
         """A new file in place of one of this name."""
         self._enter()
         self.remove(name)
-        return self._fs.open_write(self._place / name, create=True, exclusive=True)
+        path = self._place / name
+        return self._fs.open_write(path, create=True, exclusive=True, within=self._within)
 
     def open_read(self, name: str) -> ReadFile:
-        return self._fs.open_read(self._place / name)
+        return self._fs.open_read(self._place / name, follow=False)
 
     def read(self, name: str, limit: int) -> bytes:
         """A whole file of at most ``limit`` bytes."""
@@ -76,7 +78,7 @@ class Staging:
 
     def remove(self, name: str) -> None:
         """Takes a file away; nothing happens if it is not there."""
-        self._fs.unlink(self._place / name, missing_ok=True)
+        self._fs.unlink(self._place / name, missing_ok=True, within=self._within)
 
     def clear(self) -> None:
         """Takes away what an earlier save left: every rank does so before any rank writes."""
@@ -87,7 +89,7 @@ class Staging:
 
     def drop(self) -> None:
         """Removes the place; its checkpoint is complete."""
-        _remove(self._fs, self._place)
+        _remove(self._fs, self._place, self._within)
         with _holding:
             lock = _held.pop(self._place, None)
         if lock is not None:
@@ -100,34 +102,35 @@ class Staging:
             if lock is None or not lock.held:
                 parent = staging_folder(self.opened.context)
                 lock = self._fs.lock(_lock_of(self._place), shared=True)
-                _sweep(self._fs, parent)
+                _sweep(self._fs, parent, self._within)
             _held[self._place] = lock
             while len(_held) > _MOST_HELD:
                 _held.pop(next(iter(_held))).release()
-        self._fs.make_dir(self._place, exist_ok=True)
+        self._fs.make_dir(self._place, exist_ok=True, within=self._within)
 
 
 def _lock_of(place: Path) -> Path:
     return place.with_name(f"{place.name}{_LOCK}")
 
 
-def _sweep(fs: FileSystem, parent: Path) -> None:
+def _sweep(fs: FileSystem, parent: Path, within: Path) -> None:
     """Removes places that no process holds, and files that lost their process."""
     for name in fs.list(parent):
         if name.startswith(TEMPORARY):
-            fs.unlink(parent / name, missing_ok=True)
+            fs.unlink(parent / name, missing_ok=True, within=within)
         if not name.endswith(_LOCK):
             continue
         lock = fs.lock(parent / name, block=False)
         if lock is not None:
             with lock:
-                _remove(fs, parent / name.removesuffix(_LOCK))
-                fs.unlink(parent / name, missing_ok=True)
+                _remove(fs, parent / name.removesuffix(_LOCK), within)
+                fs.unlink(parent / name, missing_ok=True, within=within)
 
 
-def _remove(fs: FileSystem, place: Path) -> None:
-    if fs.stat(place) is None:
+def _remove(fs: FileSystem, place: Path, within: Path) -> None:
+    found = fs.stat(place, follow=False)
+    if found is None or not found.is_dir:
         return
     for name in fs.list(place):
-        fs.unlink(place / name, missing_ok=True)
+        fs.unlink(place / name, missing_ok=True, within=within)
     fs.remove_dir(place)

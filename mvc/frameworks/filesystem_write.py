@@ -22,7 +22,7 @@ from fsspec.transaction import Transaction
 
 from mvc.adapters.detect import parse_file
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.errors import NothingToCommit, WrongUsage
+from mvc.errors import IoFailed, NothingToCommit, WrongUsage
 from mvc.frameworks.filesystem_location import Opened
 from mvc.frameworks.filesystem_parts import entry_parts
 from mvc.io.files import TEMPORARY, WriteFile
@@ -74,18 +74,27 @@ def keep(plans: Iterable[Planned]) -> None:
 
 
 def staging_folder(context: Context) -> Path:
-    """Where files wait for their commit; made where it is absent."""
-    folder = context.root / FOLDER / "staging"
-    context.store.fs.make_dir(folder, exist_ok=True)
-    return folder
+    """Where files wait for their commit; made where it is absent.
+
+    Raises IoFailed where something else stands, such as a link to somebody else's folder.
+    """
+    own = context.root / FOLDER
+    try:
+        context.store.fs.make_dir(own / "staging", exist_ok=True, within=own)
+    except FileExistsError:
+        raise IoFailed(
+            f"{own / 'staging'} is not a folder", hint="move away what stands there"
+        ) from None
+    return own / "staging"
 
 
 def scratch(context: Context) -> WriteFile:
     """A new file without a name, which is gone once it is closed."""
     fs = context.store.fs
-    path = staging_folder(context) / f"{TEMPORARY}{secrets.token_hex(8)}"
-    file = fs.open_write(path, create=True, exclusive=True)
-    fs.unlink(path, missing_ok=True)
+    folder = staging_folder(context)
+    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    file = fs.open_write(path, create=True, exclusive=True, within=folder)
+    fs.unlink(path, missing_ok=True, within=folder)
     return file
 
 

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 import mvc
-from mvc.errors import InvalidName, UnknownRevision, WrongUsage
+from mvc.errors import InvalidName, IoFailed, UnknownRevision, WrongUsage
 from tests.frameworks.need import need
 
 fsspec = need("fsspec")
@@ -309,6 +309,20 @@ def test_a_killed_writer_leaves_nothing(repo):
     child.stdout.close()
     assert messages_of_empty(repo) == []
     assert waiting(repo) == []
+
+
+def test_a_link_in_place_of_the_staging_folder(repo, fs, tmp_path):
+    """A foreign repository must not make us write into, or clear, somebody's folder."""
+    fs.pipe_file("mvc://models/a", b"1")
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim/x.lock").write_text("mine")
+    Path(repo.root, ".mvc/staging").rmdir()
+    Path(repo.root, ".mvc/staging").symlink_to(tmp_path / "victim")
+    for name in ("b", "ck/__0_0.distcp"):
+        with pytest.raises(IoFailed, match="not a folder"):
+            fs.open(f"mvc://models/{name}", "wb")
+    assert [p.name for p in (tmp_path / "victim").iterdir()] == ["x.lock"]
+    assert fs.cat_file("mvc://models/a") == b"1"
 
 
 def test_a_folder_that_cannot_be_written(repo, fs, monkeypatch):
