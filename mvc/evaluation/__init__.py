@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mvc.evaluation.first_change import Change, first_change
+    from mvc.evaluation.change import Change, first_change
 
 __all__ = ["Change", "first_change"]
 
@@ -18,5 +18,5 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module("mvc.evaluation.first_change"), name)
+        return getattr(import_module("mvc.evaluation.change"), name)
     raise AttributeError(f"module 'mvc.evaluation' has no attribute {name!r}")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from mvc.evaluation import curves, plots, render, tables
 from mvc.evaluation.data import Dataset
@@ -74,6 +75,8 @@ class Session:
         """Measures pipelines that are named; ratios are against every version with zstd."""
         if interval < 1:
             raise WrongUsage(f"interval is {interval}: it must be at least 1")
+        for text in texts:
+            Pipeline.parse(text)
         general = MEASURED["4.26"].rows[:1]
         rows = tuple(
             tables.own_row(text, Configuration(text, interval)) for text in dict.fromkeys(texts)

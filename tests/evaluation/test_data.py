@@ -34,7 +34,7 @@ def write_idx(folder, count=6, packed=False, prefix="train"):
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_idx_folder(tmp_path, packed):
-    images, labels = write_idx(tmp_path, packed=packed)
+    images, _ = write_idx(tmp_path, packed=packed)
     write_idx(tmp_path, prefix="t10k")
     data = load_data(FS, tmp_path)
     assert data.kind == "images"

@@ -1,0 +1,159 @@
+"""``python -m mvc.evaluation``: every table by its command, errors as one line, nothing twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mvc.evaluation import __main__ as program
+from mvc.evaluation.session import NUMBERS
+
+PROJECT = Path(__file__).parents[2]
+TINY = ("--batches", "12", "--epochs", "1", "--offline", "0.1", "--threads", "1")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["mvc.evaluation", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            program.main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("out")
+
+
+def test_it_is_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "mvc.evaluation", "drift", "--help"],
+        cwd=PROJECT, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    for command in ("split", "train", "run", "table", "plot"):
+        assert f"\n  {command} " in done.stdout
+    assert not done.stderr
+
+
+def test_split(call):
+    code, printed, _ = call("drift", "split", "--labels", "3", "--json")
+    said = json.loads(printed)
+    assert code == 0
+    assert said["schema"] == "mvc.evaluation.split/1"
+    assert (said["label"], said["drifting_online"], said["most_batches"]) == (3, 120, 87)
+    assert sum(said["per_batch"]) == 120
+    assert "drifting_online   120\n" in call("drift", "split")[1]
+
+
+def test_train(call, out):
+    code, printed, _ = call("drift", "train", "--labels", "0", "--out", out, *TINY)
+    assert code == 0
+    assert "small-digits-0-" in printed
+    assert len(list((out / "streams").iterdir())) == 1
+
+
+def test_a_lossless_table(call, out):
+    pytest.importorskip("matplotlib")
+    code, printed, _ = call("drift", "table", "4.9", "--labels", "0,1", "--out", out, *TINY)
+    assert code == 0
+    assert "# Table 4.9: reset points" in printed
+    assert "Labels 0, 1; 1 epochs offline, then 12 batches of 8." in printed
+    made = json.loads((out / "tables" / "4.9-conv.json").read_text())
+    rows = {line["name"]: line for line in made["lines"]}
+    assert list(rows) == ["BL-GeneralCompr", "Difrs148f", "Difrs28f"]
+    assert rows["Difrs148f"]["pipeline"] == "xor | zstd:1"
+    assert rows["Difrs148f"]["stated"]["conv"]["ratio"] == 3.824
+    cell = rows["Difrs148f"]["cells"]["conv"]
+    assert (cell["accuracy"], cell["differences"], cell["saved"]) == (0, [0, 0], 12)
+    assert rows["BL-GeneralCompr"]["cells"]["conv"]["ratio"] == 1
+    assert (out / "tables" / "4.9-conv.md").read_text() in printed
+    assert (out / "tables" / "4.9-conv.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_lossy_table(call, out):
+    arguments = ("drift", "table", "4.20", "--no-plot", "--labels", "0", "--out", out, *TINY)
+    code, printed, _ = call(*arguments)
+    assert code == 0
+    made = json.loads((out / "tables" / "4.20-conv.json").read_text())
+    cells = {line["name"]: line["cells"]["conv"] for line in made["lines"]}
+    ratios = [cells[f"Flors{bits}r32r"]["ratio"] for bits in (16, 20, 21, 22, 23)]
+    assert ratios == sorted(ratios)
+    assert ratios[0] > 1
+    assert not (out / "tables" / "4.20-conv.png").exists()
+    assert call(*arguments)[1] == printed  # from the results, seconds included
+
+
+def test_pipelines_of_ones_own(call, out):
+    code, printed, _ = call(
+        "drift", "run", "vsol-0-slow", "frontier-0", "xor | raw", "--interval", "5", "--no-plot",
+        "--labels", "0", "--out", out, *TINY,
+    )  # fmt: skip
+    assert code == 0
+    assert "- vsol-0-slow: `xor | lsb:20 | dsed:0 | planes:all | zstd:1`" in printed
+    assert "x the bytes of deltas of vsol-0-slow" in printed
+    made = json.loads((out / "tables" / "own-conv.json").read_text())
+    assert [line["interval"] for line in made["lines"]] == [1, 5, 5, 5]
+
+
+def test_plot(call, out):
+    pytest.importorskip("matplotlib")
+    code, printed, _ = call("drift", "plot", "--labels", "0", "--out", out, *TINY)
+    assert code == 0
+    assert Path(printed.strip()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_learning_time(call, out):
+    code, printed, _ = call("drift", "table", "4.7", "--labels", "0", "--out", out, *TINY)
+    assert code == 0
+    assert "0.033" in printed
+    (row,) = json.loads((out / "tables" / "4.7.json").read_text())
+    assert (row["thesis mean s"], row["thesis longest s"]) == (0.033, 0.074)
+
+
+def test_numbers():
+    assert tuple(f"4.{n}" for n in range(3, 27)) == NUMBERS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("table", "4.2"), 2, "there is no table 4.2: it must be from 4.3 to 4.26"),
+        (("table", "4.3"), 2, "table 4.3 compares two networks"),
+        (("table", "4.6"), 2, "table 4.3 compares two networks"),
+        (("split", "--labels", "a"), 2, "labels is 'a'"),
+        (("split", "--labels", "12"), 2, "label is 12: it must be from 0 to 9"),
+        (("split", "--peak", "2"), 2, "peak is 2: it must be from 0 to 1"),
+        (("split", "--model", "conv2"), 2, "there is no model conv2"),
+        (("split", "--data", "nowhere"), 3, "there is no nowhere"),
+        (("run", "zip:9"), 3, "zip"),
+        (("run", "vsol", "--interval", "0"), 2, "interval is 0: it must be at least 1"),
+        (("run",), 2, "Missing argument"),
+        (("train", "--threads", "0"), 2, "0 is not in the range"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_usage_is_one_line(call, tmp_path, arguments, code, said):
+    extra = () if arguments[0] == "split" else ("--out", tmp_path, *TINY)
+    command, *rest = arguments
+    ended, printed, error = call("drift", command, *extra, *rest)
+    assert (ended, printed) == (code, "")
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_interrupted(call, monkeypatch, tmp_path):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mvc.evaluation.session.record", interrupt)
+    code, _, error = call("drift", "train", "--out", tmp_path)
+    assert code == 130
+    assert "call it again to go on" in error
