@@ -13,6 +13,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "init": "Make an empty repository.",
         "import": "Turn existing checkpoint files into history.",
         "config": "Show or change settings.",
+        "pipeline": "Check and explain a pipeline, or choose one by requirement.",
         "completion": "Print the completion script of a shell.",
     },
     "Record": {

@@ -29,12 +29,13 @@ __all__ = ["check_frame", "check_method", "compress", "decompress_into", "run_de
 _BLOCK_HEADER = 3
 _RLE, _RESERVED = 1, 3
 
-MAX_LEVEL = 19  # the levels above it use windows larger than ZSTD_MAX_WINDOW
+MAX_LEVEL = 22  # the window is never larger than the data, which is a few MiB at most
+FIRST_LEVELS = 19  # what the first version of the format had
 HUFFMAN = "huff"
 
 
 def check_method(method: str) -> None:
-    """Raise InvalidPipeline unless ``method`` is ``huff`` or a level from 1 to 19."""
+    """Raise InvalidPipeline unless ``method`` is ``huff`` or a level from 1 to 22."""
     if method != HUFFMAN and not (
         method.isascii() and method.isdigit() and 1 <= int(method) <= MAX_LEVEL
     ):

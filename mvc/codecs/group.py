@@ -1,6 +1,6 @@
 """Group scope: the words of all tensors of a record, coded together.
 
-Either as byte planes, VSOL's ``ByByteSegments`` (thesis §3.2, form 2): plane i of every
+Either as byte planes, VSOL's ``ByByteSegments`` (thesis §3.2.6, form 2): plane i of every
 tensor, one tensor after the other, for each i. It equals splitting the concatenation of
 all tensors (form 3). Or as positions and values over that concatenation (``sparse``).
 Tensors of unequal element width make a class each.

@@ -32,7 +32,7 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: i
 
     ``level`` is zstd's, 1 to 19. An empty base makes it plain compression.
     """
-    if len(extra) > _MAX_EXTRA or not 1 <= level <= frames.MAX_LEVEL:
+    if len(extra) > _MAX_EXTRA or not 1 <= level <= frames.FIRST_LEVELS:
         raise WrongUsage("a patch takes a level from 1 to 19 and at most 1 MiB of extra bytes")
     parts = []
     for start in range(0, len(new), BLOCK):

@@ -1,7 +1,7 @@
 """Names for pipelines that are worth having.
 
-``vsol`` and ``vsol-BOUND-SPEED`` are the thesis's presets (§4, by accuracy lost in per cent
-and by speed); ``lossless`` was found by measurement and is the default.
+``vsol`` and ``vsol-BOUND-SPEED`` are the thesis's presets (§4.8.5, §5.1), by accuracy lost
+in per cent and by speed; ``lossless`` was found by measurement and is the default.
 """
 
 from __future__ import annotations

@@ -60,3 +60,10 @@ def test_refuses_what_is_not_one_frame_of_the_recorded_size(frame):
     assert decompress(memoryview(good), 1000) == bytes(1000)
     with pytest.raises(DamagedData):
         decompress(memoryview(frame), 1000)
+
+
+@pytest.mark.parametrize("level", ["20", "22"])
+def test_the_highest_levels_keep_to_the_window(level):
+    """A segment, the most that is ever compressed at once."""
+    data = np.resize(np.random.default_rng(0).integers(0, 9, 70_001, dtype=np.uint8), 4 << 20)
+    assert decompress(memoryview(compress(data, level)), len(data)) == data.tobytes()

@@ -185,7 +185,7 @@ def test_presets_and_canonical_text():
         ("zstd", "zstd:"),
         ("zstd:", "neither"),
         ("zstd:0", "zstd:0"),
-        ("zstd:20", "zstd:20"),
+        ("zstd:23", "zstd:23"),
         ("zstd:-1", "zstd:-1"),
         ("zstd:²", "zstd:²"),
         ("x" * 1000, "characters"),

@@ -147,7 +147,7 @@ def test_a_pickle_bomb_is_kept_and_never_runs(tmp_path: Path, name: str) -> None
 
 NAMED = [
     "pickle", "pickles", "numcodecs.pickles", "mvc.cli.main", "os.system", "import:os", "gzip",
-    "zstd:/etc/passwd", "zstd:1;rm", "sub | __import__", "planes:all:x", "zstd:-1", "zstd:20",
+    "zstd:/etc/passwd", "zstd:1;rm", "sub | __import__", "planes:all:x", "zstd:-1", "zstd:23",
     "raw:1", "", "|", "sub || raw",
 ]  # fmt: skip
 
@@ -161,7 +161,7 @@ def test_a_codec_outside_the_closed_table(text: str) -> None:
 def test_the_tables_are_closed() -> None:
     assert set(STAGES) == {
         "every", "drift", "topk", "topk-all", "sub", "xor", "lsb", "dsed", "zigzag", "elide",
-        "planes", "sparse", "zstd", "zlib", "bz2", "lzma", "brotli", "raw",
+        "planes", "sparse", "grid", "steps", "gaps", "lattice", "zstd", "zlib", "bz2", "lzma", "brotli", "raw",
     }  # fmt: skip
     assert all(Pipeline.parse(text) for text in PRESETS.values())
 

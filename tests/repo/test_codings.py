@@ -10,8 +10,13 @@ from mvc.repo.repair_journal import before_opening
 from mvc.repo.repository import Repository
 from mvc.store.format import FORMAT, read_features
 
-NEW = ("xor | sparse | zstd:1", "xor | sparse:values | lzma", "sub | planes:concat | zlib:9",
-       "planes | bz2:9")  # fmt: skip
+NEW = (
+    "xor | sparse | zstd:1",
+    "xor | planes | zstd:22",
+    "xor | sparse:values | lzma",
+    "sub | planes:concat | zlib:9",
+    "planes | bz2:9",
+)
 OLD = ("lossless", "vsol", "none", "sub | zigzag | planes:all | zstd:19")
 
 

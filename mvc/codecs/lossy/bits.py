@@ -1,4 +1,4 @@
-"""Bit reset: the low bits of a change are not taken over (thesis §3.2, LSB and RLSBMSB).
+"""Bit reset: the low bits of a change are not taken over (thesis §3.2.4).
 
 The mask acts on the exclusive or with the production weights, so what is cleared stays as
 it is: after any number of versions the low bits are those of the first weights.

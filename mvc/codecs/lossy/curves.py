@@ -1,4 +1,4 @@
-"""The share of entries that Top-K keeps, as a curve over the loss (thesis §3.2, Eq. 3.2, 3.3).
+"""The share of entries that Top-K keeps, as a curve over the loss (thesis §3.2.2, Eq. 3.2 and 3.3).
 
 The thesis's printed Eq. 3.3 does not pass through (0, 0) and (1, 1). With b = |l| and m the
 positive root of b m (1 + m) = 1,

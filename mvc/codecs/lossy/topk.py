@@ -1,4 +1,4 @@
-"""Top-K: of every tensor only the entries that changed most (thesis §3.2).
+"""Top-K: of every tensor only the entries that changed most (thesis §3.2.2).
 
 A tensor takes over k entries of the training weights, those with the largest
 |production - training|, and keeps its production weights elsewhere. Equal distances go to

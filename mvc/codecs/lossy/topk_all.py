@@ -1,4 +1,4 @@
-"""All-layer Top-K: the entries of all tensors that changed most (thesis §3.2).
+"""All-layer Top-K: the entries of all tensors that changed most (thesis §3.2.2).
 
 The share is one of all entries together; every tensor has a least number of entries beside
 it, taken from its own largest, so that small tensors are not left behind for ever.

@@ -1,6 +1,6 @@
 """General compression of each stream on its own, and storing without any.
 
-VSOL compares bz2, zlib, zstd, brotli and lzma at several levels (thesis §3.2, §4);
+VSOL compares bz2, zlib, zstd, brotli and lzma at several levels (thesis §3.2.7, §4.7.1);
 the parameters behind ``zstd:huff`` were found by measurement.
 """
 
@@ -48,7 +48,7 @@ class Compressor(Stage):
 class Zstd(Compressor):
     """Entropy coding of each stream on its own."""
 
-    usage = "zstd:1..19|huff"
+    usage = "zstd:1..22|huff"
     about = "zstd at a level, or tuned to Huffman coding (huff)"
     levels = (1, frames.MAX_LEVEL)
 
@@ -56,12 +56,21 @@ class Zstd(Compressor):
     def read(cls, name: str, parameter: str) -> Stage:
         """``zstd:LEVEL`` or ``zstd:huff``."""
         frames.check_method(parameter)
-        return cls(f"{name}:{parameter if parameter == frames.HUFFMAN else int(parameter)}")
+        if parameter == frames.HUFFMAN:
+            return cls(f"{name}:{parameter}")
+        level = int(parameter)
+        return (cls if level <= frames.FIRST_LEVELS else ZstdUltra)(f"{name}:{level}")
 
     @property
     def method(self) -> str:
         """The parameter: a level, or ``huff``."""
         return self.text.partition(":")[2]
+
+
+class ZstdUltra(Zstd):
+    """The highest levels."""
+
+    feature = CODINGS_2
 
 
 class Zlib(Compressor):

@@ -1,7 +1,7 @@
 """Decisions whether a version is saved at all. They change nothing and leave no trace in storage.
 
 A decision is a value here: it needs the running training and its data, so whoever drives a
-training carries it out. Sources: thesis §3.2 (save decision by iteration and by error-rate
+training carries it out. Sources: thesis §3.2.1 and §3.2.5 (by iteration, and by error-rate
 decay, DSED); drift detection on the incoming data is the thesis's future work.
 """
 

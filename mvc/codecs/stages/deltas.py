@@ -1,6 +1,6 @@
 """Deltas between a tensor and its base, and what works on them word by word.
 
-XOR is VSOL's delta creator (thesis §3.2). Both operators are undirected.
+XOR is VSOL's delta creator (thesis §3.2.3). Both operators are undirected.
 """
 
 from __future__ import annotations

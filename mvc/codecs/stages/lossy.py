@@ -37,7 +37,7 @@ class LossyStage(Stage):
 
 @dataclass(frozen=True)
 class TopK(LossyStage):
-    """Per tensor, only the entries that changed most (thesis §3.2, Eq. 3.1 to 3.3).
+    """Per tensor, only the entries that changed most (thesis §3.2.2, Eq. 3.1 to 3.3).
 
     ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to
     the loss, else the l of the curve (0 for linear). ``carry``: the loss is the sum over
@@ -119,7 +119,7 @@ class ResetBits(LossyStage):
     low: int
     high: int
     usage = "lsb:N[,msb=M]"
-    about = "lossy: resets the N lowest bits of what changed, if any of the M highest changed"
+    about = "lossy: resets the N lowest bits of a change (msb: of changes in the M highest bits)"
     takes = frozenset({Kind.PATTERNS})
     gives = Kind.RESET
     needs = "xor directly before it"

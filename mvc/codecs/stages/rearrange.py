@@ -1,6 +1,6 @@
 """Byte segmentation: byte i of every word, for each i, so that like bytes lie together.
 
-VSOL's three forms (thesis §3.2, format rearrangement): (1) each tensor's planes by
+VSOL's three forms (thesis §3.2.6): (1) each tensor's planes by
 themselves; (2) plane i of all tensors of a record, one after the other, for each i; (3) the
 same bytes as (2), made by joining the tensors first.
 """

@@ -1,4 +1,4 @@
-"""Positions and values of the words that are not zero: VSOL's GCXS (thesis §3.2).
+"""Positions and values of the words that are not zero: VSOL's GCXS (thesis §3.2.6).
 
 Zero means the word 0, never the number: a change of sign alone is the pattern 80000000, which
 a float comparison takes for nothing.

@@ -1,0 +1,74 @@
+import itertools
+import math
+import subprocess
+import sys
+
+import pytest
+
+import mvc
+from mvc.codecs.pipeline import PRESETS, Pipeline
+from mvc.errors import WrongUsage
+from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
+
+
+def test_the_seven_presets():
+    found = {Requirements().pipeline}
+    for drop, speed in itertools.product(ACCURACY_DROPS, SPEEDS):
+        name = Requirements(lossy=True, accuracy_drop=drop, speed=speed).pipeline
+        pipeline = Pipeline.parse(name)
+        assert pipeline.lossy
+        assert bool(pipeline.decisions) == (speed == "slow")
+        found.add(name)
+    assert found == {
+        "lossless",
+        "vsol-0-fast",
+        "vsol-0-slow",
+        "vsol-0.1-fast",
+        "vsol-0.1-slow",
+        "vsol-1-fast",
+        "vsol-1-slow",
+    }
+    assert found <= set(PRESETS)
+
+
+def test_without_lossy_nothing_is_lost():
+    for drop, speed in itertools.product(ACCURACY_DROPS, SPEEDS):
+        assert Requirements(accuracy_drop=drop, speed=speed).pipeline == "lossless"
+    assert not Pipeline.parse("lossless").lossy
+
+
+def test_numbers_as_they_come():
+    assert Requirements(lossy=True, accuracy_drop=1.0).pipeline == "vsol-1-fast"
+    assert Requirements(lossy=True, accuracy_drop=0.0).pipeline == "vsol-0-fast"
+    assert Requirements().max_recovery == 10
+    assert Requirements(0.5).max_recovery == 0.5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_recovery": 0}, "max_recovery is a number of seconds above 0, not 0"),
+        ({"max_recovery": -1}, "max_recovery is .* above 0"),
+        ({"max_recovery": math.inf}, "max_recovery is .* above 0"),
+        ({"max_recovery": math.nan}, "max_recovery is .* above 0"),
+        ({"max_recovery": "10"}, "max_recovery is .* above 0"),
+        ({"max_recovery": True}, "max_recovery is .* above 0"),
+        ({"lossy": "no"}, "lossy is True or False"),
+        ({"speed": "medium"}, "speed is fast or slow, not 'medium'"),
+        ({"accuracy_drop": 0.5}, "accuracy_drop is 0, 0.1 or 1 .*, not 0.5"),
+        ({"accuracy_drop": False}, "accuracy_drop is 0, 0.1 or 1"),
+        ({"accuracy_drop": "1"}, "accuracy_drop is 0, 0.1 or 1"),
+    ],
+)
+def test_refusals_name_the_parameter(wrong, message):
+    with pytest.raises(WrongUsage, match=message):
+        Requirements(**wrong)
+
+
+def test_is_cheap_to_ask():
+    code = (
+        "import sys, mvc; assert mvc.Requirements(lossy=True).pipeline == 'vsol-0-fast'; "
+        "assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert "Requirements" in dir(mvc)
