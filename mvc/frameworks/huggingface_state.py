@@ -50,6 +50,7 @@ class TrainerSource:
         self.epoch_rng: Mapping[str, Any] | None = rng_state()
         self.others: list[dict[str, Any]] = []
         self.data_draws = False
+        self.from_the_beginning = bool(args.ignore_data_skip)
         self._parts = parts
         self._state = state
         self._loader = loader
@@ -102,6 +103,8 @@ def differences(kept: Mapping[str, Any], source: TrainerSource) -> tuple[str, ..
         for what, value in kept["run"].items()
         if source.run.get(what) != value
     ]
+    if source.from_the_beginning:
+        found.append("data: ignore_data_skip begins the epoch anew")
     if kept["own_order"]:
         found.append("data: their order comes from a generator of its own, which is not kept")
     if kept["data_draws"]:

@@ -192,10 +192,15 @@ def test_data_that_draw_are_told(tmp_path: Path, repo: mvc.Repository) -> None:
 def test_what_is_not_as_it_was_is_told(tmp_path: Path, repo: mvc.Repository) -> None:
     trainer(tmp_path, [MVCCallback(repo)], max_steps=3).train()
     callback = MVCCallback(repo)
-    callback.resume(trainer(tmp_path, [callback], max_steps=4, per_device_train_batch_size=2))
+    callback.resume(
+        trainer(
+            tmp_path, [callback], max_steps=4, per_device_train_batch_size=2, ignore_data_skip=True
+        )
+    )
     assert callback.resumed is not None
     assert "batch size: 2, not 4" in callback.resumed.differs
     assert "steps in all: 4, not 3" in callback.resumed.differs
+    assert "data: ignore_data_skip begins the epoch anew" in callback.resumed.differs
 
 
 def test_exception_in_training(tmp_path: Path, repo: mvc.Repository) -> None:
