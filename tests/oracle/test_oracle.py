@@ -54,6 +54,8 @@ def test_long_series_has_reset_points_reached_from_both_sides(tmp_path: Path, pi
         "sub | zigzag | sparse:values,diff | zstd:huff",
         "sub | sparse:layers,indices | lzma:1",
         "xor | sparse:values,indices",
+        "steps | gaps",
+        "steps | gaps | lzma:1",
     ],
 )
 def test_every_shape_of_pipeline(tmp_path: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch):
