@@ -1,7 +1,9 @@
 """Stored bytes that were damaged or forged: only DamagedData, and nothing else is touched."""
 
+import contextlib
 import tracemalloc
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +11,7 @@ from mvc.codecs.group import decode_group, encode_group
 from mvc.codecs.patch import decode_patch, encode_patch
 from mvc.codecs.payload import Payload
 from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.varint import varint
 from mvc.errors import DamagedData
 from tests.codecs.samples import GROUP_PIPELINES, TENSOR_PIPELINES, pairs, widths
 
@@ -119,3 +122,28 @@ def test_memory_is_bounded_by_the_raw_chunk():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20
+
+
+def test_memory_of_positions_is_bounded_by_the_words():
+    """At most a position of 8 bytes a word, however many are claimed."""
+    words = 1 << 16
+    rng = np.random.default_rng(0)
+    for text in ("xor | sparse:none", "xor | sparse:values,indices,diff | zstd:1", "xor | sparse"):
+        pipeline = Pipeline.parse(text)
+        for claimed in (words, words - 1, words + 1, 1 << 40):
+            data = memoryview(bytes((4 << 2 | 2,)) + varint(claimed) + rng.bytes(12 * words))
+            tracemalloc.start()
+            try:
+                with contextlib.suppress(DamagedData):
+                    if pipeline.scope == "group":
+                        decode_group(pipeline, data, [4 * words])
+                    else:
+                        pipeline.apply_chunk(
+                            memoryview(b"\3" + data[1:]),
+                            memoryview(bytearray(4 * words)),
+                            4,
+                            reverse=False,
+                        )
+                assert tracemalloc.get_traced_memory()[1] < 40 * words + (1 << 20)
+            finally:
+                tracemalloc.stop()
