@@ -7,6 +7,7 @@ out of it: resharding is torch's own.
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -135,7 +136,7 @@ class _State:
         if name in self._records:
             return {index: self._records[name]}
         key, _ = self._specs[name]
-        return {index: _padded(saved_bytes(self._value(key, "torch")), length)}
+        return {index: _record(self._value(key, "torch"), length)}
 
     def metadata(self) -> bytes:
         """The pickle that torch.distributed.checkpoint reads first."""
@@ -162,9 +163,19 @@ class _State:
         )
 
 
-def _padded(record: bytes, length: int) -> bytes:
-    """A zip file made ``length`` bytes long by a comment of zeros at its end."""
-    room = length - len(record)
-    if record[-_END_BYTES:][:4] != _END or not 0 <= room < 1 << 16:
-        raise UnsupportedTensor("torch.save writes another format than this program knows")
-    return b"".join((record[:-2], room.to_bytes(2, "little"), bytes(room)))
+def _record(tensor: torch.Tensor, length: int) -> memoryview:
+    """What ``torch.save`` makes of a tensor, a zip file, made ``length`` bytes long.
+
+    The rest is the zip's comment, zeros at its end.
+    """
+    import torch
+
+    out = io.BytesIO()
+    torch.save(tensor, out)
+    room = length - out.tell()
+    with out.getbuffer() as data:
+        if bytes(data[-_END_BYTES:][:4]) != _END or not 0 <= room < 1 << 16:
+            raise UnsupportedTensor("torch.save writes another format than this program knows")
+        data[-2:] = room.to_bytes(2, "little")
+    out.write(bytes(room))
+    return out.getbuffer()
