@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from mvc.errors import CannotResume
@@ -114,15 +115,24 @@ class Resume:
             # Else schedulers that watch a metric would be left out at the end of this epoch.
             loop._restarting = False
             return
-        loop.restarting = False
-        for part in (loop, loop.epoch_loop, loop.epoch_loop.val_loop):
-            part._loaded_from_state_dict = part._resuming_from_checkpoint = False
-            part.reset_restart_stage()
+        _begin(loop)
 
     def on_train_epoch_start(self, order: Order) -> None:
         """The last moment before an epoch's order is drawn."""
         if self._lightning["next"] == EPOCH:
             order.go_on(self._lightning["order"], self._kept["rng"], middle=False)
+
+
+def _begin(loop: Any) -> None:
+    """Has a loop and those in it run as if nothing had been loaded.
+
+    By its fields, because the setter of ``restarting`` says yes whenever ``max_steps`` is given.
+    """
+    loop._restarting = loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False
+    loop.reset_restart_stage()
+    for inner in vars(loop).values():
+        if isinstance(inner, _Loop):
+            _begin(inner)
 
 
 class Reader(CheckpointIO):  # type: ignore[misc, unused-ignore]

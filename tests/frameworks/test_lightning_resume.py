@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 import mvc  # noqa: E402
 from mvc.errors import CannotResume  # noqa: E402
 from mvc.frameworks.lightning import MVCCallback  # noqa: E402
+from mvc.frameworks.lightning_resume import Resume  # noqa: E402
 from tests.frameworks.lightning_runs import (  # noqa: E402
     BATCHES,
     INPUTS,
@@ -133,6 +135,18 @@ def test_goes_on_with_the_same_bits(tmp_path: Path, case: str, stop: dict[str, i
         scale = [t.precision_plugin.scaler.state_dict() for t in (trainer, again)]
         assert scale[0] == scale[1]
         assert scale[0]["scale"] != 64.0
+
+
+@pytest.mark.parametrize("stop", [5, 7, 10])
+def test_counted_in_steps(tmp_path: Path, stop: int) -> None:
+    whole, trainer = fit(validate=validation(), max_steps=12)
+    part, _ = fit(MVCCallback(tmp_path), validate=validation(), max_steps=stop)
+    callback = MVCCallback(tmp_path)
+    rest, again = fit(
+        callback, validate=validation(), resume=callback.resume(), max_steps=12, first_seed=7
+    )
+    assert part.trace + rest.trace == whole.trace
+    assert bits(rest, again) == bits(whole, trainer)
 
 
 def every_version(tmp_path: Path, **options: Any) -> dict[str, int]:
@@ -290,3 +304,59 @@ def test_a_step_that_fetches_itself_has_no_position(tmp_path: Path) -> None:
     fit(callback, module=Fetches, max_steps=2)
     with pytest.raises(CannotResume, match="what training_step fetches itself"):
         callback.resume("HEAD")
+
+
+class Placed:
+    """A loader that knows its place; which epoch it is it hears from the Trainer."""
+
+    def __init__(self) -> None:
+        self.epoch = self.done = 0
+        self.sampler = self
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __iter__(self) -> Any:
+        if self.done == BATCHES:
+            self.done = 0
+        order = torch.randperm(len(INPUTS), generator=torch.Generator().manual_seed(self.epoch))
+        while self.done < BATCHES:
+            rows = order[self.done * SIZE :][:SIZE]
+            self.done += 1
+            yield INPUTS[rows], LABELS[rows]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.done = state["done"]
+
+
+@pytest.mark.parametrize("stop", [{"max_steps": 3}, {"max_steps": 8}, {"max_epochs": 1}], ids=str)
+def test_a_loader_that_knows_its_place(tmp_path: Path, stop: dict[str, int]) -> None:
+    whole, _ = fit(train=Placed(), max_epochs=2)
+    part, _ = fit(MVCCallback(tmp_path), train=Placed(), **{"max_epochs": 2, **stop})
+    callback = MVCCallback(tmp_path)
+    rest, _ = fit(callback, train=Placed(), resume=callback.resume(), max_epochs=2, first_seed=3)
+    assert part.trace + rest.trace == whole.trace
+
+
+def test_more_processes_than_before(tmp_path: Path) -> None:
+    callback = MVCCallback(tmp_path)
+    fit(callback, max_steps=1)
+    kept = Resume(callback.repo, callback.repo.find("HEAD"), "model.safetensors")
+    with pytest.raises(CannotResume, match="generators of one process, here are 2"):
+        kept.checkpoint(SimpleNamespace(world_size=2))
+
+
+def test_going_on_from_elsewhere_after_all(tmp_path: Path) -> None:
+    callback = MVCCallback(tmp_path / "repo")
+    _, trainer = fit(callback, max_steps=2)
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    callback.resume("HEAD~1")
+    _, again = fit(callback, resume=str(tmp_path / "a.ckpt"), max_steps=4)
+    assert callback.resumed is None
+    assert again.global_step == 4
