@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.adapters.numpy_arrays import has_dtype, make_array
 from mvc.adapters.parsed import ParsedFile
-from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.lossy.produce import produce
 from mvc.codecs.pipeline import Pipeline
 from mvc.model.manifest import FileEntry
-from mvc.model.tensor import TensorSpec
+from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.context import Context
 from mvc.store.recover import Request
 
@@ -46,7 +46,7 @@ def is_optimizer(key: str) -> bool:
 
 @dataclass(frozen=True)
 class Weights:
-    """The floating-point tensors of a file as arrays, by name.
+    """Tensors of a file as arrays, by name.
 
     A dtype that numpy lacks is there as words; ``dtypes`` names it. ``contents`` says where in
     the file each of them lies.
@@ -60,13 +60,13 @@ class Weights:
     def of(cls, parsed: ParsedFile) -> Weights:
         """Those that are contents of their own; what looks into a raw storage is not among them.
 
-        Arrays lie in the file's own memory where that is possible.
+        Arrays lie in the file's own memory where that is possible; they are for reading.
         """
         made = cls({}, {}, {})
         seen: set[int] = set()
         for tensor in parsed.tensors:
             spec = parsed.contents[tensor.content].spec
-            if tensor.view is not None or spec.dtype not in FORMATS or tensor.content in seen:
+            if tensor.view is not None or tensor.content in seen:
                 continue
             seen.add(tensor.content)
             data = parsed.borrow(tensor.content)
@@ -75,16 +75,16 @@ class Weights:
                 parsed.read(tensor.content, 0, data)
             made.arrays[tensor.key] = _array(spec, data)
             made.contents[tensor.key] = tensor.content
-            if spec.dtype == "bfloat16":
+            if not has_dtype(spec.dtype):
                 made.dtypes[tensor.key] = spec.dtype
         return made
 
 
 def _array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
-    dtype = np.dtype(np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
-    if not spec.nbytes:
-        return np.empty(spec.shape, dtype)
-    return np.frombuffer(data, dtype).reshape(spec.shape)
+    if has_dtype(spec.dtype):
+        return make_array(spec, data)
+    words = np.dtype(f"<u{DTYPES[spec.dtype].itemsize}")
+    return np.frombuffer(data, words).reshape(spec.shape)
 
 
 def reduce(
@@ -123,10 +123,8 @@ def weights_before(
     """The tensors of these names in a stored version, recovered and verified; those it has."""
     if entry is None:
         return {}
-    wanted = {
-        t.key: t for t in entry.tensors
-        if t.key in set(names) and t.view is None and t.spec.dtype in FORMATS
-    }  # fmt: skip
+    asked = set(names)
+    wanted = {t.key: t for t in entry.tensors if t.key in asked and t.view is None}
     out = {key: np.empty(t.spec.nbytes, np.uint8).data for key, t in wanted.items()}
     context.store.recovery.fill(Request(t.id, t.spec, out[key]) for key, t in wanted.items())
     return {key: _array(t.spec, out[key]) for key, t in wanted.items()}

@@ -16,6 +16,7 @@ from typing import Any, Self
 from mvc.adapters.numpy_arrays import array_bytes
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python_state import to_state
+from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import MvcError, SourceChanged, UnknownPath, WrongUsage
 from mvc.io.files import FileIdentity, WriteFile
@@ -93,7 +94,13 @@ class Producing:
         self._unknown -= {tensor.key for tensor in parsed.tensors}
         self._check_exact(path)
         weights = Weights.of(parsed)
-        names = [n for n in weights.arrays if n not in self._exact and not is_optimizer(n)]
+        names = [
+            name
+            for name, i in weights.contents.items()
+            if parsed.contents[i].spec.dtype in FORMATS
+            and name not in self._exact
+            and not is_optimizer(name)
+        ]
         at = head(self._context).commit
         entry = manifests.of_commit(self._context, at).by_path.get(path)
         made = reduce(

@@ -6,18 +6,25 @@ It spends its time in hashing, compression and writing, which release the interp
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mvc.adapters.python_state import from_state
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import WrongUsage
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.hashing import hash_file
 from mvc.repo.repository import Committed, Repository
+from mvc.training.decay import Evaluate
+from mvc.training.delivered import Delivered
+from mvc.training.detect import Monitor
 from mvc.training.queue import Item, Queue
-from mvc.training.state import training_path
+from mvc.training.reducing import Reducing
+from mvc.training.staging import Slot
+from mvc.training.state import PRODUCTION, Source, training_path
 
-__all__ = ["Behind", "Metrics", "Options"]
+__all__ = ["Behind", "Metrics", "Options", "reducing_for"]
 
 Metrics = Mapping[str, Any]
 
@@ -34,18 +41,40 @@ class Options:
     name: str = DEFAULT_STATE
     queue_bytes: int | None = None
     start: int = 0
+    on_deploy: Callable[[Delivered], object] | None = None
+    evaluate: Evaluate | None = None
+    monitor: Monitor | None = None
+    exact: Sequence[str] | None = field(default=None, hash=False)
+    keep_training: bool = False
 
 
 class Behind:
-    """The thread, what it has done, and what went wrong in it."""
+    """The thread, what it has done, and what went wrong in it.
 
-    def __init__(self, repo: Repository, queue: Queue, options: Options, *, weights: bool) -> None:
-        """``weights``: whether the model's own state is among what is staged."""
+    ``production`` is the newest version that is durable and was handed out.
+    """
+
+    def __init__(
+        self,
+        repo: Repository,
+        queue: Queue,
+        options: Options,
+        *,
+        weights: bool,
+        reducing: Reducing | None = None,
+    ) -> None:
+        """``weights``: whether the model's own state is among what is staged. ``reducing``
+        makes production weights of it, for a pipeline that is lossy or decides.
+        """
         self._repo = repo
         self._queue = queue
         self._options = options
         self._weights = weights
+        self._reducing = reducing
+        self._coding = Pipeline.parse(options.pipeline).coding()
+        self.production: Delivered | None = None
         self.durable = 0
+        self.skipped = 0
         self.failed = 0
         self.newest: tuple[int, Committed] | None = None
         self.first_failure: BaseException | None = None
@@ -65,36 +94,110 @@ class Behind:
 
     def _run(self) -> None:
         while (item := self._queue.take()) is not None:
+            done = False
             try:
-                self.newest = item.step, self._commit(item)
-                self.durable += 1
+                made = self._commit(item)
+                done = True
+                if made is None:
+                    self.skipped += 1
+                else:
+                    self.newest = item.step, replace(made, state=None)
+                    self.durable += 1
+                    self._hand_out(item, made)
             except BaseException as error:
                 # The versions behind it are whole states of their own and are still written.
-                self.failed += 1
+                self.failed += not done
                 self._failure = self._failure or error
                 self.first_failure = self.first_failure or error
             finally:
                 self._queue.give_back(item)
 
-    def _commit(self, item: Item) -> Committed:
+    def _commit(self, item: Item) -> Committed | None:
+        """What became of a staged state; None if its version is skipped."""
         item.slot.ready()
+        if self._reducing is None:
+            return self._keep(item, item.slot.state["model"])
+        training = item.slot.state["model"]
+        made, _ = self._reducing.offer(training, loss=item.loss, data=item.data)
+        if made is None:
+            return None
+        try:
+            return self._keep(item, made)
+        except BaseException:
+            self._reducing.take_back()
+            raise
+
+    def _keep(self, item: Item, model: Mapping[str, Any]) -> Committed:
         options = self._options
-        model, training = item.slot.state["model"], item.slot.state["training"]
+        training = item.slot.state["training"]
+        reduced = self._reducing is not None
+        if reduced:
+            kept = item.slot.state["model"] if options.keep_training else None
+            training |= {"schema": PRODUCTION, "pipeline": options.pipeline, "weights": kept}
         states = {training_path(options.name): training}
         if self._weights:
             root = hash_file(from_state(model), options.name).state.root
             training["root"] = root.hex()
             states = {options.name: model, **states}
         (name, first), *others = states.items()
-        made = self._repo.commit(
+        # Weights that are only now being made were not live when the step was called.
+        as_of_call = options.deploy is not None and not reduced
+        return self._repo.commit(
             first,
             name=name,
             beside=dict(others),
             message=item.message,
             metrics=item.metrics,
             deploy=options.deploy,
-            at=None if options.deploy is None else item.called_ns,
+            at=item.called_ns if as_of_call else None,
             time=item.called_ns,
-            pipeline=options.pipeline,
+            pipeline=self._coding.text if reduced else options.pipeline,
+            produced_by=options.pipeline if reduced else None,
         )
-        return replace(made, state=None)  # its buffers are about to hold another version
+
+    def _hand_out(self, item: Item, made: Committed) -> None:
+        """Gives the durable version to whoever deploys, in memory of its own."""
+        act = self._options.on_deploy
+        if not self._weights or (self._reducing is None and act is None and not item.awaited):
+            return
+        state = self._reducing.handed_out() if self._reducing else _copy(item.slot.state["model"])
+        moment = made.commit.time_ns if made.deployment is None else made.deployment.time_ns
+        self.production = Delivered(state, made.id, moment)
+        if act is not None:
+            act(self.production)
+
+
+def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A staged state in memory of its own; its buffers are about to hold another version."""
+    slot = Slot()
+    slot.fill(state)
+    return slot.state
+
+
+def reducing_for(repo: Repository, source: Source, options: Options) -> Reducing | None:
+    """What makes production weights; None for a pipeline that only stores."""
+    pipeline = Pipeline.parse(options.pipeline)
+    if not pipeline.lossy and not pipeline.decisions:
+        if options.keep_training:
+            raise WrongUsage("keep_training is for lossy pipelines: others keep them anyway")
+        return None
+    if not source.weights:
+        raise WrongUsage(
+            "a lossy pipeline makes production weights, but the model is not recorded",
+            hint="record with 'model' in include",
+        )
+    buffers = getattr(source, "exact", None)
+    if buffers is None and options.exact is None:
+        raise WrongUsage(
+            "a lossy pipeline must know which tensors are no weights, and these states do not say",
+            hint="name the buffers: exact=[...]",
+        )
+    exact = {*(buffers() if buffers is not None else ()), *(options.exact or ())}
+    return Reducing(
+        repo,
+        options.name,
+        pipeline,
+        evaluate=options.evaluate,
+        monitor=options.monitor,
+        exact=frozenset(exact),
+    )

@@ -8,6 +8,7 @@ that is skipped is rolled back: the next one builds on what is deployed, not on 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,16 @@ class Decision:
     saved: bool
     production: Arrays
     reason: str
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What a save has overwritten."""
+
+    live: Arrays | None
+    carried: float
+    drifted: bool
+    decay: ErrorDecay | None
 
 
 class Production:
@@ -76,6 +87,11 @@ class Production:
         self._carried = 0.0
         self._offers = 0
         self._drifted = False
+        self._undo: _Before | None = None
+
+    def begin(self, previous: Arrays | None, dtypes: Mapping[str, str]) -> None:
+        """What is live already, and what its words stand for, before the first offer."""
+        self._live, self._dtypes = previous, dtypes
 
     @property
     def live(self) -> Arrays | None:
@@ -120,12 +136,20 @@ class Production:
             if good is not None:
                 self._skipped(loss)
                 return Decision(False, self._live, good)
+        self._undo = _Before(self._live, spent or 0.0, self._drifted, copy(self._decay))
         self._live = made
         self._carried = 0.0
         self._drifted = False
         if self._decay is not None:
             self._decay.saved()
         return Decision(True, made, "the first version" if first else "saved")
+
+    def take_back(self) -> None:
+        """The version saved last did not come about: what was live before still is."""
+        before, self._undo = self._undo, None
+        if before is not None:
+            self._live, self._drifted, self._decay = before.live, before.drifted, before.decay
+            self._carried = before.carried if self._carries else 0.0
 
     def _before(self, data: Any) -> str | None:
         """Why the version is skipped before it is made; None if it is not.

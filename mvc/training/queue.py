@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mvc.errors import WrongUsage
 from mvc.training.staging import Slot
@@ -21,7 +22,11 @@ MODES = ("block", "coalesce", "drop")
 
 @dataclass
 class Item:
-    """A state on its way. ``called_ns``: when it was taken, in nanoseconds since 1970."""
+    """A state on its way. ``called_ns``: when it was taken, in nanoseconds since 1970.
+
+    ``loss`` and ``data`` are those of its batch, for a lossy pipeline; ``awaited``: somebody
+    waits for its production weights.
+    """
 
     slot: Slot
     nbytes: int
@@ -29,6 +34,9 @@ class Item:
     called_ns: int = 0
     message: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    loss: float | None = None
+    data: Any = None
+    awaited: bool = False
 
 
 class Queue:

@@ -10,18 +10,20 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import torch
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from mvc.model.names import check_path, check_ref
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.commit import metrics_from
 from mvc.repo.repository import Committed, Repository
 from mvc.training import ending
-from mvc.training.behind import Behind, Metrics, Options
+from mvc.training.behind import Behind, Metrics, Options, reducing_for
+from mvc.training.decay import Evaluate
+from mvc.training.delivered import Delivered
+from mvc.training.detect import Monitor
 from mvc.training.queue import Queue
 from mvc.training.staging import measure
 from mvc.training.state import Parts, Source
@@ -34,9 +36,10 @@ class Report:
     """What became of the steps so far.
 
     ``steps`` were called and ``taken`` of them staged; ``durable`` are committed, ``failed``
-    were not, ``coalesced`` gave way to a newer one, ``dropped`` found no room. ``newest`` is the
-    last durable version, without its state, ``newest_step`` its step. ``waiting_bytes`` are
-    staged at this moment and ``peak_bytes`` were at most.
+    were not, ``skipped`` were decided against by the pipeline, ``coalesced`` gave way to a newer
+    one, ``dropped`` found no room. ``newest`` is the last durable version, without its state,
+    ``newest_step`` its step. ``waiting_bytes`` are staged at this moment and ``peak_bytes`` were
+    at most.
     """
 
     steps: int
@@ -49,6 +52,7 @@ class Report:
     newest_step: int | None
     waiting_bytes: int
     peak_bytes: int
+    skipped: int = 0
 
 
 class Recorder:
@@ -61,6 +65,13 @@ class Recorder:
     version goes live, as of the call. ``metrics`` are added to every version: a mapping, or a
     function that returns one. ``queue_bytes`` bounds what is staged (default: two states);
     ``start`` is the number of steps done before.
+
+    With a lossy ``pipeline`` a version holds production weights, made behind the training's
+    back; the training's own are not touched. ``on_deploy`` is called in the recorder's thread
+    with every version (``Delivered``) once it is durable. ``evaluate(state, data)`` gives an
+    accuracy, or (accuracy, samples), for ``dsed``; ``monitor(data)`` what ``drift`` watches.
+    ``exact`` names tensors beside the buffers that are not to be changed. ``keep_training``
+    keeps the training weights beside, exactly: without them such a version is not resumed.
 
     Call it from one thread, the one that trains.
     """
@@ -82,8 +93,16 @@ class Recorder:
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
         start: int = 0,
+        on_deploy: Callable[[Delivered], object] | None = None,
+        evaluate: Evaluate | None = None,
+        monitor: Monitor | None = None,
+        exact: Sequence[str] = (),
+        keep_training: bool = False,
     ) -> None:
-        options = Options(deploy, pipeline, every, when_full, metrics, name, queue_bytes, start)
+        options = Options(
+            deploy, pipeline, every, when_full, metrics, name, queue_bytes, start,
+            on_deploy, evaluate, monitor, exact, keep_training,
+        )  # fmt: skip
         self._begin(repo, Parts.chosen(model, optimizer, scheduler, scaler, include), options)
 
     @classmethod
@@ -99,7 +118,6 @@ class Recorder:
             raise WrongUsage("every must be at least 1, start and queue_bytes at least 0")
         if options.deploy is not None:
             check_ref("deployment target", options.deploy)
-        Pipeline.parse(options.pipeline)
         check_path(options.name)
         self._repo = repo
         self._source = source
@@ -110,11 +128,38 @@ class Recorder:
         self._on_close: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._closed = False
-        self._behind = Behind(repo, self._queue, options, weights=source.weights)
+        self._reducing = reducing_for(repo, source, options)
+        self._behind = Behind(
+            repo, self._queue, options, weights=source.weights, reducing=self._reducing
+        )
         self._forget = repo.before_close(self.close)
         ending.before_exit(self)
 
     # -- in the training's thread --------------------------------------------------------
+
+    @overload
+    def step(
+        self,
+        loss: Any = ...,
+        batch: Any = ...,
+        metrics: Metrics | None = ...,
+        *,
+        number: int | None = ...,
+        data: Any = ...,
+        wait: Literal[False] = ...,
+    ) -> bool: ...
+
+    @overload
+    def step(
+        self,
+        loss: Any = ...,
+        batch: Any = ...,
+        metrics: Metrics | None = ...,
+        *,
+        number: int | None = ...,
+        data: Any = ...,
+        wait: Literal[True],
+    ) -> Delivered | None: ...
 
     def step(
         self,
@@ -123,13 +168,33 @@ class Recorder:
         metrics: Metrics | None = None,
         *,
         number: int | None = None,
-    ) -> bool:
+        data: Any = None,
+        wait: bool = False,
+    ) -> bool | Delivered | None:
         """Takes the state as it is now; whether it was taken. Call it at the end of a batch.
 
         ``batch`` is the position in the data: a number, or what a sampler's ``state_dict``
         gives. ``number`` is that of this step where the caller counts, else one more than the
-        last. Raises what went wrong behind since the last call; then nothing is taken.
+        last. ``data`` is the labelled batch for the pipeline's decisions; it must not be
+        written to afterwards. With ``wait`` it returns once all is durable, and what is to be
+        live then: ``production``. Raises what went wrong behind since the last call; then
+        nothing is taken.
         """
+        taken = self._take(loss, batch, metrics, number, data, wait)
+        if not wait:
+            return taken
+        self.flush()
+        return self.production
+
+    def _take(
+        self,
+        loss: Any,
+        batch: Any,
+        metrics: Metrics | None,
+        number: int | None,
+        data: Any,
+        wait: bool,
+    ) -> bool:
         self._check_open()
         called_ns = self._repo.context.store.clock.now_ns()
         self._behind.raise_failure()
@@ -137,6 +202,8 @@ class Recorder:
         if (self._steps - self._options.start) % self._options.every:
             return False
         numbers = self._numbers(loss, metrics)
+        if self._reducing is not None:
+            self._reducing.check(loss=numbers.get("loss"), data=data)
         live = self._collect(batch)
         item, waited = self._queue.reserve(measure(live))
         if item is None:
@@ -146,6 +213,7 @@ class Recorder:
             item.slot.fill(self._collect(batch) if waited else live)
             item.step, item.called_ns = self._steps, called_ns
             item.message, item.metrics = f"step {self._steps}", numbers
+            item.loss, item.data, item.awaited = numbers.get("loss"), data, wait
         except BaseException:
             self._queue.give_back(item)
             raise
@@ -165,6 +233,15 @@ class Recorder:
         if loss is not None:
             given["loss"] = loss
         return metrics_from(given)
+
+    @property
+    def production(self) -> Delivered | None:
+        """The newest durable version as it was handed out: what is to be live.
+
+        None before the first, and where nobody asked for it: with a lossless pipeline,
+        without ``on_deploy`` and without ``wait``.
+        """
+        return self._behind.production
 
     def on_close(self, act: Callable[[], object]) -> None:
         """Has ``close`` call ``act`` before anything else."""
@@ -192,6 +269,7 @@ class Recorder:
             newest[0] if newest else None,
             self._queue.held,
             self._queue.peak,
+            behind.skipped,
         )
 
     def close(self) -> Report:

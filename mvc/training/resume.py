@@ -19,7 +19,14 @@ from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.training.optimizers import Placement
 from mvc.training.rng import check_rng, set_rng_state
-from mvc.training.state import SCHEMA, passing_buffers, setting, tied_names, training_path
+from mvc.training.state import (
+    PRODUCTION,
+    SCHEMA,
+    passing_buffers,
+    setting,
+    tied_names,
+    training_path,
+)
 
 __all__ = [
     "Resumed",
@@ -28,6 +35,7 @@ __all__ = [
     "load_model",
     "resume",
     "training_state",
+    "training_weights",
     "typed_as",
 ]
 
@@ -62,7 +70,7 @@ def resume(
     passed, or where names, shapes, dtypes or ties are other than they were.
     """
     commit = repo.find(rev)
-    kept = training_state(repo, commit, name)
+    kept = training_state(repo, commit, name, production=True)
     passed = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     for part, value in passed.items():
         _check_part(commit, part, kept.get(part), value)
@@ -72,7 +80,7 @@ def resume(
             hint="record with 'rng' in include",
         )
     check_rng(kept["rng"])
-    weights = repo.checkout(commit, path=name)
+    weights = training_weights(repo, commit, name, kept)
     check_model(model, weights, kept)
     placement = None if optimizer is None else Placement(model, optimizer, kept["optimizer"])
 
@@ -87,8 +95,15 @@ def resume(
     return Resumed(commit, kept["step"], kept["batch"], differences(kept["setting"]))
 
 
-def training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
-    """What was kept beside the model ``name``; CannotResume where it belongs to another model."""
+def training_state(
+    repo: Repository, commit: CommitId, name: str, *, production: bool = False
+) -> Mapping[str, Any]:
+    """What was kept beside the model ``name``; CannotResume where it belongs to another model.
+
+    Where production weights are kept under ``name``, training does not go on from those:
+    only who asks for ``production``, and takes the weights from ``training_weights``, gets
+    what is beside them.
+    """
     entries = repo.manifest(commit).by_path
     path = training_path(name)
     if name not in entries or path not in entries:
@@ -97,7 +112,7 @@ def training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str
             f"{commit.short} has no {missing}", hint="only versions of a Recorder can be resumed"
         )
     kept = repo.checkout(commit, path=path)
-    if not isinstance(kept, Mapping) or kept.get("schema") != SCHEMA:
+    if not isinstance(kept, Mapping) or kept.get("schema") not in (SCHEMA, PRODUCTION):
         raise CannotResume(f"{path} of {commit.short} is no training state that this mvc knows")
     if "root" not in kept:
         raise CannotResume(
@@ -109,7 +124,35 @@ def training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str
             "the model was committed later, without its training state",
             hint="resume from the version before",
         )
+    if kept["schema"] == PRODUCTION:
+        _check_production(commit, kept, production)
     return kept
+
+
+def _check_production(commit: CommitId, kept: Mapping[str, Any], production: bool) -> None:
+    if kept["weights"] is None:
+        raise CannotResume(
+            f"{commit.short} holds production weights, made by {kept['pipeline']!r}; the "
+            "training weights that they were made of were not kept",
+            hint="record with keep_training=True; for the production weights alone use "
+            "model.load_state_dict(repo.checkout(rev))",
+        )
+    if not production:
+        raise CannotResume(
+            f"{commit.short} holds production weights; its training weights lie beside them, "
+            "where this way of resuming does not look",
+            hint="use repo.resume",
+        )
+
+
+def training_weights(
+    repo: Repository, commit: CommitId, name: str, kept: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The weights that training goes on from; ``kept`` as ``training_state`` gave it."""
+    if kept["schema"] == PRODUCTION:
+        weights: Mapping[str, Any] = kept["weights"]
+        return weights
+    return repo.checkout(commit, path=name)  # type: ignore[no-any-return]
 
 
 def _check_part(commit: CommitId, part: str, kept: Any, passed: Any) -> None:

@@ -18,9 +18,22 @@ from mvc.errors import WrongUsage
 from mvc.training.optimizers import optimizer_state
 from mvc.training.rng import rng_state
 
-__all__ = ["PARTS", "SCHEMA", "Parts", "Source", "setting", "tied_names", "training_path"]
+__all__ = [
+    "PARTS",
+    "PRODUCTION",
+    "SCHEMA",
+    "Parts",
+    "Source",
+    "setting",
+    "tied_names",
+    "training_path",
+]
 
 SCHEMA = "mvc.training/1"
+PRODUCTION = "mvc.training.production/1"
+"""Beside production weights: ``weights`` are the training weights, or None; ``pipeline`` made
+the one of the other. Who does not know it must not resume.
+"""
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
 
 
@@ -82,6 +95,10 @@ class Parts:
             "rng" in names,
             "model" in names,
         )
+
+    def exact(self) -> list[str]:
+        """Names of the tensors that are buffers: a lossy pipeline leaves them as they are."""
+        return [name for name, _ in self.model.named_buffers(remove_duplicate=False)]
 
     def model_state(self) -> dict[str, Any]:
         """The model's tensors (its own, not copies) by name; empty if it is not included."""
