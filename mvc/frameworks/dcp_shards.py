@@ -75,17 +75,14 @@ class _Block:
         self._view = parts.tensors[0].view
         self._content = parts.contents[parts.tensors[0].content]
 
-    def rows(self, first: int, last: int) -> memoryview:
-        """The bytes of rows [first, last) along the first dimension."""
-        row = self.spec.nbytes // self.sizes[0]
-        start, length = first * row, (last - first) * row
-        if self._view is not None:
-            raw = memoryview(bytearray(self._content.spec.nbytes))
-            read_exactly(self._source, self.name, self._content.offset, raw)
-            return extract(raw, self.spec, self._view)[start : start + length]
-        out = memoryview(bytearray(length))
-        read_exactly(self._source, self.name, self._content.offset + start, out)
-        return out
+    def read(self, start: int, out: memoryview) -> None:
+        """Fills ``out`` with the block's bytes from ``start`` on."""
+        if self._view is None:
+            read_exactly(self._source, self.name, self._content.offset + start, out)
+            return
+        raw = memoryview(bytearray(self._content.spec.nbytes))
+        read_exactly(self._source, self.name, self._content.offset, raw)
+        out[:] = extract(raw, self.spec, self._view)[start : start + len(out)]
 
 
 class _Whole:
@@ -96,11 +93,25 @@ class _Whole:
         self._shape = spec.shape or (1,)
         self._row = spec.nbytes // max(1, self._shape[0])
         self._blocks = blocks
+        self._stacked = all(block.sizes[1:] == self._shape[1:] for block in blocks)
 
     def read(self, start: int, out: memoryview) -> None:
-        """Fills ``out`` with row-major bytes from ``start``, by way of whole rows."""
-        if not len(out):
-            return
+        """Fills ``out`` with row-major bytes from ``start`` on."""
+        if len(out):
+            read = self._read_stacked if self._stacked else self._read_rows
+            read(start, out)
+
+    def _read_stacked(self, start: int, out: memoryview) -> None:
+        """Blocks of whole rows lie behind one another."""
+        end = start + len(out)
+        for block in self._blocks:
+            at = block.offsets[0] * self._row
+            low, high = max(start, at), min(end, at + block.spec.nbytes)
+            if low < high:
+                block.read(low - at, out[low - start : high - start])
+
+    def _read_rows(self, start: int, out: memoryview) -> None:
+        """Any blocks, put together as the rows that ``out`` is a part of."""
         first, last = start // self._row, -(-(start + len(out)) // self._row)
         rows = np.empty((last - first, *self._shape[1:], self._item), np.uint8)
         for block in self._blocks:
@@ -108,9 +119,10 @@ class _Whole:
             low, high = max(first, at), min(last, at + count)
             if low >= high:
                 continue
-            data = np.frombuffer(block.rows(low - at, high - at), np.uint8)
+            data = np.empty((high - low, *block.sizes[1:], self._item), np.uint8)
+            block.read((low - at) * (block.spec.nbytes // count), data.reshape(-1).data)
             inner = zip(block.offsets[1:], block.sizes[1:], strict=True)
             place = (slice(low - first, high - first), *(slice(o, o + n) for o, n in inner))
-            rows[place] = data.reshape(high - low, *block.sizes[1:], self._item)
+            rows[place] = data
         begin = start - first * self._row
         out[:] = rows.reshape(-1).data[begin : begin + len(out)]
