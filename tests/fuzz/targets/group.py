@@ -8,9 +8,14 @@ from mvc.codecs.group import decode_group, encode_group, group_widths
 from mvc.codecs.pipeline import Pipeline
 
 TEXTS = (
-    "vsol", "sub | zigzag | planes:concat | zstd:huff", "xor | sparse | zstd:1", "sub | zigzag | sparse:layers",
-    "xor | sparse:layers,diff | lzma:0", "xor | planes:all | bz2:1", "sub | sparse:layers,values | zlib:1",
-)  # fmt: skip
+    "vsol",
+    "sub | zigzag | planes:concat | zstd:huff",
+    "xor | sparse | zstd:1",
+    "sub | zigzag | sparse:layers",
+    "xor | sparse:layers,diff | lzma:0",
+    "xor | planes:all | bz2:1",
+    "sub | sparse:layers,values | zlib:1",
+)
 
 
 def run(data: bytes) -> None:
