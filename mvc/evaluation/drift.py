@@ -53,9 +53,7 @@ class Plan:
         After batch n their number is floor(all * (n+1)^2 / batches^2), the area under a
         straight line; the last batch ends at all of them.
         """
-        squares = [(n * n) * self.drifting_online for n in range(self.batches + 1)]
-        sums = [square // self.batches**2 for square in squares]
-        return tuple(after - before for before, after in pairwise(sums))
+        return _per_batch(self.drifting_online, self.batches)
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,13 @@ def plan(
             f"of the {smallest} samples of the scarcest label come online",
             hint="take smaller batches, fewer of them or a lower peak",
         )
+    fullest = max(_per_batch(drifting, batches))
+    if fullest > batch_size:  # whole samples: for small batches and a high peak one too many
+        raise WrongUsage(
+            f"peak is {float(top):g}: a batch of {batch_size} would have to hold {fullest} "
+            "samples of the label",
+            hint="take a lower peak or larger batches",
+        )
     before = math.floor(part * total)
     most = total - largest - others
     if most < 1:
@@ -141,22 +146,25 @@ def plan(
     )
 
 
+def _per_batch(count: int, batches: int) -> tuple[int, ...]:
+    sums = [n * n * count // batches**2 for n in range(batches + 1)]
+    return tuple(after - before for before, after in pairwise(sums))
+
+
 def largest_batch(
     counts: Sequence[int], *, batches: int = 150, peak: Share = "0.5", seen: Share = "0.0001"
 ) -> int:
     """The largest batch size for which there is a split; WrongUsage if there is none."""
-    high = sum(counts)
-    low = 0
-    while low < high:  # every bound of the split falls as batches grow
-        middle = (low + high + 1) // 2
+    top = share_of("peak", peak) or Fraction(1)
+    most = math.floor(min(counts) * 2 / (max(batches, 1) * top)) if counts else 0
+    for size in range(most, 1, -1):
         try:
-            plan(counts, batch_size=middle, batches=batches, peak=peak, seen=seen)
-            low = middle
+            plan(counts, batch_size=size, batches=batches, peak=peak, seen=seen)
         except WrongUsage:
-            high = middle - 1
-    if low == 0:
-        plan(counts, batch_size=1, batches=batches, peak=peak, seen=seen)
-    return low
+            continue
+        return size
+    plan(counts, batch_size=1, batches=batches, peak=peak, seen=seen)
+    return 1
 
 
 def divide(labels: NDArray[np.integer], label: int, plan: Plan, seed: int) -> Drift:

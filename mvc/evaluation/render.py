@@ -60,6 +60,8 @@ def _part(compared: Compared, role: str) -> Iterator[str]:
         f"{first['batch_size']}. One batch takes {_pair(*compared.learning[role])} s to learn "
         f"(thesis, its {role}: {_pair(*compared.learning_stated[role])} s).\n"
     )
+    if first["model"] != role:
+        yield f"The thesis's columns are those of its {role} net: another net, other data.\n"
     if role in compared.plain:
         deltas, seconds = compared.plain[role]
         yield (
@@ -77,7 +79,8 @@ def _part(compared: Compared, role: str) -> Iterator[str]:
             (_baselines(line, role) for line in compared.lines if line.cells),
         )
         yield ""
-    yield "".join(_frontier(compared, role))
+    if beside := "".join(_frontier(compared, role)):
+        yield beside
     yield "Pipelines:\n"
     yield "\n".join(f"- {line.name}: `{line.pipeline}`" for line in compared.lines) + "\n"
 

@@ -99,7 +99,8 @@ def _save(
     coding = pipeline.coding().text
     saved: list[_Saved] = []
     live, seconds = [], []
-    for version, state in stream.states():
+    for version in stream.versions:
+        state = stream.state(version)  # nothing is read ahead beside what is timed
         data = stream.batch(version.number - 1) if version.number else None
         begun = time.perf_counter()
         decision = engine.offer(state, loss=version.loss, data=data)

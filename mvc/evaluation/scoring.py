@@ -47,6 +47,7 @@ class Scorer:
         self._model = stream.experiment.recipe.build(stream.experiment.data)
         self._next: list[float] = []
         self._last: list[float] = []
+        self._added: Mapping[str, NDArray[Any]] | None = None
         self._final = stream.batch(stream.experiment.plan.batches - 1)
 
     def accuracy(self, state: Mapping[str, NDArray[Any]], sample: Sample) -> float:
@@ -59,7 +60,11 @@ class Scorer:
         """The weights that are live after the next training batch."""
         following = self._stream.batch(len(self._next) + 1)
         self._next.append(self.accuracy(state, following))
-        self._last.append(correct(self._model, self._final) / len(self._final[1]))
+        if state is self._added:  # a skipped save: the same weights are still live
+            self._last.append(self._last[-1])
+        else:
+            self._last.append(correct(self._model, self._final) / len(self._final[1]))
+        self._added = state
 
     def result(self) -> Accuracies:
         """For everything added so far."""

@@ -79,6 +79,12 @@ def test_no_data_left_to_train_with():
         plan((10, 10), batch_size=4, batches=10, seen=0)
 
 
+def test_a_last_batch_that_would_not_hold_its_samples():
+    """ceil(3 * 0.35) = 2 samples: by the rule 0, 0 and 2, in batches of one."""
+    with pytest.raises(WrongUsage, match=r"peak is 0\.7: a batch of 1 would have to hold 2"):
+        plan((20, 20), batch_size=1, batches=3, peak="0.7", seen=0)
+
+
 def test_labels():
     with pytest.raises(WrongUsage, match="at least two labels"):
         plan((10,), batch_size=1)
@@ -91,6 +97,7 @@ def test_largest_batch_is_the_largest():
     plan(MNIST, batch_size=size)
     with pytest.raises(WrongUsage):
         plan(MNIST, batch_size=size + 1)
+    assert largest_batch((1473, 4521, 4223), seen="0.001") == 38
     with pytest.raises(WrongUsage, match="batches is 900"):
         largest_batch((100, 100), batches=900)
 

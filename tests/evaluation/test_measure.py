@@ -31,11 +31,12 @@ def test_every_version_comes_back_as_it_was_deployed(tmp_path, stream, preset):
     made = replay(stream, Configuration(preset, 5), tmp_path, FS, lambda *words: said.append(words))
     assert len(made.save) == len(made.load) == BATCHES - 1
     assert 1 <= made.saved <= BATCHES
-    assert made.reset_points == 1 + (made.saved - 1) // 5
     assert made.folder == bytes_in(FS, tmp_path / ".mvc")
     assert sum(made.bytes.values()) <= made.folder
     lossless = preset in {"lossless", "vsol"}
     assert (made.accuracies is None) == lossless
+    if lossless:  # else a tensor may be as it was, and a reset point need not be a whole one
+        assert made.reset_points == 1 + (BATCHES - 1) // 5
     if "slow" not in preset and not preset.startswith("frontier"):
         assert made.saved == BATCHES
     assert {what for what, _, _ in said} == {"saving", "reading"}
