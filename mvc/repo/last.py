@@ -75,6 +75,11 @@ class LastVersion:
         fits = kept is not None and kept.spec.dtype == spec.dtype
         return kept if kept is not None and fits and kept.spec.nbytes == spec.nbytes else None
 
+    def content(self, name: str, id_: BlobId, spec: TensorSpec) -> memoryview | None:
+        """The bytes of a tensor, if exactly that content is kept under this name."""
+        kept = self.base(name, spec)
+        return kept.buffer if kept is not None and kept.id == id_ else None
+
     def unchanged(self, name: str, id_: BlobId, spec: TensorSpec, data: memoryview) -> None:
         """The repository holds this content already, from the last version or another one."""
         kept = self._kept.get(name)

@@ -21,6 +21,7 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.context import Context
+from mvc.repo.last import LastVersion
 from mvc.store.recover import Request
 
 __all__ = ["Arrays", "ProducedFile", "Weights", "is_optimizer", "reduce", "weights_before"]
@@ -118,16 +119,30 @@ def _memory(array: NDArray[Any]) -> object:
 
 
 def weights_before(
-    context: Context, entry: FileEntry | None, names: Sequence[str]
+    context: Context,
+    entry: FileEntry | None,
+    names: Sequence[str],
+    last: LastVersion | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """The tensors of these names in a stored version, recovered and verified; those it has."""
+    """The tensors of these names in a stored version; those it has, for reading only.
+
+    From ``last`` where that holds them in memory, else recovered and verified.
+    """
     if entry is None:
         return {}
     asked = set(names)
     wanted = {t.key: t for t in entry.tensors if t.key in asked and t.view is None}
-    out = {key: np.empty(t.spec.nbytes, np.uint8).data for key, t in wanted.items()}
-    context.store.recovery.fill(Request(t.id, t.spec, out[key]) for key, t in wanted.items())
-    return {key: _array(t.spec, out[key]) for key, t in wanted.items()}
+    held = {key: last.content(key, t.id, t.spec) for key, t in wanted.items()} if last else {}
+    out = {
+        key: np.empty(t.spec.nbytes, np.uint8).data
+        for key, t in wanted.items()
+        if held.get(key) is None
+    }
+    context.store.recovery.fill(
+        Request(wanted[key].id, wanted[key].spec, data) for key, data in out.items()
+    )
+    found = {key: data for key, data in held.items() if data is not None} | out
+    return {key: _array(t.spec, found[key]) for key, t in wanted.items()}
 
 
 class ProducedFile(ParsedFile):

@@ -25,6 +25,7 @@ from mvc.repo import manifests
 from mvc.repo.commit import Change, Kept
 from mvc.repo.contents import write_file
 from mvc.repo.context import Context
+from mvc.repo.last import LastVersion
 from mvc.repo.produce import ProducedFile, Weights, is_optimizer, reduce, weights_before
 from mvc.repo.refs import head
 
@@ -79,18 +80,19 @@ class Producing:
         return [
             change
             if change.open is None
-            else Change(change.path, partial(self._opened, change.path, change.open), change.last)
+            else Change(change.path, partial(self._opened, change, change.open), change.last)
             for change in changes
         ]
 
     @contextmanager
-    def _opened(self, path: str, open_: Callable[[], Any]) -> Iterator[ParsedFile]:
+    def _opened(self, change: Change, open_: Callable[[], Any]) -> Iterator[ParsedFile]:
+        path = change.path
         self._read[path] = self._context.store.fs.stat(self._context.root / path)
         with open_() as parsed:
-            self._made[path] = made = self._produced(parsed, path)
+            self._made[path] = made = self._produced(parsed, path, change.last)
             yield made
 
-    def _produced(self, parsed: ParsedFile, path: str) -> ProducedFile:
+    def _produced(self, parsed: ParsedFile, path: str, last: LastVersion | None) -> ProducedFile:
         self._unknown -= {tensor.key for tensor in parsed.tensors}
         self._check_exact(path)
         weights = Weights.of(parsed)
@@ -105,7 +107,7 @@ class Producing:
         entry = manifests.of_commit(self._context, at).by_path.get(path)
         made = reduce(
             self._pipeline,
-            weights_before(self._context, entry, names) or None,
+            weights_before(self._context, entry, names, last) or None,
             {name: weights.arrays[name] for name in names},
             loss=self._loss,
             dtypes=weights.dtypes,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -18,41 +17,18 @@ from mvc.errors import WrongUsage
 from mvc.model.names import check_path, check_ref
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.commit import metrics_from
-from mvc.repo.repository import Committed, Repository
+from mvc.repo.repository import Repository
 from mvc.training import ending
 from mvc.training.behind import Behind, Metrics, Options, reducing_for
 from mvc.training.decay import Evaluate
 from mvc.training.delivered import Delivered
 from mvc.training.detect import Monitor
 from mvc.training.queue import Queue
+from mvc.training.report import Report
 from mvc.training.staging import measure
 from mvc.training.state import Parts, Source
 
 __all__ = ["Recorder", "Report"]
-
-
-@dataclass(frozen=True)
-class Report:
-    """What became of the steps so far.
-
-    ``steps`` were called and ``taken`` of them staged; ``durable`` are committed, ``failed``
-    were not, ``skipped`` were decided against by the pipeline, ``coalesced`` gave way to a newer
-    one, ``dropped`` found no room. ``newest`` is the last durable version, without its state,
-    ``newest_step`` its step. ``waiting_bytes`` are staged at this moment and ``peak_bytes`` were
-    at most.
-    """
-
-    steps: int
-    taken: int
-    durable: int
-    failed: int
-    coalesced: int
-    dropped: int
-    newest: Committed | None
-    newest_step: int | None
-    waiting_bytes: int
-    peak_bytes: int
-    skipped: int = 0
 
 
 class Recorder:

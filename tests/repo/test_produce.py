@@ -20,6 +20,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.repo.produce import is_optimizer
+from mvc.store.recover import Recovery
 from tests.training.runs import bits_of, tensor_bits
 
 LSB = "xor | lsb:20 | planes | zstd:1"
@@ -137,6 +138,28 @@ def test_against_what_lies_at_head(tmp_path: Path) -> None:
         assert made.commit.pipeline == text.replace("sparse", made.commit.pipeline.split(" | ")[2])
         changed = repo.commit({"w": np.ones((2, 2), np.float32)}, pipeline=text)
         assert changed.state["w"].tolist() == [[1, 1], [1, 1]]  # another shape: a first version
+
+
+def test_nothing_is_recovered_that_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+    fill = Recovery.fill
+
+    def counted(self: Recovery, requests: Any) -> None:
+        wanted = list(requests)
+        asked.extend(request.id for request in wanted)
+        fill(self, wanted)
+
+    monkeypatch.setattr(Recovery, "fill", counted)
+    with mvc.Repository.init(tmp_path) as repo:
+        for value in (1.0, 1.3, 1.7):
+            made = repo.commit({"w": np.full(40, value, np.float32)}, pipeline=LSB)
+        tensors = {t.id for e in repo.manifest().entries for t in e.tensors}
+        assert not asked and made.state["w"][0] == 1.625
+    with mvc.Repository.open(tmp_path) as repo:  # by another process: from disk
+        made = repo.commit({"w": np.full(40, 1.3, np.float32)}, pipeline=LSB)
+        assert set(asked) & tensors and made.state["w"][0] == 1.25
 
 
 def test_the_preset_is_what_the_commit_says(tmp_path: Path) -> None:
