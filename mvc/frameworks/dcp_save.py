@@ -22,7 +22,7 @@ from mvc.errors import BadModelFile, MvcError, UnsupportedTensor
 from mvc.frameworks.dcp_metadata import Record, Saved, read_metadata
 from mvc.frameworks.dcp_shards import record_source, whole
 from mvc.frameworks.dcp_staging import METADATA, Staging
-from mvc.frameworks.filesystem_write import Planned, keep
+from mvc.frameworks.filesystem_write import Planned, check_place, keep
 from mvc.limits import MAX_PICKLE
 from mvc.model.manifest import Manifest
 from mvc.repo.changes import of_state
@@ -49,13 +49,15 @@ def finish(staging: Staging, parent: Manifest) -> None:
 
     Raises BadModelFile, UnsupportedTensor; then nothing was committed.
     """
+    folder = staging.folder
+    for name in (STATE, OBJECTS):
+        check_place(parent, inside(folder, name))
     saved = read_metadata(staging.read(f"{METADATA}.tmp", MAX_PICKLE))
     with ExitStack() as held:
         files = _open_shards(staging, saved, held)
         plain, other = _objects(saved, files)
         leaves: dict[str, Any] = {n: whole(n, t, files) for n, t in saved.tensors.items()}
         state = _nested({saved.paths[name]: value for name, value in (leaves | plain).items()})
-        folder = staging.folder
         changes = [of_state(state, inside(folder, STATE), None)]
         if other:
             changes.append(of_state(other, inside(folder, OBJECTS), None))

@@ -218,6 +218,7 @@ class MvcFileSystem(AbstractFileSystem):
         }
         if not moved:
             raise absent(source)
+        check_place(Manifest(()), target.path)
         changes = [Change(name, None) for name in moved if name not in moved.values()]
         for name, new in moved.items():
             check_place(Manifest(e for e in manifest.entries if e.path not in moved), new)
@@ -252,8 +253,6 @@ class MvcFileSystem(AbstractFileSystem):
         """As ``mkdir``; also clears away what a checkpoint that failed has left here."""
         if not exist_ok and self.exists(path):
             raise FileExistsError(path)
-        if locate(self._strip_protocol(path)).path or not self.exists(path):
-            self._target(path)
         self._staging(path, itself=True).clear()
 
     # -- helpers -------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from mvc.frameworks.filesystem_location import Opened
 from mvc.frameworks.filesystem_parts import entry_parts
 from mvc.io.files import TEMPORARY, WriteFile
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import check_path
 from mvc.repo.commit import Change, CommitRequest, commit
 from mvc.repo.contents import skeleton_of
 from mvc.repo.context import Context
@@ -66,11 +67,22 @@ def keep(plans: Iterable[Planned]) -> None:
     for group in groups.values():
         opened, branch = group[0].opened, group[0].branch
         changes = {change.path: change for plan in group for change in plan.changes}
+        _check_apart({path for path, change in changes.items() if change.open is not None})
         said = {plan.message for plan in group}
         message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
         request = CommitRequest(tuple(changes.values()), message, branch=branch)
         with opened.lock, suppress(NothingToCommit):
             commit(opened.context, request)
+
+
+def _check_apart(paths: set[str]) -> None:
+    """Of paths written together none is a folder above another."""
+    for path in paths:
+        above = path.rpartition("/")[0]
+        while above:
+            if above in paths:
+                raise WrongUsage(f"{above} is to be a file, and a folder for {path}")
+            above = above.rpartition("/")[0]
 
 
 def staging_folder(context: Context) -> Path:
@@ -100,6 +112,9 @@ def scratch(context: Context) -> WriteFile:
 
 def check_place(manifest: Manifest, path: str) -> None:
     """Whether ``path`` can be a file: no folder has that name, and no file is above it."""
+    if not path:
+        raise WrongUsage("a version is a folder", hint="name a path in it")
+    check_path(path)
     for known in manifest.by_path:
         if known.startswith(f"{path}/"):
             raise WrongUsage(f"{path} is a folder of this version", hint="write to another name")

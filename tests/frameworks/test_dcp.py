@@ -218,6 +218,14 @@ def test_what_cannot_be_taken_apart_is_refused_and_nothing_is_kept(repo):
     assert repo.context.store.ref("heads/main") is None
 
 
+def test_a_checkpoint_in_a_file_is_refused(repo, fs):
+    fs.pipe_file("mvc://models/ck", b"a file")
+    with pytest.raises(dcp.api.CheckpointException) as caught:
+        save({"w": torch.ones(2)})
+    assert "ck is a file" in str(caught.value)
+    assert sorted(repo.manifest().by_path) == ["ck"]
+
+
 def test_a_checkpoint_without_a_coordinator_is_refused(repo, fs):
     with pytest.raises(WrongUsage, match="without collectives"):
         fs.open("mvc://models@main/ck/__0.metadata.tmp", "wb")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -272,3 +274,18 @@ def test_parts_are_as_one(pieces, cuts):
         count = parts.read_into(start, memoryview(out))
         assert out[:count] == whole[start : start + length]
         assert count == len(whole[start : start + length])
+
+
+def test_reading_and_writing_files_does_not_load_torch(repo):
+    program = (
+        "import fsspec, sys\n"
+        "with fsspec.open('mvc://models@v1/notes.txt') as f: text = f.read()\n"
+        "with fsspec.open('mvc://models@main/copy.txt', 'wb') as f: f.write(text)\n"
+        "fsspec.filesystem('mvc').exists('mvc://models/.metadata')\n"
+        "print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
+    assert repo.manifest().by_path["copy.txt"].size == 13

@@ -208,6 +208,22 @@ def test_files_and_folders_keep_apart(repo, fs):
         fs.pipe_file("mvc://models/a/b/c", b"1")
     with pytest.raises(InvalidName):
         fs.pipe_file("mvc://models/con", b"1")
+    fs.pipe_file("mvc://models/x", b"1")
+    for act in (
+        lambda: fs.pipe_file("mvc://models@main", b"1"),
+        lambda: fs.cp_file("mvc://models/x", "mvc://models@main"),
+        lambda: fs.mv("mvc://models/x", "mvc://models@main"),
+        lambda: fs.mv("mvc://models/a", "mvc://models@main/"),
+        lambda: fs.mv("mvc://models/x", "mvc://models/a"),
+    ):
+        with pytest.raises(WrongUsage, match="a folder"):
+            act()
+    with pytest.raises(WrongUsage, match="new is to be a file"), fs.transaction:
+        fs.pipe_file("mvc://models/new", b"1")
+        fs.pipe_file("mvc://models/new/deep/x", b"1")
+    assert paths(repo) == ["a/b", "x"]
+    fs.pipe_file("mvc://models/after", b"1")
+    assert paths(repo) == ["a/b", "after", "x"]
 
 
 def test_removing(repo, fs):
