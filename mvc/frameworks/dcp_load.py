@@ -8,7 +8,7 @@ out of it: resharding is torch's own.
 from __future__ import annotations
 
 import io
-import pickle
+from pickle import dumps
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +156,7 @@ class _State:
             offset = [0] * len(self._specs[name][1].shape) if name in self._specs else None
             stored[meta.MetadataIndex(name, offset)] = files._StorageInfo(RECORDS, at, length)
             at += length
-        return pickle.dumps(
+        return dumps(
             meta.Metadata(
                 entries, self._paths, stored, meta.StorageMeta(), files.CURRENT_DCP_VERSION
             )

@@ -14,10 +14,11 @@ import mvc
 def shrink(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
     """Replaces limits (``SLAB=4096``) in every module of mvc that has taken them in.
 
-    All of them are imported before: one that is first imported meanwhile would keep them.
+    All of them are imported before: one that is first imported meanwhile would keep them. Not
+    those of frameworks, which may not be installed.
     """
     for found in pkgutil.walk_packages(mvc.__path__, "mvc."):
-        if not found.name.endswith("__main__"):
+        if not found.name.endswith("__main__") and not found.name.startswith("mvc.frameworks."):
             importlib.import_module(found.name)
     for name, module in list(sys.modules.items()):
         if name.startswith("mvc."):
