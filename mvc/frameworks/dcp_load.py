@@ -8,8 +8,8 @@ out of it: resharding is torch's own.
 from __future__ import annotations
 
 import io
-from pickle import dumps
 from collections.abc import Mapping
+from pickle import dumps
 from typing import TYPE_CHECKING, Any
 
 from mvc.adapters.python_state import values

@@ -168,7 +168,8 @@ def test_a_codec_outside_the_closed_table(text: str) -> None:
 def test_the_tables_are_closed() -> None:
     assert set(STAGES) == {
         "every", "drift", "topk", "topk-all", "sub", "xor", "lsb", "dsed", "zigzag", "elide",
-        "planes", "sparse", "grid", "steps", "gaps", "lattice", "zstd", "zlib", "bz2", "lzma", "brotli", "raw",
+        "planes", "sparse", "grid", "steps", "gaps", "lattice",
+        "zstd", "zlib", "bz2", "lzma", "brotli", "raw",
     }  # fmt: skip
     assert all(Pipeline.parse(text) for text in PRESETS.values())
 
