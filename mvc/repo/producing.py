@@ -50,6 +50,7 @@ class Producing:
         self._loss = loss
         self._unknown = set(exact)
         self._unseen: set[str] = set()
+        self._given_back = False
         self._made: dict[str, ProducedFile] = {}
         self._read: dict[str, FileIdentity | None] = {}
 
@@ -74,8 +75,9 @@ class Producing:
             )
         return cls(context, text, pipeline, exact, loss) if pipeline.lossy else None
 
-    def changes(self, changes: Sequence[Change]) -> list[Change]:
-        """The same paths with production weights in them."""
+    def changes(self, changes: Sequence[Change], *, given_back: bool) -> list[Change]:
+        """The same paths with production weights in them; ``given_back``: ``state`` is wanted."""
+        self._given_back = given_back
         self._unseen = {change.path for change in changes if change.open is not None}
         return [
             change
@@ -89,7 +91,9 @@ class Producing:
         path = change.path
         self._read[path] = self._context.store.fs.stat(self._context.root / path)
         with open_() as parsed:
-            self._made[path] = made = self._produced(parsed, path, change.last)
+            made = self._produced(parsed, path, change.last)
+            if self._given_back:
+                self._made[path] = made
             yield made
 
     def _produced(self, parsed: ParsedFile, path: str, last: LastVersion | None) -> ProducedFile:
@@ -136,7 +140,7 @@ class Producing:
         """
         written = []
         for path, entry in kept.entries.items():
-            if not entry.tensors:
+            if output is None and not entry.tensors:
                 continue
             target = self._context.root / path if output is None else output
             if output is None and self._context.store.fs.stat(target) != self._read[path]:
@@ -169,6 +173,8 @@ class Producing:
 def check_places(changes: Sequence[Change], output: Path | None, *, in_place: bool) -> None:
     """Raises WrongUsage unless it is said where production files go."""
     files = sum(change.open is not None for change in changes)
+    if not files and output is None:
+        return
     if output is not None and in_place:
         raise WrongUsage("name one place for the production weights: a file, or in place")
     if output is None and not in_place:

@@ -209,7 +209,7 @@ class Repository(Care):
             if producing is not None:
                 if not isinstance(state, Mapping):
                     check_places(wanted, place, in_place=in_place)
-                wanted = producing.changes(wanted)
+                wanted = producing.changes(wanted, given_back=isinstance(state, Mapping))
             elif place or in_place or exact:
                 raise WrongUsage("output, in_place and exact are for lossy pipelines")
             for path, more in (beside or {}).items():

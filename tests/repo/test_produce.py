@@ -236,6 +236,15 @@ def test_several_files_and_what_is_no_model(tmp_path: Path) -> None:
             repo.commit(["a.npz", "b.npz", "notes.txt"], pipeline=LSB, in_place=True, cwd=tmp_path)
         assert [np.load(tmp_path / f"{n}.npz")["w"][0] for n in "ab"] == [1.25, 1.25]
         assert (tmp_path / "notes.txt").read_text() == "1.3"
+        repo.commit(
+            "notes.txt", pipeline=LSB, output=tmp_path / "copy", cwd=tmp_path, allow_empty=True
+        )
+        assert (tmp_path / "copy").read_text() == "1.3"
+        repo.remove(["b.npz"])
+        (tmp_path / ".mvc/config.yaml").write_text("commit:\n  pipeline: vsol-0-fast\n")
+    with mvc.Repository.open(tmp_path) as repo:
+        repo.commit()  # nothing but a removal: no file to write
+        assert "b.npz" not in repo.manifest().by_path
 
 
 def test_where_production_weights_go_must_be_said(tmp_path: Path) -> None:
