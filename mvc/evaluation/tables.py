@@ -111,7 +111,7 @@ def compare(table: Table, runs: Sequence[Results], tell: Tell | None = None) -> 
         text, interval = configuration.pipeline, configuration.interval
         text = PRESETS.get(text, text)
         lines.append(Line(name, text, interval, cells, stated.get(name, {}), missing.get(name)))
-    deltas = table.interval // 2
+    deltas = max(line.interval for line in lines) // 2
     return Compared(
         table.number,
         table.title,
@@ -119,7 +119,7 @@ def compare(table: Table, runs: Sequence[Results], tell: Tell | None = None) -> 
         {role: [r.stream.experiment.parameters for r in group] for role, group in by_role.items()},
         {role: _learning(measured, role) for role in by_role},
         {role: LEARNING[role] for role in by_role},
-        {role: _plain(group, deltas) for role, group in by_role.items() if table.ours},
+        {role: _plain(group, deltas) for role, group in by_role.items() if deltas},
     )
 
 

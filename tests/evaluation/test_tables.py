@@ -73,7 +73,7 @@ def test_ratios_are_means_over_labels():
     assert (cell.delta_bytes, cell.full_bytes, cell.other_bytes) == (125, 62.5, 62.5)
     assert line.stated["conv"].ratio == 3.824
     assert made.learning == {"conv": (0.5, 0.6)}
-    assert made.plain == {}
+    assert made.plain == {"conv": (74, 0.74)}
 
 
 def test_both_networks_in_one_table():
