@@ -1,0 +1,55 @@
+"""kill -9 in the middle of lossy commits in place: the file is old or new, the version whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+import mvc
+from tests.repo.produce_child import SIZE
+from tests.seeds import draw
+
+PROJECT = Path(__file__).parents[2]
+
+
+def test_killed(tmp_path: Path) -> None:
+    mvc.Repository.init(tmp_path).close()
+    random = draw("produce")
+    number = 1
+    for _ in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.repo.produce_child", str(tmp_path), str(number)],
+            cwd=PROJECT, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert child.stdout is not None
+        said = [int(child.stdout.readline()) for _ in range(2)]
+        signal.sigtimedwait([], random.random() * 0.03)
+        os.kill(child.pid, signal.SIGKILL)
+        said += [int(line) for line in child.stdout.readlines()]
+        child.wait()
+        child.stdout.close()
+        number = check(tmp_path, said[-1])
+
+
+def check(folder: Path, acknowledged: int) -> int:
+    """What is there after ``acknowledged`` was said; the number to go on with."""
+    weights = load_file(folder / "model.safetensors")["w"]
+    assert weights.size == SIZE and (weights == weights[0]).all()  # never a part of two
+    with mvc.Repository.open(folder) as repo:
+        newest = next(iter(repo.log()))
+        version = int(newest.commit.message)
+        assert version in (acknowledged, acknowledged + 1)
+        kept = repo.checkout()["w"]
+        trained = [np.float32(n * 0.37) for n in (version, version + 1)]
+        assert weights[0] in (kept[0], *trained)
+        if version == acknowledged and weights[0] not in trained:
+            found = repo.identify(folder / "model.safetensors")
+            assert newest.id in [each.commit for each in found]
+        assert repo.fsck(full=True).sound
+    return version + 1
