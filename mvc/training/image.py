@@ -1,8 +1,8 @@
 """A state as the bytes that a serving process reads: a safetensors file, in memory.
 
-Beside the tensors its metadata says which version it is (``mvc.commit``), when that was made
-(``mvc.time``) and the Merkle root of its tensors (``mvc.root``), by which whoever reads it
-knows that it is whole.
+Beside the tensors its metadata says which version it is (``mvc.commit``) and when that was made
+(``mvc.time``). ``mvc.check`` is a hash over these, the state's structure and the Merkle root of
+the tensors, by which whoever reads it knows that it is whole.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from mvc.adapters.parsed import ParsedFile, SourceFile
 from mvc.adapters.python_state import from_state, to_state
 from mvc.adapters.safetensors import parse_header, parse_safetensors
 from mvc.errors import DamagedData
-from mvc.ids import CommitId
-from mvc.model.hashing import blob_id
+from mvc.ids import CommitId, Root
+from mvc.model.hashing import blob_id, digest
 from mvc.repo.hashing import entry_from
 
 __all__ = ["Image", "image_of", "read_image"]
 
-_COMMIT, _TIME, _ROOT = "mvc.commit", "mvc.time", "mvc.root"
+_COMMIT, _TIME, _CHECK, _STRUCTURE = "mvc.commit", "mvc.time", "mvc.check", "mvc"
+_TAG = b"mvc.served.1"
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64
 
@@ -53,7 +54,9 @@ def image_of(state: Mapping[str, Any], commit: CommitId, time_ns: int) -> Image:
     ids = [blob_id(c.spec, t, parallel=True) for c, t in zip(parsed.contents, tensors, strict=True)]
     root = entry_from(parsed, "image", ids, b"", tensors.__getitem__).state.root
     header = parse_header(parsed.skeleton()[_LENGTH_BYTES:], "image")
-    header["__metadata__"] |= {_COMMIT: commit.hex(), _TIME: str(time_ns), _ROOT: root.hex()}
+    facts = header["__metadata__"]
+    facts |= {_COMMIT: commit.hex(), _TIME: str(time_ns)}
+    facts[_CHECK] = _check(facts, root)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
     head = memoryview(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
@@ -73,14 +76,19 @@ def read_image(data: memoryview, name: str) -> Served:
     skeleton = parsed.skeleton()
     entry = entry_from(parsed, name, ids, skeleton, tensors.__getitem__)
     facts = parse_header(skeleton[_LENGTH_BYTES:], name).get("__metadata__", {})
-    if _ROOT in facts and facts[_ROOT] != entry.state.root.hex():
-        raise DamagedData(f"{name} does not hold the tensors that it says it holds")
+    if _COMMIT in facts and facts.get(_CHECK) != _check(facts, entry.state.root):
+        raise DamagedData(f"{name} does not hold what it says it holds")
     try:
         commit = CommitId.parse(facts[_COMMIT]) if _COMMIT in facts else None
         time_ns = int(facts.get(_TIME, "0"))
     except ValueError as error:
         raise DamagedData(f"{name} says of no version what it is") from error
     return Served(to_state(entry, skeleton, tensors.__getitem__), commit, time_ns)
+
+
+def _check(facts: Mapping[str, str], root: Root) -> str:
+    said = [facts.get(key, "").encode() for key in (_COMMIT, _TIME, _STRUCTURE)]
+    return digest(_TAG, root, *said).hex()
 
 
 def _content(parsed: ParsedFile, i: int) -> memoryview:

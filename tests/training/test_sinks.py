@@ -17,11 +17,20 @@ import torch
 from safetensors.numpy import load_file
 
 import mvc
-from mvc.errors import Busy, DamagedData, InvalidName, IoFailed, UnknownRevision, WrongUsage
+from mvc.errors import (
+    Busy,
+    DamagedData,
+    InvalidName,
+    IoFailed,
+    MvcError,
+    UnknownRevision,
+    WrongUsage,
+)
 from mvc.ids import CommitId
 from mvc.training.delivered import Delivered
 from mvc.training.readers import FileReader, Reader
 from mvc.training.sinks import FileSink, SharedMemorySink
+from tests.seeds import draw
 from tests.training.runs import tensor_bits
 from tests.training.serving import SIZE, number_of, reader_of, sink_of, version
 
@@ -259,6 +268,38 @@ def test_a_record_that_fails_is_made_up_for(place: str, tmp_path: Path) -> None:
         assert again.id == elsewhere.id
         assert reader.swap(repo) is None
         assert [d.time_ns for d in repo.deployments("edge")] == [clock.ns - 10**9]
+
+
+def test_any_bytes_give_a_version_or_an_error(tmp_path: Path) -> None:
+    """Whatever stands in the memory or the file, nothing but mvc's own errors comes of it."""
+    random = draw("sinks")
+    kinds = {
+        "memory": (SharedMemorySink("seg", folder=tmp_path), tmp_path / "seg"),
+        "file": (FileSink(tmp_path / "file"), tmp_path / "file"),
+    }
+    refused = 0
+    for kind, (sink, path) in kinds.items():
+        sink(version(1, 40))
+        sink(version(2, 40))
+        whole = path.read_bytes()
+        for _ in range(300):
+            data = bytearray(whole)
+            for _ in range(random.choice([1, 1, 3, 20])):
+                at = random.randrange(min(len(data), 200) if random.random() < 0.5 else len(data))
+                data[at] = random.choice([0, 1, 127, 128, 255, data[at] ^ 1 << random.randrange(8)])
+            if random.random() < 0.2:
+                del data[random.randrange(len(data)) :]
+            path.write_bytes(data)
+            reader = reader_of(kind, str(path))
+            try:
+                found = reader.swap()
+            except MvcError:
+                refused += 1
+            else:
+                assert found is None or number_of(found) in (1, 2)
+            if kind == "memory":
+                reader.close()
+    assert refused > 100
 
 
 class FixedClock:
