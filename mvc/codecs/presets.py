@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = ["PRESETS"]
 
+_STEPS = "steps | gaps | zstd:huff"
 _TOP_LINEAR = "topk:0.075,min=0.001,loss=linear"
 _TOP_ABOVE = "topk:0.075,min=0.001,loss=-0.5"
 
@@ -20,6 +21,8 @@ PRESETS = {
     "vsol-0.1-slow": "xor | lsb:20 | dsed:0.01 | planes:all | zstd:1",
     "vsol-1-fast": f"{_TOP_ABOVE} | xor | lsb:20 | sparse | zstd:1",
     "vsol-1-slow": f"{_TOP_ABOVE} | xor | lsb:20 | dsed:0.01 | sparse | zstd:1",
-    "frontier-0": "grid:1 | steps | gaps | zstd:huff",
+    "frontier-0": f"grid:0.25 | {_STEPS}",
+    "frontier-0.1": f"grid:1 | {_STEPS}",
+    "frontier-1": f"grid:2 | {_STEPS}",
     "none": "raw",
 }

@@ -31,7 +31,7 @@ from mvc.errors import InvalidPipeline
 
 __all__ = ["Gaps", "Grid", "Lattice", "OnGrid", "Steps"]
 
-_HOLD = "0.55"
+_HOLD = "0.52"
 
 
 @dataclass(frozen=True)

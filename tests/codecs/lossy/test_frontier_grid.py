@@ -41,9 +41,9 @@ def test_wanted_exponents():
 
 
 def test_hand_made():
-    """A step of 1: entries move when they are more than 0.55 from where they are."""
+    """A step of 1: entries move when they are more than 0.52 from where they are."""
     before = {"w": np.array([3, 3, 3, 3, -3, -3, 0, 0], "f4")}
-    training = {"w": np.array([3.54, 3.56, 2.45, 2.44, -3.9, -5.6, 0.51, -0.0], "f4")}
+    training = {"w": np.array([3.51, 3.53, 2.49, 2.47, -3.9, -5.6, 0.51, -0.0], "f4")}
     assert wanted_exponent(training["w"], 0.3, 8) == 0
     made = produce(Pipeline.parse("grid:0.3 | steps | gaps"), before, training)["w"]
     assert made.tolist() == [3, 4, 3, 2, -4, -6, 0, 0]
@@ -54,8 +54,8 @@ def test_the_first_version_is_rounded():
     training = {"w": normal(1, spread=0.1)}
     made = first(training)["w"]
     assert step_of(made) == 0.125
-    # 'hold' sees the zeros before the first version: half of 0.55 to 0.5 stay at zero.
-    assert np.abs(made - training["w"]).max() <= 0.55 * 0.125
+    # 'hold' sees the zeros before the first version: those from 0.5 to 0.52 steps stay there.
+    assert np.abs(made - training["w"]).max() <= 0.52 * 0.125
     assert not np.signbit(made[made == 0]).any()
 
 
@@ -71,7 +71,7 @@ def test_the_grid_stays_while_the_spread_drifts():
         training = {"w": normal(1, spread=spread)}
         production = produce(GRID, production, training)
         assert step_of(production["w"]) == step
-        assert np.abs(production["w"] - training["w"]).max() <= 0.55 * step
+        assert np.abs(production["w"] - training["w"]).max() <= 0.52 * step
 
 
 def test_trembling_moves_nothing():
@@ -88,7 +88,7 @@ def test_trembling_moves_nothing():
         np.count_nonzero(np.rint(a) != np.rint(a + rng.normal(size=len(a)).astype("f4") * 0.005))
         for a in [training] * 20
     )
-    assert moves < plain / 8
+    assert moves < plain / 4
 
 
 def test_the_mean_follows_slow_drift():
@@ -142,7 +142,7 @@ def test_every_format(dtype, spread):
         made = production["w"]
         assert made.dtype == dtype
         step = step_of(made.astype("f8"))
-        assert np.abs(made - training["w"]).max() <= 0.56 * step
+        assert np.abs(made - training["w"]).max() <= 0.53 * step
         assert spread / 2 <= step <= 2 * spread
 
 
