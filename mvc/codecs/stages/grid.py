@@ -44,7 +44,7 @@ class Grid(LossyStage):
     coarse: Decimal
     hold: Decimal
     usage = "grid:C[,hold=H]"
-    about = "lossy: rounds weights to steps of about C standard deviations of the largest tensor"
+    about = "lossy: rounds to steps of about C standard deviations, finer in small tensors"
     takes = frozenset({Kind.PAIR})
     gives = Kind.CHOSEN
     needs = "to stand before the delta"
