@@ -26,7 +26,7 @@ from mvc.frameworks.filesystem_write import Planned, check_place, keep
 from mvc.limits import MAX_PICKLE
 from mvc.model.manifest import Manifest
 from mvc.repo.changes import of_state
-from mvc.repo.commit import Change
+from mvc.repo.request import Change
 
 __all__ = ["OBJECTS", "STATE", "finish", "inside"]
 

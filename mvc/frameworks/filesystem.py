@@ -40,7 +40,7 @@ from mvc.frameworks.filesystem_write import (
 )
 from mvc.io.files import WriteFile
 from mvc.model.manifest import Manifest
-from mvc.repo.commit import Change
+from mvc.repo.request import Change
 
 __all__ = ["MvcFileSystem"]
 

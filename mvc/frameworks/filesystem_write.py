@@ -28,9 +28,10 @@ from mvc.frameworks.filesystem_parts import entry_parts
 from mvc.io.files import TEMPORARY, WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import check_path
-from mvc.repo.commit import Change, CommitRequest, commit
+from mvc.repo.commit import commit
 from mvc.repo.contents import skeleton_of
 from mvc.repo.context import Context
+from mvc.repo.request import Change, CommitRequest
 from mvc.store.store import FOLDER
 
 __all__ = [

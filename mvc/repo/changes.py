@@ -12,9 +12,9 @@ from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python_state import from_state
 from mvc.errors import WrongUsage
 from mvc.repo import pending, worktree
-from mvc.repo.commit import Change
 from mvc.repo.context import Context
 from mvc.repo.last import LastVersion
+from mvc.repo.request import Change
 from mvc.repo.sources import open_file
 from mvc.repo.status import status
 

@@ -6,12 +6,8 @@ its parent, and the paths it did not touch come from there.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
 
-from mvc.adapters.parsed import ParsedFile
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import (
     Busy,
@@ -19,13 +15,11 @@ from mvc.errors import (
     NothingToCommit,
     StateForgotten,
     UnknownRevision,
-    WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.limits import MAX_MESSAGE, MAX_METRICS
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import check_key, check_ref, printable
+from mvc.model.names import printable
 from mvc.repo import manifests, pending
 from mvc.repo.author import author_of
 from mvc.repo.bound import chain_depth, within_bound
@@ -33,8 +27,8 @@ from mvc.repo.code import git_commit
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for
 from mvc.repo.keep import Keeper
-from mvc.repo.last import LastVersion
 from mvc.repo.pointers import BRANCH, Head, head
+from mvc.repo.request import CommitRequest, Kept, PathChange, check_request, path_change
 from mvc.repo.reused import check_reused
 from mvc.repo.times import local_zone_minutes
 from mvc.store.choose import Policy
@@ -43,7 +37,7 @@ from mvc.store.pack_writer import PackWriter
 from mvc.store.publish import Outrun
 from mvc.store.records import MANIFEST
 
-__all__ = ["Change", "CommitRequest", "Kept", "PathChange", "commit"]
+__all__ = ["commit"]
 
 
 _HELD_OPEN = 16  # files
@@ -51,70 +45,12 @@ _UNBOUNDED = 10_000  # deltas in a chain where seconds bound it
 _TRIES = 8
 
 
-@dataclass(frozen=True)
-class Change:
-    """One path of the new version: ``open`` parses it, None takes the path out."""
-
-    path: str
-    open: Callable[[], AbstractContextManager[ParsedFile]] | None
-    last: LastVersion | None = None
-
-
-@dataclass(frozen=True)
-class CommitRequest:
-    """What to commit. ``deploy_time_ns`` None: the moment of publishing.
-
-    ``produced_by`` is the lossy pipeline that the contents have been through already; by
-    itself a commit is lossless, and of a lossy ``pipeline`` it takes the coding.
-    """
-
-    changes: Sequence[Change]
-    message: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    deploy: str | None = None
-    deploy_time_ns: int | None = None
-    pipeline: str | None = None
-    reset_point: bool = False
-    allow_empty: bool = False
-    author: str | None = None
-    time_ns: int | None = None
-    produced_by: str | None = None
-    branch: str | None = None  # another branch than the current one, as it is at the moment
-
-
-@dataclass(frozen=True, slots=True)
-class PathChange:
-    """``kind``: added, changed, unchanged or removed; tensors changed and in all."""
-
-    path: str
-    kind: str
-    tensors_changed: int
-    tensors: int
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a commit did. ``stored_bytes``: what it added to packs and journal."""
-
-    commit: Commit
-    branch: str | None
-    deployment: Deployment | None
-    paths: tuple[PathChange, ...]
-    raw_bytes: int
-    stored_bytes: int
-    entries: Mapping[str, FileEntry]
-
-    @property
-    def id(self) -> CommitId:
-        return self.commit.id
-
-
 def commit(context: Context, request: CommitRequest, progress: Progress | None = None) -> Kept:
     """Keeps the changes as a new version on the current branch; durable when it returns.
 
     Raises NothingToCommit if the version would equal its parent and ``allow_empty`` is off.
     """
-    _validate(request)
+    check_request(request)
     for _ in range(_TRIES):
         context.store.view.refresh()
         with suppress(Outrun):
@@ -152,22 +88,6 @@ def _named(text: str, *, produced: bool) -> str:
     if not produced:
         text = text if pipeline.coding() == pipeline else pipeline.coding().text
     return text if text in PRESETS else Pipeline.parse(text).text
-
-
-def _validate(request: CommitRequest) -> None:
-    if request.deploy_time_ns is not None and request.deploy is None:
-        raise WrongUsage("a deployment time without a deployment target")
-    if request.deploy is not None:
-        check_ref("deployment target", request.deploy)
-    if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
-        raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
-    if len(request.metrics) > MAX_METRICS:
-        raise WrongUsage(f"more than {MAX_METRICS} metrics")
-    for name in request.metrics:
-        check_key(name)
-    for change in request.changes:
-        if sum(c.path == change.path for c in request.changes) > 1:
-            raise WrongUsage(f"{change.path} is named twice")
 
 
 class _Work:
@@ -351,7 +271,7 @@ class _Work:
     def _paths(self) -> tuple[PathChange, ...]:
         old = self.parent.by_path
         gone = sorted(set(old) - set(self.manifest.by_path))
-        changes = [_path_change(old.get(path), entry) for path, entry in self.kept.items()]
+        changes = [path_change(old.get(path), entry) for path, entry in self.kept.items()]
         removed = [PathChange(p, "removed", len(old[p].tensors), len(old[p].tensors)) for p in gone]
         return (*changes, *removed)
 
@@ -360,30 +280,7 @@ def _content(entry: FileEntry | None) -> bytes | None:
     return None if entry is None else entry.content_id
 
 
-def _path_change(old: FileEntry | None, new: FileEntry) -> PathChange:
-    if old is None:
-        return PathChange(new.path, "added", len(new.tensors), len(new.tensors))
-    known = {t.key: t.id for t in old.tensors}
-    changed = sum(known.get(t.key) != t.id for t in new.tensors)
-    changed += len(set(known) - {t.key for t in new.tensors})
-    kind = "unchanged" if old.content_id == new.content_id else "changed"
-    return PathChange(new.path, kind, changed, len(new.tensors))
-
-
 def _moved(at: Head, new: CommitId) -> RefChange:
     """HEAD's branch moves to the new commit, or HEAD itself where it is detached."""
     name = f"heads/{at.branch}" if at.branch is not None else "HEAD"
     return RefChange(name, at.commit, new)
-
-
-def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
-    """Metrics as float64; WrongUsage names one that is no number."""
-    result = {}
-    for name, value in values.items():
-        try:
-            result[name] = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            raise WrongUsage(f"metric {name!r} is not a number: {value!r}") from None
-        if math.isinf(result[name]) and not math.isinf(float(str(value))):
-            raise WrongUsage(f"metric {name!r} does not fit a float64")
-    return result

@@ -7,8 +7,8 @@ from typing import Any
 
 from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
-from mvc.repo.commit import PathChange
 from mvc.repo.deployments import Deployed
+from mvc.repo.request import PathChange
 
 __all__ = ["Committed"]
 

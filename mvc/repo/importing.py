@@ -102,7 +102,8 @@ class _Run:
         return result
 
     def _commit(self, checkpoint: Checkpoint) -> Imported:
-        from mvc.repo.commit import Change, CommitRequest, commit
+        from mvc.repo.commit import commit
+        from mvc.repo.request import Change, CommitRequest
 
         files = checkpoint.files.items()
         changes = [Change(name, self._opener(place, name)) for name, place in files]

@@ -22,12 +22,12 @@ from mvc.errors import MvcError, SourceChanged, UnknownPath, WrongUsage
 from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
 from mvc.repo import manifests
-from mvc.repo.commit import Change, Kept
 from mvc.repo.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.last import LastVersion
 from mvc.repo.produce import ProducedFile, Weights, is_optimizer, reduce, weights_before
 from mvc.repo.refs import head
+from mvc.repo.request import Change, Kept
 
 __all__ = ["Producing", "check_places"]
 

@@ -16,8 +16,8 @@ import torch
 from mvc.errors import WrongUsage
 from mvc.model.names import check_path, check_ref
 from mvc.repo.checkout import DEFAULT_STATE
-from mvc.repo.commit import metrics_from
 from mvc.repo.repository import Repository
+from mvc.repo.request import metrics_from
 from mvc.training import ending
 from mvc.training.behind import Behind, Metrics, Options, reducing_for
 from mvc.training.decay import Evaluate

@@ -9,12 +9,12 @@ import pytest
 
 from mvc.errors import RefConflict
 from mvc.repo import oplog, refs
-from mvc.repo.commit import CommitRequest
 from mvc.repo.commit import commit as make_commit
 from mvc.repo.context import Context
 from mvc.repo.fsck import fsck
 from mvc.repo.gc import collect
 from mvc.repo.oplog import Operation
+from mvc.repo.request import CommitRequest
 from mvc.repo.undo import undo
 from mvc.store.entries import Entry, RefChange
 from tests.repo.publishing import advance, repository
