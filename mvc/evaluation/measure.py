@@ -81,11 +81,15 @@ class Results:
         text, interval = _expanded(configuration.pipeline), configuration.interval
         digest = hashlib.sha256(f"{text}\0{interval}".encode()).hexdigest()[:12]
         file = self._folder / f"{digest}.json"
+        with self._fs.lock(self._folder / f"{digest}.lock"):  # nobody measures it beside this
+            return self._measured(text, interval, file, tell)
+
+    def _measured(self, text: str, interval: int, file: Path, tell: Tell | None) -> Measured:
         known = self._read(file)
         if known is not None:
             return Measured(**known | {key: tuple(known[key]) for key in ("next", "last")})
         lossless = self.lossless(tell)
-        folder = self._folder / f"{digest}.repository"
+        folder = file.with_suffix(".repository")
         remove(self._fs, folder)
         self._fs.make_dir(folder)
         made = replay(self.stream, Configuration(text, interval), folder, self._fs, tell)

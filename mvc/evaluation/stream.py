@@ -107,11 +107,17 @@ def record(
 
     ``folder`` is made if need be; what it holds must be of the same experiment.
     """
-    _prepare(experiment, folder, fs)
+    fs.make_dir(folder, parents=True, exist_ok=True)
+    with fs.lock(folder / "recording.lock"):  # a second process waits, and finds it trained
+        _prepare(experiment, folder, fs)
+        _complete(experiment, folder, tell)
+    return Stream(experiment, folder)
+
+
+def _complete(experiment: Experiment, folder: Path, tell: Tell | None) -> None:
     with Repository.open(folder, discover=False) as repo:
         if len(_versions(repo, experiment.epochs)) < experiment.plan.batches:
             _train(experiment, repo, tell or (lambda *_: None))
-    return Stream(experiment, folder)
 
 
 def _arrays(state: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
@@ -119,7 +125,6 @@ def _arrays(state: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
 
 
 def _prepare(experiment: Experiment, folder: Path, fs: FileSystem) -> None:
-    fs.make_dir(folder, parents=True, exist_ok=True)
     about = folder / "experiment.json"
     text = json.dumps(experiment.parameters, indent=1).encode()
     if fs.stat(about) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -100,13 +101,30 @@ def test_what_an_interruption_left_is_removed(tmp_path, stream, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             results.measured(Configuration("vsol", 10))
     assert results.measured(Configuration("vsol", 10)).saved == BATCHES
-    assert all(name.endswith(".json") for name in FS.list(tmp_path / stream.experiment.name))
+    left = {name.partition(".")[2] for name in FS.list(tmp_path / stream.experiment.name)}
+    assert left == {"json", "lock"}
+
+
+def test_two_at_once_measure_once(tmp_path, stream, monkeypatch):
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return replay(*arguments)
+
+    monkeypatch.setattr("mvc.evaluation.measure.replay", counted)
+    both = [Results(stream, tmp_path, FS) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda each: each.measured(Configuration("vsol", 9)), both)
+    assert one == other
+    assert len(calls) == 1
 
 
 def test_a_result_that_is_none_is_named(tmp_path, stream):
     results = Results(stream, tmp_path, FS)
     results.measured(Configuration("zstd:1", 1))
-    (file,) = (f for f in (tmp_path / stream.experiment.name).iterdir() if "lossless" not in f.name)
+    folder = tmp_path / stream.experiment.name
+    (file,) = (f for f in folder.glob("*.json") if f.name != "lossless.json")
     file.write_text("{")
     with pytest.raises(BadModelFile, match=file.name):
         results.measured(Configuration("zstd:1", 1))
