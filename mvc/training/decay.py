@@ -45,31 +45,38 @@ class ErrorDecay:
         """A version was saved: what was seen before counts no more."""
         self._old = Fraction(0)
         self._seen = 0
-        self._batches: list[Any] = []
+        self._batches: list[tuple[Any, int]] = []
 
     def saw(self, live: Mapping[str, NDArray[Any]], data: Any) -> None:
         """A labelled batch has come; the deployed weights are asked about it."""
-        self._old += self._accuracy(live, data)[0]
+        accuracy, count = self._accuracy(live, data)
+        self._old += accuracy
         self._seen += 1
         if self._last_only:
             self._batches.clear()
-        self._batches.append(data)
+        self._batches.append((data, count))
 
     def good_enough(self, made: Mapping[str, NDArray[Any]]) -> str | None:
-        """Why the deployed weights do; None if the new ones are to be saved."""
+        """Why the deployed weights do; None if the new ones are to be saved.
+
+        The new weights are asked about the newest batch first, and about no more batches
+        than it takes to know: a network that is right nearly always is hardly asked.
+        """
         old = self._old / self._seen
-        right, count = Fraction(0), 0
-        for data in self._batches:
-            accuracy, samples = self._accuracy(made, data)
-            right += accuracy * samples
-            count += samples
-        new = right / count
-        allowed = Fraction(round(self._bound * count), count)
-        if old + allowed < new:
+        total = sum(count for _, count in self._batches)
+        enough = old * total + round(self._bound * total)  # right ones that do not suffice
+        right, unknown = Fraction(0), total
+        for data, count in reversed(self._batches):
+            if right > enough or right + unknown <= enough:
+                break
+            right += self._accuracy(made, data)[0] * count
+            unknown -= count
+        if right > enough:
             return None
+        most = " at most" if unknown else ""
         return (
             f"{self.text}: the deployed version is right in {float(old):.4g} of cases, "
-            f"the new one in {float(new):.4g}"
+            f"the new one in{most} {float((right + unknown) / total):.4g}"
         )
 
     def _accuracy(self, state: Mapping[str, NDArray[Any]], data: Any) -> tuple[Fraction, int]:

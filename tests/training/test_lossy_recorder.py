@@ -271,8 +271,8 @@ def test_dsed_asks_once_and_needs_its_data_at_the_step(tmp_path: Path) -> None:
             trained.train()
             recorder.step(data=data)
         recorder.flush()
-        # Old weights on each batch once; new ones on all batches so far.
-        assert judge.asked == 5 + (1 + 2 + 3 + 4 + 5)
+        # Old weights on each batch once; under a bound of 1 no answer of new ones counts.
+        assert judge.asked == 5
         assert recorder.close().durable == 1
 
 

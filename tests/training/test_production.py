@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.training.production import Production
@@ -101,6 +104,45 @@ def test_dsed_sums_over_batches_and_a_tie_skips() -> None:
     assert [key for key in judge.asked if key[0] == 1] == [(1, "a"), (1, "b"), (1, "c")]
     assert len(judge.asked) == len(set(judge.asked)) == len(table)
     assert engine.live is not None and engine.live["w"][0] == 4
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=8),
+    st.sampled_from([0, 0.01, 0.1, 0.3]),
+)
+def test_dsed_decides_as_if_it_had_asked_about_everything(
+    rights: list[tuple[int, int]], bound: float
+) -> None:
+    """Six samples a batch; the engine may stop asking, but not decide otherwise."""
+    table = {}
+    for n, (old, _) in enumerate(rights):
+        table[1, str(n)] = old / 6
+        for later in range(n, len(rights)):
+            table[2 + later, str(n)] = (rights[n][1] + later) % 7 / 6
+    engine = Production(DSED.format(str(bound)), evaluate=Judge(table, samples=6))
+    engine.offer(weights(1))
+    for newest in range(len(rights)):
+        asked = range(newest + 1)
+        old = sum(Fraction(rights[n][0], 6) for n in asked) / len(asked)
+        new = Fraction(sum((rights[n][1] + newest) % 7 for n in asked), 6 * len(asked))
+        samples = 6 * len(asked)
+        skips = old + Fraction(round(Fraction(str(bound)) * samples), samples) >= new
+        assert engine.offer(weights(2 + newest), data=str(newest)).saved is not skips
+        if not skips:
+            return
+
+
+def test_dsed_asks_newest_first_and_stops_when_it_knows() -> None:
+    table = {(1, "a"): 1.0, (2, "a"): 1.0, (1, "b"): 0.9, (3, "b"): 0.0, (3, "a"): 1.0}
+    judge = Judge(table)
+    engine = Production(DSED.format("0"), evaluate=judge)
+    engine.offer(weights(1))
+    assert not engine.offer(weights(2), data="a").saved
+    assert judge.asked == [(1, "a")]  # nothing is better than always right
+    decision = engine.offer(weights(3), data="b")
+    assert judge.asked[1:] == [(1, "b"), (3, "b")]
+    assert not decision.saved
+    assert "the new one in at most 0.5" in decision.reason
 
 
 def test_dsed_with_a_bound_counts_whole_samples() -> None:
