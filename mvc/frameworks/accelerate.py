@@ -3,23 +3,27 @@
 ``attach(accelerator, repo)`` registers accelerate's own hook. It is called before files are
 written, so the version is made of the states themselves: models, optimizers, schedulers,
 scaler, random generators, positions in the data, registered objects. Nothing of it changes
-until the files are written: version and folder have the same content.
+until the files are written: version and folder have the same content. With a lossy pipeline
+the version holds production weights; the folder is accelerate's, exact as ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
+from mvc.errors import WrongUsage
 from mvc.frameworks.accelerate_data import Epochs
 from mvc.frameworks.accelerate_load import load
 from mvc.frameworks.accelerate_state import AcceleratorSource
 from mvc.frameworks.huggingface_state import refuse_sharded
+from mvc.frameworks.stages import refuse_decisions, stage_by_loss
 from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
+from mvc.training.delivered import Delivered
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
 
@@ -39,14 +43,25 @@ def attach(
     metrics: Metrics | Callable[[], Metrics] | None = None,
     name: str = DEFAULT_STATE,
     queue_bytes: int | None = None,
+    on_deploy: Callable[[Delivered], object] | None = None,
+    exact: Sequence[str] = (),
+    keep_training: bool = False,
 ) -> Attached:
     """Makes a version of every ``save_state`` from now on.
 
     ``repo`` is a Repository or the path of one. With ``wait`` the version is durable when
     ``save_state`` returns, without it is on its way. The other options are those of
-    ``mvc.Recorder``. Raises WrongUsage where no process holds the whole model.
+    ``mvc.Recorder``. Raises WrongUsage where no process holds the whole model, and for a
+    pipeline that decides whether to save: ``save_state`` is told to.
     """
     refuse_sharded()
+    refuse_decisions(pipeline, "save_state always saves")
+    stage = stage_by_loss(pipeline)
+    if stage is not None and metrics is None:
+        raise WrongUsage(
+            f"stage {stage} goes by the loss, which save_state does not know",
+            hint='pass metrics=lambda: {"loss": ...}',
+        )
     opened = repo if isinstance(repo, Repository) else Repository.open(repo, discover=False)
     options = {
         "deploy": deploy,
@@ -55,6 +70,9 @@ def attach(
         "metrics": metrics,
         "name": name,
         "queue_bytes": queue_bytes,
+        "on_deploy": on_deploy,
+        "exact": exact,
+        "keep_training": keep_training,
     }
     return Attached(accelerator, opened, options, wait=wait)
 

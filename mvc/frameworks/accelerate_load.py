@@ -19,6 +19,7 @@ from mvc.training.resume import (
     differences,
     load_model,
     training_state,
+    training_weights,
     typed_as,
 )
 from mvc.training.rng import check_rng, set_rng_state
@@ -33,7 +34,7 @@ def load(
 
     Raises CannotResume with the first reason why the version does not fit.
     """
-    kept = training_state(repo, commit, name)
+    kept = training_state(repo, commit, name, production=True)
     saved = kept.get("accelerate")
     if saved is None:
         raise CannotResume(
@@ -62,7 +63,7 @@ def load(
     rng = own_of(kept["rng"], saved["others"])
     check_rng(rng)
     model = model_of(accelerator)
-    weights = repo.checkout(commit, path=name)
+    weights = training_weights(repo, commit, name, kept)
     check_model(model, weights, kept)
     placements = [
         Placement(model, optimizer, state)

@@ -9,7 +9,7 @@ import torch
 from mvc.frameworks.accelerate_data import Epochs
 from mvc.frameworks.huggingface_ranks import rng_of_others
 from mvc.training.optimizers import optimizer_state
-from mvc.training.state import Parts
+from mvc.training.state import Parts, no_weights
 
 __all__ = ["AcceleratorSource", "model_of", "optimizers_of", "pending_gradients"]
 
@@ -46,6 +46,10 @@ class AcceleratorSource:
     def gather(self) -> None:
         """Brings in the generators of the other processes. Every process must call it."""
         self._others = rng_of_others()
+
+    def exact(self) -> list[str]:
+        """Names of the tensors that a lossy pipeline leaves as they are."""
+        return no_weights(model_of(self._accelerator))
 
     def model_state(self) -> dict[str, Any]:
         """The tensors of all models by name."""

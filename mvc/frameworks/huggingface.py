@@ -23,9 +23,11 @@ from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.huggingface_checkpoint import write_checkpoint
 from mvc.frameworks.huggingface_data import Drawing
 from mvc.frameworks.huggingface_state import TrainerSource, differences, parts_of, refuse_sharded
+from mvc.frameworks.stages import refuse_data, stage_by_loss
 from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
+from mvc.training.delivered import Delivered
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed, resume, training_state
 from mvc.training.rng import rng_state, set_rng_state
@@ -41,7 +43,8 @@ class MVCCallback(TrainerCallback):
     ``repo`` is a Repository or the path of one. Every ``every_n_steps``-th step of the
     optimizer makes a version; None makes one where the Trainer saves a checkpoint. The other
     options are those of ``mvc.Recorder``; ``include`` names any of ``model``, ``optimizer``,
-    ``scheduler``, ``scaler``, ``rng``. Only the first of several processes writes.
+    ``scheduler``, ``scaler``, ``rng``. Only the first of several processes writes. A pipeline
+    that decides by the data of a batch is refused, since the Trainer does not show it.
 
     What is queued is completed at the end of training, by ``close``, by the next training, or
     when the interpreter ends; so also after an exception.
@@ -59,7 +62,11 @@ class MVCCallback(TrainerCallback):
         include: Sequence[str] | None = None,
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
+        on_deploy: Callable[[Delivered], object] | None = None,
+        exact: Sequence[str] = (),
+        keep_training: bool = False,
     ) -> None:
+        refuse_data(pipeline, "the Trainer does not hand batches to callbacks")
         if every_n_steps is not None and every_n_steps < 1:
             raise WrongUsage("every_n_steps must be at least 1", hint="None: where Trainer saves")
         self.repo = repo if isinstance(repo, Repository) else Repository.open(repo, discover=False)
@@ -75,7 +82,11 @@ class MVCCallback(TrainerCallback):
             "metrics": metrics,
             "name": name,
             "queue_bytes": queue_bytes,
+            "on_deploy": on_deploy,
+            "exact": exact,
+            "keep_training": keep_training,
         }
+        self._by_loss = stage_by_loss(pipeline) if metrics is None else None
         self._recorder: Recorder | None = None
         self._source: TrainerSource | None = None
         self._drawing = Drawing()
@@ -104,7 +115,8 @@ class MVCCallback(TrainerCallback):
             )
         self._end()
         commit = self.repo.find(rev)
-        self._going_on = commit, training_state(self.repo, commit, self._name)
+        kept = training_state(self.repo, commit, self._name, production=True)
+        self._going_on = commit, kept
         output = Path(trainer.args.output_dir)
         self.repo.context.store.fs.make_dir(output, parents=True, exist_ok=True)
         try:
@@ -128,6 +140,7 @@ class MVCCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         refuse_sharded()
         self._end()
+        self._check_loss(args, state)
         parts = parts_of(live, self._include)
         self._source = TrainerSource(parts, args, state, live.get("train_dataloader"))
         if self._going_on is not None:
@@ -214,6 +227,16 @@ class MVCCallback(TrainerCallback):
         self._drawing = Drawing(seen=kept["data_draws"])
         more = differences(kept, self._source)
         self.resumed = replace(resumed, differs=(*resumed.differs, *more))
+
+    def _check_loss(self, args: Any, state: Any) -> None:
+        """The loss of a step is known where the Trainer logs it."""
+        every_step = args.logging_strategy == "steps" and state.logging_steps == 1
+        if self._by_loss is not None and not every_step:
+            raise WrongUsage(
+                f"stage {self._by_loss} goes by the loss, which the Trainer does not log "
+                "for every step",
+                hint="TrainingArguments(logging_steps=1)",
+            )
 
     def _end(self) -> None:
         """Completes what is queued."""

@@ -15,10 +15,13 @@ from typing import Any
 
 import torch
 
+from mvc.adapters.python_state import from_state
 from mvc.errors import CannotResume, WouldOverwrite
 from mvc.ids import CommitId
+from mvc.io.files import FileSystem, WriteFile
 from mvc.repo.repository import Repository
-from mvc.training.resume import training_state
+from mvc.training.resume import training_state, training_weights
+from mvc.training.state import PRODUCTION
 
 __all__ = ["write_checkpoint"]
 
@@ -29,9 +32,10 @@ def write_checkpoint(
     """Writes the files into ``folder``, which is made if need be.
 
     Without ``full`` only what the Trainer itself must find: weights, generators, its own state.
-    Raises CannotResume for a version that MVCCallback did not make.
+    Of production weights these are the training weights that were kept beside them.
+    Raises CannotResume for a version that MVCCallback did not make, or without those.
     """
-    kept = training_state(repo, commit, name)
+    kept = training_state(repo, commit, name, production=True)
     if kept.get("trainer") is None or kept.get("rng") is None:
         raise CannotResume(
             f"{commit.short} was not recorded from a Trainer, or without the random generators",
@@ -46,9 +50,29 @@ def write_checkpoint(
         if fs.stat(folder / file) is not None:
             raise WouldOverwrite(f"{folder / file} exists already", hint="name another folder")
     fs.make_dir(folder, parents=True, exist_ok=True)
-    repo.restore(commit, paths=[name], output=folder / "model.safetensors")
+    weights = folder / "model.safetensors"
+    if kept["schema"] == PRODUCTION:
+        _write_tensors(fs, weights, training_weights(repo, commit, name, kept))
+    else:
+        repo.restore(commit, paths=[name], output=weights)
     for file, data in files.items():
         fs.write_atomic(folder / file, data)
+
+
+def _write_tensors(fs: FileSystem, path: Path, state: Mapping[str, Any]) -> None:
+    """A safetensors file of a state that no version has as a path."""
+    parsed = from_state(state)
+
+    def write(file: WriteFile) -> None:
+        file.write(parsed.skeleton())
+        for i, content in enumerate(parsed.contents):
+            data = parsed.borrow(i)
+            if data is None:
+                data = memoryview(bytearray(content.spec.nbytes))
+                parsed.read(i, 0, data)
+            file.write(data)
+
+    fs.replace_file(path, write, mode=None, durable=True)
 
 
 def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:

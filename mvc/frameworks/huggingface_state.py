@@ -66,6 +66,10 @@ class TrainerSource:
             "steps in all": int(state.max_steps),
         }
 
+    def exact(self) -> list[str]:
+        """Names of the tensors that a lossy pipeline leaves as they are."""
+        return self._parts.exact()
+
     def model_state(self) -> dict[str, Any]:
         """The model's tensors by name."""
         return self._parts.model_state()

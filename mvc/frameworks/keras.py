@@ -15,9 +15,11 @@ from mvc.frameworks.keras_random import Order
 from mvc.frameworks.keras_resume import Restored, load_weights
 from mvc.frameworks.keras_skip import Skip
 from mvc.frameworks.keras_state import Place, TrainingSource, chosen
+from mvc.frameworks.stages import refuse_data
 from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
+from mvc.training.delivered import Delivered
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
 
@@ -38,7 +40,8 @@ class MVCCallback(keras.callbacks.Callback):
     ``every`` is ``batch`` or ``epoch``; with batches, every ``every_n_batches``-th is recorded.
     ``resume`` names the version from which the first ``fit`` goes on. ``include`` names any of
     ``model``, ``optimizer``, ``rng``; by default all. The other options are those of
-    ``mvc.Recorder``.
+    ``mvc.Recorder``. A pipeline that decides by the data of a batch is refused, since Keras
+    does not show it; one that goes by the loss takes the one that Keras logs.
     """
 
     def __init__(
@@ -55,9 +58,13 @@ class MVCCallback(keras.callbacks.Callback):
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
         resume: str | CommitId | None = None,
+        on_deploy: Callable[[Delivered], object] | None = None,
+        exact: Sequence[str] = (),
+        keep_training: bool = False,
     ) -> None:
         super().__init__()
         _check_backend()
+        refuse_data(pipeline, "Keras does not hand batches to callbacks")
         if every not in ("batch", "epoch"):
             raise WrongUsage(f"every is {every!r}", hint="it takes batch, epoch")
         if every_n_batches < 1 or (every == "epoch" and every_n_batches != 1):
@@ -75,6 +82,9 @@ class MVCCallback(keras.callbacks.Callback):
             "metrics": metrics,
             "name": name,
             "queue_bytes": queue_bytes,
+            "on_deploy": on_deploy,
+            "exact": exact,
+            "keep_training": keep_training,
         }
         self._recorder: Recorder | None = None
         self._report: Report | None = None

@@ -22,8 +22,8 @@ from mvc.frameworks.keras_variables import (
 )
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
-from mvc.training.resume import Resumed
-from mvc.training.state import training_path
+from mvc.training.resume import Resumed, training_weights
+from mvc.training.state import PRODUCTION, training_path
 
 __all__ = ["Restored", "load_weights"]
 
@@ -53,7 +53,7 @@ class Restored:
         self._data: str | None = unrepeatable or kept["order"]["unrepeatable"]
         self._check()
         fillings = [
-            Filling("model", repo.checkout(self.commit, path=name), weights(model)),
+            Filling("model", training_weights(repo, self.commit, name, kept), weights(model)),
             Filling("model", kept["seeds"], seeds(model)),
             self._optimizer(model.optimizer),
         ]
@@ -134,7 +134,8 @@ def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[st
                 hint="only versions of MVCCallback, with 'model' in include, can be resumed",
             )
     kept = repo.checkout(commit, path=path)
-    if not isinstance(kept, Mapping) or kept.get("schema") != SCHEMA:
+    schemas = (kept.get("schema"), kept.get("of")) if isinstance(kept, Mapping) else ()
+    if not isinstance(kept, Mapping) or schemas not in {(SCHEMA, None), (PRODUCTION, SCHEMA)}:
         raise CannotResume(
             f"{path} of {commit.short} is no state of a Keras training that this mvc knows"
         )
@@ -143,6 +144,13 @@ def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[st
             f"{path} of {commit.short} belongs to another version of {name}: "
             "the model was committed later, without its training state",
             hint="resume from the version before",
+        )
+    if kept["schema"] == PRODUCTION and kept["weights"] is None:
+        raise CannotResume(
+            f"{commit.short} holds production weights, made by {kept['pipeline']!r}; the "
+            "training weights that they were made of were not kept",
+            hint="record with keep_training=True; for the production weights alone use "
+            "mvc.frameworks.keras.load",
         )
     return kept
 

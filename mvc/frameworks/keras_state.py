@@ -17,6 +17,7 @@ from mvc.errors import WrongUsage
 from mvc.frameworks.keras_random import Order, random_state
 from mvc.frameworks.keras_variables import (
     by_path,
+    no_weights,
     optimizer_kind,
     optimizer_variables,
     seeds,
@@ -55,6 +56,10 @@ class TrainingSource:
     def weights(self) -> bool:
         """Whether the model's own state is included."""
         return "model" in self.include
+
+    def exact(self) -> list[str]:
+        """Names of the weights that a lossy pipeline leaves as they are."""
+        return no_weights(self.model)
 
     def model_state(self) -> dict[str, Any]:
         """The model's weights by path."""

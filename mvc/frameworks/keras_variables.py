@@ -24,6 +24,7 @@ __all__ = [
     "Filling",
     "buffers",
     "by_path",
+    "no_weights",
     "optimizer_kind",
     "optimizer_variables",
     "seeds",
@@ -50,6 +51,12 @@ def by_path(variables: Iterable[Any]) -> dict[str, Any]:
 def weights(model: Any) -> dict[str, Any]:
     """Trained and frozen weights and statistics, and ``buffers``: what the model is."""
     return {**by_path(model.weights), **buffers(model)}
+
+
+def no_weights(model: Any) -> list[str]:
+    """Of ``weights`` those that are not trained: statistics, what is frozen, ``buffers``."""
+    own = by_path(model.weights)
+    return [*(name for name, v in own.items() if not v.trainable), *buffers(model)]
 
 
 def buffers(model: Any) -> dict[str, torch.Tensor]:

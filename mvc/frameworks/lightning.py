@@ -28,9 +28,13 @@ from mvc.frameworks.lightning_order import Order
 from mvc.frameworks.lightning_repository import Place
 from mvc.frameworks.lightning_resume import Reader, Resume
 from mvc.frameworks.lightning_source import EPOCH, TrainerSource, comes_next
+from mvc.frameworks.stages import decisions, stage_by_data, stage_by_loss
 from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
+from mvc.training.decay import Evaluate
+from mvc.training.delivered import Delivered
+from mvc.training.detect import Monitor
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
 from mvc.training.state import PARTS
@@ -47,7 +51,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     ``repo`` is a Repository, or the folder of one, which is made if need be. ``include`` names
     any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; by default all. The
     other options are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` are
-    metrics of each version.
+    metrics of each version. Decisions of a lossy pipeline see the batch of ``training_step``.
 
     To go on bit for bit: ``trainer.fit(model, ckpt_path=callback.resume("HEAD"))``.
     """
@@ -64,6 +68,11 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         metrics: Metrics | Callable[[], Metrics] | None = None,
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
+        on_deploy: Callable[[Delivered], object] | None = None,
+        evaluate: Evaluate | None = None,
+        monitor: Monitor | None = None,
+        exact: Sequence[str] = (),
+        keep_training: bool = False,
     ) -> None:
         super().__init__()
         self._place = Place(repo)
@@ -75,7 +84,15 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             "metrics": metrics,
             "name": name,
             "queue_bytes": queue_bytes,
+            "on_deploy": on_deploy,
+            "evaluate": evaluate,
+            "monitor": monitor,
+            "exact": exact,
+            "keep_training": keep_training,
         }
+        self._by_loss = stage_by_loss(pipeline)
+        self._by_data = stage_by_data(pipeline) is not None
+        self._decides = bool(decisions(pipeline))
         self._include = _parts(include)
         self._name = name
         self._steps = 0
@@ -125,12 +142,13 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             trainer.strategy.checkpoint_io = self._reader
         self._order = order = Order(trainer)
         self._source = TrainerSource(trainer, order, self._include)
-        if trainer.is_global_zero and not trainer.fast_dev_run:
-            self._recorder = Recorder.of(self._place.repo, self._source, **self._options)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if self._reader is not None:
             trainer.strategy.checkpoint_io, self._reader = self._reader.inner, None
+        if trainer.is_global_zero and not trainer.fast_dev_run:
+            # Not before the module has all its layers: its buffers are asked for here.
+            self._recorder = Recorder.of(self._place.repo, self._source, **self._options)
         if self._resume is None:
             return
         if trainer.ckpt_path != self._resume.path:
@@ -145,7 +163,8 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._ended = False  # an epoch whose last batch was recorded, but not yet its end
         if self._resume is not None and self._order is not None:
             self._resume.on_train_start(trainer, self._order)
-        self._last: tuple[Any, int] | None = None
+        self._last: tuple[Any, Any, int] | None = None
+        self._loss: Any = None
         if is_overridden(_HOOK, pl_module):
             self._wait_for(pl_module, trainer)
 
@@ -160,9 +179,9 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self._resume = None
         if self._waiting is None:
-            self._record_batch(trainer, outputs, batch_idx)
+            self._record_batch(trainer, outputs, batch, batch_idx)
         else:
-            self._last = outputs, batch_idx
+            self._last = outputs, batch, batch_idx
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._record_epoch(trainer)
@@ -190,8 +209,8 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         def then(*arguments: Any) -> None:
             hook(*arguments)
             if self._last is not None:
-                (outputs, batch_idx), self._last = self._last, None
-                self._record_batch(trainer, outputs, batch_idx)
+                (outputs, batch, batch_idx), self._last = self._last, None
+                self._record_batch(trainer, outputs, batch, batch_idx)
 
         def release() -> None:
             vars(module).pop(_HOOK, None)
@@ -201,27 +220,41 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         setattr(module, _HOOK, then)
         self._waiting = release
 
-    def _record_batch(self, trainer: Any, outputs: Any, batch_idx: int) -> None:
+    def _record_batch(self, trainer: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._recorder is None or trainer.global_step == self._seen:
             return  # gradients are still gathered: there is no new version yet
         self._seen = trainer.global_step
         self._steps += 1
         self._source.next = comes_next(trainer)
-        taken = self._take(trainer, trainer.current_epoch, batch_idx + 1, _loss(outputs))
-        self._ended = taken and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        self._loss = _loss(outputs)
+        data = batch if self._by_data else None
+        taken = self._take(trainer, trainer.current_epoch, batch_idx + 1, self._loss, data)
+        last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        # No batch belongs to the end of an epoch, so there is nothing to decide about.
+        self._ended = taken and last and not self._decides
 
     def _record_epoch(self, trainer: Any) -> None:
         """The state once validation and schedulers are done, from which the next epoch begins."""
         if self._recorder is not None and self._ended:
             self._ended = False
             self._source.next = EPOCH
-            self._take(trainer, trainer.fit_loop.epoch_progress.current.processed, 0, None)
+            loss = self._loss if self._by_loss else None
+            self._take(trainer, trainer.fit_loop.epoch_progress.current.processed, 0, loss)
 
-    def _take(self, trainer: Any, epoch: int, batch: int, loss: Any) -> bool:
+    def _take(self, trainer: Any, epoch: int, batch: int, loss: Any, data: Any = None) -> bool:
         assert self._recorder is not None
+        if self._by_loss and loss is None:
+            raise WrongUsage(
+                f"stage {self._by_loss} goes by the loss of the batch",
+                hint="return it from training_step",
+            )
         position = {"epoch": epoch, "batch": batch, "global_step": trainer.global_step}
         return self._recorder.step(
-            loss=loss, batch=position, metrics=trainer.callback_metrics, number=self._steps
+            loss=loss,
+            batch=position,
+            metrics=trainer.callback_metrics,
+            number=self._steps,
+            data=data,
         )
 
     def _finish(self, trainer: Any) -> None:

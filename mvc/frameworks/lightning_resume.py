@@ -20,7 +20,14 @@ from mvc.frameworks.lightning_values import original
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
 from mvc.training.optimizers import Placement
-from mvc.training.resume import Resumed, check_model, differences, load_model, training_state
+from mvc.training.resume import (
+    Resumed,
+    check_model,
+    differences,
+    load_model,
+    training_state,
+    training_weights,
+)
 from mvc.training.rng import check_rng
 
 __all__ = ["Reader", "Resume"]
@@ -32,7 +39,7 @@ class Resume:
     def __init__(self, repo: Repository, commit: CommitId, name: str) -> None:
         """Raises CannotResume with the reason."""
         self.path = f"mvc:{commit}"
-        self._kept = kept = training_state(repo, commit, name)
+        self._kept = kept = training_state(repo, commit, name, production=True)
         if "lightning" not in kept:
             raise CannotResume(
                 f"{commit.short} was not recorded by a Lightning callback",
@@ -66,7 +73,7 @@ class Resume:
             )
         if lightning["next"] == BATCH:
             check_draws(lightning["order"])
-        self._weights = repo.checkout(commit, path=name)
+        self._weights = training_weights(repo, commit, name, kept)
         self.resumed = Resumed(commit, kept["step"], kept["batch"], differences(kept["setting"]))
 
     def checkpoint(self, trainer: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from mvc.frameworks.lightning_order import Order
 from mvc.frameworks.lightning_values import plain
 from mvc.training.optimizers import optimizer_state
 from mvc.training.rng import rng_state
-from mvc.training.state import SCHEMA, passing_buffers, setting, tied_names
+from mvc.training.state import SCHEMA, no_weights, passing_buffers, setting, tied_names
 
 __all__ = ["BATCH", "EPOCH", "TrainerSource", "comes_next"]
 
@@ -38,6 +38,10 @@ class TrainerSource:
     @property
     def weights(self) -> bool:
         return "model" in self._include
+
+    def exact(self) -> list[str]:
+        """Names of the tensors that a lossy pipeline leaves as they are."""
+        return no_weights(self._trainer.lightning_module)
 
     def model_state(self) -> dict[str, Any]:
         if not self.weights:

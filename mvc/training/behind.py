@@ -133,7 +133,12 @@ class Behind:
         reduced = self._reducing is not None
         if reduced:
             kept = item.slot.state["model"] if options.keep_training else None
-            training |= {"schema": PRODUCTION, "pipeline": options.pipeline, "weights": kept}
+            training |= {
+                "schema": PRODUCTION,
+                "of": training.get("schema"),
+                "pipeline": options.pipeline,
+                "weights": kept,
+            }
         states = {training_path(options.name): training}
         if self._weights:
             root = hash_file(from_state(model), options.name).state.root

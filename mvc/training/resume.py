@@ -112,7 +112,8 @@ def training_state(
             f"{commit.short} has no {missing}", hint="only versions of a Recorder can be resumed"
         )
     kept = repo.checkout(commit, path=path)
-    if not isinstance(kept, Mapping) or kept.get("schema") not in (SCHEMA, PRODUCTION):
+    schemas = (kept.get("schema"), kept.get("of", SCHEMA)) if isinstance(kept, Mapping) else ()
+    if not isinstance(kept, Mapping) or schemas not in {(SCHEMA, SCHEMA), (PRODUCTION, SCHEMA)}:
         raise CannotResume(f"{path} of {commit.short} is no training state that this mvc knows")
     if "root" not in kept:
         raise CannotResume(

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from mvc.adapters.python_state import from_state
 from mvc.errors import WrongUsage
 from mvc.training.optimizers import optimizer_state
 from mvc.training.rng import rng_state
@@ -24,6 +25,7 @@ __all__ = [
     "SCHEMA",
     "Parts",
     "Source",
+    "no_weights",
     "setting",
     "tied_names",
     "training_path",
@@ -32,7 +34,7 @@ __all__ = [
 SCHEMA = "mvc.training/1"
 PRODUCTION = "mvc.training.production/1"
 """Beside production weights: ``weights`` are the training weights, or None; ``pipeline`` made
-the one of the other. Who does not know it must not resume.
+the one of the other; ``of`` is the schema of all the rest. Who does not know it must not resume.
 """
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
 
@@ -97,8 +99,8 @@ class Parts:
         )
 
     def exact(self) -> list[str]:
-        """Names of the tensors that are buffers: a lossy pipeline leaves them as they are."""
-        return [name for name, _ in self.model.named_buffers(remove_duplicate=False)]
+        """Names of the tensors that a lossy pipeline leaves as they are."""
+        return no_weights(self.model)
 
     def model_state(self) -> dict[str, Any]:
         """The model's tensors (its own, not copies) by name; empty if it is not included."""
@@ -118,6 +120,13 @@ class Parts:
             "scaler": self.scaler.state_dict() if self.scaler is not None else None,
             "rng": rng_state() if self.rng else None,
         }
+
+
+def no_weights(model: torch.nn.Module) -> list[str]:
+    """Names of the tensors of ``state_dict`` that are no parameters: buffers, extra state."""
+    trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    others = {name: v for name, v in model.state_dict().items() if name not in trained}
+    return [tensor.key for tensor in from_state(others).tensors]
 
 
 def tied_names(model: torch.nn.Module) -> list[list[str]]:
