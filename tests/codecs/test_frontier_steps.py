@@ -186,7 +186,8 @@ def test_a_delta_for_another_base_is_refused():
      "gaps:2", "steps | gaps:1", "lattice:1", "steps | lsb:3 | gaps", "xor | grid:1 | gaps",
      "grid:1", "grid:0 | steps | gaps", "grid:17 | steps | gaps", "grid | steps | gaps",
      "grid:1,hold=0.4 | steps | gaps", "grid:1,hold=1.1 | steps | gaps",
-     "grid:1,fold=1 | steps | gaps"],
+     "grid:1,fold=1 | steps | gaps",
+     "grid:1,fine=2 | steps | gaps"],
 )  # fmt: skip
 def test_what_cannot_be_built(text):
     with pytest.raises(InvalidPipeline):

@@ -1,7 +1,7 @@
 """The grid: production weights are whole multiples of a power of two, the step of their tensor.
 
 The step is near ``coarse`` times the standard deviation of the tensor's entries, and finer for
-tensors that are smaller than the largest one, by the fourth root of the ratio: they cost few
+tensors that are smaller than the largest one, by the power ``fine`` of the ratio: they cost few
 bytes, and each of their entries serves more of the network. A training weight is rounded to
 the nearest multiple, but keeps its place until it is further than ``hold`` steps away:
 training weights tremble, and without it those that lie half-way between two multiples would
@@ -30,11 +30,10 @@ from mvc.codecs.words import word_type
 __all__ = ["reduce", "wanted_exponent"]
 
 Values = NDArray[Any]
-_FINER = 0.25
 _SMALLEST = -126  # below it a float32 has fewer bits
 
 
-def reduce(weights: Sequence[Weights], coarse: float, hold: float) -> None:
+def reduce(weights: Sequence[Weights], coarse: float, hold: float, fine: float) -> None:
     """Rounds every tensor's ``after`` to its grid, in place.
 
     A tensor whose entries are all equal has no spread to measure a step by, and is taken
@@ -44,14 +43,14 @@ def reduce(weights: Sequence[Weights], coarse: float, hold: float) -> None:
     for tensor in weights:
         after = values_of(tensor.after, tensor.format)
         before = values_of(tensor.before, tensor.format)
-        wanted = wanted_exponent(_sound(after, tensor), coarse, largest)
+        wanted = wanted_exponent(_sound(after, tensor), coarse, largest, fine)
         if wanted is None:
             continue
         exponent = _exponent(_sound(before, tensor), wanted)
         _write(tensor, _rounded(before, after, exponent, hold))
 
 
-def wanted_exponent(values: Values, coarse: float, largest: int) -> int | None:
+def wanted_exponent(values: Values, coarse: float, largest: int, fine: float) -> int | None:
     """The exponent of the step that is wanted; None where the entries have no spread.
 
     ``largest`` is the number of entries of the largest tensor.
@@ -59,7 +58,7 @@ def wanted_exponent(values: Values, coarse: float, largest: int) -> int | None:
     spread = float(np.std(values, dtype=np.float64)) if len(values) else 0.0
     if not 0 < spread < math.inf:
         return None
-    finer = _FINER * math.log2(largest / len(values))
+    finer = fine * math.log2(largest / len(values))
     return max(round(math.log2(coarse) + math.log2(spread) - finer), _SMALLEST)
 
 

@@ -32,18 +32,21 @@ from mvc.errors import InvalidPipeline
 __all__ = ["Gaps", "Grid", "Lattice", "OnGrid", "Steps"]
 
 _HOLD = "0.52"
+_FINE = "0.5"
 
 
 @dataclass(frozen=True)
 class Grid(LossyStage):
     """Rounds weights to multiples of a power of two near ``coarse`` standard deviations.
 
-    An entry that is within ``hold`` steps of its production weight keeps it.
+    An entry that is within ``hold`` steps of its production weight keeps it. Steps of smaller
+    tensors than the largest are finer by the power ``fine`` of the ratio of their sizes.
     """
 
     coarse: Decimal
     hold: Decimal
-    usage = "grid:C[,hold=H]"
+    fine: Decimal
+    usage = "grid:C[,hold=H][,fine=F]"
     about = "lossy: rounds to steps of about C standard deviations, finer in small tensors"
     takes = frozenset({Kind.PAIR})
     gives = Kind.CHOSEN
@@ -52,16 +55,18 @@ class Grid(LossyStage):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """``grid:C[,hold=H]``."""
-        first, options = read_options(name, parameter, ("hold",), ())
+        """``grid:C[,hold=H][,fine=F]``."""
+        first, options = read_options(name, parameter, ("hold", "fine"), ())
         coarse = number(name, "C", first, "0.000001", "16")
         hold = number(name, "hold", options.get("hold", _HOLD), "0.5", "1")
+        fine = number(name, "fine", options.get("fine", _FINE), "0", "1")
         shown = "" if plain(hold) == _HOLD else f",hold={plain(hold)}"
-        return cls(f"{name}:{plain(coarse)}{shown}", coarse, hold)
+        shown += "" if plain(fine) == _FINE else f",fine={plain(fine)}"
+        return cls(f"{name}:{plain(coarse)}{shown}", coarse, hold, fine)
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
         """As ``LossyStage.reduce``."""
-        grid.reduce(weights, float(self.coarse), float(self.hold))
+        grid.reduce(weights, float(self.coarse), float(self.hold), float(self.fine))
 
 
 class Steps(Operator):

@@ -30,21 +30,23 @@ def first(training, pipeline=GRID, **options):
 
 def test_wanted_exponents():
     values = np.array([-1, 1], "f4")
-    assert wanted_exponent(values, 1, 2) == 0
-    assert wanted_exponent(values * 0.02, 0.5, 2) == -7
-    assert wanted_exponent(values, 1, 32) == -1
-    assert wanted_exponent(values, 1, 2 << 16) == -4
-    assert wanted_exponent(values + 1000, 1, 2) == 0
-    assert wanted_exponent(np.ones(3, "f4"), 1, 3) is None
-    assert wanted_exponent(np.zeros(0, "f4"), 1, 3) is None
-    assert wanted_exponent(np.array([1e-45, 0], "f4"), 1, 2) == -126
+    assert wanted_exponent(values, 1, 2, 0.5) == 0
+    assert wanted_exponent(values * 0.02, 0.5, 2, 0.5) == -7
+    assert wanted_exponent(values, 1, 32, 0.25) == -1
+    assert wanted_exponent(values, 1, 32, 0.5) == -2
+    assert wanted_exponent(values, 1, 32, 0) == 0
+    assert wanted_exponent(values, 1, 2 << 16, 0.25) == -4
+    assert wanted_exponent(values + 1000, 1, 2, 0.5) == 0
+    assert wanted_exponent(np.ones(3, "f4"), 1, 3, 0.5) is None
+    assert wanted_exponent(np.zeros(0, "f4"), 1, 3, 0.5) is None
+    assert wanted_exponent(np.array([1e-45, 0], "f4"), 1, 2, 0.5) == -126
 
 
 def test_hand_made():
     """A step of 1: entries move when they are more than 0.52 from where they are."""
     before = {"w": np.array([3, 3, 3, 3, -3, -3, 0, 0], "f4")}
     training = {"w": np.array([3.51, 3.53, 2.49, 2.47, -3.9, -5.6, 0.51, -0.0], "f4")}
-    assert wanted_exponent(training["w"], 0.3, 8) == 0
+    assert wanted_exponent(training["w"], 0.3, 8, 0.5) == 0
     made = produce(Pipeline.parse("grid:0.3 | steps | gaps"), before, training)["w"]
     assert made.tolist() == [3, 4, 3, 2, -4, -6, 0, 0]
     assert not np.signbit(made[-1])
@@ -61,7 +63,7 @@ def test_the_first_version_is_rounded():
 
 def test_small_tensors_have_finer_steps():
     made = first({"w": normal(1, 65536), "bias": normal(2, 256), "scale": normal(3, 16)})
-    assert [step_of(made[n]) for n in ("w", "bias", "scale")] == [1, 0.25, 0.125]
+    assert [step_of(made[n]) for n in ("w", "bias", "scale")] == [1, 0.0625, 0.015625]
 
 
 def test_the_grid_stays_while_the_spread_drifts():
