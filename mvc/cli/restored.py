@@ -11,7 +11,7 @@ from mvc.model.names import printable
 if TYPE_CHECKING:
     from mvc.repo.checkout import Restored
 
-__all__ = ["restored_json", "tell"]
+__all__ = ["restored_json", "tell", "warn_of_unreached"]
 
 
 def tell(session: Session, done: Restored) -> None:
@@ -32,8 +32,30 @@ def tell(session: Session, done: Restored) -> None:
     out.note(", ".join(parts))
 
 
+def warn_of_unreached(session: Session, done: Restored) -> None:
+    """Warns of versions that only the HEAD which was left led to, and says how to keep them."""
+    left = done.unreached
+    if left is None:
+        return
+    name = left.newest.short
+    them = "it" if left.count == 1 else "them"
+    days = f"{float(session.context.config.get('gc.grace_days')):g} days"
+    if left.deployed == left.count:
+        fate = f"deployments keep {them} from 'mvc gc'"
+    elif left.deployed:
+        fate = (
+            f"deployments keep {left.deployed:,} of them, 'mvc gc' deletes the others after {days}"
+        )
+    else:
+        fate = f"'mvc gc' deletes {them} after {days}"
+    versions = count(left.count, "version")
+    session.out.warn(f"no branch or tag leads to {versions} now, the newest {name}; {fate}")
+    session.out.note(f"to give {them} a branch: mvc branch NAME {name}")
+
+
 def restored_json(done: Restored) -> dict[str, Any]:
     """The same for programs."""
+    left = done.unreached
     return {
         "commit": str(done.commit),
         "written": list(done.written),
@@ -41,4 +63,7 @@ def restored_json(done: Restored) -> dict[str, Any]:
         "unchanged": list(done.unchanged),
         "branch": done.branch,
         "head_moved": done.moved_head,
+        "unreached": None
+        if left is None
+        else {"newest": str(left.newest), "count": left.count, "deployed": left.deployed},
     }

@@ -1,6 +1,6 @@
 """checkout: write a version's files, each replaced in one step, or hand out its state.
 
-Files that differ from HEAD are somebody's work: without ``force`` nothing is written
+Files that no version holds are somebody's work: without ``force`` nothing is written
 if any of them would be lost.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mvc.adapters.python_state import to_state
@@ -19,8 +19,9 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo import manifests
 from mvc.repo.contents import in_memory, skeleton_of, write_file
 from mvc.repo.context import Context, Progress
+from mvc.repo.overwriting import Plan
 from mvc.repo.refs import head
-from mvc.repo.worktree import entry_of
+from mvc.repo.unreached import Unreached, unreached
 from mvc.store.entries import Entry, RefChange, RefValue
 
 __all__ = ["DEFAULT_STATE", "Restored", "export", "load_state", "restore_all", "restore_paths"]
@@ -31,7 +32,10 @@ DEFAULT_STATE = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was written, deleted and left alone, and where HEAD is now."""
+    """What was written, deleted and left alone, and where HEAD is now.
+
+    ``unreached``: what a detached HEAD that was left led to, and no branch or tag does.
+    """
 
     commit: CommitId
     written: tuple[str, ...]
@@ -39,6 +43,7 @@ class Restored:
     unchanged: tuple[str, ...]
     branch: str | None
     moved_head: bool
+    unreached: Unreached | None = None
 
 
 def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
@@ -103,13 +108,17 @@ def restore_all(
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before.commit, force)
     gone = [e for e in old.entries if e.path not in new.by_path]
-    work = _Work(context, old, force)
-    writes, same = work.plan(new.entries)
-    deletes = work.plan_deletes(gone)
-    work.write(writes, progress)
+    plan = Plan(context, old, force)
+    writes, same = plan.writes(new.entries)
+    deletes = plan.deletes(gone)
+    pairs = [(e, context.root / e.path) for e in writes]
+    _write_all(context, pairs, context.root, progress)
     for entry in deletes:
         context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
     _move_head(context, before.branch if before.branch else before.commit, to)
+    left = None
+    if before.branch is None and before.commit is not None:
+        left = unreached(context, before.commit, commit)
     return Restored(
         commit,
         tuple(e.path for e in writes),
@@ -117,6 +126,7 @@ def restore_all(
         tuple(e.path for e in same),
         to if isinstance(to, str) else None,
         True,
+        left,
     )
 
 
@@ -131,9 +141,10 @@ def restore_paths(
     """Writes some paths of a version in place; HEAD stays."""
     at = head(context)
     new = manifests.of_commit(context, commit)
-    work = _Work(context, manifests.of_commit(context, at.commit), force)
-    writes, same = work.plan(select(new, paths))
-    work.write(writes, progress)
+    plan = Plan(context, manifests.of_commit(context, at.commit), force)
+    writes, same = plan.writes(select(new, paths))
+    pairs = [(e, context.root / e.path) for e in writes]
+    _write_all(context, pairs, context.root, progress)
     return Restored(
         commit, tuple(e.path for e in writes), (), tuple(e.path for e in same), at.branch, False
     )
@@ -177,63 +188,6 @@ def _present_version(context: Context, commit: CommitId | None, force: bool) -> 
         raise
 
 
-class _Work:
-    """Decides what may be written, then writes."""
-
-    def __init__(self, context: Context, old: Manifest, force: bool) -> None:
-        self._context = context
-        self._old = old
-        self._force = force
-
-    def plan(self, entries: Sequence[FileEntry]) -> tuple[list[FileEntry], list[FileEntry]]:
-        """(entries to write, entries that are there already); WouldOverwrite for lost work."""
-        writes, same, lost = [], [], []
-        for entry in entries:
-            present = self._present(entry.path)
-            if present == entry.content_id:
-                same.append(entry)
-                continue
-            if present is not None and present != self._known(entry.path):
-                lost.append(entry.path)
-            writes.append(entry)
-        self._refuse(lost)
-        refuse_links(self._context, writes)
-        return writes, same
-
-    def plan_deletes(self, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Files the new version does not have, unless they are changed."""
-        found = [(e, self._present(e.path)) for e in entries]
-        self._refuse([e.path for e, p in found if p is not None and p != e.content_id])
-        deletes = [e for e, present in found if present is not None]
-        refuse_links(self._context, deletes)
-        return deletes
-
-    def write(self, entries: Sequence[FileEntry], progress: Progress | None) -> None:
-        pairs = [(e, self._context.root / e.path) for e in entries]
-        _write_all(self._context, pairs, self._context.root, progress)
-
-    def _known(self, path: str) -> bytes | None:
-        entry = self._old.by_path.get(path)
-        return entry.content_id if entry else None
-
-    def _present(self, path: str) -> bytes | None:
-        """What stands at a path now, by content; None for nothing."""
-        identity = self._context.store.fs.stat(self._context.root / path)
-        if identity is None:
-            return None
-        if not identity.is_file:
-            return b"not a file"
-        return entry_of(self._context, path).content_id
-
-    def _refuse(self, lost: list[str]) -> None:
-        if lost and not self._force:
-            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            raise WouldOverwrite(
-                f"{lost[0]}{more} would be overwritten, but holds work that is not committed",
-                hint="commit it, or add -f to lose it",
-            )
-
-
 def _write_all(
     context: Context,
     pairs: Sequence[tuple[FileEntry, Path]],
@@ -269,21 +223,6 @@ def _same_file(context: Context, one: Path, other: Path) -> bool:
     """Whether two names that differ in case lead to one file here."""
     a, b = (context.store.fs.stat(path, follow=False) for path in (one, other))
     return a is not None and b is not None and (a.device, a.inode) == (b.device, b.inode)
-
-
-def refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:
-    """Says before anything is done that a folder on the way is a link, perhaps out of the tree.
-
-    Writing and deleting refuse links by themselves; this is so that nothing is half done.
-    """
-    parents = {parent for e in entries for parent in PurePosixPath(e.path).parents}
-    for parent in sorted(parents - {PurePosixPath(".")}):
-        identity = context.store.fs.stat(context.root / parent, follow=False)
-        if identity is not None and identity.is_symlink:
-            raise WouldOverwrite(
-                f"{parent} is a symbolic link: nothing is written through it",
-                hint="check out elsewhere with -o",
-            )
 
 
 def _move_head(context: Context, old: RefValue, to: RefValue) -> None:

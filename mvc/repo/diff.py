@@ -27,12 +27,16 @@ _Pair = tuple[str, FileEntry | None, FileEntry | None]
 
 @dataclass(frozen=True)
 class Diff:
-    """``a`` is the old side, ``b`` the new one; ``files`` has equal ones, too, by path."""
+    """``a`` is the old side, ``b`` the new one; ``files`` has equal ones, too, by path.
+
+    ``from_head``: Python states without a file, for which HEAD stands on the side of files.
+    """
 
     a: str
     b: str
     files: tuple[FileDiff, ...]
     comparisons: int
+    from_head: tuple[str, ...] = ()
 
 
 def diff(
@@ -47,7 +51,8 @@ def diff(
 
     Each is a revision, or else a file on disk, which is compared with the path of its
     name or with the only state of the other side. A file alone is compared with HEAD.
-    ``paths`` are tracked files or folders to look at. Raises UnknownRevision for what is
+    ``paths`` are tracked files or folders to look at. A Python state that was never
+    written as a file is now what it is in HEAD. Raises UnknownRevision for what is
     neither, UnknownPath for paths that neither side has.
     """
     context.fresh()
@@ -62,7 +67,8 @@ def diff(
     found = _renamed(pairs, found)
     numbers = _Numbers(old, new, progress)
     files = numbers.fill(found)
-    return Diff(old.label, new.label, tuple(files), sum(f.comparisons for f in files))
+    comparisons = sum(f.comparisons for f in files)
+    return Diff(old.label, new.label, tuple(files), comparisons, new.from_head)
 
 
 def _sides(
@@ -74,8 +80,10 @@ def _sides(
     first = sides.version(context, head, "HEAD", paths) if a is None else _side(context, a, paths)
     if first.single:
         return sides.version(context, head, "HEAD"), first
-    tracked = set(sides.version(context, head, "HEAD").entries) - set(pending.removed(context))
-    return first, sides.working_folder(context, tracked, paths)
+    now = sides.version(context, head, "HEAD")
+    left_out = set(pending.removed(context))
+    tracked = {path: entry for path, entry in now.entries.items() if path not in left_out}
+    return first, sides.working_folder(context, replace(now, entries=tracked), paths)
 
 
 def _side(context: Context, text: str, paths: Sequence[str]) -> Side:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.model.manifest import FileEntry
+from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo import manifests
 from mvc.repo.ancestry import Ancestors
 from mvc.repo.context import Context
@@ -18,7 +19,7 @@ from mvc.repo.worktree import entry_at
 from mvc.store import keys
 from mvc.store.entries import Entry
 
-__all__ = ["Identified", "identify"]
+__all__ = ["Identified", "earlier", "identify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,36 @@ def identify(context: Context, path: Path) -> list[Identified]:
     ]
 
 
-def _versions(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, FileEntry | None]]:
+def earlier(
+    context: Context, entry: FileEntry, *, besides: CommitId | None = None, exact: bool = False
+) -> CommitId | None:
+    """The newest version that brought in this very state at this path; None if none is kept.
+
+    One with all the file's bytes is preferred to one with the same tensors; with ``exact``
+    only such a one counts. One that is damaged does not.
+    """
+    same_state = None
+    for commit, same in _versions(context, entry, _undamaged):
+        if same is None or same.path != entry.path or commit.id == besides:
+            continue
+        if same.content_id == entry.content_id:
+            return commit.id
+        same_state = same_state or commit.id
+    return None if exact else same_state
+
+
+def _undamaged(context: Context, id_: CommitId) -> Manifest | None:
+    try:
+        return manifests.if_kept(context, id_)
+    except DamagedData:
+        return None
+
+
+def _versions(
+    context: Context,
+    entry: FileEntry,
+    load: Callable[[Context, CommitId], Manifest | None] = manifests.if_kept,
+) -> Iterator[tuple[Commit, FileEntry | None]]:
     """Versions with what they have of it, None where that was forgotten."""
     view = context.store.view
     mark = bytes(entry.state.root if entry.tensors else entry.content_id)[: keys.ID_BYTES]
@@ -80,7 +110,7 @@ def _versions(context: Context, entry: FileEntry) -> Iterator[tuple[Commit, File
             if commit.id in seen:
                 continue
             seen.add(commit.id)
-            manifest = manifests.if_kept(context, commit.id)
+            manifest = load(context, commit.id)
             if manifest is None:
                 if _had(recorded, commit, entry, mark):
                     yield commit, None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mvc.errors import UnknownPath, WouldOverwrite
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
-from mvc.repo import checkout, manifests, pending
+from mvc.repo import checkout, manifests, overwriting, pending
 from mvc.repo.context import Context
 from mvc.repo.refs import head
 from mvc.repo.worktree import entry_of
@@ -27,7 +27,7 @@ def remove(
     entries = _tracked(context, paths)
     fs, root = context.store.fs, context.root
     present = [] if cached else [e for e in entries if fs.stat(root / e.path) is not None]
-    checkout.refuse_links(context, present)
+    overwriting.refuse_links(context, present)
     for entry in present:
         if not force and entry_of(context, entry.path).content_id != entry.content_id:
             raise WouldOverwrite(

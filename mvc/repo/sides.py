@@ -26,13 +26,17 @@ Read = Callable[[int, int, memoryview], None]
 
 @dataclass(frozen=True)
 class Side:
-    """``single``: this is one file, which may stand for a path of another name."""
+    """``single``: this is one file, which may stand for a path of another name.
+
+    ``from_head``: paths of a working folder that stand as they are in HEAD.
+    """
 
     label: str
     entries: Mapping[str, FileEntry]
     open: Callable[[FileEntry], AbstractContextManager[Read]]
     wrong: Callable[[FileEntry], MvcError]
     single: bool = False
+    from_head: tuple[str, ...] = ()
 
 
 def version(
@@ -59,14 +63,34 @@ def version(
     return Side(label, chosen, opened, wrong)
 
 
-def working_folder(context: Context, tracked: Collection[str], paths: Collection[str]) -> Side:
-    """Those of the tracked paths that are files in the working folder now."""
-    found = {}
-    for name in sorted(tracked):
-        identity = context.store.fs.stat(context.root / name) if is_under(name, paths) else None
+def working_folder(context: Context, head: Side, paths: Collection[str]) -> Side:
+    """Those of HEAD's paths that are files in the working folder now.
+
+    A Python state that nothing wrote as a file is as in HEAD, as it is for commit.
+    """
+    found, from_head = {}, []
+    for name, entry in sorted(head.entries.items()):
+        if not is_under(name, paths):
+            continue
+        identity = context.store.fs.stat(context.root / name)
         if identity is not None and identity.is_file:
             found[name] = worktree.entry_of(context, name)
-    return _on_disk(context, "the working folder", found, {}, single=False)
+        elif identity is None and worktree.is_python_state(entry):
+            from_head.append(name)
+    disk = _on_disk(context, "the working folder", found, {}, single=False)
+    if not from_head:
+        return disk
+
+    def of(entry: FileEntry) -> Side:
+        return disk if entry.path in found else head
+
+    return Side(
+        disk.label if found else head.label,
+        found | {name: head.entries[name] for name in from_head},
+        lambda entry: of(entry).open(entry),
+        lambda entry: of(entry).wrong(entry),
+        from_head=tuple(from_head),
+    )
 
 
 def file(context: Context, path: Path, label: str) -> Side:

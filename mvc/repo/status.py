@@ -1,7 +1,7 @@
 """status: which tracked files differ from HEAD, and which files are not tracked.
 
-Files are hashed whenever their size is that of HEAD: what a clock or a file system
-says about times is not relied on.
+Every tracked file is hashed: what a clock or a file system says about times is not
+relied on, and the hash of a file that differs tells which other version it is of.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.repo import manifests, pending
 from mvc.repo.context import Context
 from mvc.repo.pointers import head
-from mvc.repo.worktree import FoundFile, entry_of, files_under
+from mvc.repo.worktree import FoundFile, entry_of, files_under, is_python_state
 
 __all__ = ["Change", "Status", "status"]
 
@@ -25,12 +26,17 @@ class Change:
     removed (left out of the next commit) or renamed (the file of a missing path under a
     name that is not tracked). ``detail`` says more, for people; ``old`` is the
     path before a renaming.
+
+    ``not_written``: a missing path is a Python state, which has a file only once checkout
+    wrote one. ``same_as``: another version that holds what a modified file is now.
     """
 
     path: str
     kind: str
     detail: str = ""
     old: str = ""
+    not_written: bool = False
+    same_as: CommitId | None = None
 
 
 @dataclass(frozen=True)
@@ -44,8 +50,11 @@ class Status:
 
     @property
     def clean(self) -> bool:
-        """Whether every tracked file is as in HEAD and stays so with the next commit."""
-        return all(change.kind == "unchanged" for change in self.changes)
+        """Whether every tracked file is as in HEAD and stays so with the next commit.
+
+        A Python state without a file is as in HEAD.
+        """
+        return all(change.kind == "unchanged" or change.not_written for change in self.changes)
 
 
 def status(context: Context, *, untracked: bool = True) -> Status:
@@ -78,20 +87,25 @@ def _change(context: Context, entry: FileEntry) -> Change:
 
     identity = context.store.fs.stat(context.root / entry.path)
     if identity is None:
-        return Change(entry.path, "missing")
+        return Change(entry.path, "missing", not_written=is_python_state(entry))
     if not identity.is_file:
         return Change(entry.path, "missing", "what is there is not a file")
-    if identity.size != entry.size:
-        return Change(entry.path, "modified", f"{entry.size:,} -> {identity.size:,} bytes")
-    now = entry_of(context, entry.path)
+    try:
+        now = entry_of(context, entry.path)
+    except SourceChanged:
+        return Change(entry.path, "modified", "it is being written to")
     if now.content_id == entry.content_id:
         return Change(entry.path, "unchanged")
-    found = compare_files(entry, now, entry.path)
-    if found.changed_tensors:
-        of = len(found.tensors)
-        return Change(entry.path, "modified", f"{found.changed_tensors} of {of} tensors changed")
-    detail = "no tensor changed, other bytes did" if found.tensors else ""
-    return Change(entry.path, "modified", detail)
+    from mvc.repo.identify import earlier
+
+    if now.size != entry.size:
+        detail = f"{entry.size:,} -> {now.size:,} bytes"
+    else:
+        found = compare_files(entry, now, entry.path)
+        detail = "no tensor changed, other bytes did" if found.tensors else ""
+        if found.changed_tensors:
+            detail = f"{found.changed_tensors} of {len(found.tensors)} tensors changed"
+    return Change(entry.path, "modified", detail, same_as=earlier(context, now))
 
 
 def _renames(

@@ -20,7 +20,16 @@ from mvc.model.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.ignore import IGNORE_FILE, Ignore
 
-__all__ = ["FoundFile", "entry_at", "entry_of", "expand", "files_in", "files_under", "tracked_name"]
+__all__ = [
+    "FoundFile",
+    "entry_at",
+    "entry_of",
+    "expand",
+    "files_in",
+    "files_under",
+    "is_python_state",
+    "tracked_name",
+]
 
 _MAX_IGNORE_FILE = 1 << 20
 _NEVER = {".mvc", ".git", ".hg", ".svn"}  # folders of version control, in any case of letters
@@ -155,6 +164,11 @@ def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Igno
         return ignore
     text = fs.read_bytes(path, _MAX_IGNORE_FILE).decode("utf-8", "surrogateescape")
     return ignore.within(folder, text.removeprefix("\ufeff").split("\n"))
+
+
+def is_python_state(entry: FileEntry) -> bool:
+    """Whether a path holds a state of Python: where nothing wrote it, no file of it is missing."""
+    return entry.format == "state"
 
 
 def entry_of(context: Context, name: str) -> FileEntry:

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mvc.cli.main import run
+from mvc.repo.repository import Repository
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +66,13 @@ def state(value: float = 0.0) -> dict[str, np.ndarray]:
         "layer.bias": np.zeros(3, np.float32),
         "steps": np.array(7, np.int64),
     }
+
+
+def record(mvc: Mvc, *values: float) -> None:
+    """Commits states of Python; no file is written."""
+    with Repository.open(mvc.folder) as repo:
+        for value in values:
+            repo.commit({"w": np.full(3, value)}, message=f"value {value}")
 
 
 def spawn(

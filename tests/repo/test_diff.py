@@ -189,7 +189,8 @@ def test_views_are_compared_as_tensors(repo: Repository) -> None:
 
 def test_a_file_that_changes_meanwhile(repo: Repository) -> None:
     change(repo, 1.0)
-    side = sides.working_folder(repo.context, [NAME], [])
+    head = sides.version(repo.context, repo.find("HEAD"), "HEAD")
+    side = sides.working_folder(repo.context, head, [])
     entry = side.entries[NAME]
     change(repo, 7.0)
     tensor = next(t for t in entry.tensors if t.key == "layer1.weight")
@@ -226,3 +227,41 @@ def test_progress_counts_what_is_read(repo: Repository) -> None:
     told = []
     diff(repo.context, "HEAD~1", "HEAD", progress=lambda *args: told.append(args))
     assert told == [(2400, 2400, NAME)]
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Repository:
+    """Two versions of a Python state that was never written as a file."""
+    repo = Repository.init(tmp_path / "python")
+    for value in (1.0, 4.0):
+        repo.commit({"w": np.full(2, value)})
+    return repo
+
+
+def test_a_python_state_without_a_file_is_as_in_head(python: Repository) -> None:
+    found = python.diff()
+    assert (found.a, found.b, found.from_head) == ("HEAD", "HEAD", ("model.safetensors",))
+    assert [f.kind for f in found.files] == ["unchanged"]
+    found = python.diff("HEAD~1")
+    assert (found.a, found.b) == ("HEAD~1", "HEAD")
+    assert found.files[0].tensors[0].max_abs == 3.0
+    assert python.diff("HEAD~1", "HEAD").from_head == ()
+
+
+def test_files_and_python_states_side_by_side(python: Repository) -> None:
+    write_model(python.root / NAME)
+    python.commit(python.root / NAME)
+    change(python, 2.0)
+    found = python.diff("HEAD~2")
+    assert (found.b, found.from_head) == ("the working folder", ("model.safetensors",))
+    kinds = {f.path: f.kind for f in found.files}
+    assert kinds == {NAME: "added", "model.safetensors": "changed"}
+    assert python.diff(None, None, [NAME]).from_head == ()
+
+
+def test_a_python_state_that_was_written_is_a_file(python: Repository) -> None:
+    python.restore("HEAD", paths=["model.safetensors"])
+    assert python.diff().from_head == ()
+    python.remove(["model.safetensors"])
+    found = python.diff()
+    assert found.from_head == () and found.files[0].kind == "removed"

@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.errors import SourceChanged
 from mvc.repo.repository import Repository
 from mvc.repo.status import Change, Status
 from tests.repo.working import write_model
@@ -96,3 +97,66 @@ def test_ignored_files_are_not_listed(repo: Repository) -> None:
     (repo.root / "x.tmp").write_text("x")
     (repo.root / "bad\x01name").write_text("x")
     assert repo.status().untracked == ("bad\x01name",)
+
+
+def python_states(repo: Repository, *values: float) -> None:
+    for value in values:
+        repo.commit({"w": np.full(3, value)})
+
+
+def test_a_python_state_without_a_file_is_not_dirty(repo: Repository) -> None:
+    python_states(repo, 1, 2)
+    status = repo.status()
+    assert status.changes == (Change("model.safetensors", "missing", not_written=True),)
+    assert status.clean
+    repo.restore("HEAD", paths=["model.safetensors"])
+    assert kinds(repo.status()) == {"model.safetensors": "unchanged"}
+
+
+def test_a_file_of_an_older_version_is_told(repo: Repository) -> None:
+    python_states(repo, 1, 2)
+    second = repo.find("HEAD")
+    repo.restore("main")
+    python_states(repo, 3, 4)
+    (change,) = repo.status().changes
+    assert (change.kind, change.same_as) == ("modified", second)
+    write_model(repo.root / "model.safetensors")
+    (change,) = repo.status().changes
+    assert (change.kind, change.same_as) == ("modified", None)
+
+
+def test_a_file_of_another_size_is_told_as_well(repo: Repository) -> None:
+    path = repo.root / "m.safetensors"
+    write_model(path)
+    first = repo.commit(path).id
+    write_model(path, layers=4)
+    repo.commit(path)
+    repo.restore(first, paths=["m.safetensors"])
+    (change,) = repo.status().changes
+    assert change.same_as == first and "bytes" in change.detail
+
+
+def test_the_newest_version_with_a_state_is_named(repo: Repository) -> None:
+    path = repo.root / "m.safetensors"
+    ids = []
+    for seed in (1, 2, 1, 3):
+        write_model(path, seed=seed)
+        ids.append(repo.commit(path).id)
+    write_model(path, seed=1)
+    (change,) = repo.status().changes
+    assert change.same_as == ids[2]
+
+
+def test_a_file_that_is_written_to_is_modified(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = repo.root / "m.safetensors"
+    write_model(path)
+    repo.commit(path)
+
+    def changing(*_: object) -> None:
+        raise SourceChanged("m.safetensors changed while it was being read")
+
+    monkeypatch.setattr("mvc.repo.status.entry_of", changing)
+    (change,) = repo.status().changes
+    assert (change.kind, change.detail) == ("modified", "it is being written to")

@@ -7,7 +7,7 @@ import click
 from mvc.cli import complete
 from mvc.cli.options import json_option, moment, target_option
 from mvc.cli.program import Verb
-from mvc.cli.restored import restored_json, tell
+from mvc.cli.restored import restored_json, tell, warn_of_unreached
 from mvc.cli.session import Session
 from mvc.cli.text import one_line
 from mvc.errors import MvcError, UnknownRevision
@@ -63,6 +63,7 @@ def command(
     except UnknownRevision as error:
         raise UnknownRevision(error.message, hint=_path_hint(session, rev) or error.hint) from error
     if as_json:
+        warn_of_unreached(session, done)
         session.out.json("mvc.checkout/1", restored_json(done))
         return
     tell(session, done)
@@ -70,6 +71,7 @@ def command(
         title = one_line(commits.get(session.context, done.commit).message)
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
         session.out.note(f"HEAD is now at {done.commit.short}{on} {title}".rstrip())
+    warn_of_unreached(session, done)
 
 
 def _path_hint(session: Session, word: str | None) -> str | None:

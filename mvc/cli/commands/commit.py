@@ -15,10 +15,13 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, one_line, stored_for
 from mvc.model.names import printable
+from mvc.repo import commits, manifests
+from mvc.repo.identify import earlier
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
     from mvc.cli.output import Output
+    from mvc.ids import CommitId
     from mvc.repo.repository import Committed
 
 
@@ -114,13 +117,30 @@ def command(
         )
     if done.deployment is not None:
         warn_of_clock(session.out, done.deployment)
+    same_as = _same_as(session, done)
     if as_json:
-        _print_json(session, done)
+        _print_json(session, done, same_as)
     elif session.verbosity >= 0:
         session.out.line(_summary(session.out, done))
         if output is not None:
             session.out.note(f"the production weights are in {printable(str(output))}")
         _print_paths(session, done)
+        for path, version in same_as.items():
+            title = one_line(commits.get(session.context, version).message)
+            words = f"{version.short}, {title}" if title else version.short
+            session.out.note(f"{printable(path)} is what it was in {words}")
+
+
+def _same_as(session: Session, done: Committed) -> dict[str, CommitId]:
+    """Changed paths whose state is no new one, with the newest other version that has it."""
+    entries = manifests.of_commit(session.context, done.id).by_path
+    found = {}
+    for path in done.paths:
+        if path.kind == "changed":
+            version = earlier(session.context, entries[path.path], besides=done.id)
+            if version is not None:
+                found[path.path] = version
+    return found
 
 
 def _summary(out: Output, done: Committed) -> str:
@@ -157,7 +177,7 @@ def _print_paths(session: Session, done: Committed) -> None:
             session.out.line(f" {word} {printable(path.path)}")
 
 
-def _print_json(session: Session, done: Committed) -> None:
+def _print_json(session: Session, done: Committed, same_as: dict[str, CommitId]) -> None:
     deployment = done.deployment
     payload = {
         "commit": commit_json(done.id, done.commit),
@@ -168,6 +188,7 @@ def _print_json(session: Session, done: Committed) -> None:
                 "kind": p.kind,
                 "tensors_changed": p.tensors_changed,
                 "tensors": p.tensors,
+                "same_as": str(same_as[p.path]) if p.path in same_as else None,
             }
             for p in done.paths
         ],

@@ -54,19 +54,34 @@ def command(
     """Compare two versions tensor by tensor.
 
     A and B are revisions or files on disk. Without B, A is compared with the files of the
-    working folder; without A, HEAD is. Only tensors whose hashes differ are read, and 40 of
+    working folder; without A, HEAD is. A state recorded from Python that has no file is
+    compared as HEAD has it. Only tensors whose hashes differ are read, and 40 of
     them are listed; -v lists all, unchanged ones too. 'changed' is the share of elements whose
     bits differ, L2 and max |d| are of the difference, cosine is between old and new.
     """
     session: Session = ctx.obj
     with session.progress("comparing") as progress:
         found = diff(session.context, a, b, session.names(paths), progress=progress)
+    _tell_from_head(session, found, named=a)
     if as_json:
         session.out.json("mvc.diff/1", _json(found))
     else:
         _print(session, found, stat=stat)
     if exit_code and _differs(found):
         ctx.exit(1)
+
+
+def _tell_from_head(session: Session, found: Diff, named: str | None) -> None:
+    """Says that HEAD stood in for files; without a revision, how to name two."""
+    if not found.from_head:
+        return
+    paths = ", ".join(map(session.from_here, found.from_head[:3]))
+    if (more := len(found.from_head) - 3) > 0:
+        paths += f" and {more:,} more"
+    text = f"{paths}: recorded from Python and not written as a file, taken as in HEAD"
+    if named is None:
+        text += "; for what it changed: mvc diff HEAD~1"
+    session.out.note(text)
 
 
 def _differs(found: Diff) -> bool:
@@ -159,6 +174,7 @@ def _json(found: Diff) -> dict[str, Any]:
         "b": found.b,
         "differs": _differs(found),
         "comparisons": found.comparisons,
+        "from_head": list(found.from_head),
         "files": [
             {
                 "path": f.path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -9,12 +10,17 @@ import click
 from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
+from mvc.cli.text import one_line
 from mvc.model.names import printable
+from mvc.repo import commits
 from mvc.repo.status import status as read_status
 
 if TYPE_CHECKING:
     from mvc.repo.status import Change, Status
 
+_OLDER = (
+    "As in another version (use 'mvc checkout HEAD PATH'; 'mvc commit -a' records it once more):"
+)
 _MARKS = {"modified": "M", "missing": "!", "removed": "D", "renamed": "R"}
 _STYLES = {"modified": "changed", "missing": "removed", "removed": "removed", "renamed": "changed"}
 
@@ -39,14 +45,23 @@ def _print_json(session: Session, status: Status) -> None:
     payload = {
         "branch": status.branch,
         "head": None if status.head is None else str(status.head),
-        "changes": [{"path": c.path, "kind": c.kind, "detail": c.detail} for c in status.changes],
+        "changes": [
+            {
+                "path": c.path,
+                "kind": c.kind,
+                "detail": c.detail,
+                "not_written": c.not_written,
+                "same_as": None if c.same_as is None else str(c.same_as),
+            }
+            for c in status.changes
+        ],
         "untracked": list(status.untracked),
     }
     session.out.json("mvc.status/1", payload)
 
 
 def _differing(status: Status) -> list[Change]:
-    return [c for c in status.changes if c.kind != "unchanged"]
+    return [c for c in status.changes if c.kind != "unchanged" and not c.not_written]
 
 
 def _print_short(session: Session, status: Status) -> None:
@@ -68,21 +83,46 @@ def _print_long(session: Session, status: Status) -> None:
         out.line("No commits yet")
     changed = _differing(status)
     staged = [c for c in changed if c.kind == "removed"]
-    work = [c for c in changed if c.kind != "removed"]
+    missing = [c for c in changed if c.kind == "missing"]
+    older = [c for c in changed if c.same_as is not None]
+    work = [c for c in changed if c not in [*staged, *missing, *older]]
     if staged:
         _section(session, "Left out of the next commit:", staged)
     if work:
         _section(session, "Changed (use 'mvc commit -a', or 'mvc checkout HEAD PATH'):", work)
+    if older:
+        _section(session, _OLDER, [_with_version(session, c) for c in older])
+    if missing:
+        _section(session, "Missing (use 'mvc checkout HEAD PATH', or 'mvc rm PATH'):", missing)
+    not_written = [c for c in status.changes if c.not_written]
+    if not_written:
+        out.line()
+        out.line("Recorded from Python, not written as a file ('mvc checkout HEAD PATH' does):")
+        for change in not_written:
+            out.line(f"  {session.from_here(change.path)}")
     if status.untracked:
         out.line()
         out.line("Not tracked (use 'mvc commit PATH'):")
         for path in status.untracked:
             out.line("  " + out.paint(session.from_here(path), "removed"))
     if not changed and not status.untracked:
-        out.line("Nothing to commit, the files are as in HEAD" if status.head else "Nothing here")
+        if not_written:
+            out.line()
+            out.line("Nothing to commit")
+        else:
+            same = "Nothing to commit, the files are as in HEAD"
+            out.line(same if status.head else "Nothing here")
     elif not changed and status.head is not None:
         out.line()
         out.line("Tracked files are as in HEAD")
+
+
+def _with_version(session: Session, change: Change) -> Change:
+    if change.same_as is None:
+        return change
+    title = one_line(commits.get(session.context, change.same_as).message)
+    detail = f"as in {change.same_as.short}" + (f", {title}" if title else "")
+    return replace(change, detail=detail)
 
 
 def _section(session: Session, title: str, changes: list[Change]) -> None:

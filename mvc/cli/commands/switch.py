@@ -7,7 +7,7 @@ import click
 from mvc.cli import complete
 from mvc.cli.options import revision
 from mvc.cli.program import Verb
-from mvc.cli.restored import tell
+from mvc.cli.restored import tell, warn_of_unreached
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
@@ -30,3 +30,5 @@ def command(session: Session, branch: str, start: str | None, create: bool, forc
         tell(session, done)
     new = "new branch" if create else "branch"
     session.out.note(f"Switched to {new} {printable(branch)}")
+    if done is not None:
+        warn_of_unreached(session, done)

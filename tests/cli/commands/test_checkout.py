@@ -89,3 +89,37 @@ def test_everything_of_a_version_without_files_is_nothing(mvc) -> None:
     mvc("rm", "model.safetensors")
     mvc("commit", "-m", "empty")
     assert mvc("checkout", "HEAD", ".").err == "0 files written\n"
+
+
+def test_leaving_a_detached_head(versions) -> None:
+    versions("checkout", "HEAD~1")
+    ids = []
+    for value in (4, 5):
+        ids.append(versions.commit(value))
+    left = {"newest": ids[1], "count": 2, "deployed": 0}
+    result = versions("checkout", "main")
+    assert result.err.splitlines()[2:] == [
+        f"mvc: warning: no branch or tag leads to 2 versions now, the newest {ids[1][:10]}; "
+        "'mvc gc' deletes them after 14 days",
+        f"to give them a branch: mvc branch NAME {ids[1][:10]}",
+    ]
+    versions("checkout", ids[1])
+    assert versions("checkout", "main", "--json").json["unreached"] == left
+    assert versions("checkout", "HEAD~1", "--json").json["unreached"] is None
+    versions("checkout", ids[1])
+    versions("deploy", ids[0], "prod")
+    err = versions("switch", "main").err
+    assert "deployments keep 1 of them, 'mvc gc' deletes the others after 14 days" in err
+    versions("checkout", ids[1])
+    versions("deploy", ids[1], "prod")
+    assert "deployments keep them from 'mvc gc'" in versions("switch", "main").err
+    versions("branch", "kept", ids[1])
+    versions("checkout", ids[1])
+    assert "no branch" not in versions("switch", "main").err
+
+
+def test_files_of_an_older_version_are_no_work(versions) -> None:
+    versions("checkout", "HEAD~2", "model.safetensors")
+    versions("checkout", "HEAD~1")
+    versions.write(9)
+    assert "not committed" in versions("checkout", "main", code=3).err

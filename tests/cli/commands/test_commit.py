@@ -31,7 +31,13 @@ def test_json(mvc) -> None:
     assert found["commit"]["time"] == "2026-11-01T00:00:00+00:00"
     assert found["commit"]["metrics"] == {"acc": 0.5, "loss": "NaN"}
     assert found["paths"] == [
-        {"path": "model.safetensors", "kind": "added", "tensors_changed": 3, "tensors": 3}
+        {
+            "path": "model.safetensors",
+            "kind": "added",
+            "tensors_changed": 3,
+            "tensors": 3,
+            "same_as": None,
+        }
     ]
     assert found["deployment"]["target"] == "prod"
     assert found["raw_bytes"] == 68
@@ -92,3 +98,16 @@ def test_an_author_of_two_lines_is_refused(mvc) -> None:
     for author in ("x\ny", ""):
         err = mvc("commit", "model.safetensors", "--author", author, code=3).err
         assert "author" in err
+
+
+def test_weights_that_are_not_new(mvc) -> None:
+    first = mvc.commit(1)
+    mvc.commit(2)
+    mvc.write(1)
+    result = mvc("commit", "-a")
+    assert result.err == f"model.safetensors is what it was in {first[:10]}, value 1\n"
+    mvc.write(2)
+    (path,) = mvc("commit", "-a", "--json").json["paths"]
+    assert path["same_as"] == mvc("rev-parse", "HEAD~2").out.strip()
+    mvc.write(3)
+    assert mvc("commit", "-a").err == ""

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.cli.program import record
+
 
 def test_table_and_summary(mvc) -> None:
     mvc.commit(0)
@@ -72,3 +74,19 @@ def test_many_rows_are_cut_and_counted(mvc) -> None:
     assert "  ... and 6 more (-v lists all)" in out.splitlines()
     assert "unchanged:" not in out and len(out.splitlines()) == 45
     assert "more" not in mvc("diff", "HEAD~1", "HEAD", "-v").out
+
+
+def test_a_state_from_python_without_a_file(mvc) -> None:
+    record(mvc, 1, 2)
+    result = mvc("diff")
+    assert result.out.startswith("No difference in 1 file")
+    assert result.err == (
+        "model.safetensors: recorded from Python and not written as a file, taken as in HEAD; "
+        "for what it changed: mvc diff HEAD~1\n"
+    )
+    result = mvc("diff", "HEAD~1")
+    assert "1 changed" in result.out and "removed" not in result.out
+    assert result.err.endswith("taken as in HEAD\n")
+    found = mvc("diff", "HEAD~1", "--json").json
+    assert (found["b"], found["from_head"]) == ("HEAD", ["model.safetensors"])
+    assert mvc("diff", "HEAD~1", "HEAD").err == ""

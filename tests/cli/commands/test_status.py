@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from tests.cli.program import record
+
 
 def test_like_git(mvc) -> None:
     mvc.commit(1)
@@ -21,7 +23,15 @@ def test_json(mvc) -> None:
         "schema": "mvc.status/1",
         "branch": "main",
         "head": id_,
-        "changes": [{"path": "model.safetensors", "kind": "missing", "detail": ""}],
+        "changes": [
+            {
+                "path": "model.safetensors",
+                "kind": "missing",
+                "detail": "",
+                "not_written": False,
+                "same_as": None,
+            }
+        ],
         "untracked": [],
     }
 
@@ -46,3 +56,42 @@ def test_paths_are_given_from_the_working_folder(mvc, monkeypatch) -> None:
     mvc.write(2)
     assert mvc("status", "-s").out == "M ../model.safetensors\n"
     assert mvc("status", "--json").json["changes"][0]["path"] == "model.safetensors"
+
+
+def test_a_state_from_python_is_not_missing(mvc) -> None:
+    record(mvc, 1, 2)
+    assert mvc("status").out.splitlines() == [
+        "On branch main",
+        "",
+        "Recorded from Python, not written as a file ('mvc checkout HEAD PATH' does):",
+        "  model.safetensors",
+        "",
+        "Nothing to commit",
+    ]
+    assert mvc("status", "-s").out == ""
+    (change,) = mvc("status", "--json").json["changes"]
+    assert (change["kind"], change["not_written"]) == ("missing", True)
+    mvc("checkout", "HEAD", "model.safetensors")
+    assert mvc("status").out == "On branch main\nNothing to commit, the files are as in HEAD\n"
+
+
+def test_missing_files_are_not_to_be_committed(mvc) -> None:
+    mvc.commit(1)
+    (mvc.folder / "model.safetensors").unlink()
+    lines = mvc("status").out.splitlines()
+    assert lines[2] == "Missing (use 'mvc checkout HEAD PATH', or 'mvc rm PATH'):"
+    assert lines[3].split() == ["missing:", "model.safetensors"]
+    mvc("checkout", "HEAD", "model.safetensors")
+    assert mvc("status", "-s").out == ""
+
+
+def test_files_that_head_left_behind(mvc) -> None:
+    record(mvc, 1, 2)
+    id_ = mvc("rev-parse", "HEAD").out.strip()
+    mvc("checkout", "main")
+    record(mvc, 3)
+    lines = mvc("status").out.splitlines()
+    assert lines[2].startswith("As in another version (use 'mvc checkout HEAD PATH'")
+    assert lines[3].endswith(f"model.safetensors (as in {id_[:10]}, value 2)")
+    (change,) = mvc("status", "--json").json["changes"]
+    assert (change["kind"], change["same_as"]) == ("modified", id_)

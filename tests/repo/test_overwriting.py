@@ -1,0 +1,62 @@
+"""Which files checkout may replace: those of any version, and no others."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.errors import WouldOverwrite
+from mvc.repo.repository import Repository
+from tests.repo.working import write_model
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    repo = Repository.init(tmp_path / "models")
+    for value in (1, 2, 3):
+        repo.commit({"w": np.full(3, value)})
+    return repo
+
+
+def test_files_of_an_older_version_are_no_lost_work(repo: Repository) -> None:
+    repo.restore("HEAD~1")
+    repo.commit({"w": np.full(3, 4)})  # HEAD moves on, the file stays
+    moved = repo.switch("main")
+    assert moved is not None and moved.written == ("model.safetensors",)
+    assert repo.status().clean
+
+
+def test_a_file_of_an_older_version_is_deleted(repo: Repository) -> None:
+    write_model(repo.root / "m.safetensors", seed=1)
+    repo.commit(repo.root / "m.safetensors")
+    write_model(repo.root / "m.safetensors", seed=2)
+    repo.commit(repo.root / "m.safetensors")
+    repo.restore("HEAD~1", paths=["m.safetensors"])
+    moved = repo.restore("HEAD~2")
+    assert moved.deleted == ("m.safetensors",)
+
+
+def test_bytes_that_no_version_has_are_kept(repo: Repository) -> None:
+    write_model(repo.root / "model.safetensors")
+    before = (repo.root / "model.safetensors").read_bytes()
+    with pytest.raises(WouldOverwrite, match="holds work that is not committed"):
+        repo.restore("HEAD~1")
+    assert (repo.root / "model.safetensors").read_bytes() == before
+
+
+def test_the_same_tensors_in_other_bytes_are_kept(repo: Repository) -> None:
+    path = repo.root / "m.npz"
+    np.savez(path, w=np.arange(3))
+    repo.commit(path)
+    np.savez_compressed(path, w=np.arange(3))
+    with pytest.raises(WouldOverwrite):
+        repo.restore("HEAD~1")
+
+
+def test_a_file_of_another_path_is_kept(repo: Repository) -> None:
+    write_model(repo.root / "a.safetensors", seed=1)
+    write_model(repo.root / "b.safetensors", seed=2)
+    repo.commit(repo.root)
+    write_model(repo.root / "a.safetensors", seed=2)
+    with pytest.raises(WouldOverwrite, match=r"a\.safetensors"):
+        repo.restore("HEAD~1")
