@@ -8,8 +8,16 @@ for anything that input, a repository or the operating system can cause.
 from __future__ import annotations
 
 
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra of this package: the hint of NotInstalled."""
+    return f"in a copy of mvc's repository: pip install -c constraints.txt '.[{extra}]'"
+
+
 class MvcError(Exception):
-    """Root of the tree: refused or failed, one clear line, exit code 3."""
+    """Root of the tree: refused or failed, one clear line, exit code 3.
+
+    The hint is a note of the exception, too, so that a traceback shows it.
+    """
 
     exit_code = 3
 
@@ -17,6 +25,8 @@ class MvcError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint is not None:
+            self.add_note(f"hint: {hint}")
 
     @property
     def kind(self) -> str:

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.errors import NotInstalled, WrongUsage
+from mvc.errors import NotInstalled, WrongUsage, how_to_install
 
 if TYPE_CHECKING:
     from mvc.repo.repack import RepackCurve
@@ -25,7 +25,7 @@ def draw(curve: RepackCurve, path: Path) -> bytes:
         from matplotlib.figure import Figure
     except ImportError:
         raise NotInstalled(
-            "drawing the curve needs matplotlib", hint="pip install 'mvc-weights[plots]'"
+            "drawing the curve needs matplotlib", hint=how_to_install("plots")
         ) from None
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mvc.codecs import frames
-from mvc.errors import DamagedData, NotInstalled
+from mvc.errors import DamagedData, NotInstalled, how_to_install
 
 __all__ = ["compress", "decompress_into"]
 
@@ -104,9 +104,7 @@ def _brotli_module() -> Any:
     try:
         import brotli
     except ImportError:
-        raise NotInstalled(
-            "brotli is not installed", hint='pip install "mvc-weights[brotli]"'
-        ) from None
+        raise NotInstalled("brotli is not installed", hint=how_to_install("brotli")) from None
     return brotli
 
 

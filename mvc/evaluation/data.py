@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.errors import NotInstalled, UnknownPath
+from mvc.errors import NotInstalled, UnknownPath, how_to_install
 from mvc.evaluation.idx import read_folder
 from mvc.evaluation.texts import pick_classes, read_lines, rows_of
 from mvc.io.files import FileSystem
@@ -83,7 +83,7 @@ def _digits() -> Dataset:
     except ImportError:
         raise NotInstalled(
             "the digits that are the default come with scikit-learn, which is not installed",
-            hint="pip install 'mvc-weights[examples]', or name your own data with --data",
+            hint=f"{how_to_install('examples')}, or name your own data with --data",
         ) from None
     raw = load_digits()
     names = tuple(str(label) for label in sorted(Counter(raw.target.tolist())))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mvc.errors import NotInstalled
+from mvc.errors import NotInstalled, how_to_install
 from mvc.evaluation.scoring import normalised
 from mvc.evaluation.tables import Compared
 from mvc.evaluation.thesis.tables import Figures
@@ -89,7 +89,7 @@ def _pyplot() -> Any:
     except ImportError:
         raise NotInstalled(
             "plots need matplotlib, which is not installed",
-            hint="pip install 'mvc-weights[plots]', or leave them out with --no-plot",
+            hint=f"{how_to_install('plots')}, or leave them out with --no-plot",
         ) from None
     return pyplot
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mvc.errors import CannotResume, NotInstalled, WrongUsage
+from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
 from mvc.frameworks.keras_data import unrepeatable
 from mvc.frameworks.keras_random import Order
 from mvc.frameworks.keras_resume import Restored, load_weights
@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise NotInstalled(
         f"Keras cannot be imported: {error}",
-        hint="pip install 'mvc-weights[keras]', and set KERAS_BACKEND=torch",
+        hint=f"{how_to_install('keras')}, and set KERAS_BACKEND=torch",
     ) from error
 
 __all__ = ["MVCCallback", "load"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from mvc.errors import NotInstalled, WrongUsage
+from mvc.errors import NotInstalled, WrongUsage, how_to_install
 
 try:
     from lightning.pytorch import Callback
@@ -20,7 +20,7 @@ try:
     from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError as error:
     raise NotInstalled(
-        f"Lightning cannot be imported: {error}", hint="pip install 'mvc-weights[lightning]'"
+        f"Lightning cannot be imported: {error}", hint=how_to_install("lightning")
     ) from error
 
 from mvc.frameworks.lightning_checkpoint import MVCCheckpointIO

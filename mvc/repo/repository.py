@@ -64,6 +64,7 @@ class Repository(Asking, Care):
         self._lock = threading.RLock()
         self._last: dict[str, LastVersion] = {}
         self._closing: list[Callable[[], object]] = []
+        self.closed = False
 
     # -- opening -------------------------------------------------------------------------
 
@@ -117,6 +118,7 @@ class Repository(Asking, Care):
             for act in self._closing:
                 after.callback(act)
             self._closing = []
+            self.closed = True
 
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
         """Has ``close`` call ``act`` first, so that what still writes can end.

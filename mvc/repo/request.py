@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import WrongUsage
@@ -118,10 +118,13 @@ def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
     """Metrics as float64; WrongUsage names one that is no number."""
     result = {}
     for name, value in values.items():
+        # A loss that still has its graph: torch would warn of the conversion.
+        detach = getattr(value, "detach", None)
+        number: Any = detach() if callable(detach) else value
         try:
-            result[name] = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+            result[name] = float(number)
+        except (TypeError, ValueError, RuntimeError):
             raise WrongUsage(f"metric {name!r} is not a number: {value!r}") from None
-        if math.isinf(result[name]) and not math.isinf(float(str(value))):
-            raise WrongUsage(f"metric {name!r} does not fit a float64")
+        except OverflowError:
+            raise WrongUsage(f"metric {name!r} does not fit a float64") from None
     return result

@@ -13,9 +13,11 @@ from typing import Any
 from mvc.adapters.python_state import from_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
+from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.hashing import hash_file
 from mvc.repo.repository import Committed, Repository
+from mvc.repo.request import metrics_from
 from mvc.training.decay import Evaluate
 from mvc.training.delivered import Delivered
 from mvc.training.detect import Monitor
@@ -46,6 +48,18 @@ class Options:
     monitor: Monitor | None = None
     exact: Sequence[str] | None = field(default=None, hash=False)
     keep_training: bool = False
+    message: str = ""
+    author: str | None = None
+    origin: CommitId | None = None
+    """The version that the training was set back to before it began."""
+
+    def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
+        """What a version says of its step, with what is said of every one."""
+        common = self.metrics
+        given = {**((common() if callable(common) else common) or {}), **(metrics or {})}
+        if loss is not None:
+            given["loss"] = loss
+        return metrics_from(given)
 
 
 class Behind:
@@ -139,6 +153,8 @@ class Behind:
                 "pipeline": options.pipeline,
                 "weights": kept,
             }
+        if options.origin is not None:
+            training["origin"] = str(options.origin)
         states = {training_path(options.name): training}
         if self._weights:
             root = hash_file(from_state(model), options.name).state.root
@@ -151,14 +167,22 @@ class Behind:
             first,
             name=name,
             beside=dict(others),
-            message=item.message,
+            message=self._message(item.step),
             metrics=item.metrics,
             deploy=options.deploy,
             at=item.called_ns if as_of_call else None,
             time=item.called_ns,
+            author=options.author,
             pipeline=self._coding.text if reduced else options.pipeline,
             produced_by=options.pipeline if reduced else None,
         )
+
+    def _message(self, step: int) -> str:
+        prefix, origin = self._options.message, self._options.origin
+        text = f"{prefix}: step {step}" if prefix else f"step {step}"
+        if origin is not None and not self.durable:  # where the training's history joins
+            text += f" (resumed from {origin.short})"
+        return text
 
     def _hand_out(self, item: Item, made: Committed) -> None:
         """Gives the durable version to whoever deploys, in memory of its own."""

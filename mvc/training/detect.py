@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mvc.codecs.stages import Drift
-from mvc.errors import NotInstalled, WrongUsage
+from mvc.errors import NotInstalled, WrongUsage, how_to_install
 
 __all__ = ["DriftDetector", "Monitor", "input_means"]
 
@@ -29,7 +29,7 @@ class DriftDetector:
         except ImportError as error:
             raise NotInstalled(
                 f"stage {stage.text} needs the package river",
-                hint="pip install 'mvc-weights[drift]'",
+                hint=how_to_install("drift"),
             ) from error
         kinds = {"adwin": drift.ADWIN, "page-hinkley": drift.PageHinkley}
         self.text = stage.text

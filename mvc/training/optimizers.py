@@ -16,6 +16,8 @@ from mvc.errors import CannotResume, UnsupportedTensor
 
 __all__ = ["Placement", "optimizer_state"]
 
+_WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
+_GROUPS = "give the optimizer the parameters and groups that it had when it was recorded"
 _OWN = {"params", "param_names"}  # of a group: positions, which names replace
 
 
@@ -44,6 +46,12 @@ def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) ->
 
 def _kind(optimizer: torch.optim.Optimizer) -> str:
     return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def _other_kind(optimizer: torch.optim.Optimizer) -> str:
+    if isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        return "this one is put around another: pass its .optimizer"
+    return "make the optimizer as it was; for the weights alone use " + _WEIGHTS
 
 
 def _names(
@@ -76,7 +84,10 @@ class Placement:
         """Raises CannotResume with the first reason why the two do not belong together."""
         self._optimizer = optimizer
         if kept["kind"] != _kind(optimizer):
-            raise CannotResume(f"the optimizer was a {kept['kind']}, not a {_kind(optimizer)}")
+            raise CannotResume(
+                f"the optimizer was {kept['kind']}, not {_kind(optimizer)}",
+                hint=_other_kind(optimizer),
+            )
         aliases: dict[str, int] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
             aliases[name] = id(parameter)
@@ -98,7 +109,8 @@ class Placement:
         if len(groups) != len(self._values):
             raise CannotResume(
                 f"the optimizer had {len(groups)} groups of parameters, "
-                f"here it has {len(self._values)}"
+                f"here it has {len(self._values)}",
+                hint=_GROUPS,
             )
 
     def _group(
@@ -109,7 +121,9 @@ class Placement:
             return groups[names]
         strange = names.difference(*groups)
         what = f"{min(strange)} was in none" if strange else "they were grouped otherwise"
-        raise CannotResume(f"group {position} of the optimizer has other parameters: {what}")
+        raise CannotResume(
+            f"group {position} of the optimizer has other parameters: {what}", hint=_GROUPS
+        )
 
     def apply(self) -> None:
         """Loads by the optimizer's own method, then sets the exact tensors: the method would

@@ -32,7 +32,6 @@ class Item:
     nbytes: int
     step: int = 0
     called_ns: int = 0
-    message: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     loss: float | None = None
     data: Any = None

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 import torch
 
 from mvc.errors import WrongUsage
-from mvc.model.names import check_path, check_ref
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.repo.request import metrics_from
 from mvc.training import ending
 from mvc.training.behind import Behind, Metrics, Options, reducing_for
+from mvc.training.checks import check_objects, check_options, opened, whole
 from mvc.training.decay import Evaluate
 from mvc.training.delivered import Delivered
 from mvc.training.detect import Monitor
 from mvc.training.queue import Queue
-from mvc.training.report import Report
+from mvc.training.report import Report, report_of
+from mvc.training.resume import Resumed
 from mvc.training.staging import measure
 from mvc.training.state import Parts, Source
 
@@ -34,13 +35,16 @@ __all__ = ["Recorder", "Report"]
 class Recorder:
     """Records a training's state; use it as a context manager, or ``close`` it.
 
-    ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; by
-    default what is passed and the random generators. Every ``every``-th step is recorded. When
-    the queue is full ``when_full`` says what a step does: ``block`` waits, ``coalesce`` replaces
-    the version that waits, ``drop`` leaves this one out. ``deploy`` is the target on which each
-    version goes live, as of the call. ``metrics`` are added to every version: a mapping, or a
-    function that returns one. ``queue_bytes`` bounds what is staged (default: two states);
-    ``start`` is the number of steps done before.
+    ``repo`` is an open Repository, or the path of an existing one, which is then closed with the
+    recorder. ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``,
+    ``rng``; by default what is passed and the random generators. Every ``every``-th step is
+    recorded. When the queue is full ``when_full`` says what a step does: ``block`` waits,
+    ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``deploy`` is the
+    target on which each version goes live, as of the call. ``metrics`` are added to every
+    version: a mapping, or a function that returns one. ``queue_bytes`` bounds what is staged
+    (default: two states); ``start`` is the number of steps done before, or what ``repo.resume``
+    returned: then every version names the one that training went on from. ``message`` is put
+    before each version's own; ``author`` is as for ``commit``.
 
     With a lossy ``pipeline`` a version holds production weights, made behind the training's
     back; the training's own are not touched. ``on_deploy`` is called in the recorder's thread
@@ -54,7 +58,7 @@ class Recorder:
 
     def __init__(
         self,
-        repo: Repository,
+        repo: Repository | str | PathLike[str],
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
         *,
@@ -68,48 +72,62 @@ class Recorder:
         include: Sequence[str] | None = None,
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
-        start: int = 0,
+        start: int | Resumed = 0,
         on_deploy: Callable[[Delivered], object] | None = None,
         evaluate: Evaluate | None = None,
         monitor: Monitor | None = None,
         exact: Sequence[str] = (),
         keep_training: bool = False,
+        message: str = "",
+        author: str | None = None,
     ) -> None:
+        done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
         options = Options(
-            deploy, pipeline, every, when_full, metrics, name, queue_bytes, start,
-            on_deploy, evaluate, monitor, exact, keep_training,
+            deploy, pipeline, every, when_full, metrics, name, queue_bytes, done,
+            on_deploy, evaluate, monitor, exact, keep_training, message, author, origin,
         )  # fmt: skip
+        check_objects(model, optimizer, scheduler, scaler)
         self._begin(repo, Parts.chosen(model, optimizer, scheduler, scaler, include), options)
 
     @classmethod
-    def of(cls, repo: Repository, source: Source, **options: Any) -> Self:
+    def of(cls, repo: Repository | str | PathLike[str], source: Source, **options: Any) -> Self:
         """A Recorder of whatever has states to give; ``options`` are those of ``Options``."""
         recorder = cls.__new__(cls)
         recorder._begin(repo, source, Options(**options))
         return recorder
 
-    def _begin(self, repo: Repository, source: Source, options: Options) -> None:
-        limit = options.queue_bytes
-        if options.every < 1 or options.start < 0 or (limit is not None and limit < 0):
-            raise WrongUsage("every must be at least 1, start and queue_bytes at least 0")
-        if options.deploy is not None:
-            check_ref("deployment target", options.deploy)
-        check_path(options.name)
-        self._repo = repo
+    def _begin(
+        self, repo: Repository | str | PathLike[str], source: Source, options: Options
+    ) -> None:
+        check_options(options)
         self._source = source
         self._options = options
-        self._queue = Queue(options.when_full, limit)
+        self._queue = Queue(options.when_full, options.queue_bytes)
         self._steps = options.start
         self._taken = 0
         self._on_close: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._closed = False
-        self._reducing = reducing_for(repo, source, options)
-        self._behind = Behind(
-            repo, self._queue, options, weights=source.weights, reducing=self._reducing
-        )
-        self._forget = repo.before_close(self.close)
+        self._repo, self._own = opened(repo)
+        try:
+            self._reducing = reducing_for(self._repo, source, options)
+            self._behind = Behind(
+                self._repo, self._queue, options, weights=source.weights, reducing=self._reducing
+            )
+        except BaseException:
+            self._let_go()
+            raise
+        self._forget = self._repo.before_close(self.close)
         ending.before_exit(self)
+
+    def _let_go(self) -> None:
+        if self._own:
+            self._repo.close()
+
+    @property
+    def repo(self) -> Repository:
+        """Where the versions go."""
+        return self._repo
 
     # -- in the training's thread --------------------------------------------------------
 
@@ -174,10 +192,11 @@ class Recorder:
         self._check_open()
         called_ns = self._repo.context.store.clock.now_ns()
         self._behind.raise_failure()
-        self._steps = self._steps + 1 if number is None else number
+        least = self._options.start
+        self._steps = self._steps + 1 if number is None else whole("number", number, least)
         if (self._steps - self._options.start) % self._options.every:
             return False
-        numbers = self._numbers(loss, metrics)
+        numbers = self._options.numbers(loss, metrics)
         if self._reducing is not None:
             self._reducing.check(loss=numbers.get("loss"), data=data)
         live = self._collect(batch)
@@ -188,7 +207,7 @@ class Recorder:
             self._behind.raise_failure()
             item.slot.fill(self._collect(batch) if waited else live)
             item.step, item.called_ns = self._steps, called_ns
-            item.message, item.metrics = f"step {self._steps}", numbers
+            item.metrics = numbers
             item.loss, item.data, item.awaited = numbers.get("loss"), data, wait
         except BaseException:
             self._queue.give_back(item)
@@ -202,13 +221,6 @@ class Recorder:
             "model": self._source.model_state(),
             "training": self._source.training_state(self._steps, batch),
         }
-
-    def _numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
-        common = self._options.metrics
-        given = {**((common() if callable(common) else common) or {}), **(metrics or {})}
-        if loss is not None:
-            given["loss"] = loss
-        return metrics_from(given)
 
     @property
     def production(self) -> Delivered | None:
@@ -232,21 +244,7 @@ class Recorder:
     @property
     def report(self) -> Report:
         """Counts up to now."""
-        behind = self._behind
-        newest = behind.newest
-        return Report(
-            self._steps - self._options.start,
-            self._taken,
-            behind.durable,
-            behind.failed,
-            self._queue.coalesced,
-            self._queue.dropped,
-            newest[1] if newest else None,
-            newest[0] if newest else None,
-            self._queue.held,
-            self._queue.peak,
-            behind.skipped,
-        )
+        return report_of(self._steps - self._options.start, self._taken, self._queue, self._behind)
 
     def close(self) -> Report:
         """Completes what is queued and ends. Raises the first failure, if there was one.
@@ -262,6 +260,7 @@ class Recorder:
         self._behind.end()
         ending.closed(self)
         self._forget()
+        self._let_go()
         if self._behind.first_failure is not None:
             raise self._behind.first_failure
         return self.report

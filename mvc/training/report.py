@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mvc.repo.repository import Committed
 
-__all__ = ["Report"]
+if TYPE_CHECKING:
+    from mvc.training.behind import Behind
+    from mvc.training.queue import Queue
+
+__all__ = ["Report", "report_of"]
 
 
 @dataclass(frozen=True)
@@ -31,3 +36,21 @@ class Report:
     waiting_bytes: int
     peak_bytes: int
     skipped: int = 0
+
+
+def report_of(steps: int, taken: int, queue: Queue, behind: Behind) -> Report:
+    """The counts at this moment."""
+    newest = behind.newest
+    return Report(
+        steps,
+        taken,
+        behind.durable,
+        behind.failed,
+        queue.coalesced,
+        queue.dropped,
+        newest[1] if newest else None,
+        newest[0] if newest else None,
+        queue.held,
+        queue.peak,
+        behind.skipped,
+    )

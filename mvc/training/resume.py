@@ -17,6 +17,8 @@ from mvc.errors import CannotResume
 from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
+from mvc.training.checks import check_objects
+from mvc.training.kinds import check_kind
 from mvc.training.optimizers import Placement
 from mvc.training.rng import check_rng, set_rng_state
 from mvc.training.state import (
@@ -27,9 +29,11 @@ from mvc.training.state import (
     tied_names,
     training_path,
 )
+from mvc.training.wrapped import PREFIXES, without_wrappers
 
 __all__ = [
     "Resumed",
+    "check_kinds",
     "check_model",
     "differences",
     "load_model",
@@ -38,6 +42,9 @@ __all__ = [
     "training_weights",
     "typed_as",
 ]
+
+
+_OWN = (SCHEMA, PRODUCTION)
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,10 @@ def resume(
     """Sets model, optimizer, scheduler, scaler and random generators back to a version.
 
     Raises CannotResume with the reason where the version lacks a part, has one that was not
-    passed, or where names, shapes, dtypes or ties are other than they were.
+    passed, or where names, shapes, dtypes, ties or kinds are other than they were. A model in
+    ``torch.compile`` or a data-parallel wrapper fits what the model by itself fits.
     """
+    check_objects(model, optimizer, scheduler, scaler)
     commit = repo.find(rev)
     kept = training_state(repo, commit, name, production=True)
     passed = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
@@ -81,7 +90,10 @@ def resume(
         )
     check_rng(kept["rng"])
     weights = training_weights(repo, commit, name, kept)
+    if set(weights) != set(model.state_dict()):  # else it was recorded with the wrapper's names
+        model = without_wrappers(model)
     check_model(model, weights, kept)
+    more = check_kinds(kept, scheduler=scheduler, scaler=scaler)
     placement = None if optimizer is None else Placement(model, optimizer, kept["optimizer"])
 
     load_model(model, weights, kept["buffers"])
@@ -92,7 +104,15 @@ def resume(
     if scaler is not None:
         scaler.load_state_dict(kept["scaler"])
     set_rng_state(kept["rng"])
-    return Resumed(commit, kept["step"], kept["batch"], differences(kept["setting"]))
+    differs = (*differences(kept["setting"]), *more)
+    return Resumed(commit, kept["step"], kept["batch"], differs)
+
+
+def check_kinds(kept: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
+    """``check_kind`` for objects by their part; nothing for versions that do not know kinds."""
+    kinds = kept.get("kinds", {})
+    found = [check_kind(part, kinds.get(part), value) for part, value in passed.items()]
+    return tuple(line for lines in found for line in lines)
 
 
 def training_state(
@@ -114,7 +134,12 @@ def training_state(
     kept = repo.checkout(commit, path=path)
     schemas = (kept.get("schema"), kept.get("of", SCHEMA)) if isinstance(kept, Mapping) else ()
     if not isinstance(kept, Mapping) or schemas not in {(SCHEMA, SCHEMA), (PRODUCTION, SCHEMA)}:
-        raise CannotResume(f"{path} of {commit.short} is no training state that this mvc knows")
+        made = next((s for s in schemas if isinstance(s, str) and s not in _OWN), None)
+        raise CannotResume(
+            f"{path} of {commit.short} is no training state of a Recorder"
+            + (f", but of {made}" if made else ""),
+            hint="go on with what recorded it, such as a framework's callback" if made else None,
+        )
     if "root" not in kept:
         raise CannotResume(
             f"{commit.short} was recorded without the model", hint="record with 'model' in include"
@@ -163,10 +188,15 @@ def _check_part(commit: CommitId, part: str, kept: Any, passed: Any) -> None:
         )
     if passed is None and kept is not None:
         raise CannotResume(
-            f"{commit.short} has the state of a {part}, but none was passed: "
+            f"{commit.short} has the state of {_a(part)}, but none was passed: "
             "training would not go on as it was",
-            hint="for the weights alone use model.load_state_dict(repo.checkout(rev))",
+            hint=f"pass the {part}; for the weights alone use "
+            "model.load_state_dict(repo.checkout(rev))",
         )
+
+
+def _a(word: str) -> str:
+    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
 
 
 def check_model(
@@ -176,9 +206,14 @@ def check_model(
     here = model.state_dict()
     for key in [*here, *weights]:
         if key not in weights:
-            raise CannotResume(f"the version has no {key}, which the model has")
+            raise CannotResume(
+                f"the version has no {key}, which the model has", hint=_names_hint(here, weights)
+            )
         if key not in here:
-            raise CannotResume(f"the version has {key}, which the model does not have")
+            raise CannotResume(
+                f"the version has {key}, which the model does not have",
+                hint=_names_hint(here, weights),
+            )
         mine, theirs = here[key], weights[key]
         if not isinstance(mine, torch.Tensor):
             continue
@@ -190,13 +225,28 @@ def check_model(
             )
         if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
             raise CannotResume(
-                f"{key} is {_kind(theirs)} in the version, {_kind(mine)} in the model"
+                f"{key} is {_kind(theirs)} in the version, {_kind(mine)} in the model",
+                hint="make the model as it was when the version was recorded",
             )
     if kept["tied"] != tied_names(model):
         raise CannotResume(
             f"the model ties {tied_names(model) or 'no parameters'}, the version {kept['tied']}",
             hint="tie the same parameters before resuming",
         )
+
+
+def _names_hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    """For another model, or one whose names differ by a wrapper around some of its layers."""
+
+    def bare(names: Mapping[str, Any]) -> set[str]:
+        found = set(names)
+        for prefix in PREFIXES:
+            found = {name.replace(prefix, "") for name in found}
+        return found
+
+    if bare(here) == bare(there):
+        return "a layer is compiled or wrapped in one of the two: wrap the same layers as then"
+    return "make the model as it was when the version was recorded"
 
 
 def _kind(tensor: torch.Tensor) -> str:

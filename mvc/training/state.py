@@ -16,8 +16,10 @@ import torch
 
 from mvc.adapters.python_state import from_state
 from mvc.errors import WrongUsage
+from mvc.training.kinds import described
 from mvc.training.optimizers import optimizer_state
 from mvc.training.rng import rng_state
+from mvc.training.wrapped import without_wrappers
 
 __all__ = [
     "PARTS",
@@ -61,7 +63,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The objects whose state is taken; ``rng`` says whether the random generators' is, too."""
+    """The objects whose state is taken; ``rng`` says whether the random generators' is, too.
+
+    Of a compiled or data-parallel ``model`` it is the module inside.
+    """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer | None = None
@@ -69,6 +74,9 @@ class Parts:
     scaler: Any = None
     rng: bool = True
     weights: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", without_wrappers(self.model))
 
     @classmethod
     def chosen(
@@ -79,11 +87,13 @@ class Parts:
         scaler: Any,
         include: Sequence[str] | None,
     ) -> Parts:
-        """Everything passed and the random generators, or what ``include`` names."""
+        """Everything passed and the random generators, or what ``include`` names: one or more."""
         passed = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         if include is None:
             return cls(model, optimizer, scheduler, scaler)
         names = [include] if isinstance(include, str) else list(include)
+        if not names:
+            raise WrongUsage("include names nothing", hint="it takes " + ", ".join(PARTS))
         for name in names:
             if name not in PARTS:
                 raise WrongUsage(f"include names {name!r}", hint="it takes " + ", ".join(PARTS))
@@ -115,6 +125,7 @@ class Parts:
             "tied": tied_names(self.model),
             "buffers": passing_buffers(self.model),
             "setting": setting(),
+            "kinds": {"scheduler": described(self.scheduler), "scaler": described(self.scaler)},
             "optimizer": optimizer_state(self.model, self.optimizer) if self.optimizer else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "scaler": self.scaler.state_dict() if self.scaler is not None else None,

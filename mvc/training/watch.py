@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -11,6 +11,21 @@ from mvc.repo.repository import Repository
 from mvc.training.recorder import Recorder
 
 __all__ = ["watch"]
+
+
+class Watching(Recorder):
+    """Its steps are the optimizer's; one more call would record a batch twice."""
+
+    def step(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises WrongUsage."""
+        raise WrongUsage(
+            "this recorder's step is called by the optimizer already: repo.watch made it",
+            hint="leave the call out, or use mvc.Recorder instead of repo.watch",
+        )
+
+    def batch_ended(self) -> None:
+        """What the optimizer calls."""
+        super().step()
 
 
 def watch(
@@ -27,10 +42,10 @@ def watch(
                 f"watch cannot keep a {name}: it changes after the optimizer's step",
                 hint="use mvc.Recorder, and call its step at the end of the batch",
             )
-    recorder = Recorder(repo, model, optimizer, **options)
+    recorder = Watching(repo, model, optimizer, **options)
 
     def after_step(*_: Any) -> None:
-        recorder.step()
+        recorder.batch_ended()
 
     recorder.on_close(optimizer.register_step_post_hook(after_step).remove)
     return recorder

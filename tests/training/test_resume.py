@@ -254,7 +254,7 @@ def test_refuses_what_lacks_or_does_not_fit(tmp_path: Path) -> None:
     with kept(tmp_path / "a") as repo:
         refused(repo, Run(adam), "has the state of a scheduler, but none was passed")
         refused(repo, Run(adam, cosine, scaler), "recorded without the scaler")
-        refused(repo, Run(sgd, cosine), r"was a torch\.optim\.adam\.Adam, not a torch.*SGD")
+        refused(repo, Run(sgd, cosine), r"was torch\.optim\.adam\.Adam, not torch.*SGD")
         refused(repo, Run(adam, cosine), r"has no other\.safetensors", name="other.safetensors")
         run = Run(adam, cosine)
         run.model.last = nn.Linear(16, 4)

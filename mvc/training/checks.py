@@ -1,0 +1,116 @@
+"""What a Recorder is given, looked at before anything begins: each complaint names an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import NotARepository, WrongUsage
+from mvc.model.names import check_path, check_ref
+from mvc.repo.author import check_author
+from mvc.repo.repository import Repository
+
+if TYPE_CHECKING:
+    from mvc.training.behind import Options
+
+__all__ = ["check_objects", "check_options", "opened", "whole"]
+
+_PATH = "an open mvc.Repository, or the path of one"
+
+
+def opened(given: Repository | str | PathLike[str]) -> tuple[Repository, bool]:
+    """The repository, and whether it was opened here, so that it is to be closed here.
+
+    ``given`` is open, or is the folder of an existing repository. Raises WrongUsage for
+    anything else and for one that is closed, NotARepository for another folder.
+    """
+    if isinstance(given, Repository):
+        if given.closed:
+            raise WrongUsage("this repository is closed", hint="open it again")
+        return given, False
+    if not isinstance(given, str | PathLike):
+        raise _wrong("repo", given, _PATH)
+    try:
+        return Repository.open(given, discover=False), True
+    except NotARepository as error:
+        raise NotARepository(
+            f"not a repository: {Path(given)}",
+            hint="make it with mvc.Repository.init(...) or 'mvc init'",
+        ) from error
+
+
+def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> None:
+    """WrongUsage for an object that cannot be what it was passed as."""
+    if not isinstance(model, torch.nn.Module):
+        hint = "pass the module itself, not its state_dict" if isinstance(model, Mapping) else None
+        raise _wrong("model", model, "a torch.nn.Module", hint)
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise _wrong("optimizer", optimizer, "an optimizer of torch", "the model comes first")
+    for name, value in (("optimizer", optimizer), ("scheduler", scheduler), ("scaler", scaler)):
+        if value is not None and not all(
+            callable(getattr(value, method, None)) for method in ("state_dict", "load_state_dict")
+        ):
+            raise _wrong(name, value, "anything with state_dict and load_state_dict")
+
+
+def check_options(options: Options) -> None:
+    """WrongUsage for an option of a wrong type or outside its range; InvalidName for a name."""
+    whole("every", options.every, 1)
+    whole("start", options.start, 0)
+    if options.queue_bytes is not None:
+        whole("queue_bytes", options.queue_bytes, 0)
+    for name in ("pipeline", "name", "message"):
+        _is_text(name, getattr(options, name))
+    Pipeline.parse(options.pipeline)
+    check_path(options.name)
+    _check_place(options.name)
+    if options.deploy is not None:
+        _is_text("deploy", options.deploy)
+        check_ref("deployment target", options.deploy)
+    if options.author is not None:
+        _is_text("author", options.author)
+        check_author(options.author)
+    if not (
+        options.metrics is None or callable(options.metrics) or isinstance(options.metrics, Mapping)
+    ):
+        raise _wrong("metrics", options.metrics, "a mapping, or a function that returns one")
+    for name in ("on_deploy", "evaluate", "monitor"):
+        value = getattr(options, name)
+        if value is not None and not callable(value):
+            raise _wrong(name, value, "a function")
+    if isinstance(options.exact, str) or not isinstance(options.exact, Iterable | None):
+        raise _wrong("exact", options.exact, "names of tensors in a list")
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """A whole number that is not below ``least``; WrongUsage names it otherwise."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise _wrong(name, value, "a whole number")
+    number = int(value)
+    if number < least:
+        raise WrongUsage(f"{name} must be at least {least}, but is {number}")
+    return number
+
+
+def _is_text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise _wrong(name, value, "text")
+
+
+def _check_place(name: str) -> None:
+    path = PurePosixPath(name)
+    if path.stem.endswith(".training"):
+        model = path.with_name(path.stem.removesuffix(".training") + path.suffix)
+        raise WrongUsage(
+            f"name is {name!r}, where the training state of {model} would lie",
+            hint=f"name={str(model)!r} records both",
+        )
+
+
+def _wrong(name: str, value: Any, wanted: str, hint: str | None = None) -> WrongUsage:
+    return WrongUsage(f"{name} is of type {type(value).__name__}: it must be {wanted}", hint=hint)

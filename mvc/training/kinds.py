@@ -1,0 +1,72 @@
+"""What kind of thing a scheduler or scaler is: its state alone does not say.
+
+A scheduler loads the state of another kind without a word, and goes on with a mixture of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from mvc.errors import CannotResume
+
+__all__ = ["check_kind", "described", "kind_of"]
+
+
+def kind_of(obj: Any) -> str:
+    """The class's full name; of schedulers that are made of others theirs, too, in brackets."""
+    name = f"{type(obj).__module__}.{type(obj).__qualname__}"
+    inner = [kind_of(part) for part in _inner(obj)]
+    return f"{name}({', '.join(inner)})" if inner else name
+
+
+def described(obj: Any) -> dict[str, Any] | None:
+    """``kind``, and the names of the ``functions`` that a LambdaLR goes by; None for None.
+
+    A function without a name of its own (a lambda, an object) is an empty text.
+    """
+    if obj is None:
+        return None
+    return {"kind": kind_of(obj), "functions": _functions(obj)}
+
+
+def check_kind(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str, ...]:
+    """Compares an object with what ``described`` gave when the version was recorded.
+
+    Returns what of its functions differs, for ``Resumed.differs``. Raises CannotResume for
+    another kind. ``kept`` None: the version does not say, or had no such part.
+    """
+    if kept is None or obj is None:
+        return ()
+    kind = kind_of(obj)
+    if kept["kind"] != kind:
+        raise CannotResume(
+            f"the {part} was {kept['kind']}, not {kind}",
+            hint=f"pass a {part} of the kind that was recorded; to go on with another one take "
+            "the weights alone: model.load_state_dict(repo.checkout(rev))",
+        )
+    functions = _functions(obj)
+    return tuple(
+        f"{part}: {new}, not {old}"
+        for old, new in zip(kept["functions"], functions, strict=False)
+        if old and new and old != new
+    )
+
+
+def _inner(obj: Any) -> list[Any]:
+    parts = getattr(obj, "_schedulers", None)
+    return list(parts) if isinstance(parts, list | tuple) else []
+
+
+def _functions(obj: Any) -> list[str]:
+    rules = getattr(obj, "lr_lambdas", None)
+    own = [_name(rule) for rule in rules] if isinstance(rules, list | tuple) else []
+    return own + [name for part in _inner(obj) for name in _functions(part)]
+
+
+def _name(function: Any) -> str:
+    while isinstance(function, partial):
+        function = function.func
+    name = str(getattr(function, "__qualname__", ""))
+    return "" if name.endswith("<lambda>") else name
