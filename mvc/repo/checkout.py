@@ -19,6 +19,7 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo import manifests
 from mvc.repo.contents import in_memory, skeleton_of, write_file
 from mvc.repo.context import Context, Progress
+from mvc.repo.outputs import refuse_store
 from mvc.repo.overwriting import Plan
 from mvc.repo.refs import head
 from mvc.repo.unreached import Unreached, unreached
@@ -160,6 +161,7 @@ def export(
     progress: Progress | None = None,
 ) -> Restored:
     """Writes to ``output``: a file for a single path, else a folder. HEAD and tree stay."""
+    refuse_store(context.store.fs, output)
     entries = select(manifests.of_commit(context, commit), paths)
     identity = context.store.fs.stat(output)
     folder = len(entries) != 1 or (identity is not None and identity.is_dir)

@@ -18,18 +18,19 @@ from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python_state import to_state
 from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline
-from mvc.errors import MvcError, SourceChanged, UnknownPath, WrongUsage
+from mvc.errors import MvcError, NothingToCommit, SourceChanged, UnknownPath, WrongUsage
 from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
 from mvc.repo import manifests
 from mvc.repo.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.last import LastVersion
+from mvc.repo.outputs import check_places
 from mvc.repo.produce import ProducedFile, Weights, is_optimizer, reduce, weights_before
 from mvc.repo.refs import head
 from mvc.repo.request import Change, Kept
 
-__all__ = ["Producing", "check_places"]
+__all__ = ["Producing"]
 
 
 class Producing:
@@ -42,8 +43,10 @@ class Producing:
         pipeline: Pipeline,
         exact: Sequence[str],
         loss: float | None,
+        setting: str | None,
     ) -> None:
         self.text = text
+        self._setting = setting
         self._context = context
         self._pipeline = pipeline
         self._exact = frozenset(exact)
@@ -56,14 +59,32 @@ class Producing:
 
     @classmethod
     def of(
-        cls, context: Context, text: str | None, exact: Sequence[str], loss: float | None
+        cls,
+        context: Context,
+        text: str | None,
+        exact: Sequence[str],
+        loss: float | None,
+        files: Sequence[Change] | None = None,
     ) -> Self | None:
         """For a pipeline, or that of the settings; None if it is lossless.
 
-        Raises WrongUsage if it would decide by data whether to save.
+        That of the settings is not for ``files`` (what is committed, unless it is a state)
+        that hold no tensor. Raises WrongUsage if it would decide by data whether to save.
         """
-        text = text or str(context.config.get("commit.pipeline"))
+        setting = None if text else str(context.config.get("commit.pipeline"))
+        text = text or str(setting)
         pipeline = Pipeline.parse(text)
+        if not pipeline.decisions and not pipeline.lossy:
+            return None
+        if setting and files is not None and not any(map(_has_tensors, files)):
+            return None
+        if pipeline.decisions and setting:
+            raise WrongUsage(
+                f"commit.pipeline is {setting}, whose stage {pipeline.decisions[0].text} decides "
+                "whether a version is saved, and a commit always saves",
+                hint="mvc.Recorder decides; for this commit name another one, such as "
+                "--pipeline lossless",
+            )
         if pipeline.decisions:
             decided = {stage.text for stage in pipeline.decisions}
             words = [word.strip() for word in pipeline.text.split("|")]
@@ -73,7 +94,13 @@ class Producing:
                 hint="use mvc.Recorder, which decides, or leave it out: "
                 + " | ".join(word for word in words if word not in decided),
             )
-        return cls(context, text, pipeline, exact, loss) if pipeline.lossy else None
+        return cls(context, text, pipeline, exact, loss, setting)
+
+    def check_places(
+        self, changes: Sequence[Change], output: Path | None, *, in_place: bool
+    ) -> None:
+        """Raises before anything is kept if the production weights have no place to go to."""
+        check_places(self._context, changes, output, in_place=in_place, setting=self._setting)
 
     def changes(self, changes: Sequence[Change], *, given_back: bool) -> list[Change]:
         """The same paths with production weights in them; ``given_back``: ``state`` is wanted."""
@@ -128,6 +155,18 @@ class Producing:
                 hint="'mvc ls' lists the names",
             )
 
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Says that it is the production weights that are not new, where that is so."""
+        try:
+            yield
+        except NothingToCommit as error:
+            raise NothingToCommit(
+                "nothing to commit: the production weights are those that HEAD has",
+                hint="'mvc checkout HEAD PATH -o FILE' writes them; to record a version all the "
+                "same, add --allow-empty",
+            ) from error
+
     def state(self, entry: FileEntry) -> Any:
         """The production weights of a Python state, in the form it was given in."""
         made = self._made[entry.path]
@@ -170,20 +209,8 @@ class Producing:
             ) from error
 
 
-def check_places(changes: Sequence[Change], output: Path | None, *, in_place: bool) -> None:
-    """Raises WrongUsage unless it is said where production files go."""
-    files = sum(change.open is not None for change in changes)
-    if not files and output is None:
-        return
-    if output is not None and in_place:
-        raise WrongUsage("name one place for the production weights: a file, or in place")
-    if output is None and not in_place:
-        raise WrongUsage(
-            "a lossy pipeline makes production weights, and those are what is to be deployed",
-            hint="say where they go: -o FILE, or --in-place",
-        )
-    if output is not None and files != 1:
-        raise WrongUsage(
-            f"the production weights of {files} files do not fit into one",
-            hint="commit one file, or use --in-place",
-        )
+def _has_tensors(change: Change) -> bool:
+    if change.open is None:
+        return False
+    with change.open() as parsed:
+        return bool(parsed.tensors)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -43,7 +43,7 @@ from mvc.repo.given import paths_of
 from mvc.repo.importing import Imported
 from mvc.repo.last import LastVersion
 from mvc.repo.opening import check_absent, open_context
-from mvc.repo.producing import Producing, check_places
+from mvc.repo.producing import Producing
 from mvc.repo.request import Change, CommitRequest, Kept, metrics_from
 from mvc.store.store import create
 
@@ -188,22 +188,24 @@ class Repository(Asking, Care):
         weights of this pipeline already.
         """
         with self._lock:
+            python = isinstance(state, Mapping)
             wanted = self._changes(state, name, all, cwd, opaque)
             numbers = metrics_from(metrics or {})
             producing = None
             if produced_by is None:
-                producing = Producing.of(self.context, pipeline, exact, numbers.get("loss"))
+                producing = Producing.of(
+                    self.context, pipeline, exact, numbers.get("loss"), None if python else wanted
+                )
             place = None if output is None else Path(output)
             if producing is not None:
-                if not isinstance(state, Mapping):
-                    check_places(wanted, place, in_place=in_place)
-                wanted = producing.changes(wanted, given_back=isinstance(state, Mapping))
+                if not python:
+                    producing.check_places(wanted, place, in_place=in_place)
+                wanted = producing.changes(wanted, given_back=python)
             elif place or in_place or exact:
                 raise WrongUsage("output, in_place and exact are for lossy pipelines")
             for path, more in (beside or {}).items():
                 last = self._last_version(path)
                 wanted.append(changes.of_state(more, check_path(path), last))
-            python = isinstance(state, Mapping)
             request = CommitRequest(
                 wanted,
                 message,
@@ -218,7 +220,8 @@ class Repository(Asking, Care):
                 produced_by or (producing.text if producing else None),
             )
             try:
-                kept = commit(self.context, request, progress)
+                with producing.explained() if producing and not python else nullcontext():
+                    kept = commit(self.context, request, progress)
             except BaseException:
                 self._last.clear()
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -332,7 +333,13 @@ def test_a_file_that_is_written_again_is_not_overwritten(
 def test_a_production_file_that_cannot_be_written(tmp_path: Path) -> None:
     """The commit stands, and the message says how to get the file."""
     np.savez(tmp_path / "a.npz", w=np.ones(3, np.float32))
+    target = tmp_path / "served" / "a.npz"
+    target.parent.mkdir()
     with mvc.Repository.init(tmp_path) as repo:
+
+        def committing(*_: object) -> None:
+            shutil.rmtree(target.parent, ignore_errors=True)
+
         with pytest.raises(IoFailed, match="is committed, but") as caught:
-            repo.commit("a.npz", pipeline=LSB, output=tmp_path / "no/such", cwd=tmp_path)
+            repo.commit("a.npz", pipeline=LSB, output=target, cwd=tmp_path, progress=committing)
         assert f"mvc checkout {repo.find('HEAD').short}" in (caught.value.hint or "")

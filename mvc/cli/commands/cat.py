@@ -15,6 +15,7 @@ from mvc.cli.text import number, shape, size
 from mvc.errors import UnknownPath, WouldOverwrite
 from mvc.model.names import printable
 from mvc.repo import manifests, revisions
+from mvc.repo.outputs import refuse_store
 
 if TYPE_CHECKING:
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
@@ -53,6 +54,7 @@ def command(
     found = next(t for t in entry.tensors if t.key == tensor)
     values = load(context, entry, found)
     if output is not None:
+        refuse_store(context.store.fs, Path(output))
         if context.store.fs.stat(Path(output)) is not None and not force:
             raise WouldOverwrite(f"{printable(output)} exists already", hint="add -f to replace it")
         save(context.store.fs, Path(output), values)

@@ -71,6 +71,7 @@ def command(
     chosen = next((n for n in PRESETS if Pipeline.parse(n) == pipeline), None)
     if write:
         _set(session, chosen or pipeline.text, needs)
+        _tell_of_commits(session, pipeline)
     if as_json:
         told = {} if needs is None else {"requirements": vars(needs)}
         session.out.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": write})
@@ -88,6 +89,17 @@ def _set(session: Session, name: str, needs: Requirements | None) -> None:
     for key, value in values.items():
         set_value(FileSystem(), file, key, value)
         session.out.note(f"{key} = {value}")
+
+
+def _tell_of_commits(session: Session, pipeline: Pipeline) -> None:
+    """What a setting that is not for every command means for ``mvc commit``."""
+    if pipeline.decisions:
+        session.out.note(
+            f"Only a Recorder can use it: {pipeline.decisions[0].text} decides whether a version "
+            "is saved; 'mvc commit' of a model needs --pipeline"
+        )
+    elif pipeline.lossy:
+        session.out.note("'mvc commit' of a model needs -o FILE or --in-place from now on")
 
 
 def _list(out: Output, *, as_json: bool) -> None:

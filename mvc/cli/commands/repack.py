@@ -16,6 +16,7 @@ from mvc.cli.tables import Column, show
 from mvc.cli.text import count, seconds, size
 from mvc.errors import WouldOverwrite
 from mvc.model.names import printable
+from mvc.repo.outputs import refuse_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,6 +235,7 @@ def _figures_json(figures: Figures) -> dict[str, object]:
 
 
 def _free(session: Session, path: Path, *, force: bool) -> Path:
+    refuse_store(session.context.store.fs, path)
     if session.context.store.fs.stat(path) is not None and not force:
         raise WouldOverwrite(f"{printable(str(path))} exists already", hint="add -f to replace it")
     return path

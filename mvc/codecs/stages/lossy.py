@@ -78,7 +78,11 @@ class TopK(LossyStage):
         share: Decimal | Fraction = self.share
         if self.curve is not None:
             if loss is None:
-                raise WrongUsage(f"stage {self.text} needs the loss of the batch")
+                raise WrongUsage(
+                    f"stage {self.text} needs the loss of the batch",
+                    hint="pass it: loss=X to a Recorder's step, metrics={'loss': X} to commit, "
+                    "--metric loss=X to 'mvc commit'",
+                )
             share = share_at(loss, self.share, self.least, self.curve)
         topk.reduce(weights, share, self.least)
 

@@ -78,3 +78,10 @@ def test_set(mvc, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert mvc("pipeline", "vsol").out
     assert "not a repository" in mvc("pipeline", "vsol", "--set", code=3).err
+
+
+def test_set_says_what_it_means_for_commits(mvc) -> None:
+    assert "--in-place from now on" in mvc("pipeline", "vsol-0-fast", "--set").err
+    err = mvc("pipeline", "--lossy", "--speed", "slow", "--set").err
+    assert "Only a Recorder can use it: dsed:0 decides" in err
+    assert "mvc commit" not in mvc("pipeline", "lossless", "--set").err
