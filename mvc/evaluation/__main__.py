@@ -13,7 +13,7 @@ import click
 
 from mvc.errors import MvcError, WrongUsage
 from mvc.evaluation.data import load_data
-from mvc.evaluation.experiment import SEED, Experiment, Settings
+from mvc.evaluation.experiment import SEED, Settings, experiments
 from mvc.evaluation.stream import Tell
 from mvc.io.files import FileSystem
 
@@ -93,7 +93,10 @@ _OPTIONS = (
         help="Recorded trainings, results, tables.",
     ),
     click.option(
-        "--threads", type=click.IntRange(min=1), metavar="N", help="Of torch. Default: torch's own."
+        "--threads",
+        type=click.IntRange(1, 1024),
+        metavar="N",
+        help="Of torch. Default: torch's own.",
     ),
 )
 _plot = click.option("--plot/--no-plot", default=True, show_default=True, help="PNG beside it.")
@@ -107,7 +110,7 @@ def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(name="python -m mvc.evaluation")
 def cli() -> None:
-    """The experiments of the seeds, with mvc."""
+    """The thesis's experiments on lossy versions of a model that learns online, with mvc."""
 
 
 @cli.group()
@@ -125,10 +128,7 @@ def drift() -> None:
 def split(as_json: bool, **options: Any) -> None:
     """Print how data are split, without training."""
     for data in _data(options):
-        experiments = [
-            Experiment.of(data, _of(options), label) for label in _labels(options["labels"])
-        ]
-        for experiment in experiments:
+        for experiment in experiments(data, _of(options), _labels(options["labels"])):
             plan = experiment.plan
             said = {
                 **experiment.parameters,

@@ -60,7 +60,9 @@ def load_data(
         return _digits()
     found = fs.stat(source)
     if found is None:
-        raise UnknownPath(f"there is no {source}")
+        raise UnknownPath(
+            f"there is no {source}", hint="name a folder of IDX files or a file of JSON lines"
+        )
     if found.is_dir:
         images, numbers = read_folder(fs, source)
         kinds, labels = np.unique(numbers, return_inverse=True)

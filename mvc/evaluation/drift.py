@@ -92,12 +92,13 @@ def plan(
         raise WrongUsage(f"batch_size is {batch_size}: it must be at least 1")
     if top == 0:
         raise WrongUsage("peak is 0: it must be above 0 and at most 1")
+    fewer = "fewer batches" if batch_size == 1 else "smaller batches or fewer of them"
     max_batches = math.floor(Fraction(smallest * 2, batch_size) / top)
     if not 1 <= batches <= max_batches:
         raise WrongUsage(
             f"batches is {batches}: it must be from 1 to {max_batches}, since the scarcest label "
             f"has {smallest} samples, a batch {batch_size} and peak is {float(top):g}",
-            hint="take smaller batches, fewer of them or a lower peak",
+            hint=f"take {fewer} or a lower peak",
         )
     drifting = math.ceil(batches * top / 2 * batch_size)
     others = batches * batch_size - drifting
@@ -106,7 +107,7 @@ def plan(
         raise WrongUsage(
             f"seen is {_text(part)}: it must be from 0 to {_text(max_seen)}, since {drifting} "
             f"of the {smallest} samples of the scarcest label come online",
-            hint="take smaller batches, fewer of them or a lower peak",
+            hint=f"take {fewer} or a lower peak",
         )
     fullest = max(_per_batch(drifting, batches))
     if fullest > batch_size:  # whole samples: for small batches and a high peak one too many
@@ -121,7 +122,7 @@ def plan(
         raise WrongUsage(
             f"batches is {batches}: no data is left to train with before, since {others} of the "
             f"{total - largest} samples of other labels come online",
-            hint="take smaller batches or fewer of them",
+            hint=f"take {fewer}",
         )
     max_offline, least = Fraction(most + before, total), Fraction(before + 1, total)
     whole = max_offline if offline is None else share_of("offline", offline)

@@ -21,6 +21,8 @@ __all__ = ["SEED", "Experiment", "Settings", "experiments"]
 SEED = 2
 """The thesis's; the number of the label is added to it (section 4.2.1)."""
 
+_MAX_SEED = 2**32 - 1
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -56,6 +58,8 @@ class Experiment:
         epochs = recipe.epochs if settings.epochs is None else settings.epochs
         if epochs < 1:
             raise WrongUsage(f"epochs is {epochs}: it must be at least 1")
+        if not 0 <= settings.seed <= _MAX_SEED:
+            raise WrongUsage(f"seed is {settings.seed}: it must be from 0 to {_MAX_SEED}")
         batches = recipe.batches if settings.batches is None else settings.batches
         if batches < 2:
             raise WrongUsage(f"batches is {batches}: the last is not trained, so at least 2")

@@ -23,6 +23,7 @@ MAX_FILE = 1024 * MIB
 """Bytes of one file of data, packed or not."""
 
 _BYTES = 8
+_AGAIN = "the files are not whole or not of one set: get them again"
 
 
 def read_folder(fs: FileSystem, folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -42,7 +43,9 @@ def read_folder(fs: FileSystem, folder: Path) -> tuple[NDArray[np.uint8], NDArra
     numbers = [_read(fs, folder / name, 1) for name in labels]
     for name, one, other in zip(images, pictures, numbers, strict=True):
         if len(one) != len(other):
-            raise BadModelFile(f"{name} has {len(one)} images, its labels are {len(other)}")
+            raise BadModelFile(
+                f"{name} has {len(one)} images, its labels are {len(other)}", hint=_AGAIN
+            )
     if len({one.shape[1:] for one in pictures}) > 1:
         raise WrongUsage(f"the images of {folder} are not all of one size")
     return np.concatenate(pictures), np.concatenate(numbers).astype(np.int64)
@@ -61,7 +64,7 @@ def unpacked(fs: FileSystem, path: Path) -> bytes:
     if unpacker.unconsumed_tail:
         raise BadModelFile(f"{path} unpacks to more than {MAX_FILE} bytes")
     if not unpacker.eof:
-        raise BadModelFile(f"{path} is cut off")
+        raise BadModelFile(f"{path} is cut off", hint=_AGAIN)
     return content
 
 
@@ -77,5 +80,7 @@ def _read(fs: FileSystem, path: Path, dimensions: int) -> NDArray[np.uint8]:
         raise BadModelFile(f"{path} is no IDX file of bytes with {dimensions} dimensions")
     shape = tuple(int.from_bytes(data[i : i + 4], "big") for i in range(4, start, 4))
     if len(data) - start != math.prod(shape):
-        raise BadModelFile(f"{path} says {math.prod(shape)} bytes, but has {len(data) - start}")
+        raise BadModelFile(
+            f"{path} says {math.prod(shape)} bytes, but has {len(data) - start}", hint=_AGAIN
+        )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)

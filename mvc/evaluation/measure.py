@@ -92,8 +92,10 @@ class Results:
         folder = file.with_suffix(".repository")
         remove(self._fs, folder)
         self._fs.make_dir(folder)
-        made = replay(self.stream, Configuration(text, interval), folder, self._fs, tell)
-        remove(self._fs, folder)
+        try:
+            made = replay(self.stream, Configuration(text, interval), folder, self._fs, tell)
+        finally:
+            remove(self._fs, folder)
         accuracies = made.accuracies or lossless
         learning = [v.seconds for v in self.stream.versions if v.number]
         measured = Measured(

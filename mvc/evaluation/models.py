@@ -131,7 +131,7 @@ RECIPES = {
     "conv": Recipe(
         "conv",
         "images",
-        lambda data: _conv_for(data),
+        lambda data: conv(len(data.classes)),
         lambda model: torch.optim.RMSprop(model.parameters(), lr=1e-3, alpha=0.9, eps=1e-8),
         batch_size=86,
         epochs=10,
@@ -171,6 +171,12 @@ def recipe_for(name: str | None, data: Dataset) -> Recipe:
         raise WrongUsage(f"there is no model {name}: it must be one of {', '.join(RECIPES)}")
     if recipe.kind != data.kind:
         raise WrongUsage(f"the model {name} takes {recipe.kind}, but {data.name} holds {data.kind}")
+    if name == "conv" and data.inputs.shape[1:] != (28, 28):
+        height, width = data.inputs.shape[1:]
+        raise WrongUsage(
+            f"the model conv takes images of 28 x 28, not {height} x {width}",
+            hint="--model small takes images of any size",
+        )
     return recipe
 
 
@@ -181,13 +187,6 @@ def tensors_of(data: Dataset, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     if data.kind == "texts":
         return chosen.long(), labels
     return chosen.unsqueeze(1).float() / data.brightest, labels
-
-
-def _conv_for(data: Dataset) -> nn.Module:
-    if data.inputs.shape[1:] != (28, 28):
-        height, width = data.inputs.shape[1:]
-        raise WrongUsage(f"the model conv takes images of 28 x 28, not {height} x {width}")
-    return conv(len(data.classes))
 
 
 def _one_bias(layer: nn.LSTM) -> nn.LSTM:

@@ -26,7 +26,7 @@ _TITLES = (
 
 def grid(titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
     """A Markdown table with aligned columns; the first ``left`` columns are text."""
-    cells = [list(titles), *map(list, rows)]
+    cells = [[text.replace("|", "\\|") for text in row] for row in (titles, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
     lines = []
     for row in cells:
@@ -95,16 +95,16 @@ def _row(line: Line, role: str) -> tuple[str, ...]:
         str(line.interval),
         f"{cell.ratio:.3f}",
         _number(stated.ratio),
-        f"{cell.accuracy:+.3f}",
+        _points(cell.accuracy),
         _number(stated.accuracy, "+.2f"),
         _pair(cell.save, cell.save_max),
         _pair(stated.save, stated.save_max),
         _pair(cell.load, cell.load_max),
         _pair(stated.load, stated.load_max),
         f"{cell.saved:g}",
-        f"{cell.delta_bytes / 1e6:.2f}",
-        f"{cell.full_bytes / 1e6:.2f}",
-        f"{cell.other_bytes / 1e6:.2f}",
+        _megabytes(cell.delta_bytes),
+        _megabytes(cell.full_bytes),
+        _megabytes(cell.other_bytes),
     )
 
 
@@ -115,7 +115,7 @@ def _baselines(line: Line, role: str) -> tuple[str, ...]:
         _number(cell.to_zstd),
         _number(cell.to_lossless),
         _number(cell.to_raw),
-        " ".join(f"{difference:+.3f}" for difference in cell.differences),
+        " ".join(map(_points, cell.differences)),
     )
 
 
@@ -133,6 +133,11 @@ def _meanings(compared: Compared) -> Iterator[str]:
         "versions: how many were saved; bytes of deltas, of reset points (full), and of all "
         "else: manifests, headers, journal, index."
     )
+    if any(line.name.startswith("frontier-") for line in compared.lines):
+        yield (
+            "frontier lines: bytes of deltas beside those of `vsol-...-fast` or `-slow` of the "
+            "same bound, whichever has fewer; their ratio says nothing where accuracies differ."
+        )
 
 
 def _frontier(compared: Compared, role: str) -> Iterator[str]:
@@ -144,11 +149,26 @@ def _frontier(compared: Compared, role: str) -> Iterator[str]:
         if bound == name or not rivals:
             continue
         best = min(rivals, key=lambda rival: cells[rival].delta_bytes)
-        share = cell.delta_bytes / cells[best].delta_bytes
         yield (
-            f"- {name}: {share:.3f} x the bytes of deltas of {best}, accuracy "
-            f"{cell.accuracy:+.3f} and {cells[best].accuracy:+.3f} points\n"
+            f"- {name}: {_against(cell, cells[best], best)}, accuracy "
+            f"{_points(cell.accuracy)} and {_points(cells[best].accuracy)} points\n"
         )
+
+
+def _against(cell: Cell, rival: Cell, name: str) -> str:
+    if not rival.delta_bytes:  # it found no version worth saving after the first
+        return f"{cell.delta_bytes / 1e3:.1f} kB of deltas, {name} none"
+    return f"{cell.delta_bytes / rival.delta_bytes:.3f} x the bytes of deltas of {name}"
+
+
+def _points(value: float) -> str:
+    """A difference with its sign; what rounds to nothing has a plus."""
+    return f"{round(value, 3) + 0.0:+.3f}"
+
+
+def _megabytes(size: float) -> str:
+    """Small nets store kilobytes: these keep their digits."""
+    return f"{size / 1e6:.2f}" if size >= 1e6 or not size else f"{size / 1e6:.4f}"
 
 
 def _number(value: float | None, form: str = ".3f") -> str:

@@ -101,7 +101,7 @@ def _save(
     live, seconds = [], []
     for version in stream.versions:
         state = stream.state(version)  # nothing is read ahead beside what is timed
-        data = stream.batch(version.number - 1) if version.number else None
+        data = stream.data(version)
         begun = time.perf_counter()
         decision = engine.offer(state, loss=version.loss, data=data)
         if decision.saved:

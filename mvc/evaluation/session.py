@@ -111,7 +111,8 @@ class Session:
 
     def _compared(self, compared: Compared, plot: bool) -> str:
         text = render.markdown(compared)
-        name = "-".join([compared.number, *compared.setting])
+        networks = [settings[0]["model"] for settings in compared.setting.values()]
+        name = "-".join([compared.number, *networks])
         self._write(f"{name}.json", json.dumps(asdict(compared), indent=1).encode())
         self._write(f"{name}.md", text.encode())
         if plot:

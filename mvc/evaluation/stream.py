@@ -84,6 +84,13 @@ class Stream:
         """Online batch ``number``, from 0."""
         return tensors_of(self.experiment.data, self.experiment.drift.online[number])
 
+    def data(self, version: Version) -> Sample:
+        """What a version was trained with last; of the offline data as many as a batch has."""
+        if version.number:
+            return self.batch(version.number - 1)
+        rows = self.experiment.drift.offline[-self.experiment.plan.batch_size :]
+        return tensors_of(self.experiment.data, rows)
+
     def close(self) -> None:
         """Lets go of the repository."""
         self.repo.close()

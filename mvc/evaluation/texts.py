@@ -71,6 +71,8 @@ def read_lines(
                 f"{path}, line {number}: no JSON object with {wanted}",
                 hint="name the fields with --label-field and --text-field",
             ) from None
+    if not labels:
+        raise BadModelFile(f"{path} is empty", hint="it must be JSON objects, one a line")
     return labels, texts
 
 

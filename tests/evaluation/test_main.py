@@ -66,7 +66,7 @@ def test_a_lossless_table(call, out):
     assert code == 0
     assert "# Table 4.9: reset points" in printed
     assert "Labels 0, 1; 1 epochs offline, then 12 batches of 8." in printed
-    made = json.loads((out / "tables" / "4.9-conv.json").read_text())
+    made = json.loads((out / "tables" / "4.9-small.json").read_text())
     rows = {line["name"]: line for line in made["lines"]}
     assert list(rows) == ["BL-GeneralCompr", "Difrs148f", "Difrs28f"]
     assert rows["Difrs148f"]["pipeline"] == "xor | zstd:1"
@@ -74,20 +74,20 @@ def test_a_lossless_table(call, out):
     cell = rows["Difrs148f"]["cells"]["conv"]
     assert (cell["accuracy"], cell["differences"], cell["saved"]) == (0, [0, 0], 12)
     assert rows["BL-GeneralCompr"]["cells"]["conv"]["ratio"] == 1
-    assert (out / "tables" / "4.9-conv.md").read_text() in printed
-    assert (out / "tables" / "4.9-conv.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "tables" / "4.9-small.md").read_text() in printed
+    assert (out / "tables" / "4.9-small.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_lossy_table(call, out):
     arguments = ("drift", "table", "4.20", "--no-plot", "--labels", "0", "--out", out, *TINY)
     code, printed, _ = call(*arguments)
     assert code == 0
-    made = json.loads((out / "tables" / "4.20-conv.json").read_text())
+    made = json.loads((out / "tables" / "4.20-small.json").read_text())
     cells = {line["name"]: line["cells"]["conv"] for line in made["lines"]}
     ratios = [cells[f"Flors{bits}r32r"]["ratio"] for bits in (16, 20, 21, 22, 23)]
     assert ratios == sorted(ratios)
     assert ratios[0] > 1
-    assert not (out / "tables" / "4.20-conv.png").exists()
+    assert not (out / "tables" / "4.20-small.png").exists()
     assert call(*arguments)[1] == printed  # from the results, seconds included
 
 
@@ -99,8 +99,21 @@ def test_pipelines_of_ones_own(call, out):
     assert code == 0
     assert "- vsol-0-slow: `xor | lsb:20 | dsed:0 | planes:all | zstd:1`" in printed
     assert "x the bytes of deltas of vsol-0-slow" in printed
-    made = json.loads((out / "tables" / "own-conv.json").read_text())
+    made = json.loads((out / "tables" / "own-small.json").read_text())
     assert [line["interval"] for line in made["lines"]] == [1, 5, 5, 5]
+
+
+def test_pipelines_that_go_by_the_data(call, out):
+    pytest.importorskip("river")
+    code, printed, _ = call(
+        "drift", "run", "drift:adwin | xor | zstd:1", "--no-plot", "--labels", "0", "--out", out,
+        *TINY,
+    )  # fmt: skip
+    assert code == 0
+    assert "| drift:adwin \\| xor \\| zstd:1 |" in printed
+    made = json.loads((out / "tables" / "own-small.json").read_text())
+    assert 1 <= made["lines"][1]["cells"]["conv"]["saved"] < 12
+    assert not list((out / "results").rglob("*.repository"))
 
 
 def test_plot(call, out):
@@ -137,6 +150,14 @@ def test_numbers():
         (("run", "vsol", "--interval", "0"), 2, "interval is 0: it must be at least 1"),
         (("run",), 2, "Missing argument"),
         (("train", "--threads", "0"), 2, "0 is not in the range"),
+        (("train", "--threads", "9999999"), 2, "9999999 is not in the range"),
+        (("train", "--seed", "-5"), 2, "seed is -5: it must be from 0 to 4294967295"),
+        (("train", "--seed", "9" * 20), 2, f"seed is {'9' * 20}: it must be from 0 to"),
+        (("split", "--seed", "-5"), 2, "seed is -5: it must be from 0 to 4294967295"),
+        (("split", "--labels", ""), 2, "labels must be named, each once"),
+        (("split", "--labels", "0,0"), 2, "labels must be named, each once"),
+        (("split", "--model", "conv"), 2, "the model conv takes images of 28 x 28, not 8 x 8"),
+        (("split", "--batches", "5000"), 2, "hint: take fewer batches or a lower peak"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
@@ -147,6 +168,7 @@ def test_wrong_usage_is_one_line(call, tmp_path, arguments, code, said):
     assert (ended, printed) == (code, "")
     assert said in error
     assert "Traceback" not in error
+    assert not (tmp_path / "streams").exists()
 
 
 def test_interrupted(call, monkeypatch, tmp_path):

@@ -123,6 +123,24 @@ def test_our_lossy_presets_beside_the_better_one_of_the_thesis():
     assert "- frontier-0: 0.250 x the bytes of deltas of vsol-0-slow, accuracy" in text
 
 
+def test_a_preset_of_the_thesis_that_saved_no_delta():
+    sizes = {PRESETS["vsol-0-fast"]: 1, PRESETS["vsol-0-slow"]: 1, PRESETS["frontier-0"]: 3000}
+    text = markdown(compare(MEASURED["4.26"], [Known("conv", 0, sizes)]))
+    assert "- frontier-0: 1.5 kB of deltas, vsol-0-fast none, accuracy" in text
+    assert "frontier lines: bytes of deltas beside" in text
+
+
+def test_small_figures_keep_their_digits():
+    row = next(
+        line
+        for line in markdown(compare(MEASURED["4.9"], [Known("conv", 0, {})])).splitlines()
+        if line.startswith("| Difrs148f")
+    )
+    assert "0.0003" in row
+    assert "+0.000" in row
+    assert "-0.000" not in row
+
+
 IMAGES = Dataset("i", "images", np.zeros((4, 28, 28), np.uint8), np.zeros(4, np.int64), ("a",))
 TEXTS = Dataset("t", "texts", np.zeros((4, 100), np.int32), np.zeros(4, np.int64), ("a",))
 
@@ -181,3 +199,7 @@ def test_grid():
     assert grid(("a", "n"), [("long", "1"), ("b", "22")]) == (
         "| a    |  n |\n| ---- | -: |\n| long |  1 |\n| b    | 22 |"
     )
+
+
+def test_pipes_in_a_grid():
+    assert grid(("a",), [("xor | raw",)]).splitlines()[2] == "| xor \\| raw |"
