@@ -97,16 +97,16 @@ def number(stage: str, name: str, text: str, low: str, high: str) -> Decimal:
     """A decimal number from ``low`` to ``high``, both included."""
     if _NUMBER.fullmatch(text) and Decimal(low) <= Decimal(text) <= Decimal(high):
         return Decimal(text)
-    raise InvalidPipeline(f"stage {stage}: {name} is a number from {low} to {high}, not {text!r}")
+    given = f"not {text!r}" if text else "and is not given"
+    raise InvalidPipeline(f"stage {stage}: {name} is a number from {low} to {high}, {given}")
 
 
 def whole(stage: str, name: str, text: str, low: int, high: int) -> int:
     """A whole number from ``low`` to ``high``, both included."""
     if _WHOLE.fullmatch(text) and low <= int(text) <= high:
         return int(text)
-    raise InvalidPipeline(
-        f"stage {stage}: {name} is a whole number from {low} to {high}, not {text!r}"
-    )
+    given = f"not {text!r}" if text else "and is not given"
+    raise InvalidPipeline(f"stage {stage}: {name} is a whole number from {low} to {high}, {given}")
 
 
 def plain(value: Decimal) -> str:

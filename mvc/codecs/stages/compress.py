@@ -12,6 +12,7 @@ from mvc.codecs import frames
 from mvc.codecs.stages.base import CODINGS_2, WORDS, Kind, Stage, whole
 from mvc.codecs.streams import Bytes, Parts, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor
+from mvc.errors import InvalidPipeline
 
 __all__ = ["Brotli", "Bz2", "Compressor", "Lzma", "Raw", "Zlib", "Zstd"]
 
@@ -55,6 +56,11 @@ class Zstd(Compressor):
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
         """``zstd:LEVEL`` or ``zstd:huff``."""
+        if not parameter:
+            raise InvalidPipeline(
+                f"stage {name}: its level is not given",
+                hint=f"use zstd:huff or zstd:1 to zstd:{frames.MAX_LEVEL}",
+            )
         frames.check_method(parameter)
         if parameter == frames.HUFFMAN:
             return cls(f"{name}:{parameter}")

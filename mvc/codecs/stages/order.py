@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from mvc.codecs.stages.base import Kind, Stage
 from mvc.codecs.stages.deltas import Elide
@@ -19,12 +20,36 @@ def read_stages(text: str, presets: Sequence[str]) -> tuple[Stage, ...]:
     for word in text.split("|"):
         name, colon, parameter = (part.strip() for part in word.partition(":"))
         if name not in STAGES or (colon and not parameter):
-            raise InvalidPipeline(
-                f"{word.strip()!r} is neither a stage nor a preset",
-                hint=f"stages: {', '.join(STAGES)}; presets: {', '.join(presets)}",
-            )
+            raise _unknown(text, word.strip(), presets)
         stages.append(STAGES[name].read(name, parameter))
     return tuple(stages)
+
+
+def _unknown(text: str, word: str, presets: Sequence[str]) -> InvalidPipeline:
+    """What is wrong with a word of a line that is no stage."""
+    if word in presets:
+        return InvalidPipeline(
+            f"{word} is a preset, and a preset stands alone",
+            hint=f"'mvc pipeline {word}' prints the stages to write in its place",
+        )
+    if not word:
+        where = f" between the bars of {text!r}" if "|" in text else ""
+        return InvalidPipeline(
+            f"{word!r} is neither a stage nor a preset: nothing is named{where}",
+            hint="'mvc pipeline' lists stages and presets",
+        )
+    known = [*STAGES, *presets]
+    name = word.partition(":")[0].strip()
+    if name in STAGES:  # and nothing after its colon
+        return InvalidPipeline(
+            f"{word!r} is neither a stage nor a preset: nothing stands after the colon",
+            hint=f"a stage is written {STAGES[name].usage}",
+        )
+    if close := get_close_matches(name.lower(), known, n=3):
+        hint = f"did you mean {' or '.join(close)}?"
+    else:
+        hint = f"stages: {', '.join(STAGES)}; presets: {', '.join(presets)}"
+    return InvalidPipeline(f"{word!r} is neither a stage nor a preset", hint=hint)
 
 
 def check_order(stages: Sequence[Stage]) -> None:
@@ -32,6 +57,9 @@ def check_order(stages: Sequence[Stage]) -> None:
     text = " | ".join(stage.text for stage in stages)
     kind = _begin(stages)
     for stage in stages:
+        if kind is Kind.CHOSEN and stage.gives is kind:
+            chosen = " and ".join(s.text for s in stages if s.gives is kind)
+            raise InvalidPipeline(f"{text!r} chooses changes more than once: {chosen}")
         if kind not in stage.takes:
             raise InvalidPipeline(
                 f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"

@@ -45,7 +45,7 @@ def test_explains_as_json(mvc) -> None:
 def test_refuses_what_does_not_fit(mvc) -> None:
     assert "stage lsb:20 in 'sub | lsb:20' gets" in mvc("pipeline", "sub | lsb:20", code=3).err
     assert "N is a whole number from 1 to 23" in mvc("pipeline", "xor | lsb:99", code=3).err
-    assert "stages: " in mvc("pipeline", "gzip", code=3).err
+    assert "stages: " in mvc("pipeline", "nothing", code=3).err
 
 
 def test_chooses_by_requirement(mvc) -> None:
@@ -85,3 +85,19 @@ def test_set_says_what_it_means_for_commits(mvc) -> None:
     err = mvc("pipeline", "--lossy", "--speed", "slow", "--set").err
     assert "Only a Recorder can use it: dsed:0 decides" in err
     assert "mvc commit" not in mvc("pipeline", "lossless", "--set").err
+
+
+def test_slips_are_named(mvc) -> None:
+    def said(line: str) -> str:
+        return mvc("pipeline", line, code=3).err
+
+    assert "did you mean vsol-" in said("vsol-2-fast") and "vsol-1-fast" in said("vsol-2-fast")
+    assert "did you mean vsol" in said("VSOL")
+    assert "vsol is a preset, and a preset stands alone" in said("drift:adwin | vsol")
+    assert "stage zstd: its level is not given" in said(
+        "xor | zstd"
+    ) and "zstd:1 to zstd:22" in said("zstd")
+    assert "N is a whole number from 1 to 23, and is not given" in said("xor | lsb")
+    assert "nothing stands after the colon" in said("xor | lsb: | zstd:1")
+    assert "nothing is named between the bars" in said("xor || zstd:1")
+    assert "topk:0.1 and topk-all:0.1" in said("topk:0.1 | topk-all:0.1 | xor")
