@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mvc.errors import UnknownPath, WouldOverwrite, WrongUsage
+from mvc.errors import IoFailed, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.repo.context import Context
@@ -20,7 +20,11 @@ def refuse_store(fs: FileSystem, output: Path) -> None:
 
     Links on the way are followed; case does not count, since some file systems ignore it.
     """
-    real = fs.realpath(output.parent) / output.name
+    identity = fs.stat(output)
+    if identity is not None and identity.is_dir:
+        real = fs.realpath(output)  # what is written would lie in it
+    else:
+        real = fs.realpath(output.parent) / output.name  # a link itself is replaced
     for place in (real, *real.parents):
         if place.name.lower() == ".mvc" and fs.stat(place / "journal") is not None:
             raise WrongUsage(
@@ -66,17 +70,17 @@ def _check_output(fs: FileSystem, output: Path) -> None:
     refuse_store(fs, output)
     shown = printable(str(output))
     identity = fs.stat(output)
-    if identity is None:
-        folder = fs.stat(output.parent)
-        if folder is None or not folder.is_dir:
-            raise UnknownPath(
-                f"there is no folder {printable(str(output.parent))} to write {output.name} into",
-                hint="make it first; nothing was committed",
-            )
-        return
-    if not identity.is_file:
+    if identity is not None and not identity.is_file:
         raise WrongUsage(f"{shown} is no file", hint="name a file for the production weights")
-    if identity.size:
+    into = f"{printable(str(output.parent))} to write {printable(output.name)} into"
+    folder = fs.stat(output.parent)
+    if folder is None or not folder.is_dir:
+        raise UnknownPath(f"there is no folder {into}", hint="make it first; nothing was committed")
+    if not fs.is_writable_dir(output.parent):
+        raise IoFailed(
+            f"there is no permission for {into}", hint="name another place; nothing was committed"
+        )
+    if identity is not None and identity.size:
         with open_file(fs, output, output.name) as parsed:
             model = parsed.format != "opaque"
         if not model:

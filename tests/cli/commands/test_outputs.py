@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mvc.io.files import FileSystem
+
 LOSSY = ("commit", "model.safetensors", "--pipeline", "vsol-0-fast")
 
 
@@ -34,6 +36,33 @@ def test_nor_by_a_link_or_of_another_repository(mvc) -> None:
     mvc("init", "other")
     for to in ("link/journal", "other/.mvc/journal", ".mvc"):
         untouched(mvc, *LOSSY, "-o", to, code=2, says="store of a repository")
+
+
+def test_nor_into_a_folder_that_is_a_link_to_one(mvc) -> None:
+    mvc.commit(1)
+    mvc.write(2)
+    (mvc.folder / "link").symlink_to(".mvc", target_is_directory=True)
+    says = "link lies in the store of a repository"
+    for command in (LOSSY, ("checkout", "HEAD", "-f"), ("cat", "HEAD", "steps", "-f")):
+        untouched(mvc, *command, "-o", "link", code=2, says=says)
+    assert (mvc.folder / "link").is_symlink()
+
+
+def test_a_link_into_a_store_is_replaced_and_not_followed(mvc) -> None:
+    mvc.commit(1)
+    before = (mvc.folder / ".mvc/config.yaml").read_bytes()
+    (mvc.folder / "out").symlink_to(".mvc/config.yaml")
+    mvc("checkout", "HEAD", "model.safetensors", "-f", "-o", "out")
+    assert (mvc.folder / ".mvc/config.yaml").read_bytes() == before
+    assert (mvc.folder / "out").read_bytes() == (mvc.folder / "model.safetensors").read_bytes()
+
+
+def test_a_folder_without_permission_comes_before_the_commit(mvc, monkeypatch) -> None:
+    mvc.commit(1)
+    mvc.write(2)
+    monkeypatch.setattr(FileSystem, "is_writable_dir", lambda *_: False)
+    says = "there is no permission for . to write x.safetensors into"
+    untouched(mvc, *LOSSY, "-o", "x.safetensors", "--deploy", "prod", code=3, says=says)
 
 
 def test_places_that_cannot_be_written_to_come_before_the_commit(mvc) -> None:
