@@ -1,6 +1,6 @@
 """checkout: write a version's files, each replaced in one step, or hand out its state.
 
-Files that no version holds are somebody's work: without ``force`` nothing is written
+Files that no named version holds are somebody's work: without ``force`` nothing is written
 if any of them would be lost.
 """
 

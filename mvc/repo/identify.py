@@ -14,12 +14,12 @@ from mvc.repo import manifests
 from mvc.repo.ancestry import Ancestors
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, of_commit
-from mvc.repo.pointers import branches
+from mvc.repo.pointers import branches, head, tags
 from mvc.repo.worktree import entry_at
 from mvc.store import keys
 from mvc.store.entries import Entry
 
-__all__ = ["Identified", "earlier", "identify"]
+__all__ = ["Identified", "earlier", "identify", "is_held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ def identify(context: Context, path: Path) -> list[Identified]:
 
 
 def earlier(
-    context: Context, entry: FileEntry, *, besides: CommitId | None = None, exact: bool = False
+    context: Context, entry: FileEntry, *, besides: CommitId | None = None
 ) -> CommitId | None:
     """The newest version that brought in this very state at this path; None if none is kept.
 
-    One with all the file's bytes is preferred to one with the same tensors; with ``exact``
-    only such a one counts. One that is damaged does not.
+    One with all the file's bytes is preferred to one with the same tensors. One that is
+    damaged does not count.
     """
     same_state = None
     for commit, same in _versions(context, entry, _undamaged):
@@ -81,7 +81,24 @@ def earlier(
         if same.content_id == entry.content_id:
             return commit.id
         same_state = same_state or commit.id
-    return None if exact else same_state
+    return same_state
+
+
+def is_held(context: Context, entry: FileEntry) -> bool:
+    """Whether a version that a branch, a tag or HEAD leads to has every byte of a file at its path.
+
+    What only an undone commit has is in no such version.
+    """
+    tips = {ref.commit for ref in (*branches(context), *tags(context))}
+    at = head(context).commit
+    named = Ancestors(context.store.view, tips if at is None else tips | {at})
+    return any(
+        same is not None
+        and same.path == entry.path
+        and same.content_id == entry.content_id
+        and commit.id in named
+        for commit, same in _versions(context, entry, _undamaged)
+    )
 
 
 def _undamaged(context: Context, id_: CommitId) -> Manifest | None:

@@ -1,4 +1,4 @@
-"""What checkout may write over or delete: nothing that no version holds."""
+"""What checkout may write over or delete: nothing that no named version holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from mvc.errors import WouldOverwrite
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
-from mvc.repo.identify import earlier
+from mvc.repo.identify import is_held
 from mvc.repo.worktree import entry_of
 
 __all__ = ["Plan", "refuse_links"]
@@ -50,7 +50,7 @@ class Plan:
         return deletes
 
     def _may_go(self, present: FileEntry | Literal["no file"]) -> bool:
-        """Whether HEAD, or else any version, holds every byte of a file at its path."""
+        """Whether a version that a name leads to holds every byte of a file at its path."""
         if self._force:
             return True
         if not isinstance(present, FileEntry):
@@ -58,7 +58,7 @@ class Plan:
         old = self._old.by_path.get(present.path)
         if old is not None and old.content_id == present.content_id:
             return True
-        return earlier(self._context, present, exact=True) is not None
+        return is_held(self._context, present)
 
     def _present(self, path: str) -> FileEntry | Literal["no file"] | None:
         """What stands at a path now; None for nothing."""

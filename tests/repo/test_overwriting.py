@@ -1,4 +1,4 @@
-"""Which files checkout may replace: those of any version, and no others."""
+"""Which files checkout may replace: those of versions that a name leads to, and no others."""
 
 from pathlib import Path
 
@@ -59,4 +59,14 @@ def test_a_file_of_another_path_is_kept(repo: Repository) -> None:
     repo.commit(repo.root)
     write_model(repo.root / "a.safetensors", seed=2)
     with pytest.raises(WouldOverwrite, match=r"a\.safetensors"):
+        repo.restore("HEAD~1")
+
+
+def test_what_only_an_undone_commit_has_is_kept(repo: Repository) -> None:
+    path = repo.root / "m.safetensors"
+    for seed in (1, 2):
+        write_model(path, seed=seed)
+        repo.commit(path)
+    repo.undo()
+    with pytest.raises(WouldOverwrite, match="not committed"):
         repo.restore("HEAD~1")
