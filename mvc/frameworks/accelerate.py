@@ -19,10 +19,12 @@ from mvc.frameworks.accelerate_data import Epochs
 from mvc.frameworks.accelerate_load import load
 from mvc.frameworks.accelerate_state import AcceleratorSource
 from mvc.frameworks.huggingface_state import refuse_sharded
+from mvc.frameworks.options import checked
 from mvc.frameworks.stages import refuse_decisions, stage_by_loss
 from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
+from mvc.training.checks import opened
 from mvc.training.delivered import Delivered
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
@@ -49,12 +51,16 @@ def attach(
 ) -> Attached:
     """Makes a version of every ``save_state`` from now on.
 
-    ``repo`` is a Repository or the path of one. With ``wait`` the version is durable when
-    ``save_state`` returns, without it is on its way. The other options are those of
-    ``mvc.Recorder``. Raises WrongUsage where no process holds the whole model, and for a
+    ``repo`` is an open Repository, or the path of an existing one. With ``wait`` the version is
+    durable when ``save_state`` returns, without it is on its way. The other options are those
+    of ``mvc.Recorder``. Raises WrongUsage where no process holds the whole model, and for a
     pipeline that decides whether to save: ``save_state`` is told to.
     """
     refuse_sharded()
+    options = checked(
+        deploy=deploy, pipeline=pipeline, when_full=when_full, metrics=metrics, name=name,
+        queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact, keep_training=keep_training,
+    )  # fmt: skip
     refuse_decisions(pipeline, "save_state always saves")
     stage = stage_by_loss(pipeline)
     if stage is not None and metrics is None:
@@ -62,19 +68,7 @@ def attach(
             f"stage {stage} goes by the loss, which save_state does not know",
             hint='pass metrics=lambda: {"loss": ...}',
         )
-    opened = repo if isinstance(repo, Repository) else Repository.open(repo, discover=False)
-    options = {
-        "deploy": deploy,
-        "pipeline": pipeline,
-        "when_full": when_full,
-        "metrics": metrics,
-        "name": name,
-        "queue_bytes": queue_bytes,
-        "on_deploy": on_deploy,
-        "exact": exact,
-        "keep_training": keep_training,
-    }
-    return Attached(accelerator, opened, options, wait=wait)
+    return Attached(accelerator, opened(repo)[0], options, wait=wait)
 
 
 class Attached:
@@ -85,6 +79,7 @@ class Attached:
     ) -> None:
         self.repo = repo
         self.saves = 0
+        self._origin: CommitId | None = None
         self._accelerator = accelerator
         self._options = options
         self._wait = wait
@@ -103,7 +98,11 @@ class Attached:
             return
         if self._recorder is None:
             self._recorder = Recorder.of(
-                self.repo, self._source, start=self.saves - 1, **self._options
+                self.repo,
+                self._source,
+                start=self.saves - 1,
+                origin=self._origin,
+                **self._options,
             )
         self._recorder.step(number=self.saves)
         if self._wait:
@@ -149,7 +148,7 @@ class Attached:
         """
         commit = self.repo.find(rev)
         resumed = load(self.repo, commit, self._options["name"], self._accelerator, self._epochs)
-        self.saves = resumed.step
+        self.saves, self._origin = resumed.step, resumed.commit
         return resumed
 
     def __enter__(self) -> Self:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from mvc.errors import WrongUsage
+from mvc.errors import CannotResume, WrongUsage
+from mvc.frameworks.data_sizes import changed, sizes
 from mvc.frameworks.huggingface_data import (
     Drawing,
     order_generator,
@@ -99,9 +100,24 @@ class Epochs:
                     "order": _order(loader) if at.rng is None else at.order,
                     "order_seed": order_seed(loader),
                     "loader": loader.state_dict() if stateful else None,
+                    "sizes": sizes(loader),
                 }
             )
         return kept
+
+    def check_sizes(self, kept: list[Mapping[str, Any]]) -> list[str]:
+        """What differs of the data's amount; CannotResume if that is in the middle of an epoch."""
+        found = []
+        for loader, at in zip(self._accelerator._dataloaders, kept, strict=True):
+            lines = changed(at.get("sizes", {}), sizes(loader))  # versions of before do not say
+            if lines and at["rng"] is not None:
+                raise CannotResume(
+                    "the version lies in the middle of an epoch whose data were others: "
+                    + ", ".join(lines),
+                    hint="pass the same data and batch size, or go on from the end of an epoch",
+                )
+            found += lines
+        return found
 
     def restore(
         self, kept: list[Mapping[str, Any]], rng: Mapping[str, Any], *, draws: bool

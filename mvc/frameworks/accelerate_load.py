@@ -12,9 +12,11 @@ from mvc.frameworks.accelerate_state import model_of, optimizers_of
 from mvc.frameworks.huggingface_ranks import own_of
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
+from mvc.training.kinds import check_kind
 from mvc.training.optimizers import Placement
 from mvc.training.resume import (
     Resumed,
+    check_kinds,
     check_model,
     differences,
     load_model,
@@ -60,6 +62,11 @@ def load(
             )
     if (kept["scaler"] is None) != (accelerator.scaler is None):
         raise CannotResume("gradients were scaled then or are now, but not both")
+    kinds = saved.get("kinds", [])  # versions of before do not say
+    told = [*check_kinds(kept, scaler=accelerator.scaler)]
+    for scheduler, kind in zip(live["schedulers"], kinds, strict=False):
+        told += check_kind("scheduler", kind, scheduler)
+    told += epochs.check_sizes(saved["loaders"])
     rng = own_of(kept["rng"], saved["others"])
     check_rng(rng)
     model = model_of(accelerator)
@@ -85,7 +92,7 @@ def load(
     set_rng_state(rng)
     epochs.restore(saved["loaders"], rng, draws=saved["draws"])
     resumed = Resumed(commit, kept["step"], kept["batch"], differences(kept["setting"]))
-    return replace(resumed, differs=(*resumed.differs, *_more(saved, accelerator)))
+    return replace(resumed, differs=(*resumed.differs, *told, *_more(saved, accelerator)))
 
 
 def _all(alone: Any, several: list[Any]) -> list[Any]:

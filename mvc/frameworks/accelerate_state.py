@@ -8,6 +8,7 @@ import torch
 
 from mvc.frameworks.accelerate_data import Epochs
 from mvc.frameworks.huggingface_ranks import rng_of_others
+from mvc.training.kinds import described
 from mvc.training.optimizers import optimizer_state
 from mvc.training.state import Parts, no_weights
 
@@ -64,8 +65,11 @@ class AcceleratorSource:
             [optimizer_state(model, o) for o in optimizers_of(accelerator)]
         )
         scheduler, schedulers = _alone([s.state_dict() for s in accelerator._schedulers])
+        kinds = [described(s) for s in accelerator._schedulers]
+        state = parts.training_state(step, batch)
         return {
-            **parts.training_state(step, batch),
+            **state,
+            "kinds": {**state["kinds"], "scheduler": _alone(kinds)[0]},
             "optimizer": optimizer,
             "scheduler": scheduler,
             "accelerate": {
@@ -74,6 +78,7 @@ class AcceleratorSource:
                 "others": self._others,
                 "optimizers": optimizers,
                 "schedulers": schedulers,
+                "kinds": kinds,
                 "objects": [o.state_dict() for o in accelerator._custom_objects],
                 "loaders": self._epochs.state(),
                 "draws": self._epochs.draws,

@@ -34,10 +34,10 @@ from mvc.frameworks.filesystem_write import (
     Spool,
     check_place,
     keep,
-    opening,
     scratch,
     stored,
 )
+from mvc.frameworks.filesystem_written import opening
 from mvc.io.files import WriteFile
 from mvc.model.manifest import Manifest
 from mvc.repo.request import Change

@@ -12,7 +12,7 @@ import secrets
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,6 @@ from typing import Any, Self
 
 from fsspec.transaction import Transaction
 
-from mvc.adapters.detect import parse_file
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.errors import IoFailed, NothingToCommit, WrongUsage
 from mvc.frameworks.filesystem_location import Opened
@@ -40,7 +39,6 @@ __all__ = [
     "Spool",
     "check_place",
     "keep",
-    "opening",
     "scratch",
     "staging_folder",
     "stored",
@@ -240,29 +238,6 @@ class OneCommit(Transaction):
                 self.fs._intrans = False
                 self.fs._transaction = None
                 self.fs = None
-
-
-def opening(file: WriteFile, path: str) -> Callable[[], AbstractContextManager[ParsedFile]]:
-    """What a commit opens: the bytes written so far, as the model file that they are."""
-    return lambda: nullcontext(parse_file(_Written(file), path))
-
-
-class _Written:
-    """A file that was written, to be read at any place."""
-
-    def __init__(self, file: WriteFile) -> None:
-        self._file = file
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def read(self, offset: int, length: int) -> bytes:
-        return self._file.read(offset, length)
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        data = self._file.read(offset, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def stored(context: Context, entry: FileEntry, path: str) -> Change:

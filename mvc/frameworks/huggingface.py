@@ -23,14 +23,17 @@ from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.huggingface_checkpoint import write_checkpoint
 from mvc.frameworks.huggingface_data import Drawing
 from mvc.frameworks.huggingface_state import TrainerSource, differences, parts_of, refuse_sharded
+from mvc.frameworks.options import checked, included
 from mvc.frameworks.stages import refuse_data, stage_by_loss
 from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
+from mvc.training.checks import opened, whole
 from mvc.training.delivered import Delivered
 from mvc.training.recorder import Recorder, Report
-from mvc.training.resume import Resumed, resume, training_state
+from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
 from mvc.training.rng import rng_state, set_rng_state
+from mvc.training.wrapped import without_wrappers
 
 __all__ = ["MVCCallback"]
 
@@ -40,10 +43,11 @@ Metrics = Mapping[str, Any]
 class MVCCallback(TrainerCallback):
     """Records a Trainer's steps; ``Trainer(callbacks=[MVCCallback(repo)])``.
 
-    ``repo`` is a Repository or the path of one. Every ``every_n_steps``-th step of the
-    optimizer makes a version; None makes one where the Trainer saves a checkpoint. The other
-    options are those of ``mvc.Recorder``; ``include`` names any of ``model``, ``optimizer``,
-    ``scheduler``, ``scaler``, ``rng``. Only the first of several processes writes. A pipeline
+    ``repo`` is an open Repository, or the path of an existing one. Every ``every_n_steps``-th
+    step of the optimizer makes a version; None makes one where the Trainer saves a checkpoint.
+    The other options are those of ``mvc.Recorder``; ``include`` names any of ``model``,
+    ``optimizer``, ``scheduler``, ``scaler``, ``rng``. Only the first of several processes
+    writes. A pipeline
     that decides by the data of a batch is refused, since the Trainer does not show it.
 
     What is queued is completed at the end of training, by ``close``, by the next training, or
@@ -66,26 +70,19 @@ class MVCCallback(TrainerCallback):
         exact: Sequence[str] = (),
         keep_training: bool = False,
     ) -> None:
+        if every_n_steps is not None:  # None: where the Trainer saves
+            every_n_steps = whole("every_n_steps", every_n_steps, 1)
+        self._include = included(include)
+        self._options = checked(
+            deploy=deploy, pipeline=pipeline, when_full=when_full, metrics=metrics, name=name,
+            queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact, keep_training=keep_training,
+        )  # fmt: skip
         refuse_data(pipeline, "the Trainer does not hand batches to callbacks")
-        if every_n_steps is not None and every_n_steps < 1:
-            raise WrongUsage("every_n_steps must be at least 1", hint="None: where Trainer saves")
-        self.repo = repo if isinstance(repo, Repository) else Repository.open(repo, discover=False)
+        self.repo = opened(repo)[0]
         self.resumed: Resumed | None = None
         self.report: Report | None = None
         self._every = every_n_steps
-        self._include = include
         self._name = name
-        self._options = {
-            "deploy": deploy,
-            "pipeline": pipeline,
-            "when_full": when_full,
-            "metrics": metrics,
-            "name": name,
-            "queue_bytes": queue_bytes,
-            "on_deploy": on_deploy,
-            "exact": exact,
-            "keep_training": keep_training,
-        }
         self._by_loss = stage_by_loss(pipeline) if metrics is None else None
         self._recorder: Recorder | None = None
         self._source: TrainerSource | None = None
@@ -116,6 +113,7 @@ class MVCCallback(TrainerCallback):
         self._end()
         commit = self.repo.find(rev)
         kept = training_state(self.repo, commit, self._name, production=True)
+        _check(trainer, training_weights(self.repo, commit, self._name, kept), kept)
         self._going_on = commit, kept
         output = Path(trainer.args.output_dir)
         self.repo.context.store.fs.make_dir(output, parents=True, exist_ok=True)
@@ -147,7 +145,11 @@ class MVCCallback(TrainerCallback):
             self._go_on(live)
         if state.is_world_process_zero:
             self._recorder = Recorder.of(
-                self.repo, self._source, start=state.global_step, **self._options
+                self.repo,
+                self._source,
+                start=state.global_step,
+                origin=self._going_on[0] if self._going_on is not None else None,
+                **self._options,
             )
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
@@ -265,3 +267,11 @@ class MVCCallback(TrainerCallback):
                 raise
             if failure is not error:
                 error.add_note(f"mvc: a version could not be recorded either: {failure}")
+
+
+def _check(trainer: Any, weights: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+    """Before the Trainer loads them: raises CannotResume for a model that is another one."""
+    model = trainer.model
+    if set(weights) != set(model.state_dict()):  # else it was recorded with the wrapper's names
+        model = without_wrappers(model)
+    check_model(model, weights, kept)

@@ -64,6 +64,9 @@ class TrainerSource:
             "batches an epoch": _length(loader),
             "mixed precision": str(AcceleratorState().mixed_precision),
             "steps in all": int(state.max_steps),
+            "learning-rate schedule": _text(args.lr_scheduler_type),
+            "its options": _text(args.lr_scheduler_kwargs or {}),
+            "warmup steps": int(args.get_warmup_steps(int(state.max_steps))),
         }
 
     def exact(self) -> list[str]:
@@ -114,6 +117,10 @@ def differences(kept: Mapping[str, Any], source: TrainerSource) -> tuple[str, ..
     if kept["data_draws"]:
         found.append("data: the next batches draw random numbers of their own")
     return tuple(found)
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "value", value))
 
 
 def _length(loader: Any) -> int | None:

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
-from mvc.frameworks.keras_data import unrepeatable
+from mvc.frameworks.keras_data import data_sizes, unrepeatable
 from mvc.frameworks.keras_random import Order
 from mvc.frameworks.keras_resume import Restored, load_weights
 from mvc.frameworks.keras_skip import Skip
 from mvc.frameworks.keras_state import Place, TrainingSource, chosen
+from mvc.frameworks.options import checked
 from mvc.frameworks.stages import refuse_data
 from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
+from mvc.training.checks import opened, whole
 from mvc.training.delivered import Delivered
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
@@ -37,6 +40,7 @@ __all__ = ["MVCCallback", "load"]
 class MVCCallback(keras.callbacks.Callback):
     """Records a training; list it last, so that what other callbacks change is in the version.
 
+    ``repo`` is an open Repository, or the path of an existing one.
     ``every`` is ``batch`` or ``epoch``; with batches, every ``every_n_batches``-th is recorded.
     ``resume`` names the version from which the first ``fit`` goes on. ``include`` names any of
     ``model``, ``optimizer``, ``rng``; by default all. The other options are those of
@@ -46,7 +50,7 @@ class MVCCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        repo: Repository,
+        repo: Repository | str | PathLike[str],
         *,
         every: str = "batch",
         every_n_batches: int = 1,
@@ -64,28 +68,22 @@ class MVCCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         _check_backend()
-        refuse_data(pipeline, "Keras does not hand batches to callbacks")
         if every not in ("batch", "epoch"):
             raise WrongUsage(f"every is {every!r}", hint="it takes batch, epoch")
-        if every_n_batches < 1 or (every == "epoch" and every_n_batches != 1):
-            raise WrongUsage("every_n_batches must be at least 1, and goes with every='batch' only")
-        self._repo = repo
+        every_n_batches = whole("every_n_batches", every_n_batches, 1)
+        if every == "epoch" and every_n_batches != 1:
+            raise WrongUsage("every_n_batches goes with every='batch' only")
         self._by_epoch = every == "epoch"
         self._include = chosen(include)
         self._resume = resume
         self._name = name
-        self._options = {
-            "deploy": deploy,
-            "pipeline": pipeline,
-            "every": every_n_batches,
-            "when_full": when_full,
-            "metrics": metrics,
-            "name": name,
-            "queue_bytes": queue_bytes,
-            "on_deploy": on_deploy,
-            "exact": exact,
-            "keep_training": keep_training,
-        }
+        self._options = checked(
+            deploy=deploy, pipeline=pipeline, every=every_n_batches, when_full=when_full,
+            metrics=metrics, name=name, queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact,
+            keep_training=keep_training,
+        )  # fmt: skip
+        refuse_data(pipeline, "Keras does not hand batches to callbacks")
+        self.repo = opened(repo)[0]
         self._recorder: Recorder | None = None
         self._report: Report | None = None
         self._told: BaseException | None = None  # a failure that fit has raised already
@@ -126,20 +124,23 @@ class MVCCallback(keras.callbacks.Callback):
         model = self.model
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        data = unrepeatable()
-        if self._resume is not None:
-            self._begin_resumed(self._resume, data)
+        order = Order(unrepeatable(), data_sizes())
+        origin = self._begin_resumed(self._resume, order) if self._resume is not None else None
         self._thread = threading.get_ident()
-        self._source = TrainingSource(model, self._include, Order(data))
-        self._recorder = Recorder.of(self._repo, self._source, start=self._steps, **self._options)
+        self._source = TrainingSource(model, self._include, order)
+        self._recorder = Recorder.of(
+            self.repo, self._source, start=self._steps, origin=origin, **self._options
+        )
 
-    def _begin_resumed(self, rev: str | CommitId, data: str | None) -> None:
-        restored = Restored(self._repo, rev, self._name, self.model, data)
+    def _begin_resumed(self, rev: str | CommitId, order: Order) -> CommitId:
+        epochs = (self.params or {}).get("epochs")
+        restored = Restored(self.repo, rev, self._name, self.model, order, epochs)
         self._resume = None
         self._restored, self.resumed = restored, restored.resumed
         self._steps = restored.step
         # What BackupAndRestore does: fit reads it as soon as every on_train_begin has returned.
         self.model._initial_epoch = restored.epoch
+        return restored.commit
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         restored, self._restored = self._restored, None

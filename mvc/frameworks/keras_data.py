@@ -1,4 +1,4 @@
-"""Whether an epoch of ``fit`` can be read once more by a later process.
+"""The data of ``fit``: how much it is, and whether a later process can read an epoch again.
 
 Keras does not tell its callbacks where the data comes from. It stands in the frame of ``fit``,
 which is looked at and left as it is; a ``fit`` of another making tells nothing.
@@ -10,7 +10,20 @@ import sys
 from types import FrameType
 from typing import Any
 
-__all__ = ["unrepeatable"]
+from mvc.frameworks.data_sizes import Sizes
+
+__all__ = ["data_sizes", "unrepeatable"]
+
+
+def data_sizes() -> Sizes:
+    """Rows and batch size of the running ``fit``, as far as Keras knows them."""
+    adapter = getattr(_epoch_iterator(), "data_adapter", None)
+    batches, size = getattr(adapter, "num_batches", None), getattr(adapter, "batch_size", None)
+    if not isinstance(batches, int) or not isinstance(size, int):
+        return {}
+    last = getattr(adapter, "partial_batch_size", None)
+    rows = batches * size if not last else (batches - 1) * size + int(last)
+    return {"rows": rows, "batch size": size}
 
 
 def unrepeatable() -> str | None:

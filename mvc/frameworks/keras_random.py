@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from mvc.errors import CannotResume
+from mvc.frameworks.data_sizes import Sizes
 from mvc.training.rng import check_rng, rng_state, set_rng_state
 
 __all__ = ["Order", "check_random", "random_state", "set_random_state"]
@@ -55,8 +56,10 @@ def set_random_state(kept: Mapping[str, Any]) -> None:
 class Order:
     """How the order of an epoch was drawn; ``unrepeatable`` says why that does not give it back."""
 
-    def __init__(self, unrepeatable: str | None) -> None:
+    def __init__(self, unrepeatable: str | None, sizes: Sizes) -> None:
+        """``sizes``: how much data it is an order of."""
         self.unrepeatable = unrepeatable
+        self.sizes = sizes
         self.before: dict[str, Any] | None = None
         self.digest: str | None = None
 

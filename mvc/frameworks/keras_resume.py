@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mvc.errors import CannotResume
-from mvc.frameworks.keras_random import check_random, set_random_state
+from mvc.frameworks.data_sizes import changed
+from mvc.frameworks.keras_random import Order, check_random, set_random_state
 from mvc.frameworks.keras_state import SCHEMA, keras_setting
 from mvc.frameworks.keras_variables import (
     Filling,
@@ -37,11 +38,12 @@ class Restored:
         rev: str | CommitId,
         name: str,
         model: Any,
-        unrepeatable: str | None,
+        order: Order,
+        epochs: int | None = None,
     ) -> None:
         """Reads, checks and restores; raises CannotResume with the reason.
 
-        ``unrepeatable``: why the data of the ``fit`` that goes on cannot be read once more.
+        ``order``: of the data of the ``fit`` that goes on. ``epochs``: at which it ends.
         """
         self.commit = repo.find(rev)
         self._kept = kept = _training_state(repo, self.commit, name)
@@ -50,7 +52,12 @@ class Restored:
         self.batches: int | None = kept["batches"]
         self.logs: Mapping[str, float] = kept["logs"]
         self.digest: str | None = kept["order"]["digest"]
-        self._data: str | None = unrepeatable or kept["order"]["unrepeatable"]
+        self._data: str | None = order.unrepeatable or kept["order"]["unrepeatable"]
+        self._sizes = changed(kept["order"].get("sizes", {}), order.sizes)
+        self._told = list(self._sizes)
+        begun = self.epoch + bool(self.batch)
+        if epochs is not None and epochs < begun:
+            self._told.append(f"epochs: {epochs}, but {begun} were begun, so nothing is trained")
         self._check()
         fillings = [
             Filling("model", training_weights(repo, self.commit, name, kept), weights(model)),
@@ -82,7 +89,7 @@ class Restored:
         )
         if self._data is not None:
             differs += (f"data: {self._data}",)
-        return Resumed(self.commit, self.step, self._kept["batch"], differs)
+        return Resumed(self.commit, self.step, self._kept["batch"], (*differs, *self._told))
 
     def enter_epoch(self) -> None:
         """An epoch that was left in its middle begins again: the same order will be drawn."""
@@ -109,6 +116,12 @@ class Restored:
                     hint="record with every='epoch' and resume from the end of an epoch; "
                     "for the weights alone use mvc.frameworks.keras.load",
                 )
+            if self._sizes:
+                raise CannotResume(
+                    f"{self.commit.short} lies in the middle of an epoch whose data were others: "
+                    + ", ".join(self._sizes),
+                    hint="pass the same data and batch size, or resume from the end of an epoch",
+                )
             check_random(kept["order"]["before"])
 
     def _optimizer(self, optimizer: Any) -> Filling:
@@ -120,7 +133,11 @@ class Restored:
             )
         kind = optimizer_kind(optimizer)
         if kept["kind"] != kind:
-            raise CannotResume(f"the optimizer was a {kept['kind']}, not a {kind}")
+            raise CannotResume(
+                f"the optimizer was {kept['kind']}, not {kind}",
+                hint="compile with the optimizer that was recorded; for the weights alone use "
+                "mvc.frameworks.keras.load",
+            )
         return Filling("optimizer", kept["variables"], optimizer_variables(optimizer))
 
 
@@ -137,7 +154,9 @@ def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[st
     schemas = (kept.get("schema"), kept.get("of")) if isinstance(kept, Mapping) else ()
     if not isinstance(kept, Mapping) or schemas not in {(SCHEMA, None), (PRODUCTION, SCHEMA)}:
         raise CannotResume(
-            f"{path} of {commit.short} is no state of a Keras training that this mvc knows"
+            f"{path} of {commit.short} is no state of a Keras training that this mvc knows",
+            hint="for a Recorder's version use repo.resume; for the weights alone "
+            "mvc.frameworks.keras.load",
         )
     if kept.get("root") != entries[name].state.root.hex():
         raise CannotResume(

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from mvc.errors import WrongUsage
 from mvc.frameworks.keras_random import Order, random_state
 from mvc.frameworks.keras_variables import (
     by_path,
@@ -25,6 +24,7 @@ from mvc.frameworks.keras_variables import (
     tensor_of,
     weights,
 )
+from mvc.frameworks.options import included
 from mvc.training.state import setting
 
 __all__ = ["PARTS", "SCHEMA", "Place", "TrainingSource", "keras_setting"]
@@ -84,6 +84,7 @@ class TrainingSource:
             "rng": random_state() if rng else None,
             "order": {
                 "unrepeatable": order.unrepeatable,
+                "sizes": order.sizes,
                 "before": order.before if within else None,
                 "digest": order.digest if within else None,
             },
@@ -112,10 +113,4 @@ def keras_setting() -> dict[str, str]:
 
 def chosen(include: Sequence[str] | None) -> tuple[str, ...]:
     """The parts that ``include`` names; by default all."""
-    if include is None:
-        return PARTS
-    names = (include,) if isinstance(include, str) else tuple(include)
-    for name in names:
-        if name not in PARTS:
-            raise WrongUsage(f"include names {name!r}", hint="it takes " + ", ".join(PARTS))
-    return names
+    return included(include, PARTS) or PARTS

@@ -28,10 +28,12 @@ from mvc.frameworks.lightning_order import Order
 from mvc.frameworks.lightning_repository import Place
 from mvc.frameworks.lightning_resume import Reader, Resume
 from mvc.frameworks.lightning_source import EPOCH, TrainerSource, comes_next
+from mvc.frameworks.options import checked, included
 from mvc.frameworks.stages import decisions, stage_by_data, stage_by_loss
 from mvc.ids import CommitId
 from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
+from mvc.training.checks import whole
 from mvc.training.decay import Evaluate
 from mvc.training.delivered import Delivered
 from mvc.training.detect import Monitor
@@ -48,9 +50,9 @@ _HOOK = "on_train_batch_end"
 class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     """Records a version after every ``every_n_steps``-th batch in which an optimizer stepped.
 
-    ``repo`` is a Repository, or the folder of one, which is made if need be. ``include`` names
-    any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; by default all. The
-    other options are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` are
+    ``repo`` is an open Repository, or the path of an existing one. ``include`` names any of
+    ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; by default all. The other
+    options are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` are
     metrics of each version. Decisions of a lossy pipeline see the batch of ``training_step``.
 
     To go on bit for bit: ``trainer.fit(model, ckpt_path=callback.resume("HEAD"))``.
@@ -76,24 +78,16 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     ) -> None:
         super().__init__()
         self._place = Place(repo)
-        self._options = {
-            "deploy": deploy,
-            "pipeline": pipeline,
-            "every": every_n_steps,
-            "when_full": when_full,
-            "metrics": metrics,
-            "name": name,
-            "queue_bytes": queue_bytes,
-            "on_deploy": on_deploy,
-            "evaluate": evaluate,
-            "monitor": monitor,
-            "exact": exact,
-            "keep_training": keep_training,
-        }
+        every = whole("every_n_steps", every_n_steps, 1)
+        self._options = checked(
+            deploy=deploy, pipeline=pipeline, every=every, when_full=when_full, metrics=metrics,
+            name=name, queue_bytes=queue_bytes, on_deploy=on_deploy, evaluate=evaluate,
+            monitor=monitor, exact=exact, keep_training=keep_training,
+        )  # fmt: skip
         self._by_loss = stage_by_loss(pipeline)
         self._by_data = stage_by_data(pipeline) is not None
         self._decides = bool(decisions(pipeline))
-        self._include = _parts(include)
+        self._include = frozenset(included(include) or PARTS)
         self._name = name
         self._steps = 0
         self._recorder: Recorder | None = None
@@ -146,23 +140,25 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if self._reader is not None:
             trainer.strategy.checkpoint_io, self._reader = self._reader.inner, None
+        if self._resume is not None and trainer.ckpt_path != self._resume.path:
+            self._resume = None  # the user went on from elsewhere
+        origin = None
+        if self._resume is not None:
+            self._resume.on_fit_start(trainer)
+            self.resumed = self._resume.resumed
+            self._steps, origin = self.resumed.step, self.resumed.commit
         if trainer.is_global_zero and not trainer.fast_dev_run:
             # Not before the module has all its layers: its buffers are asked for here.
-            self._recorder = Recorder.of(self._place.repo, self._source, **self._options)
-        if self._resume is None:
-            return
-        if trainer.ckpt_path != self._resume.path:
-            self._resume = None  # the user went on from elsewhere
-            return
-        self._resume.on_fit_start(trainer)
-        self.resumed = self._resume.resumed
-        self._steps = self.resumed.step
+            self._recorder = Recorder.of(
+                self._place.repo, self._source, origin=origin, **self._options
+            )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
         self._ended = False  # an epoch whose last batch was recorded, but not yet its end
         if self._resume is not None and self._order is not None:
             self._resume.on_train_start(trainer, self._order)
+            self.resumed = self._resume.resumed
         self._last: tuple[Any, Any, int] | None = None
         self._loss: Any = None
         if is_overridden(_HOOK, pl_module):
@@ -276,16 +272,6 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
                     self._report = recorder.report
         finally:
             self._place.close()
-
-
-def _parts(include: Sequence[str] | None) -> frozenset[str]:
-    if include is None:
-        return frozenset(PARTS)
-    names = [include] if isinstance(include, str) else list(include)
-    for name in names:
-        if name not in PARTS:
-            raise WrongUsage(f"include names {name!r}", hint="it takes " + ", ".join(PARTS))
-    return frozenset(names)
 
 
 def _loss(outputs: Any) -> Any:

@@ -42,8 +42,8 @@ _TRAINING = ".training.safetensors"
 class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     """``Trainer(plugins=[MVCCheckpointIO(repo)])`` keeps every checkpoint in a repository.
 
-    ``repo`` is a Repository, or the folder of one, which is made if need be. Each checkpoint is
-    durable when ``save_checkpoint`` returns. ``deploy`` names the target on which it goes live.
+    ``repo`` is an open Repository, or the path of an existing one. Each checkpoint is durable
+    when ``save_checkpoint`` returns. ``deploy`` names the target on which it goes live.
     """
 
     def __init__(
@@ -137,7 +137,12 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             commit, name = self._marked(path)
         beside = self.repo.checkout(commit, path=training_path(name))
         if not isinstance(beside, Mapping) or beside.get("schema") != _SCHEMA:
-            raise UnknownPath(f"{training_path(name)} of {commit.short} is no checkpoint")
+            hint = None
+            if isinstance(beside, Mapping) and "lightning" in beside:
+                hint = "MVCCallback recorded it: ckpt_path=callback.resume(REV)"
+            raise UnknownPath(
+                f"{training_path(name)} of {commit.short} is no checkpoint", hint=hint
+            )
         made: dict[str, Any] = original(beside["checkpoint"])
         if beside["apart"]:
             weights = made["state_dict"] = self.repo.checkout(commit, path=name)

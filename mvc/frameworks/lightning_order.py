@@ -12,6 +12,7 @@ loop, which makes the later ones.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,11 +20,13 @@ import lightning
 import torch
 
 from mvc.errors import CannotResume, NotInstalled
+from mvc.frameworks.data_sizes import Sizes, changed, sizes
 from mvc.training.rng import check_rng, rng_state, set_rng_state
 
 __all__ = ["Order", "check_draws"]
 
 _Fetcher = Any
+_WARNING = "You're resuming from a checkpoint that ended before the epoch ended"
 _NEEDED = ("_load_combined_loader_states", "is_resuming", "reset_restart_stage")
 
 
@@ -71,6 +74,7 @@ class Order:
         for owner, name in (
             (self._loop, "_load_combined_loader_states"),
             (self._loop.epoch_loop, "on_run_start"),
+            (self._loop.epoch_loop, "reset"),
         ):
             vars(owner).pop(name, None)
 
@@ -100,13 +104,34 @@ class Order:
 
     def state(self) -> dict[str, Any]:
         """What ``go_on`` needs: generators now and at both moments, the loaders there are."""
-        stateful = [hasattr(loader, "load_state_dict") for loader in self._loaders()]
+        loaders = self._loaders()
+        stateful = [hasattr(loader, "load_state_dict") for loader in loaders]
         return {
             "now": self._own(),
             "iterator": self._iterator,
             "first": self._first,
             "stateful": stateful,
+            "sizes": [sizes(loader) for loader in loaders],
+            "limit": self._limit(),
         }
+
+    def _limit(self) -> Sizes:
+        """The batches that the Trainer takes of an epoch; None where it takes all there are."""
+        limit = self._loop.max_batches
+        return {"batches that the Trainer takes": limit if isinstance(limit, int) else None}
+
+    def check_sizes(self, kept: Mapping[str, Any], *, middle: bool) -> list[str]:
+        """What differs of the data's amount; CannotResume if an epoch is entered in its middle."""
+        here = [sizes(loader) for loader in self._loaders()]
+        pairs = zip(kept.get("sizes", []), here, strict=False)  # versions of before do not say
+        found = [line for then, now in pairs for line in changed(then, now)]
+        if found and middle:
+            raise CannotResume(
+                "the version lies in the middle of an epoch whose data were others: "
+                + ", ".join(found),
+                hint="pass the same data and batch size, or resume from the end of an epoch",
+            )
+        return found or changed(kept.get("limit", {}), self._limit())
 
     def go_on(self, kept: Mapping[str, Any], rng: Mapping[str, Any], *, middle: bool) -> None:
         """Has the next epoch begin with the generators as they were.
@@ -121,8 +146,22 @@ class Order:
 
         if middle:
             self._enter = enter
+            self._hush()
         else:
             self._set(kept["now"], rng)
+
+    def _hush(self) -> None:
+        """The epoch is entered exactly, of which Lightning warns that it cannot know."""
+        epoch = self._loop.epoch_loop
+        reset = epoch.reset
+
+        def quietly() -> None:
+            del epoch.reset
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=_WARNING)
+                reset()
+
+        epoch.reset = quietly
 
     def _draw_again(self, kept: Mapping[str, Any], fetcher: _Fetcher) -> None:
         done = self._loop.epoch_loop.batch_progress.current.ready

@@ -6,8 +6,8 @@ import threading
 from os import PathLike
 from pathlib import Path
 
-from mvc.errors import NotARepository
 from mvc.repo.repository import Repository
+from mvc.training.checks import opened
 
 __all__ = ["Place"]
 
@@ -23,19 +23,20 @@ class Place:
     """
 
     def __init__(self, given: Repository | str | PathLike[str]) -> None:
-        self._folder = None if isinstance(given, Repository) else Path(given)
-        self._repo = given if isinstance(given, Repository) else None
+        """Raises WrongUsage for anything else, NotARepository for a folder that is none."""
+        repo, own = opened(given)
+        self._repo: Repository | None = None if own else repo
+        self._folder = Path(repo.root) if own else None
+        if own:
+            repo.close()
 
     @property
     def repo(self) -> Repository:
-        """The open repository; a folder that is none becomes one."""
+        """The open repository."""
         with _opening:
             if self._repo is None:
                 assert self._folder is not None
-                try:
-                    self._repo = Repository.open(self._folder, discover=False)
-                except NotARepository:
-                    self._repo = Repository.init(self._folder)
+                self._repo = Repository.open(self._folder, discover=False)
             return self._repo
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ of their parameters, and the epoch is entered with the batches in their order.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from lightning.pytorch.loops.loop import _Loop
@@ -19,6 +21,7 @@ from mvc.frameworks.lightning_source import BATCH, EPOCH
 from mvc.frameworks.lightning_values import original
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
+from mvc.training.kinds import check_kind
 from mvc.training.optimizers import Placement
 from mvc.training.resume import (
     Resumed,
@@ -103,8 +106,12 @@ class Resume:
         ):
             if len(here) != len(kept):
                 raise CannotResume(
-                    f"the version has {len(kept)} {what}, configure_optimizers gave {len(here)}"
+                    f"the version has {len(kept)} {what}, configure_optimizers gave {len(here)}",
+                    hint="make them as they were made when the version was recorded",
                 )
+        kinds = self._lightning.get("kinds", [])  # versions of before do not say
+        for config, kind in zip(trainer.lr_scheduler_configs, kinds, strict=False):
+            self._tell(check_kind("scheduler", kind, config.scheduler))
         module = trainer.lightning_module
         placements = [
             Placement(module, optimizer, kept)
@@ -115,14 +122,22 @@ class Resume:
             placement.apply()
 
     def on_train_start(self, trainer: Any, order: Order) -> None:
-        """The loops are restored: a whole epoch begins as if training had never stopped."""
+        """The loops are restored: a whole epoch begins as if training had never stopped.
+
+        Raises CannotResume where an epoch is entered in its middle, and its data are others.
+        """
         loop = trainer.fit_loop
-        if self._lightning["next"] == BATCH:
+        middle = self._lightning["next"] == BATCH
+        self._tell(order.check_sizes(self._lightning["order"], middle=middle))
+        if middle:
             order.go_on(self._lightning["order"], self._kept["rng"], middle=True)
             # Else schedulers that watch a metric would be left out at the end of this epoch.
             loop._restarting = False
             return
         _begin(loop)
+
+    def _tell(self, differs: Iterable[str]) -> None:
+        self.resumed = replace(self.resumed, differs=(*self.resumed.differs, *differs))
 
     def on_train_epoch_start(self, order: Order) -> None:
         """The last moment before an epoch's order is drawn."""

@@ -13,6 +13,7 @@ from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from mvc.frameworks.lightning_order import Order
 from mvc.frameworks.lightning_values import plain
+from mvc.training.kinds import described
 from mvc.training.optimizers import optimizer_state
 from mvc.training.rng import rng_state
 from mvc.training.state import SCHEMA, no_weights, passing_buffers, setting, tied_names
@@ -51,6 +52,7 @@ class TrainerSource:
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
         trainer, module = self._trainer, self._trainer.lightning_module
         optimizers, schedulers = self._optimizers(), self._schedulers()
+        kinds = [described(config.scheduler) for config in trainer.lr_scheduler_configs]
         return {
             "schema": SCHEMA,
             "step": step,
@@ -58,6 +60,7 @@ class TrainerSource:
             "tied": tied_names(module),
             "buffers": passing_buffers(module),
             "setting": setting(),
+            "kinds": {"scheduler": kinds[0] if len(kinds) == 1 else None, "scaler": None},
             # A training with one of each can be gone on with outside of Lightning, too.
             "optimizer": optimizers[0] if len(optimizers) == 1 else None,
             "scheduler": schedulers[0] if len(schedulers) == 1 else None,
@@ -66,6 +69,7 @@ class TrainerSource:
             "lightning": {
                 "optimizers": optimizers if len(optimizers) != 1 else [],
                 "schedulers": plain(schedulers, "lr_schedulers"),
+                "kinds": kinds,
                 "counts": [len(trainer.optimizers), len(trainer.lr_scheduler_configs)],
                 "checkpoint": plain(self._checkpoint(), "checkpoint"),
                 "scaler": "scaler" in self._include,

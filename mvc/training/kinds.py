@@ -28,6 +28,7 @@ def described(obj: Any) -> dict[str, Any] | None:
     """
     if obj is None:
         return None
+    obj = _bare(obj)
     return {"kind": kind_of(obj), "functions": _functions(obj)}
 
 
@@ -39,6 +40,7 @@ def check_kind(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str
     """
     if kept is None or obj is None:
         return ()
+    obj = _bare(obj)
     kind = kind_of(obj)
     if kept["kind"] != kind:
         raise CannotResume(
@@ -52,6 +54,12 @@ def check_kind(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str
         for old, new in zip(kept["functions"], functions, strict=False)
         if old and new and old != new
     )
+
+
+def _bare(obj: Any) -> Any:
+    """A scheduler out of accelerate's wrapper, whose state is that of the scheduler inside."""
+    wrapped = type(obj).__module__ == "accelerate.scheduler"
+    return obj.scheduler if wrapped else obj
 
 
 def _inner(obj: Any) -> list[Any]:

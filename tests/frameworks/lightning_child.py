@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
 from mvc.frameworks.lightning import MVCCallback
-from tests.frameworks.lightning_runs import fit, validation
+from tests.frameworks.lightning_runs import existing, fit, validation
 
 EPOCHS = 6
 
@@ -22,4 +23,4 @@ class Says(pl.Callback):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    fit(MVCCallback(sys.argv[1]), Says(), validate=validation(), max_epochs=EPOCHS)
+    fit(MVCCallback(existing(Path(sys.argv[1]))), Says(), validate=validation(), max_epochs=EPOCHS)

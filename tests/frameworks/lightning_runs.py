@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -12,6 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import mvc
+from mvc.errors import NotARepository
 
 BATCHES = 5
 SIZE = 4
@@ -106,6 +110,15 @@ def loader(workers: int = 0, **options: Any) -> DataLoader[Any]:
 
 def validation() -> DataLoader[Any]:
     return DataLoader(TensorDataset(INPUTS, LABELS), batch_size=10, shuffle=True)
+
+
+def existing(folder: Path) -> Path:
+    """The folder, which is a repository from now on."""
+    try:
+        mvc.Repository.open(folder, discover=False).close()
+    except NotARepository:
+        mvc.Repository.init(folder).close()
+    return folder
 
 
 def seed(value: int = 0) -> None:

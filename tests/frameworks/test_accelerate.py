@@ -187,6 +187,76 @@ def test_data_that_draw_are_told(tmp_path: Path, repo: mvc.Repository) -> None:
         assert any(text.startswith("data:") for text in attached.load().differs)
 
 
+class Other(Run):
+    """Of which the scheduler or the loader is another."""
+
+    def __init__(self, scheduler: bool = False, **loading: int) -> None:
+        super().__init__(seed=40)
+        if scheduler:
+            inner = self.optimizer.optimizer
+            self.accelerator._schedulers.clear()
+            self.scheduler = self.accelerator.prepare(
+                torch.optim.lr_scheduler.StepLR(inner, step_size=2)
+            )
+        if loading:
+            rows = torch.utils.data.Subset(self.loader.dataset, range(loading.get("rows", 28)))
+            self.accelerator._dataloaders.clear()
+            self.loader = self.accelerator.prepare(
+                torch.utils.data.DataLoader(rows, batch_size=loading.get("size", 4), shuffle=True)
+            )
+
+
+def test_another_scheduler_is_refused(tmp_path: Path, repo: mvc.Repository) -> None:
+    run = Run()
+    with attach(run.accelerator, repo) as attached:
+        run.train(attached, 4, {3: tmp_path / "out"})
+    other = Other(scheduler=True)
+    before = other.bits()
+    named = r"scheduler was .*\.CosineAnnealingLR, not .*\.StepLR"
+    with attach(other.accelerator, repo) as attached, pytest.raises(CannotResume, match=named):
+        attached.load()
+    assert other.bits() == before
+    with pytest.raises(CannotResume, match=named):
+        repo.resume(other.net, other.optimizer.optimizer, scheduler=other.scheduler)
+
+
+OTHERS = {
+    "size": ({"size": 7}, "batch size: 7, not 4, batches an epoch: 4, not 7"),
+    "rows": ({"rows": 27}, "rows: 27, not 28"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_data(tmp_path: Path, repo: mvc.Repository, what: str) -> None:
+    """Refused in the middle of an epoch, told between epochs."""
+    loading, reason = OTHERS[what]
+    run = Run()
+    with attach(run.accelerator, repo) as attached:
+        run.train(attached, 4, {3: tmp_path / "out"})
+        for _ in attached.batches(run.loader):
+            pass
+        run.accelerator.save_state(str(tmp_path / "end"))
+    other = Other(**loading)
+    before = other.bits()
+    with attach(other.accelerator, repo) as attached:
+        with pytest.raises(CannotResume, match=f"data were others: {reason}\n"):
+            attached.load("HEAD~1")
+        assert other.bits() == before
+        assert ", ".join(attached.load().differs) == reason
+
+
+def test_options_are_looked_at_when_it_is_attached(repo: mvc.Repository) -> None:
+    run = Run()
+    for options in ({"deploy": "a b!"}, {"when_full": "wait"}, {"queue_bytes": -1}):
+        (word,) = options.values()
+        with pytest.raises(mvc.MvcError, match=str(word)):
+            attach(run.accelerator, repo, **options)
+    with pytest.raises(WrongUsage, match="repo is of type int"):
+        attach(run.accelerator, 3)  # type: ignore[arg-type]
+    run.accelerator.save_state(str(repo.root / "out"))  # nobody hears of it
+    assert list(repo.branches()) == []
+
+
 def test_in_the_background(tmp_path: Path, repo: mvc.Repository) -> None:
     run = Run()
     attached = attach(run.accelerator, repo, wait=False)

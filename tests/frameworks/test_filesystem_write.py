@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 import mvc
-from mvc.errors import InvalidName, IoFailed, UnknownRevision, WrongUsage
+from mvc.errors import BadModelFile, InvalidName, IoFailed, UnknownRevision, WrongUsage
 from tests.frameworks.need import need
 
 fsspec = need("fsspec")
@@ -353,3 +353,13 @@ def test_a_folder_that_cannot_be_written(repo, fs, monkeypatch):
         assert fs.cat_file("mvc://models/a") == b"1"
     finally:
         folder.chmod(0o700)
+
+
+def test_a_model_file_that_is_cut_off_is_refused(repo, fs):
+    """As ``mvc commit`` refuses it; nothing is committed."""
+    whole = safetensors.torch.save({"w": torch.ones(64)})
+    for name, data in (("t.safetensors", whole[:-1]), ("u.safetensors", b"12345")):
+        with pytest.raises(BadModelFile, match=f"{name} is no sound model file: it"):
+            fs.pipe_file(f"mvc://models@main/{name}", data)
+    assert repo.branches() == []
+    assert waiting(repo) == []

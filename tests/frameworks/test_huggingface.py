@@ -38,7 +38,7 @@ def repo(tmp_path: Path) -> Any:
 
 def steps(repo: mvc.Repository) -> list[int]:
     """The steps of which there are versions, from the first to the last."""
-    return [int(e.commit.message.removeprefix("step ")) for e in repo.log()][::-1]
+    return [int(e.commit.message.split()[1]) for e in repo.log()][::-1]
 
 
 def bfloat16() -> Any:
@@ -257,9 +257,25 @@ def test_another_model_is_refused(tmp_path: Path, repo: mvc.Repository) -> None:
         return transformers.GPT2LMHeadModel(config)
 
     callback = MVCCallback(repo)
-    with pytest.raises((CannotResume, RuntimeError)):
+    with pytest.raises(CannotResume, match=r"mlp\.c_fc\.weight is float32 \(16, 64\) in the ver"):
         callback.resume(trainer(tmp_path, [callback], net=wider))
     assert steps(repo) == [1, 2]
+    assert [*(tmp_path / "out").glob("mvc-resume-*")] == []
+
+
+def test_another_learning_rate_schedule_is_told(tmp_path: Path, repo: mvc.Repository) -> None:
+    trainer(tmp_path, [MVCCallback(repo)], max_steps=2).train()
+    callback = MVCCallback(repo)
+    given = {"lr_scheduler_type": "linear", "warmup_steps": 1, "max_steps": 3}
+    callback.resume(trainer(tmp_path, [callback], **given))
+    assert callback.resumed is not None
+    assert {"learning-rate schedule: linear, not cosine", "warmup steps: 1, not 2"} < {
+        *callback.resumed.differs
+    }
+    whole = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}
+    plateau = trainer(tmp_path, [callback], **whole, eval_dataset=tokens()[:4], eval_steps=1)
+    with pytest.raises(CannotResume, match=r"scheduler was .*LambdaLR, not .*ReduceLROnPlateau"):
+        callback.resume(plateau)
 
 
 def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,11 +283,11 @@ def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.Monk
         MVCCallback(repo, every_n_steps=0)
     with pytest.raises(NotARepository):
         MVCCallback(tmp_path)
-    callback = MVCCallback(tmp_path / "models", include=["colour"])
     with pytest.raises(WrongUsage, match="colour"):
-        trainer(tmp_path, [callback]).train()
+        MVCCallback(repo, include=["colour"])
     with pytest.raises(WrongUsage, match="none of the trainer's"):
         MVCCallback(repo).resume(trainer(tmp_path, []))
+    callback = MVCCallback(repo)
     restoring = trainer(tmp_path, [callback], restore_callback_states_from_checkpoint=True)
     with pytest.raises(CannotResume, match="other callbacks"):
         callback.resume(restoring)

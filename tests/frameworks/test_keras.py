@@ -23,7 +23,14 @@ import keras
 
 import mvc
 import mvc.frameworks.keras
-from mvc.errors import CannotResume, NotInstalled, StorageFull, UnknownRevision, WrongUsage
+from mvc.errors import (
+    CannotResume,
+    NotARepository,
+    NotInstalled,
+    StorageFull,
+    UnknownRevision,
+    WrongUsage,
+)
 from mvc.frameworks.keras import MVCCallback, load
 from mvc.repo.history import LogEntry
 from tests.frameworks.keras_runs import BATCHES, INPUTS, LABELS, bits_of, compiled, fit, made
@@ -262,3 +269,26 @@ def test_a_frozen_layer_and_a_layer_used_twice(repo: mvc.Repository) -> None:
     assert len([name for name in state if "shared/kernel" in name]) == 1
     for name in state:
         assert torch.equal(state[name], older[name]) == ("frozen" in name)
+
+
+def test_arguments_are_looked_at_by_the_constructor(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path / "models") as repo:
+        for given, said in (
+            ({"every_n_batches": 0}, "every_n_batches must be at least 1"),
+            ({"when_full": "wait"}, "when_full is 'wait'"),
+            ({"deploy": "a b!"}, "deployment target"),
+        ):
+            with pytest.raises(mvc.MvcError, match=said):
+                MVCCallback(repo, **given)
+    with pytest.raises(WrongUsage, match="repo is of type int"):
+        MVCCallback(3)
+    with pytest.raises(NotARepository):
+        MVCCallback(str(tmp_path))
+
+
+def test_the_path_of_a_repository(tmp_path: Path) -> None:
+    mvc.Repository.init(tmp_path).close()
+    recording = MVCCallback(str(tmp_path), every="epoch")
+    fit(made(), recording, epochs=1)
+    assert len(list(recording.repo.log())) == 1
+    recording.repo.close()

@@ -17,9 +17,9 @@ import lightning.pytorch as pl  # noqa: E402
 from lightning.pytorch.strategies import FSDPStrategy  # noqa: E402
 
 import mvc  # noqa: E402
-from mvc.errors import StorageFull, UnsupportedTensor, WrongUsage  # noqa: E402
-from mvc.frameworks.lightning import MVCCallback  # noqa: E402
-from tests.frameworks.lightning_runs import Net, bits, digest, fit, loader, validation  # noqa: E402
+from mvc.errors import NotARepository, StorageFull, UnsupportedTensor, WrongUsage  # noqa: E402
+from mvc.frameworks.lightning import MVCCallback, MVCCheckpointIO  # noqa: E402
+from tests.frameworks.lightning_runs import Net, bits, digest, existing, fit, loader, validation  # noqa: E402
 from tests.training.gate import Gate  # noqa: E402
 
 
@@ -53,20 +53,20 @@ def test_every_step_is_a_version(tmp_path: Path) -> None:
 
 def test_recording_does_not_change_the_training(tmp_path: Path) -> None:
     without, trainer = fit(validate=validation(), max_epochs=2)
-    with_, other = fit(MVCCallback(tmp_path), validate=validation(), max_epochs=2)
+    with_, other = fit(MVCCallback(existing(tmp_path)), validate=validation(), max_epochs=2)
     assert with_.trace == without.trace
     assert bits(with_, other) == bits(without, trainer)
 
 
 def test_every_third_step(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path, every_n_steps=3)
+    callback = MVCCallback(existing(tmp_path), every_n_steps=3)
     fit(callback, max_epochs=3)
     messages = [entry.commit.message for entry in history(callback.repo)]
     assert messages == ["step 3", "step 6", "step 9", "step 12", "step 15", "step 15"]
 
 
 def test_accumulated_gradients_are_no_version(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     fit(callback, max_epochs=1, accumulate_grad_batches=2)
     kept = [
         callback.repo.checkout(entry.id, path="model.training.safetensors")["batch"]
@@ -78,11 +78,30 @@ def test_accumulated_gradients_are_no_version(tmp_path: Path) -> None:
 
 
 def test_evaluation_and_trial_runs_record_nothing(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     model, trainer = fit(callback, validate=validation(), fast_dev_run=True)
     trainer.validate(model, validation(), verbose=False)
     assert callback.report is None
-    assert not (tmp_path / ".mvc").exists()
+    assert callback.repo.branches() == []
+
+
+def test_arguments_are_looked_at_by_the_constructor(tmp_path: Path) -> None:
+    folder = existing(tmp_path / "models")
+    for given, said in (
+        ({"every_n_steps": 0}, "every_n_steps must be at least 1, but is 0"),
+        ({"every_n_steps": 1.5}, "every_n_steps is of type float"),
+        ({"when_full": "wait"}, "when_full is 'wait'"),
+        ({"include": ()}, "include names nothing"),
+        ({"pipeline": 3}, "pipeline is of type int"),
+    ):
+        with pytest.raises(WrongUsage, match=said):
+            MVCCallback(folder, **given)
+    for kind in (MVCCallback, MVCCheckpointIO):
+        with pytest.raises(WrongUsage, match="repo is of type Linear"):
+            kind(torch.nn.Linear(1, 1))
+        with pytest.raises(NotARepository, match="not a repository"):
+            kind(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
 
 
 def test_the_callback_is_the_last(tmp_path: Path) -> None:
@@ -91,7 +110,7 @@ def test_the_callback_is_the_last(tmp_path: Path) -> None:
             with torch.no_grad():
                 pl_module.last.bias.mul_(2)
 
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     model, _ = fit(callback, Doubles(), max_steps=2)
     assert digest(callback.repo.checkout("HEAD")) == digest(model.state_dict())
 
@@ -106,7 +125,7 @@ class Clips(Net):
 
 def test_after_the_hook_of_the_module(tmp_path: Path) -> None:
     whole, _ = fit(module=Clips, max_epochs=2)
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     model, _ = fit(callback, module=Clips, max_steps=7)
     assert digest(callback.repo.checkout("HEAD")) == digest(model.state_dict())
     assert "on_train_batch_end" not in vars(model)
@@ -115,12 +134,12 @@ def test_after_the_hook_of_the_module(tmp_path: Path) -> None:
 
 
 def test_weights_only(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path, include="model")
+    callback = MVCCallback(existing(tmp_path), include="model")
     fit(callback, max_steps=1)
     kept = callback.repo.checkout("HEAD", path="model.training.safetensors")
     assert (kept["optimizer"], kept["scheduler"], kept["rng"]) == (None, None, None)
     with pytest.raises(WrongUsage, match="include names 'weights'"):
-        MVCCallback(tmp_path, include=["weights"])
+        MVCCallback(existing(tmp_path), include=["weights"])
 
 
 class Breaks(Net):
@@ -131,7 +150,7 @@ class Breaks(Net):
 
 
 def test_an_exception_completes_what_was_queued(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     with pytest.raises(RuntimeError, match="the data ended"):
         fit(callback, module=Breaks)
     assert [e.commit.message for e in history(callback.repo)] == ["step 1", "step 2", "step 3"]
@@ -169,7 +188,7 @@ def test_what_cannot_be_kept_is_refused_by_name(tmp_path: Path) -> None:
             checkpoint["mine"] = {"tools": [print]}
 
     with pytest.raises(UnsupportedTensor, match=r"checkpoint\.mine\.tools\.0 is of type"):
-        fit(MVCCallback(tmp_path), module=Adds)
+        fit(MVCCallback(existing(tmp_path)), module=Adds)
 
 
 def test_hyper_parameters_are_left_out(tmp_path: Path) -> None:
@@ -178,7 +197,7 @@ def test_hyper_parameters_are_left_out(tmp_path: Path) -> None:
             super().__init__()
             self.hparams.update(tool=print)
 
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     fit(callback, module=Has, max_steps=1)
     kept = callback.repo.checkout("HEAD", path="model.training.safetensors")
     assert "hyper_parameters" not in kept["lightning"]["checkpoint"]["value"]
@@ -190,18 +209,18 @@ def test_a_foreign_parameter_is_refused_by_name(tmp_path: Path) -> None:
             return torch.optim.SGD([*self.parameters(), torch.nn.Parameter(torch.ones(1))], lr=0.1)
 
     with pytest.raises(UnsupportedTensor, match="parameter 8 of the optimizer's group 0"):
-        fit(MVCCallback(tmp_path), module=Foreign)
+        fit(MVCCallback(existing(tmp_path)), module=Foreign)
 
 
 def test_sharded_strategies_are_refused(tmp_path: Path) -> None:
     trainer = SimpleNamespace(strategy=FSDPStrategy())
     with pytest.raises(WrongUsage, match="does not work with FSDPStrategy"):
-        MVCCallback(tmp_path).setup(trainer, None, "fit")
+        MVCCallback(existing(tmp_path)).setup(trainer, None, "fit")
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["ends", "fails"])
 def test_loops_have_their_own_methods_back(tmp_path: Path, fails: bool) -> None:
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     trainer = pl.Trainer(
         callbacks=[callback], accelerator="cpu", logger=False, max_epochs=1,
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
@@ -217,7 +236,7 @@ def test_loops_have_their_own_methods_back(tmp_path: Path, fails: bool) -> None:
 
 def test_two_processes_and_one_writer(tmp_path: Path) -> None:
     """Rank 0 writes; the versions are as many as its steps, and it cannot be gone on from alone."""
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     fit(callback, max_epochs=1, strategy="ddp_fork", devices=2)
     messages = [entry.commit.message for entry in history(callback.repo)]
     assert messages == ["step 1", "step 2", "step 3", "step 3"]

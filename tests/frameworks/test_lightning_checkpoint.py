@@ -33,7 +33,7 @@ from mvc.errors import (  # noqa: E402
     WrongUsage,
 )
 from mvc.frameworks.lightning import MVCCallback, MVCCheckpointIO  # noqa: E402
-from tests.frameworks.lightning_runs import Net, digest, fit, validation  # noqa: E402
+from tests.frameworks.lightning_runs import Net, digest, existing, fit, validation  # noqa: E402
 
 
 class Spy(MVCCheckpointIO):
@@ -83,7 +83,7 @@ class Hyper(Net):
 def run(folder: Path, *more: Any, plugin: Any = None, **options: Any) -> Any:
     """``options`` of ModelCheckpoint; a training of four epochs with validation."""
     saver = ModelCheckpoint(dirpath=folder / "ck", **options)
-    plugin = Spy(folder / "repo") if plugin is None else plugin
+    plugin = Spy(existing(folder / "repo")) if plugin is None else plugin
     model, trainer = fit(
         saver, *more, validate=validation(), max_epochs=4,
         plugins=[plugin], enable_checkpointing=True, module=Hyper,
@@ -142,7 +142,7 @@ def test_what_was_deleted_stays_in_the_history(tmp_path: Path) -> None:
 
 
 def test_saved_again_after_it_was_deleted(tmp_path: Path) -> None:
-    plugin = MVCCheckpointIO(tmp_path)
+    plugin = MVCCheckpointIO(existing(tmp_path))
     path = tmp_path / "a.ckpt"
     for value in range(3):
         plugin.save_checkpoint({"state_dict": {"w": torch.full((3,), float(value))}}, path)
@@ -161,7 +161,7 @@ def test_training_goes_on(tmp_path: Path, word: str) -> None:
     again = ModelCheckpoint(dirpath=tmp_path / "ck", monitor="val_loss", save_last=True)
     rest, other = fit(
         again, module=Hyper, validate=validation(), max_epochs=5, first_seed=9,
-        plugins=[MVCCheckpointIO(tmp_path / "repo")], enable_checkpointing=True,
+        plugins=[MVCCheckpointIO(existing(tmp_path / "repo"))], enable_checkpointing=True,
         resume="last" if word == "last" else path,
     )  # fmt: skip
     assert other.global_step == 25
@@ -182,7 +182,7 @@ def test_weights_only_are_not_enough_to_go_on(tmp_path: Path) -> None:
 
 
 def test_the_model_is_a_path_of_its_own(tmp_path: Path) -> None:
-    plugin = MVCCheckpointIO(tmp_path, deploy="prod", pipeline="lossless")
+    plugin = MVCCheckpointIO(existing(tmp_path), deploy="prod", pipeline="lossless")
     model, trainer = fit(plugins=[plugin], max_epochs=1)
     trainer.save_checkpoint(tmp_path / "runs" / "final.ckpt")
     live = plugin.repo.checkout(target="prod", path="runs/final.safetensors")
@@ -213,7 +213,7 @@ def test_beside_the_callback(tmp_path: Path) -> None:
 
 
 def test_saving_in_a_thread(tmp_path: Path) -> None:
-    inner = Spy(tmp_path / "repo")
+    inner = Spy(existing(tmp_path / "repo"))
     _, saver, _, _ = run(tmp_path, plugin=AsyncCheckpointIO(inner), save_last=True)
     assert same(inner.load_checkpoint(saver.last_model_path), inner.saved[saver.last_model_path])
 
@@ -232,7 +232,7 @@ def test_averaged_weights(tmp_path: Path) -> None:
     ids=["none", "empty", "parameter", "extra", "ordered", "dict", "list"],
 )  # fmt: skip
 def test_any_state(tmp_path: Path, state: Any) -> None:
-    plugin = MVCCheckpointIO(tmp_path)
+    plugin = MVCCheckpointIO(existing(tmp_path))
     given = {"before": 1, "state_dict": state, "after": [torch.ones(1)]}
     plugin.save_checkpoint(given, tmp_path / "a.ckpt")
     assert same(plugin.load_checkpoint(tmp_path / "a.ckpt"), given)
@@ -251,7 +251,7 @@ def to_meta(storage: torch.UntypedStorage, _: str) -> torch.UntypedStorage:
     ids=["device", "text", "mapping", "function"],
 )
 def test_tensors_go_where_they_are_wanted(tmp_path: Path, location: Any) -> None:
-    plugin = MVCCheckpointIO(tmp_path)
+    plugin = MVCCheckpointIO(existing(tmp_path))
     given = {"state_dict": OrderedDict(w=torch.ones(2)), "more": [(torch.ones(1), "x")]}
     plugin.save_checkpoint(given, tmp_path / "a.ckpt")
     found = plugin.load_checkpoint(tmp_path / "a.ckpt", map_location=location)
@@ -263,7 +263,7 @@ def test_tensors_go_where_they_are_wanted(tmp_path: Path, location: Any) -> None
 
 
 def test_what_cannot_be_kept_is_refused_by_name(tmp_path: Path) -> None:
-    plugin = MVCCheckpointIO(tmp_path)
+    plugin = MVCCheckpointIO(existing(tmp_path))
     with pytest.raises(UnsupportedTensor, match=r"checkpoint\.hyper_parameters\.loss is of type"):
         plugin.save_checkpoint({"hyper_parameters": {"loss": torch.nn.MSELoss()}}, "a.ckpt")
     with pytest.raises(UnsupportedTensor, match="sparse"):
@@ -277,7 +277,7 @@ def test_what_cannot_be_kept_is_refused_by_name(tmp_path: Path) -> None:
     ids=["remote", "inside", "control"],
 )
 def test_paths_that_are_refused(tmp_path: Path, path: str, kind: type[MvcError]) -> None:
-    plugin = MVCCheckpointIO(tmp_path)
+    plugin = MVCCheckpointIO(existing(tmp_path))
     with pytest.raises(kind):
         plugin.save_checkpoint({}, path if "//" in path else tmp_path / path)
 
@@ -293,7 +293,7 @@ def test_paths_that_are_refused(tmp_path: Path, path: str, kind: type[MvcError])
     ids=["empty", "torch", "short", "outside", "unknown", "long"],
 )  # fmt: skip
 def test_files_that_are_no_marker(tmp_path: Path, data: bytes) -> None:
-    plugin = MVCCheckpointIO(tmp_path)
+    plugin = MVCCheckpointIO(existing(tmp_path))
     plugin.save_checkpoint({}, tmp_path / "a.ckpt")
     (tmp_path / "b.ckpt").write_bytes(data)
     with pytest.raises(MvcError):
@@ -309,10 +309,9 @@ LOSSY = "topk:0.1 | xor | lsb:16 | zstd:1"
 
 def test_no_pipeline_loses_bits(tmp_path: Path) -> None:
     with pytest.raises(WrongUsage, match="a checkpoint comes back exactly"):
-        MVCCheckpointIO(tmp_path, pipeline=LOSSY)
-    mvc.Repository.init(tmp_path).close()
+        MVCCheckpointIO(existing(tmp_path), pipeline=LOSSY)
     (tmp_path / ".mvc" / "config.yaml").write_text(f"commit:\n  pipeline: {LOSSY!r}\n")
-    plugin = MVCCheckpointIO(tmp_path)
+    plugin = MVCCheckpointIO(existing(tmp_path))
     for seed in range(3):
         torch.manual_seed(seed)
         given = {"state_dict": {"w": torch.randn(4096)}}
@@ -321,7 +320,7 @@ def test_no_pipeline_loses_bits(tmp_path: Path) -> None:
 
 
 def test_other_arguments_are_refused(tmp_path: Path) -> None:
-    plugin = MVCCheckpointIO(tmp_path)
+    plugin = MVCCheckpointIO(existing(tmp_path))
     with pytest.raises(WrongUsage, match="storage_options"):
         plugin.save_checkpoint({}, tmp_path / "a.ckpt", storage_options={})
     plugin.repo.commit({"w": torch.ones(1)})
@@ -332,3 +331,11 @@ def test_other_arguments_are_refused(tmp_path: Path) -> None:
     plugin.repo.commit({"w": torch.ones(2)})
     with pytest.raises(UnknownPath, match="has 2 checkpoints, and none of them is its own"):
         plugin.load_checkpoint("mvc:HEAD")
+
+
+def test_a_version_of_the_callback_says_how_to_go_on(tmp_path: Path) -> None:
+    fit(MVCCallback(existing(tmp_path)), max_steps=1)
+    plugin = MVCCheckpointIO(tmp_path)
+    with pytest.raises(UnknownPath, match="is no checkpoint") as caught:
+        plugin.load_checkpoint("mvc:HEAD")
+    assert "callback.resume(REV)" in (caught.value.hint or "")

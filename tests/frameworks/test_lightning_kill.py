@@ -17,7 +17,7 @@ need("lightning", "lightning.pytorch")
 from mvc.errors import CannotResume  # noqa: E402
 from mvc.frameworks.lightning import MVCCallback  # noqa: E402
 from tests.frameworks.lightning_child import EPOCHS  # noqa: E402
-from tests.frameworks.lightning_runs import BATCHES, bits, fit, validation  # noqa: E402
+from tests.frameworks.lightning_runs import BATCHES, bits, existing, fit, validation  # noqa: E402
 
 PROJECT = Path(__file__).parents[2]
 
@@ -54,7 +54,7 @@ def test_killed_anywhere(tmp_path: Path, at: int) -> None:
 def kill_and_go_on(tmp_path: Path, at: int) -> None:
     kill(tmp_path, at)
     whole, trainer = fit(validate=validation(), max_epochs=EPOCHS)
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     try:
         path = callback.resume("HEAD")
     except CannotResume:  # it died between a batch and the end of its epoch

@@ -21,6 +21,7 @@ from tests.frameworks.lightning_runs import (  # noqa: E402
     SIZE,
     Net,
     bits,
+    existing,
     fit,
     validation,
 )
@@ -74,7 +75,7 @@ def test_versions_and_going_on(tmp_path: Path) -> None:
 
 
 def test_refused_without_the_training_weights(tmp_path: Path) -> None:
-    recording = MVCCallback(tmp_path, pipeline=PIPELINE)
+    recording = MVCCallback(existing(tmp_path), pipeline=PIPELINE)
     fit(recording, max_epochs=1)
     with pytest.raises(CannotResume, match="production weights") as caught:
         recording.resume("HEAD")
@@ -85,7 +86,7 @@ def test_refused_without_the_training_weights(tmp_path: Path) -> None:
 def test_decisions_see_the_batches(tmp_path: Path) -> None:
     whole, _ = fit(max_epochs=2)
     judge = Judge()
-    recording = MVCCallback(tmp_path, pipeline="vsol-0-slow", evaluate=judge)
+    recording = MVCCallback(existing(tmp_path), pipeline="vsol-0-slow", evaluate=judge)
     trained, _ = fit(recording, max_epochs=2)
     report = recording.report
     assert report is not None and report.failed == 0
@@ -104,7 +105,9 @@ def test_drift_watches_the_batches(tmp_path: Path) -> None:
         watched.append(data)
         return 0.0
 
-    recording = MVCCallback(tmp_path, pipeline="drift:adwin | xor | zstd:1", monitor=monitor)
+    recording = MVCCallback(
+        existing(tmp_path), pipeline="drift:adwin | xor | zstd:1", monitor=monitor
+    )
     fit(recording, max_epochs=1)
     assert len(watched) == BATCHES
     report = recording.report
@@ -113,7 +116,7 @@ def test_drift_watches_the_batches(tmp_path: Path) -> None:
 
 def test_stages_that_go_by_the_loss(tmp_path: Path) -> None:
     """The end of an epoch goes by the loss of its last batch."""
-    recording = MVCCallback(tmp_path / "a", pipeline="vsol-0.1-fast")
+    recording = MVCCallback(existing(tmp_path / "a"), pipeline="vsol-0.1-fast")
     fit(recording, max_epochs=1)
     assert recording.report is not None and recording.report.durable == BATCHES + 1
     first, second = (entry.commit.metrics["loss"] for entry in recording.repo.log(limit=2))
@@ -131,7 +134,11 @@ def test_stages_that_go_by_the_loss(tmp_path: Path) -> None:
             self.optimizers().step()
 
     with pytest.raises(WrongUsage, match=r"topk:0\.075.* goes by the loss") as caught:
-        fit(MVCCallback(tmp_path / "b", pipeline="vsol-0.1-fast"), module=Manual, max_epochs=1)
+        fit(
+            MVCCallback(existing(tmp_path / "b"), pipeline="vsol-0.1-fast"),
+            module=Manual,
+            max_epochs=1,
+        )
     assert "training_step" in (caught.value.hint or "")
 
 
@@ -151,7 +158,9 @@ def test_buffers_of_layers_that_are_made_late(tmp_path: Path) -> None:
             assert self.late is not None
             return super().forward(self.late(x))
 
-    recording = MVCCallback(tmp_path, pipeline=PIPELINE, keep_training=True, exact=["first.weight"])
+    recording = MVCCallback(
+        existing(tmp_path), pipeline=PIPELINE, keep_training=True, exact=["first.weight"]
+    )
     fit(recording, module=Late, max_epochs=1)
     made = tensor_bits(recording.repo.checkout(path=MODEL))
     trained = tensor_bits(recording.repo.checkout(path=TRAINING)["weights"])
@@ -162,10 +171,10 @@ def test_buffers_of_layers_that_are_made_late(tmp_path: Path) -> None:
 
 def test_what_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline):
-        MVCCallback(tmp_path, pipeline="vsol-2-fast")
+        MVCCallback(existing(tmp_path), pipeline="vsol-2-fast")
     with pytest.raises(WrongUsage, match="dsed:0 compares accuracies"):
-        fit(MVCCallback(tmp_path, pipeline="vsol-0-slow"), max_epochs=1)
+        fit(MVCCallback(existing(tmp_path), pipeline="vsol-0-slow"), max_epochs=1)
     with pytest.raises(WrongUsage, match="the model is not recorded"):
-        fit(MVCCallback(tmp_path, pipeline=PIPELINE, include=["optimizer"]), max_epochs=1)
+        fit(MVCCallback(existing(tmp_path), pipeline=PIPELINE, include=["optimizer"]), max_epochs=1)
     with pytest.raises(WrongUsage, match="keep_training is for lossy pipelines"):
-        fit(MVCCallback(tmp_path, keep_training=True), max_epochs=1)
+        fit(MVCCallback(existing(tmp_path), keep_training=True), max_epochs=1)

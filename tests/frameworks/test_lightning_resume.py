@@ -29,6 +29,7 @@ from tests.frameworks.lightning_runs import (  # noqa: E402
     SIZE,
     Net,
     bits,
+    existing,
     fit,
     loader,
     validation,
@@ -121,8 +122,8 @@ def run(case: str, *callbacks: pl.Callback, **options: Any) -> tuple[Any, pl.Tra
 )
 def test_goes_on_with_the_same_bits(tmp_path: Path, case: str, stop: dict[str, int]) -> None:
     whole, trainer = run(case, max_epochs=3)
-    part, _ = run(case, MVCCallback(tmp_path), **{"max_epochs": 3, **stop})
-    callback = MVCCallback(tmp_path)
+    part, _ = run(case, MVCCallback(existing(tmp_path)), **{"max_epochs": 3, **stop})
+    callback = MVCCallback(existing(tmp_path))
     rest, again = run(
         case, callback, resume=callback.resume("HEAD"), max_epochs=3, first_seed=99
     )  # fmt: skip
@@ -140,8 +141,8 @@ def test_goes_on_with_the_same_bits(tmp_path: Path, case: str, stop: dict[str, i
 @pytest.mark.parametrize("stop", [5, 7, 10])
 def test_counted_in_steps(tmp_path: Path, stop: int) -> None:
     whole, trainer = fit(validate=validation(), max_steps=12)
-    part, _ = fit(MVCCallback(tmp_path), validate=validation(), max_steps=stop)
-    callback = MVCCallback(tmp_path)
+    part, _ = fit(MVCCallback(existing(tmp_path)), validate=validation(), max_steps=stop)
+    callback = MVCCallback(existing(tmp_path))
     rest, again = fit(
         callback, validate=validation(), resume=callback.resume(), max_steps=12, first_seed=7
     )
@@ -188,7 +189,7 @@ def test_validation_within_an_epoch(tmp_path: Path) -> None:
 
 
 def test_a_second_fit_counts_on(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     model, trainer = fit(callback, max_epochs=1)
     trainer.fit_loop.max_epochs = 2
     trainer.fit(model, loader())
@@ -196,13 +197,13 @@ def test_a_second_fit_counts_on(tmp_path: Path) -> None:
     wanted = [*range(1, 6), 5, *range(6, 11), 10]
     assert messages == [f"step {n}" for n in wanted]
     whole = model.trace
-    third = MVCCallback(tmp_path)
+    third = MVCCallback(existing(tmp_path))
     rest, _ = fit(third, resume=third.resume("HEAD~3"), max_epochs=2, first_seed=5)
     assert rest.trace == whole[8:]
 
 
 def test_goes_on_outside_of_lightning(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     model, trainer = fit(callback, max_epochs=1)
     fresh = Net()
     made = fresh.configure_optimizers()
@@ -217,7 +218,7 @@ def test_goes_on_outside_of_lightning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", ["optimizer", "scheduler", "scaler", "rng"])
 def test_a_part_was_not_recorded(tmp_path: Path, part: str) -> None:
     include = [p for p in ("model", "optimizer", "scheduler", "scaler", "rng") if p != part]
-    callback = MVCCallback(tmp_path, include=include)
+    callback = MVCCallback(existing(tmp_path), include=include)
     fit(callback, max_steps=1)
     named = "state of the random generators" if part == "rng" else part
     with pytest.raises(CannotResume, match=f"without the {named}"):
@@ -244,27 +245,81 @@ class OtherOptimizer(Net):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class OtherScheduler(Net):
+    def configure_optimizers(self) -> Any:
+        made = super().configure_optimizers()
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(made["optimizer"], T_max=100)
+        return {"optimizer": made["optimizer"], "lr_scheduler": {
+            "scheduler": cosine, "interval": "step"}}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
         ({"module": wider}, r"last.weight is float32 \(3, 12\) in the version"),
         ({"module": OtherOptimizer}, "1 schedulers, configure_optimizers gave 0"),
+        ({"module": OtherScheduler}, r"scheduler was .*MultiStepLR, not .*CosineAnnealingLR"),
         ({"module": Manual}, "1 optimizers, configure_optimizers gave 2"),
         ({"train": own_generator}, "had 0 generators of their own, here they have 1"),
     ],
-    ids=["shape", "schedulers", "optimizers", "generators"],
+    ids=["shape", "schedulers", "scheduler", "optimizers", "generators"],
 )
 def test_what_does_not_fit_is_refused(
     tmp_path: Path, changed: dict[str, Callable[[], Any]], reason: str
 ) -> None:
-    fit(MVCCallback(tmp_path), max_steps=2)
-    callback = MVCCallback(tmp_path)
+    fit(MVCCallback(existing(tmp_path)), max_steps=2)
+    callback = MVCCallback(existing(tmp_path))
     options: dict[str, Any] = {**changed}
     if "train" in options:
         options["train"] = options["train"]()
     with pytest.raises(CannotResume, match=reason):
         fit(callback, resume=callback.resume(), **options)
     assert len(list(callback.repo.log())) == 2
+
+
+def other_loader(rows: int = BATCHES * SIZE, size: int = SIZE) -> DataLoader[Any]:
+    subset = torch.utils.data.Subset(loader().dataset, range(rows))
+    return DataLoader(subset, batch_size=size, shuffle=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"size": 2}, "batch size: 2, not 4, batches an epoch: 10, not 5"),
+        ({"size": 10}, "batch size: 10, not 4, batches an epoch: 2, not 5"),
+        ({"rows": 19}, "rows: 19, not 20"),
+    ],
+    ids=["smaller", "larger", "rows"],
+)
+def test_other_data(tmp_path: Path, changed: dict[str, int], reason: str) -> None:
+    """Refused in the middle of an epoch, told at its end."""
+    part = MVCCallback(existing(tmp_path))
+    fit(part, max_epochs=1)
+    callback = MVCCallback(tmp_path)
+    with pytest.raises(CannotResume, match=f"data were others: {reason}\n") as caught:
+        fit(callback, train=other_loader(**changed), resume=callback.resume("HEAD~2"), max_epochs=2)
+    assert "end of an epoch" in (caught.value.hint or "")
+    fit(callback, train=other_loader(**changed), resume=callback.resume("HEAD"), max_epochs=2)
+    assert callback.resumed is not None
+    assert ", ".join(callback.resumed.differs) == reason
+
+
+def test_fewer_batches_of_an_epoch_are_told(tmp_path: Path) -> None:
+    fit(MVCCallback(existing(tmp_path)), max_steps=3)
+    callback = MVCCallback(tmp_path)
+    fit(callback, resume=callback.resume(), limit_train_batches=4, max_epochs=1)
+    assert callback.resumed is not None
+    assert callback.resumed.differs == ("batches that the Trainer takes: 4, not 5",)
+
+
+def test_lightning_does_not_warn_of_what_is_exact(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    fit(MVCCallback(existing(tmp_path)), max_steps=3)
+    callback = MVCCallback(tmp_path)
+    _, trainer = fit(callback, resume=callback.resume(), max_steps=4)
+    assert not [w for w in recwarn.list if "ended before the epoch ended" in str(w.message)]
+    assert "reset" not in vars(trainer.fit_loop.epoch_loop)
 
 
 class Pairs(Net):
@@ -280,7 +335,7 @@ def test_several_loaders_go_on_at_the_end_of_an_epoch(tmp_path: Path) -> None:
         return {"a": loader(), "b": DataLoader(INPUTS[:6], batch_size=SIZE, shuffle=True)}
 
     whole, _ = fit(module=Pairs, train=pair(), max_epochs=2)
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     fit(callback, module=Pairs, train=pair(), max_epochs=1)
     with pytest.raises(CannotResume, match="several training loaders"):
         callback.resume("HEAD~2")
@@ -300,7 +355,7 @@ class Fetches(Net):
 
 
 def test_a_step_that_fetches_itself_has_no_position(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     fit(callback, module=Fetches, max_steps=2)
     with pytest.raises(CannotResume, match="what training_step fetches itself"):
         callback.resume("HEAD")
@@ -338,14 +393,14 @@ class Placed:
 @pytest.mark.parametrize("stop", [{"max_steps": 3}, {"max_steps": 8}, {"max_epochs": 1}], ids=str)
 def test_a_loader_that_knows_its_place(tmp_path: Path, stop: dict[str, int]) -> None:
     whole, _ = fit(train=Placed(), max_epochs=2)
-    part, _ = fit(MVCCallback(tmp_path), train=Placed(), **{"max_epochs": 2, **stop})
-    callback = MVCCallback(tmp_path)
+    part, _ = fit(MVCCallback(existing(tmp_path)), train=Placed(), **{"max_epochs": 2, **stop})
+    callback = MVCCallback(existing(tmp_path))
     rest, _ = fit(callback, train=Placed(), resume=callback.resume(), max_epochs=2, first_seed=3)
     assert part.trace + rest.trace == whole.trace
 
 
 def test_more_processes_than_before(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path)
+    callback = MVCCallback(existing(tmp_path))
     fit(callback, max_steps=1)
     kept = Resume(callback.repo, callback.repo.find("HEAD"), "model.safetensors")
     with pytest.raises(CannotResume, match="generators of one process, here are 2"):
@@ -353,7 +408,7 @@ def test_more_processes_than_before(tmp_path: Path) -> None:
 
 
 def test_going_on_from_elsewhere_after_all(tmp_path: Path) -> None:
-    callback = MVCCallback(tmp_path / "repo")
+    callback = MVCCallback(existing(tmp_path / "repo"))
     _, trainer = fit(callback, max_steps=2)
     trainer.save_checkpoint(tmp_path / "a.ckpt")
     callback.resume("HEAD~1")
