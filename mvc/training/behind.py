@@ -221,12 +221,13 @@ def reducing_for(repo: Repository, source: Source, options: Options) -> Reducing
             "a lossy pipeline must know which tensors are no weights, and these states do not say",
             hint="name the buffers: exact=[...]",
         )
-    exact = {*(buffers() if buffers is not None else ()), *(options.exact or ())}
+    named = frozenset(options.exact or ())
     return Reducing(
         repo,
         options.name,
         pipeline,
         evaluate=options.evaluate,
         monitor=options.monitor,
-        exact=frozenset(exact),
+        exact=named.union(buffers() if buffers is not None else ()),
+        named=named,
     )

@@ -20,10 +20,13 @@ from numpy.typing import NDArray
 
 from mvc.codecs.stages import Dsed
 from mvc.errors import WrongUsage
+from mvc.training.answers import number_from, wrong_answer
 
 __all__ = ["ErrorDecay", "Evaluate", "sample_count"]
 
 Evaluate: TypeAlias = Callable[[Mapping[str, NDArray[Any]], Any], float | tuple[float, int]]
+
+_ANSWER = "an accuracy from 0 to 1, or a tuple (accuracy, number of samples)"
 
 
 class ErrorDecay:
@@ -81,8 +84,11 @@ class ErrorDecay:
 
     def _accuracy(self, state: Mapping[str, NDArray[Any]], data: Any) -> tuple[Fraction, int]:
         found = self._evaluate(state, data)
-        accuracy, count = found if isinstance(found, tuple) else (found, sample_count(data))
-        value = float(accuracy)
+        pair = found if isinstance(found, tuple) else (found, None)
+        value = number_from(pair[0]) if len(pair) == 2 else None
+        if value is None or (pair is found and not hasattr(pair[1], "__index__")):
+            raise wrong_answer("evaluate", found, _ANSWER)
+        count = sample_count(data) if pair[1] is None else int(pair[1])
         if not 0 <= value <= 1 or count < 1:
             raise WrongUsage(
                 f"evaluate gave an accuracy of {value:g} on {count} samples",
@@ -90,7 +96,7 @@ class ErrorDecay:
             )
         right = round(value * count)
         near = abs(value * count - right) < 1e-6 * max(1, right)
-        return (Fraction(right, count) if near else Fraction(value)), int(count)
+        return (Fraction(right, count) if near else Fraction(value)), count
 
 
 def sample_count(data: Any) -> int:

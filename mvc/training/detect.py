@@ -14,6 +14,7 @@ import numpy as np
 
 from mvc.codecs.stages import Drift
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
+from mvc.training.answers import number_from, wrong_answer
 
 __all__ = ["DriftDetector", "Monitor", "input_means"]
 
@@ -39,9 +40,10 @@ class DriftDetector:
     def drifted(self, data: Any) -> bool:
         """Whether the batch brought a drift."""
         found = False
-        watched = self._monitor(data)
-        for value in watched if isinstance(watched, Iterable) else [watched]:
-            number = float(value)
+        for value in _each(self._monitor(data)):
+            number = number_from(value)
+            if number is None:
+                raise wrong_answer("monitor", value, "a number, or one for each sample")
             if not np.isfinite(number):
                 raise WrongUsage(f"the monitor of {self.text} gave {number}, which is no number")
             self._detector.update(number)
@@ -49,10 +51,22 @@ class DriftDetector:
         return found
 
 
+def _each(watched: Any) -> Iterable[Any]:
+    """One value or several: a tensor or array without dimensions is one."""
+    several = isinstance(watched, Iterable) and not isinstance(watched, str | bytes)
+    return watched if several and getattr(watched, "ndim", None) != 0 else [watched]
+
+
 def input_means(data: Any) -> Iterable[float]:
     """The mean of each input of a pair (inputs, labels), or of an array of inputs."""
     pair = isinstance(data, Sequence) and not isinstance(data, str | bytes)
-    inputs = np.asarray(data[0] if pair else data, np.float64)
+    try:
+        inputs = np.asarray(data[0] if pair else data, np.float64)
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        raise WrongUsage(
+            f"the inputs in data, which is of type {type(data).__name__}, are not numbers",
+            hint="pass data=(inputs, labels), or a monitor that gives what to watch",
+        ) from None
     if not inputs.ndim or not inputs.size:
         raise WrongUsage("there are no inputs to watch", hint="pass data=(inputs, labels)")
     means: list[float] = inputs.reshape(len(inputs), -1).mean(axis=1).tolist()

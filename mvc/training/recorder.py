@@ -200,6 +200,8 @@ class Recorder:
         if self._reducing is not None:
             self._reducing.check(loss=numbers.get("loss"), data=data)
         live = self._collect(batch)
+        if self._reducing is not None:
+            self._reducing.check_names(live["model"])
         item, waited = self._queue.reserve(measure(live))
         if item is None:
             return False

@@ -7,6 +7,7 @@ the engine works on (``mvc.training.production``).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from mvc.adapters.numpy_arrays import array_bytes
 from mvc.adapters.python_state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
+from mvc.errors import WrongUsage
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
 from mvc.repo import manifests
@@ -66,13 +68,31 @@ class Reducing:
         evaluate: Evaluate | None,
         monitor: Monitor | None,
         exact: Collection[str],
+        named: Collection[str] = (),
     ) -> None:
+        """``named``: those of ``exact`` that somebody wrote down, and may have got wrong."""
         self._repo = repo
         self._name = name
         self._evaluate = evaluate
         judge = None if evaluate is None else self._judge
         self._engine = Production(pipeline, evaluate=judge, monitor=monitor, exact=exact)
         self._form: _Form | None = None
+        self._unseen = frozenset(named)
+
+    def check_names(self, state: Mapping[str, Any]) -> None:
+        """Raises WrongUsage if a tensor that is to stay exact is not in the first state."""
+        if not self._unseen:
+            return
+        names = [tensor.key for tensor in from_state(state).tensors]
+        for missing in sorted(map(str, self._unseen.difference(names))):
+            close = get_close_matches(missing, names, n=3)
+            raise WrongUsage(
+                f"exact names {missing}, but no tensor of the model has that name",
+                hint=f"did you mean {' or '.join(close)}?"
+                if close
+                else "the names are those of the model's state_dict()",
+            )
+        self._unseen = frozenset()
 
     @property
     def check(self) -> Any:

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mvc.errors import Busy, InvalidName, IoFailed
+from mvc.errors import Busy, InvalidName, IoFailed, WrongUsage
 from mvc.io.files import TEMPORARY, FileLock, FileSystem, WriteFile
 from mvc.io.shared import SharedMemory
 from mvc.model.names import printable
+from mvc.repo.outputs import refuse_store
 from mvc.training import segment
 from mvc.training.delivered import Delivered
 from mvc.training.image import Image, image_of
@@ -37,6 +38,17 @@ class FileSink:
     def __init__(self, path: str | PathLike[str], *, fs: FileSystem | None = None) -> None:
         self._path = Path(path)
         self._fs = fs or FileSystem()
+        self._check_place()
+
+    def _check_place(self) -> None:
+        """Says now, and not with the first version, that it cannot go there."""
+        refuse_store(self._fs, self._path)
+        shown = printable(str(self._path))
+        there, folder = self._fs.stat(self._path), self._fs.stat(self._path.parent)
+        if there is not None and not there.is_file:
+            raise WrongUsage(f"{shown} is no file", hint="name a file for the production weights")
+        if folder is None or not folder.is_dir:
+            raise IoFailed(f"there is no folder for {shown}", hint="make it first")
 
     def __call__(self, production: Delivered) -> None:
         """Writes a version; durable when it returns."""
@@ -52,7 +64,8 @@ class SharedMemorySink:
     """Keeps the newest version in memory under ``name``, for ``mvc.training.readers.Reader``.
 
     ``name`` is a file in ``folder``, which should lie in memory. It outlives this process,
-    until ``unlink``. One sink a name at a time; a second one raises Busy.
+    until ``unlink``. One sink a name at a time: the name is this one's until ``close``, and
+    making a second one raises Busy. Make it in the process that uses it.
     """
 
     def __init__(
@@ -61,7 +74,7 @@ class SharedMemorySink:
         self._fs = fs or FileSystem()
         self._path = segment_path(self._fs, name, Path(folder))
         self._memory: SharedMemory | None = None
-        self._lock: FileLock | None = None
+        self._lock: FileLock | None = self._locked(self._path)
 
     def __call__(self, production: Delivered) -> None:
         """Puts a version there; it is what readers get from now on."""
@@ -77,6 +90,8 @@ class SharedMemorySink:
         if self._memory is not None:
             self._memory.close()
         if self._lock is not None:
+            if self._lock.held:
+                self._withdraw()
             self._lock.release()
         self._memory = self._lock = None
 
@@ -96,14 +111,20 @@ class SharedMemorySink:
     ) -> None:
         self.close()
 
+    def _withdraw(self) -> None:
+        """Deletes the empty file that stood for the claim, if no version has come."""
+        identity = self._fs.stat(self._path, follow=False)
+        if identity is not None and identity.is_file and not identity.size:
+            self._fs.unlink(self._path, missing_ok=True)
+
     def _attached(self) -> SharedMemory | None:
         """The segment that is there, if it is one; its lock is taken."""
-        if self._memory is not None and self._memory.linked:
-            return self._memory
-        self.close()
-        if self._fs.stat(self._path, follow=False) is None:
-            return None
-        self._lock = self._locked(self._path)
+        if self._memory is not None:
+            if self._memory.linked:
+                return self._memory
+            self.close()
+        if self._lock is None or not self._lock.held:
+            self._lock = self._locked(self._path)
         memory = SharedMemory.open(self._path, write=True)
         if memory is not None and not segment.is_segment(memory):
             memory.close()
@@ -133,7 +154,10 @@ class SharedMemorySink:
     def _locked(self, path: Path) -> FileLock:
         lock = self._fs.lock(path, block=False)
         if lock is None:
-            raise Busy(f"another sink writes to {path}", hint="one at a time may")
+            raise Busy(
+                f"another sink writes to {path}",
+                hint="close that one first, or give this one another name",
+            )
         return lock
 
 

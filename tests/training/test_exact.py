@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 import mvc
+from mvc.errors import WrongUsage
 from mvc.training.state import no_weights
 from tests.training.runs import bits_of
 
@@ -35,6 +37,21 @@ def test_only_parameters_are_weights() -> None:
     second.weight = first.weight  # tied: a weight under both names
     names = no_weights(nn.ModuleList([first, second]))
     assert sorted(names) == [f"{i}.{n}" for i in (0, 1) for n in ("_extra_state.scales", "mean")]
+
+
+def test_exact_names_that_no_tensor_has(tmp_path: Path) -> None:
+    """A slip of the pen must not make lossy what had to stay."""
+    with mvc.Repository.init(tmp_path) as repo:
+        for names, hint in (["weigth"], "did you mean weight?"), (["weight", "0"], "state_dict()"):
+            with mvc.Recorder(repo, Scaled(), pipeline="vsol-0-fast", exact=names) as recorder:
+                for _ in range(2):
+                    with pytest.raises(WrongUsage, match=f"exact names {names[-1]}, but") as raised:
+                        recorder.step()
+                    assert hint in (raised.value.hint or "")
+                assert recorder.report.taken == 0
+        named = (name for name in ["weight", "_extra_state.scales"])
+        with mvc.Recorder(repo, Scaled(), pipeline="vsol-0-fast", exact=named) as recorder:
+            assert recorder.step(wait=True)
 
 
 def test_extra_state_is_exact(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -269,6 +270,54 @@ def test_wrong_usage_is_named() -> None:
         adaptive.offer(weights(1))
     with pytest.raises(InvalidPipeline):
         Production("lsb:20 | xor | planes | zstd:1")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, "x", "0.5", [0.5, 3], (0.5,), (0.5, 3, 1), (0.5, "a"), (0.5, 3.0), ("a", 3), (None, 3)],
+    ids=repr,
+)
+def test_what_evaluate_returns_is_checked(answer: Any) -> None:
+    engine = Production(DSED.format("0"), evaluate=lambda state, data: answer)
+    engine.offer(weights(1))
+    with pytest.raises(WrongUsage, match=r"evaluate returned .* must return an accuracy") as raised:
+        engine.offer(weights(2), data=(np.zeros((3, 2)), np.zeros(3)))
+    assert ("return statement" in (raised.value.hint or "")) == (answer is None)
+
+
+def test_what_evaluate_may_return() -> None:
+    data = (np.zeros((4, 2)), np.zeros(4))
+    for answer in (1, 0.5, np.float32(0.5), np.ones(()), torch.tensor(0.5), (True, np.int64(4))):
+        engine = Production(DSED.format("0"), evaluate=lambda state, data, a=answer: a)
+        engine.offer(weights(1))
+        assert not engine.offer(weights(2), data=data).saved
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "x", b"1", ["x"], [None], [[1.0, 2.0]], [torch.ones(2)]], ids=repr
+)
+def test_what_monitor_returns_is_checked(answer: Any) -> None:
+    pytest.importorskip("river")
+    engine = Production(f"drift:adwin | {LSB}", monitor=lambda data: answer)
+    with pytest.raises(WrongUsage, match=r"monitor returned an object of type \w+: it must"):
+        engine.offer(weights(1), data=1)
+
+
+def test_what_monitor_may_return() -> None:
+    pytest.importorskip("river")
+    for answer in (1, 0.5, np.ones(()), torch.tensor(0.5), np.ones(3), (x for x in (1, 2.5)), []):
+        engine = Production(f"drift:adwin | {LSB}", monitor=lambda data, a=answer: a)
+        assert engine.offer(weights(1), data=1).saved
+
+
+@pytest.mark.parametrize(
+    "data", ["abc", ["abc"], object(), [[[1], [1, 2]], [0]]], ids=lambda data: type(data).__name__
+)
+def test_data_without_inputs_to_watch(data: Any) -> None:
+    pytest.importorskip("river")
+    engine = Production(f"drift:adwin | {LSB}")
+    with pytest.raises(WrongUsage, match="the inputs in data, which is of type"):
+        engine.offer(weights(1), data=data)
 
 
 def test_a_lossless_pipeline_takes_everything_over() -> None:

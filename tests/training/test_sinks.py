@@ -181,7 +181,7 @@ def test_one_sink_a_name_and_what_stays_behind(tmp_path: Path) -> None:
     first = SharedMemorySink("seg", folder=tmp_path)
     first(version(1))
     with pytest.raises(Busy, match="another sink"):
-        SharedMemorySink("seg", folder=tmp_path)(version(2))
+        SharedMemorySink("seg", folder=tmp_path)
     first.close()
     late = Reader("seg", folder=tmp_path)
     assert number_of(late.swap()) == 1
@@ -193,6 +193,34 @@ def test_one_sink_a_name_and_what_stays_behind(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     second(version(3))
     assert number_of(late.swap()) == 3
+
+
+def test_a_name_is_taken_before_there_is_a_version(tmp_path: Path) -> None:
+    reader = Reader("seg", folder=tmp_path)
+    with SharedMemorySink("seg", folder=tmp_path):
+        assert reader.swap() is None
+        with pytest.raises(Busy, match="another sink"):
+            SharedMemorySink("seg", folder=tmp_path)
+    assert os.listdir(tmp_path) == []
+    with SharedMemorySink("seg", folder=tmp_path) as second:
+        second(version(1))
+        assert number_of(reader.swap()) == 1
+        second.close()
+        with SharedMemorySink("seg", folder=tmp_path), pytest.raises(Busy):
+            second(version(2))  # the name is somebody else's now
+        assert os.listdir(tmp_path) == ["seg"]
+
+
+def test_places_of_a_file_are_checked_when_the_sink_is_made(tmp_path: Path) -> None:
+    mvc.Repository.init(tmp_path / "repo").close()
+    (tmp_path / "link").symlink_to("repo/.mvc")
+    for place in ("repo/.mvc/config.yaml", "repo/.mvc/new", "link/journal", "link"):
+        with pytest.raises(WrongUsage, match="lies in the store of a repository"):
+            FileSink(tmp_path / place)
+    with pytest.raises(WrongUsage, match="repo is no file"):
+        FileSink(tmp_path / "repo")
+    with pytest.raises(IoFailed, match="there is no folder for"):
+        FileSink(tmp_path / "absent" / "model.safetensors")
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

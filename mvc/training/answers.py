@@ -1,0 +1,30 @@
+"""What functions of the user return, looked at: a complaint names the function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mvc.errors import WrongUsage
+
+__all__ = ["number_from", "wrong_answer"]
+
+
+def number_from(value: Any) -> float | None:
+    """A number as a float, that of a tensor or array with one entry included; None for others."""
+    if isinstance(value, str | bytes):  # which float would read
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+
+
+def wrong_answer(function: str, value: Any, wanted: str) -> WrongUsage:
+    """The error for what ``function`` should not have returned."""
+    kind = type(value).__name__
+    if isinstance(value, tuple):
+        kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"
+    return WrongUsage(
+        f"{function} returned an object of type {kind}: it must return {wanted}",
+        hint=f"has {function} a return statement?" if value is None else None,
+    )
