@@ -26,6 +26,8 @@ from mvc.training.sinks import SHARED, segment_path
 
 __all__ = ["FileReader", "Reader"]
 
+_HINT = "a FileSink writes files for a FileReader, a SharedMemorySink memory for a Reader"
+
 
 class _Swapping(ABC):
     """Keeps ``production``: what this process serves, None before the first swap."""
@@ -52,7 +54,7 @@ class _Swapping(ABC):
         found = None
         if newer is not None:
             if newer.commit is None:
-                raise WrongUsage(f"{self._name} was not written by a sink")
+                raise WrongUsage(f"{self._name} was not written by a sink", hint=_HINT)
             found = Delivered(newer.state, newer.commit, self._clock.now_ns())
             self.production = found
             if repo is not None:
@@ -113,7 +115,7 @@ class Reader(_Swapping):
                 return None
             if not segment.is_segment(memory):
                 memory.close()
-                raise WrongUsage(f"{self._name} was not written by a sink")
+                raise WrongUsage(f"{self._name} was not written by a sink", hint=_HINT)
             self._memory, self._number = memory, 0
         found = segment.read_newest(self._memory, self._number)
         if found is None:
