@@ -65,7 +65,7 @@ class TrainerSource:
             "mixed precision": str(AcceleratorState().mixed_precision),
             "steps in all": int(state.max_steps),
             "learning-rate schedule": _text(args.lr_scheduler_type),
-            "its options": _text(args.lr_scheduler_kwargs or {}),
+            "schedule options": _text(args.lr_scheduler_kwargs or {}),
             "warmup steps": int(args.get_warmup_steps(int(state.max_steps))),
         }
 
