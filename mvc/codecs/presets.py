@@ -24,5 +24,6 @@ PRESETS = {
     "frontier-0": f"grid:0.25 | {_STEPS}",
     "frontier-0.1": f"grid:1 | {_STEPS}",
     "frontier-1": f"grid:2,fine=0.3 | {_STEPS}",
+    "frontier-1-slow": "grid:2,fine=0.3 | steps | dsed:0 | gaps | zstd:huff",
     "none": "raw",
 }
