@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.frameworks.need import need
 
@@ -39,6 +41,15 @@ def kill(folder: Path, at: int) -> None:
         child.stdout.close()
         child.wait()
     assert child.returncode == -signal.SIGKILL
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The child has one, and other sums come of two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def test_killed(tmp_path: Path) -> None:
