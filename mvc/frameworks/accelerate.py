@@ -26,6 +26,7 @@ from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.training.checks import opened
 from mvc.training.delivered import Delivered
+from mvc.training.ending import complete
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
 
@@ -160,10 +161,4 @@ class Attached:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self.detach()
-        except BaseException as failure:
-            if error is None:
-                raise
-            if failure is not error:
-                error.add_note(f"mvc: a version could not be recorded either: {failure}")
+        complete(self.detach, error)

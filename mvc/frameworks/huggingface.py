@@ -30,6 +30,7 @@ from mvc.repo.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.training.checks import opened, whole
 from mvc.training.delivered import Delivered
+from mvc.training.ending import complete
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
 from mvc.training.rng import rng_state, set_rng_state
@@ -260,13 +261,7 @@ class MVCCallback(TrainerCallback):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self.close()
-        except BaseException as failure:
-            if error is None:
-                raise
-            if failure is not error:
-                error.add_note(f"mvc: a version could not be recorded either: {failure}")
+        complete(self.close, error)
 
 
 def _check(trainer: Any, weights: Mapping[str, Any], kept: Mapping[str, Any]) -> None:

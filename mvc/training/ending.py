@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 (registers its own hook, which must be older)
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Protocol
 from weakref import WeakSet
 
-__all__ = ["before_exit", "closed"]
+__all__ = ["before_exit", "closed", "complete"]
 
 
 class _Closable(Protocol):
@@ -30,6 +31,17 @@ def before_exit(closable: _Closable) -> None:
 def closed(closable: _Closable) -> None:
     """The object is closed already."""
     _open.discard(closable)
+
+
+def complete(close: Callable[[], object], error: BaseException | None) -> None:
+    """Ends a ``with`` block: what ``close`` raises is a note of the error that left the block."""
+    try:
+        close()
+    except BaseException as failure:
+        if error is None:
+            raise
+        if failure is not error:
+            error.add_note(f"mvc: a version could not be recorded either: {failure}")
 
 
 def _close_all() -> None:

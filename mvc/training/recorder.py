@@ -276,13 +276,7 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self.close()
-        except BaseException as failure:
-            if error is None:
-                raise
-            if failure is not error:
-                error.add_note(f"mvc: a version could not be recorded either: {failure}")
+        ending.complete(self.close, error)
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():
