@@ -1,0 +1,237 @@
+"""Processes that keep a repository open and do what they are told, one call after another.
+
+The test tells a worker through a pipe which verb to run; the answer comes back before
+anything else begins. A worker that raises, dies or hangs is a ``Wrong`` of the test's side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+from mvc.cli.main import run as command_line
+from mvc.errors import MvcError, RefConflict
+from mvc.ids import CommitId
+from mvc.repo.fsck import rebuild_index
+from mvc.repo.repository import Repository
+from tests.crash.ledger import Deployment, Ledger, Wrong, arrays, check, check_claims
+from tests.crash.state import open_quietly
+
+__all__ = ["VERBS", "Worker", "set_index_batch"]
+
+_LONGEST = 120.0  # seconds until a worker counts as one that hangs
+
+
+def set_index_batch(entries: int) -> None:
+    """How many journal entries wait in memory before they are indexed, in this process."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("mvc.store") and hasattr(module, "INDEX_BATCH"):
+            module.INDEX_BATCH = entries  # type: ignore[attr-defined]
+
+
+# -- verbs: (repository, arguments) -> what is to be told ------------------------------------
+
+
+def _commit(repo: Repository, path: str, number: int, target: str | None) -> Any:
+    made = repo.commit(arrays(number), name=path, deploy=target)
+    there = made.deployment
+    told = None
+    if there is not None:
+        told = Deployment(there.target, there.time_ns, there.sequence, there.commit)
+    return made.id, told
+
+
+def _deploy(
+    repo: Repository, commit: CommitId, target: str, count: int, before: int | None
+) -> list[Deployment]:
+    """``before``: so many nanoseconds ago, each the same; None for now."""
+    told = []
+    for _ in range(count):
+        at = None if before is None else time.time_ns() - before
+        there = repo.deploy(commit, target, at=at)
+        told.append(
+            Deployment(target, there.time_ns, there.sequence, commit, before is not None)
+        )
+    return told
+
+
+def _retract(repo: Repository, target: str) -> int:
+    return repo.retract(target).sequence
+
+
+def _branch(repo: Repository, name: str, commit: CommitId) -> None:
+    repo.branch(name, commit.hex(), force=True)
+
+
+def _tag(repo: Repository, name: str, commit: CommitId) -> None:
+    repo.tag(name, commit.hex(), force=True)
+
+
+def _switch(repo: Repository, name: str) -> None:
+    repo.switch(name, force=True)
+
+
+def _undo(repo: Repository) -> list[tuple[str, Any, Any]]:
+    """What was moved; nothing where an undo is refused."""
+    try:
+        done = repo.undo()
+    except RefConflict:
+        return []
+    return [(change.name, change.old, change.new) for change in done.entry.refs]
+
+
+def _gc(repo: Repository) -> None:
+    repo.gc(grace=timedelta(0))
+
+
+def _fsck(repo: Repository, full: bool) -> None:
+    report = repo.fsck(full=full)
+    if not report.sound:
+        raise Wrong("alarm", f"fsck: {report.problems}")
+
+
+def _rebuild(repo: Repository) -> None:
+    rebuild_index(repo.context)
+
+
+def _repair(repo: Repository) -> None:
+    done = repo.repair()
+    if done.quarantined or not done.after.sound:
+        raise Wrong("alarm", f"repair: {done.quarantined} {done.after.problems}")
+
+
+def _check(repo: Repository, ledger: Ledger, seed: int, whole: bool) -> None:
+    check(repo, ledger, seed, whole=whole)
+
+
+def _claims(repo: Repository) -> None:
+    check_claims(repo.root)
+
+
+def _command(root: Path, *arguments: str) -> None:
+    """The command line; it must say that all is well."""
+    said = io.StringIO()
+    os.chdir(root)
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = command_line(arguments)
+    if code:
+        raise Wrong("alarm", f"mvc {' '.join(arguments)} ends with {code}: {said.getvalue()}")
+
+
+VERBS: dict[str, Callable[..., Any]] = {
+    "commit": _commit,
+    "deploy": _deploy,
+    "retract": _retract,
+    "branch": _branch,
+    "tag": _tag,
+    "switch": _switch,
+    "undo": _undo,
+    "gc": _gc,
+    "fsck": _fsck,
+    "rebuild": _rebuild,
+    "repair": _repair,
+    "check": _check,
+    "claims": _claims,
+}
+
+
+# -- processes -----------------------------------------------------------------------------
+
+
+class Worker:
+    """A forked process with its own open repository, from its first call on.
+
+    ``mutation``: the dotted name of a function that is called first, and takes a
+    protection away.
+    """
+
+    def __init__(
+        self, root: Path, *, batch: int | None = None, mutation: str | None = None
+    ) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pipe, theirs = Pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            self._pipe.close()
+            _live(theirs, root, batch, mutation)
+        theirs.close()
+
+    def call(self, verb: str, *arguments: Any) -> Any:
+        """Runs one verb to its end; raises Wrong for every failure."""
+        try:
+            self._pipe.send((verb, arguments))
+            if not self._pipe.poll(_LONGEST):
+                raise Wrong("foreign", f"{verb} hangs")
+            kind, value = self._pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            raise Wrong("foreign", f"a process died of {self._status()} in {verb}") from error
+        if kind != "done":
+            raise Wrong(kind, f"{verb}: {value}")
+        return value
+
+    def _status(self) -> int:
+        self._pipe.close()
+        pid, self.pid = self.pid, 0
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def end(self) -> None:
+        """The process goes, whatever it is doing."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            self._status()
+
+
+def _live(pipe: Connection, root: Path, batch: int | None, mutation: str | None) -> None:
+    try:
+        if mutation is not None:
+            module, _, name = mutation.rpartition(".")
+            getattr(importlib.import_module(module), name)()
+        if batch is not None:
+            set_index_batch(batch)
+        _serve(pipe, root)
+    except EOFError:
+        pass  # whoever gave the orders is gone
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _serve(pipe: Connection, root: Path) -> None:
+    repo: Repository | None = None
+    answer: tuple[str, Any]
+    while True:
+        verb, arguments = pipe.recv()
+        try:
+            if verb == "reopen" and repo is not None:
+                repo.close()
+                repo = None
+            if repo is None and verb != "command":
+                repo = open_quietly(root)
+            answer = ("done", _run(verb, root, repo, arguments))
+        except Wrong as wrong:
+            answer = (wrong.kind, wrong.message)
+        except MvcError as error:
+            told = f"{type(error).__name__}: {error.message}\n{traceback.format_exc()}"
+            answer = ("alarm", told)
+        except BaseException:
+            answer = ("foreign", traceback.format_exc())
+        pipe.send(answer)
+
+
+def _run(verb: str, root: Path, repo: Repository | None, arguments: Any) -> Any:
+    if verb == "reopen":
+        return None
+    return VERBS[verb](repo, *arguments) if verb in VERBS else _command(root, *arguments)
