@@ -96,8 +96,18 @@ def deploy(
         made = deployment_for(view, target, now if time_ns is None else time_ns, commit)
         return Entry("deploy", now, target, deployments=(made,))
 
-    sequence = context.store.publish(make).sequence
-    return next(d for d in _newest_first(view, target) if d.sequence == sequence)
+    return _recorded_as(view, target, context.store.publish(make).sequence)
+
+
+def _recorded_as(view: View, target: str, sequence: int) -> Deployed:
+    """The deployment that entry ``sequence`` recorded on a target."""
+    for deployed in _newest_first(view, target):
+        if deployed.sequence == sequence:
+            return deployed
+    raise DamagedData(
+        f"operation {sequence} recorded a deployment on {target}, but it is not found",
+        hint="run 'mvc fsck' to see what is damaged",
+    )
 
 
 def deployment_for(view: View, target: str, time_ns: int, commit_id: CommitId) -> Deployment:
@@ -132,7 +142,7 @@ def retract(
         return Entry("retract", now, target, retractions=(Retraction(target, sequence),))
 
     sequence = context.store.publish(make).entry.retractions[0].sequence
-    return next(d for d in _newest_first(view, target) if d.sequence == sequence)
+    return _recorded_as(view, target, sequence)
 
 
 def _to_retract(view: View, target: str, commit: CommitId | None, time_ns: int | None) -> Deployed:

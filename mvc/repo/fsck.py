@@ -18,8 +18,9 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.fsck_journal import JournalCheck
 from mvc.repo.repair_quarantine import QUARANTINE, files_in
 from mvc.repo.report import FsckReport, Problem
-from mvc.store import environments, keys
+from mvc.store import keys
 from mvc.store.format import FORMAT, read_features
+from mvc.store.index_folder import CURRENT
 from mvc.store.view import INDEX, PACKS, View
 from mvc.store.witness import WITNESS
 
@@ -99,13 +100,12 @@ def rebuild_index(context: Context) -> None:
 
 
 def forget_index(fs: FileSystem, folder: Path) -> None:
-    """Deletes the index of the repository folder ``folder`` (``.mvc``) before it is opened.
+    """Gives up the index of the repository folder ``folder`` (``.mvc``) before it is opened.
 
     For a journal that is older than its index (HistoryMissing), once the loss is
     accepted. The next opening makes a new index.
     """
-    environments.forget(folder / INDEX)
-    fs.unlink(folder / INDEX / "data.mdb", missing_ok=True)
+    fs.unlink(folder / INDEX / CURRENT, missing_ok=True)
     fs.unlink(folder / WITNESS, missing_ok=True)
 
 

@@ -13,13 +13,14 @@ from mvc.model.names import printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.store.format import FORMAT
+from mvc.store.index_folder import BUILDING, CURRENT
 from mvc.store.store import CONFIG, FOLDER, Store
 from mvc.store.view import INDEX, JOURNAL, PACKS
 from mvc.store.witness import WITNESS
 
 __all__ = ["check_absent", "open_context"]
 
-_OWN = (FORMAT, JOURNAL, WITNESS, PACKS, INDEX, f"{INDEX}/data.mdb", f"{INDEX}/lock.mdb")
+_OWN = (FORMAT, JOURNAL, WITNESS, PACKS, INDEX, f"{INDEX}/{CURRENT}", f"{INDEX}/{BUILDING}")
 """What is written or mapped without asking each time what its name leads to."""
 
 _RESTORE = {

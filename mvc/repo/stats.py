@@ -14,6 +14,7 @@ from mvc.repo.objects import ObjectGraph
 from mvc.repo.pointers import branches, tags
 from mvc.store.entries import Region
 from mvc.store.graph import Step
+from mvc.store.index_folder import current
 from mvc.store.records import BLOB
 from mvc.store.speed import Speed
 from mvc.store.view import INDEX, View
@@ -203,8 +204,9 @@ class _Held:
 
 
 def _index_bytes(view: View) -> int:
-    folder = view.folder / INDEX
-    if view.fs.stat(folder) is None:
-        return 0
-    sizes = (view.fs.stat(folder / name) for name in view.fs.list(folder))
-    return sum(identity.size for identity in sizes if identity is not None)
+    fs, folder = view.fs, view.folder / INDEX
+    environment = current(fs, folder)
+    places = [folder] if environment is None else [folder, environment]
+    there = [place for place in places if fs.stat(place) is not None]
+    sizes = (fs.stat(place / name) for place in there for name in fs.list(place))
+    return sum(identity.size for identity in sizes if identity is not None and identity.is_file)

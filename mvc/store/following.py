@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TypeVar
 
-from mvc.errors import DamagedData, HistoryMissing, StorageFull
+from mvc.errors import Busy, DamagedData, HistoryMissing, MvcError, StorageFull
 from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH
-from mvc.store import environments, keys
+from mvc.store import environments, index_folder, keys
+from mvc.store.environments import Lent
 from mvc.store.indexed import Indexed
 from mvc.store.journal import Position, Recorded, read_entry, stands
 from mvc.store.known import INDEX, JOURNAL
@@ -18,6 +20,7 @@ from mvc.store.witness import read_witness
 __all__ = ["Following"]
 
 _T = TypeVar("_T")
+_OWN_KEYS = 50_000
 _TAKE = (
     "take what is missing from a copy: 'mvc fsck --repair --from BACKUP', or put the whole "
     ".mvc/journal of the copy in its place"
@@ -37,6 +40,7 @@ class Following(Indexed):
         super().__init__(fs, folder, writable=writable)
         self.rebuilt = False
         self.generation = 0
+        self._own: list[bytes] = []  # keys of what this process has published, sorted
         self.settled = not replaced_before
         try:
             reached = read_witness(fs, folder, self.identity)  # before the journal is read
@@ -58,6 +62,7 @@ class Following(Indexed):
             while True:
                 if self._is_replaced():
                     self._reopen()
+                self._look_after_index()
                 self._catch_up()
                 known = self._superseded
                 if known is None or known.position.sequence <= self.position.sequence:
@@ -98,13 +103,14 @@ class Following(Indexed):
         self._records = {}
         self.damage = None
         self.packs.forget()
-        if self._index is None:
+        self._own.clear()  # offsets are others in the new journal
+        if self._lent is None:
             self._without_index()
             return
         try:
-            self._use(self._index.meta(self.identity))
+            self._use(self._lent.index.meta(self.identity))
         except DamagedData:
-            self._without_index()
+            self._renew(self._lent)
         self._index_far_end()
 
     def _catch_up(self) -> None:
@@ -133,57 +139,117 @@ class Following(Indexed):
         self._entries.clear()
         self._records.clear()
         self.packs.forget()
-        if self._index is None:
+        if self._lent is None:
             self._without_index()
         else:
             self._use(self._meta)
 
     def _open_index(self) -> None:
-        path = self.folder / INDEX
         try:
-            self._index = environments.lend(self.fs, path, writable=self.writable)
-            self._use(self._index.meta(self.identity))
+            self._lent = environments.lend(self.fs, self.folder / INDEX, writable=self.writable)
+            self._use(self._lent.index.meta(self.identity))
         except StorageFull:
             self._without_index()  # questions are answered on a full disk, too
         except DamagedData:
-            self._without_index()
-            if self.writable:
-                self._remake()
+            self._renew(self._lent)
 
-    def _reload(self) -> None:
-        """Another process may have merged runs under us; else the index is damaged."""
+    def note_published(self, recorded: Recorded) -> None:
+        """Remembers an entry that this process made durable: no look-up may miss it."""
+        with self._lock:
+            if len(self._own) > _OWN_KEYS:
+                newest = sorted(self._own, key=keys.offset_of)[_OWN_KEYS // 2 :]
+                self._own = sorted(newest)
+            for key in keys.entry_keys(recorded):
+                insort(self._own, key)
+
+    def _check_own(self, low: bytes, high: bytes, found: Container[bytes]) -> None:
+        """Raises DamagedData where a look-up lacks keys that this process has published."""
+        begin, end = bisect_left(self._own, low), bisect_left(self._own, high)
+        if any(self._own[i] not in found for i in range(begin, end)):
+            raise DamagedData("the index lacks what this process has published")
+
+    def _check_last(self, low: bytes, high: bytes, found: bytes | None) -> None:
+        """The same for the greatest key of a range."""
+        at = bisect_left(self._own, high) - 1
+        if at >= 0 and self._own[at] >= low and (found is None or found < self._own[at]):
+            raise DamagedData("the index lacks what this process has published")
+
+    def _uses_newer(self) -> bool:
+        """Whether another process has moved the index on: it may have merged runs under us."""
+        if self._lent is None:
+            return False
         try:
-            if self._index is None:
-                raise DamagedData("there is no index")
-            meta = self._index.meta(self.identity)
+            meta = self._lent.index.meta(self.identity)
             if meta == self._meta:
-                raise DamagedData("the index is damaged")
+                return False
             self._use(meta)
         except DamagedData:
-            self._without_index()
-            if self.writable:
-                self._remake()
+            return False
         self.refresh()
+        return True
 
-    def _remake(self) -> None:
-        """A new index from journal and packs."""
-        path = self.folder / INDEX
-        for name in self.fs.list(path) if self.fs.stat(path) else []:
-            if name == "data.mdb":
-                self.fs.unlink(path / name, missing_ok=True)
-        self.rebuilt = True
+    def renew_index(self) -> None:
+        """Makes a new index in the place of one that is damaged."""
+        with self._lock:
+            self._renew(self._lent)
+            self.refresh()
+
+    def _renew(self, damaged: Lent | None) -> None:
+        """A new index in the place of a damaged or an absent one; without one if that fails.
+
+        Where another process has renewed it in the meantime, its index is used.
+        """
+        self._without_index()
+        if not self.writable:
+            return
+        self.rebuilt |= index_folder.current(self.fs, self.folder / INDEX) is not None
         try:
-            self._index = environments.lend(self.fs, path, writable=True)
-        except (DamagedData, StorageFull):
-            return  # the look-ups work without, from memory
-        self._index_far_end()
-        self.refresh()
+            self.fs.make_dir(self.folder / INDEX, exist_ok=True)
+            with self._building():
+                if not self._use_renewed(damaged):
+                    self._build()
+        except (DamagedData, StorageFull, Busy):
+            self._without_index()  # the look-ups work without, from memory
+
+    def _use_renewed(self, damaged: Lent | None) -> bool:
+        """Whether the index that counts by now is another one than ``damaged``, and sound."""
+        try:
+            self._lent = environments.lend(self.fs, self.folder / INDEX, writable=True)
+            if damaged is not None and self._lent.is_same_file(damaged):
+                raise DamagedData("the index is damaged")
+            self._use(self._lent.index.meta(self.identity))
+        except DamagedData:
+            self._without_index()
+            return False
+        return True
+
+    def _build(self) -> None:
+        """A new environment, complete before it counts; the caller holds the building lock."""
+        self._lent = environments.create(self.fs, self.folder / INDEX)
+        self._use(self._lent.index.meta(self.identity))
+        self._index_far()
+        index_folder.switch(self.fs, self.folder / INDEX, self._lent.environment)
+
+    def _look_after_index(self) -> None:
+        """Goes over to the index that counts now, if another process has replaced ours."""
+        if self._lent is not None and not self._lent.is_in_place():
+            self._without_index()
+            self._open_index()
+            self._index_far_end()
 
     def rebuild_index(self) -> None:
         """Throws the index away and makes a new one; the folder must be writable."""
         with self._lock:
             self._without_index()
-            self._remake()
+            self.rebuilt = True
+            try:
+                self.fs.make_dir(self.folder / INDEX, exist_ok=True)
+                with self._building():
+                    self._build()
+            except MvcError:
+                self._without_index()
+                raise
+            self.refresh()
             self.index_tail(force=True)
 
     def index_tail(self, *, force: bool = False) -> None:
@@ -193,7 +259,7 @@ class Following(Indexed):
         power loss could still take.
         """
         with self._lock:
-            if self._index is None or not self.writable or not self.position.sequence:
+            if self._lent is None or not self.writable or not self.position.sequence:
                 return
             waiting = self.position.sequence - self._meta.position.sequence
             if not waiting or (waiting < INDEX_BATCH and not force):
@@ -205,12 +271,13 @@ class Following(Indexed):
                 self._index_entries(end)
                 self.refresh()
             except DamagedData:
-                self._reload()
+                self._renew(self._lent)
+                self.refresh()
 
     def close(self) -> None:
-        if self._index is not None:
-            environments.release(self.folder / INDEX, self._index)
-            self._index = None
+        if self._lent is not None:
+            self._lent.release()
+            self._lent = None
         self.packs.close()
         self._journal.close()
 

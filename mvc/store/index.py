@@ -1,8 +1,10 @@
 """The LMDB index: derived, disposable, verified (docs/format.md, "Index").
 
 LMDB holds blocks of sorted runs and one *meta* value, which names the journal
-position that is indexed and the hash of every run's directory. Nothing in LMDB is
-believed beyond its hash; any doubt is ``DamagedData`` and the caller rebuilds.
+position that is indexed and the hash of every run's directory. Directories and blocks
+are stored under their own hashes, so that one can never be taken for another, whatever
+snapshot of LMDB a reader sees. Nothing in LMDB is believed beyond its hash; any doubt is
+``DamagedData`` and the caller rebuilds.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from mvc.store.runs import Directory, RunReader, block_check, build_run
 
 __all__ = ["Index", "Meta", "Run"]
 
-_VERSION = 2  # 2: every operation by its number
+_VERSION = 3  # 2: every operation by its number; 3: runs and blocks by their hashes
 _META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
@@ -37,7 +39,6 @@ _FIRST_MAP = 16 << 20
 class Run:
     """``level`` grows by one with each merge; ``check`` is the hash of the run's directory."""
 
-    number: int
     level: int
     check: bytes
 
@@ -49,14 +50,13 @@ class Meta:
     identity: bytes
     position: Position
     runs: tuple[Run, ...]
-    next_run: int
 
     def encoded(self) -> bytes:
         writer = Writer().uint(_VERSION).raw(self.identity)
         writer.uint(self.position.offset).uint(self.position.sequence).raw(self.position.chain)
-        writer.uint(self.next_run).uint(len(self.runs))
+        writer.uint(len(self.runs))
         for run in self.runs:
-            writer.uint(run.number).uint(run.level).raw(run.check)
+            writer.uint(run.level).raw(run.check)
         data = writer.done()
         return data + blake3(data).digest(_CHECK)
 
@@ -69,26 +69,24 @@ class Meta:
             raise reader.fail("its version is unknown")
         identity = reader.raw(16)
         position = Position(reader.uint(), reader.uint(), reader.raw(16))
-        next_run = reader.uint()
-        runs = tuple(
-            Run(reader.uint(), reader.uint(), reader.raw(_CHECK)) for _ in range(reader.count(1000))
-        )
+        runs = tuple(Run(reader.uint(), reader.raw(_CHECK)) for _ in range(reader.count(1000)))
         reader.end()
-        return cls(identity, position, runs, next_run)
+        return cls(identity, position, runs)
 
 
 class Index:
     """One open environment. LMDB allows one per file and process: see ``environments``."""
 
-    def __init__(self, fs: FileSystem, folder: Path, *, writable: bool) -> None:
-        """Raises DamagedData where the file cannot be an intact LMDB file."""
-        self._folder = folder
-        if not writable and fs.stat(folder / "data.mdb") is None:
-            raise DamagedData("there is no index")
-        _check_file(fs, folder / "data.mdb")
-        if writable:
-            fs.make_dir(folder, exist_ok=True)
-        self._lock = threading.Lock()
+    def __init__(
+        self, fs: FileSystem, folder: Path, *, writable: bool, create: bool = False
+    ) -> None:
+        """Opens the environment in ``folder``; with ``create`` makes it there.
+
+        Raises DamagedData where the file is absent or cannot be an intact LMDB file.
+        """
+        _check_file(fs, folder / "data.mdb", create=create)
+        # One at a time: the map may be resized only while nothing reads it.
+        self._lock = threading.RLock()
         try:
             self._env = lmdb.open(
                 str(folder),
@@ -99,14 +97,14 @@ class Index:
                 writemap=False,
                 metasync=True,
                 sync=True,
-                create=writable,
+                create=create,
                 max_spare_txns=2,
             )
             if writable:
                 self._env.reader_check()
         except lmdb.Error as e:
             raise DamagedData(f"the index cannot be opened: {e}") from e
-        self._readers: dict[int, RunReader] = {}
+        self._readers: dict[bytes, RunReader] = {}
 
     def close(self) -> None:
         self._env.close()
@@ -115,7 +113,7 @@ class Index:
         """What is indexed now; an empty index knows nothing."""
         data = self._get(_META)
         if data is None:
-            return Meta(identity, GENESIS, (), 0)
+            return Meta(identity, GENESIS, ())
         meta = Meta.decode(data)
         if meta.identity != identity:
             raise DamagedData("the index belongs to another repository")
@@ -125,25 +123,22 @@ class Index:
         """A reader for every run of ``meta``."""
         with self._lock:
             self._readers = {
-                run.number: self._readers.get(run.number) or self._reader(run) for run in meta.runs
+                run.check: self._readers.get(run.check) or self._reader(run) for run in meta.runs
             }
             return list(self._readers.values())
 
     def _reader(self, run: Run) -> RunReader:
-        data = self._get(_directory_key(run.number))
-        if data is None:
-            raise DamagedData("a run of the index is missing")
-        directory = Directory.decode(data, run.check)
-        return RunReader(directory, lambda number: self._get(_block_key(run.number, number)))
+        return RunReader(self._directory(run), lambda check: self._get(_block_key(check)))
 
     def _get(self, key: bytes) -> bytes | None:
-        try:
-            return self._read(key)
-        except lmdb.MapResizedError:
-            self._env.set_mapsize(0)
-            return self._read(key)
-        except lmdb.Error as e:
-            raise DamagedData(f"the index cannot be read: {e}") from e
+        with self._lock:
+            try:
+                return self._read(key)
+            except lmdb.MapResizedError:
+                self._env.set_mapsize(0)
+                return self._read(key)
+            except lmdb.Error as e:
+                raise DamagedData(f"the index cannot be read: {e}") from e
 
     def _read(self, key: bytes) -> bytes | None:
         with self._env.begin() as txn:
@@ -162,11 +157,14 @@ class Index:
         fresh = sorted(set(keys))
         while True:
             try:
-                return self._extend(old, fresh, position, instead)
+                with self._lock:
+                    return self._extend(old, fresh, position, instead)
             except lmdb.MapFullError:
-                self._env.set_mapsize(self._env.info()["map_size"] * 4)
+                with self._lock:
+                    self._env.set_mapsize(self._env.info()["map_size"] * 4)
             except lmdb.MapResizedError:
-                self._env.set_mapsize(0)
+                with self._lock:
+                    self._env.set_mapsize(0)
             except lmdb.Error as e:
                 raise DamagedData(f"the index cannot be written: {e}") from e
 
@@ -178,29 +176,34 @@ class Index:
             if data is not None and data != (instead or old).encoded():
                 return Meta.decode(data)
             for run in instead.runs if instead is not None else ():
-                _delete(txn, run.number, len(self._directory(run).blocks))
-            runs, number, keys, level = list(old.runs), old.next_run, fresh, 0
+                self._delete(txn, run)
+            runs, keys, level = list(old.runs), fresh, 0
             while sum(run.level == level for run in runs) >= _FAN - 1:
                 doomed = [run for run in runs if run.level == level]
                 keys = list(_unique(merge(keys, *(self._keys(run) for run in doomed))))
                 for run in doomed:
-                    _delete(txn, run.number, len(self._directory(run).blocks))
+                    self._delete(txn, run)
                 runs = [run for run in runs if run.level != level]
                 level += 1
-
-            def put(block: int, data: bytes) -> None:
-                txn.put(_block_key(number, block), data)
-
-            directory = build_run(keys, put)
+            # After the deletions: a block of the new run may be equal to one of a merged run.
+            directory = build_run(keys, lambda check, data: txn.put(_block_key(check), data))
             encoded = directory.encoded()
-            txn.put(_directory_key(number), encoded)
-            runs.append(Run(number, level, block_check(encoded)))
-            meta = Meta(old.identity, position, tuple(runs), number + 1)
+            check = block_check(encoded)
+            txn.put(_directory_key(check), encoded)
+            meta = Meta(old.identity, position, (*runs, Run(level, check)))
             txn.put(_META, meta.encoded())
         return meta
 
+    def _delete(self, txn: Any, run: Run) -> None:
+        """No other run has the same blocks: every key ends in its entry's offset, and each
+        entry is indexed once.
+        """
+        for block in self._directory(run).blocks:
+            txn.delete(_block_key(block.check))
+        txn.delete(_directory_key(run.check))
+
     def _directory(self, run: Run) -> Directory:
-        data = self._get(_directory_key(run.number))
+        data = self._get(_directory_key(run.check))
         if data is None:
             raise DamagedData("a run of the index is missing")
         return Directory.decode(data, run.check)
@@ -217,23 +220,21 @@ def _unique(keys: Iterable[bytes]) -> Iterator[bytes]:
         previous = key
 
 
-def _directory_key(run: int) -> bytes:
-    return b"d" + run.to_bytes(6, "big")
+def _directory_key(check: bytes) -> bytes:
+    return b"d" + check
 
 
-def _block_key(run: int, block: int) -> bytes:
-    return b"b" + run.to_bytes(6, "big") + block.to_bytes(4, "big")
+def _block_key(check: bytes) -> bytes:
+    return b"b" + check
 
 
-def _delete(txn: Any, run: int, blocks: int) -> None:
-    txn.delete(_directory_key(run))
-    for block in range(blocks):
-        txn.delete(_block_key(run, block))
-
-
-def _check_file(fs: FileSystem, path: Path) -> None:
+def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:
     """LMDB believes its file: a short, foreign or damaged one could kill the process."""
     identity = fs.stat(path)
-    if identity is not None and identity.size:
+    if (identity is None) != create:
+        raise DamagedData("there is no index" if identity is None else "there is an index already")
+    if identity is not None:
+        if not identity.size:
+            raise DamagedData("the index is empty")
         with fs.open_read(path) as file:
             check_pages(file)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError
-from mvc.io.files import FileSystem
-from mvc.store import environments, keys
-from mvc.store.index import Index, Meta
+from mvc.io.files import FileLock, FileSystem
+from mvc.store import index_folder, keys
+from mvc.store.environments import Lent
+from mvc.store.index import Meta
 from mvc.store.journal import GENESIS, Position, frames_behind
 from mvc.store.known import INDEX, JOURNAL, Known
 from mvc.store.runs import RunReader
@@ -19,7 +20,6 @@ __all__ = ["Indexed"]
 _REBUILD_BATCH = 50_000
 _FAR = 4 << 20  # bytes of the journal that nobody reads into memory at every opening
 _END = 1 << 20
-_BUILDING = "building"  # whose lock is held by the process that indexes for all
 _WAIT_SECONDS = 300.0
 _FEW = 64
 
@@ -33,8 +33,8 @@ class Indexed(Known):
         self._unread: list[int] = []  # entries of the tail whose records are not in it yet
         self.durable = 0  # bytes of the journal that are known to be flushed
         self._superseded: Meta | None = None  # what the index holds of a replaced journal
-        self._index: Index | None = None
-        self._meta = Meta(self.identity, GENESIS, (), 0)
+        self._lent: Lent | None = None  # the index, where there is one
+        self._meta = Meta(self.identity, GENESIS, ())
         self._runs: list[RunReader] = []
 
     def _tail_takes(self, fresh: list[bytes]) -> None:
@@ -90,12 +90,12 @@ class Indexed(Known):
 
     def _use(self, meta: Meta) -> None:
         """Stands on what ``meta`` says is indexed; the tail begins there."""
-        assert self._index is not None
+        assert self._lent is not None
         self._superseded = None
         if not self._is_ours(meta.position):
             self._superseded = meta
-            meta = Meta(self.identity, GENESIS, (), meta.next_run)
-        self._runs = self._index.readers(meta)
+            meta = Meta(self.identity, GENESIS, ())
+        self._runs = self._lent.index.readers(meta)
         self._meta = meta
         self.position = meta.position
         self.tip = None
@@ -116,11 +116,13 @@ class Indexed(Known):
         return position.chain in self._journal.read(max(0, end - (1 << 20)), min(end, 1 << 20))
 
     def _without_index(self) -> None:
-        environments.forget(self.folder / INDEX)
-        self._index = None
+        """Answers from the journal alone; other views of the process keep their index."""
+        if self._lent is not None:
+            self._lent.release()
+        self._lent = None
         self._superseded = None
         self._runs = []
-        self._meta = Meta(self.identity, GENESIS, (), 0)
+        self._meta = Meta(self.identity, GENESIS, ())
         self.position = GENESIS
         self.tip = None
         self._tail.clear()
@@ -141,20 +143,33 @@ class Indexed(Known):
         Where the index was lost, or maintenance has replaced the journal, one process does
         it and all others wait for it. Whatever fails, the look-ups work from memory.
         """
-        if self._index is None or not self.writable or not self._is_far_behind():
+        if self._lent is None or not self.writable or not self._is_far_behind():
             return
         try:
-            with self.fs.lock(self.folder / INDEX / _BUILDING, timeout=_WAIT_SECONDS):
-                self._use(self._index.meta(self.identity))  # somebody may just have done it
-                if self._is_far_behind() and self._reaches(self._superseded):
-                    end = self._durable_end()
-                    if end is not None:
-                        self._index_entries(end)
+            with self._building():
+                self._use(self._lent.index.meta(self.identity))  # somebody may just have done it
+                self._index_far()
         except MvcError:
-            try:
-                self._use(self._index.meta(self.identity))
-            except DamagedData:
-                self._without_index()
+            self._use_again()
+
+    def _building(self) -> FileLock:
+        """The lock of the one process that indexes for all."""
+        path = self.folder / INDEX / index_folder.BUILDING
+        return self.fs.lock(path, timeout=_WAIT_SECONDS)
+
+    def _index_far(self) -> None:
+        if self._is_far_behind() and self._reaches(self._superseded):
+            end = self._durable_end()
+            if end is not None:
+                self._index_entries(end)
+
+    def _use_again(self) -> None:
+        """Stands on what the index says after something failed; without it if it is damaged."""
+        try:
+            if self._lent is not None:
+                self._use(self._lent.index.meta(self.identity))
+        except DamagedData:
+            self._without_index()
 
     def _is_far_behind(self) -> bool:
         return self._journal.size() - self.position.offset >= _FAR
@@ -170,7 +185,6 @@ class Indexed(Known):
 
     def _index_entries(self, end: int) -> None:
         """Indexes the whole entries in the journal's first ``end`` bytes, which are durable."""
-        assert self._index is not None
         known: dict[bytes, int] = {}
         batch: list[bytes] = []
         count, last = 0, self._meta.position
@@ -191,7 +205,7 @@ class Indexed(Known):
 
     def _extend(self, batch: Iterable[bytes], position: Position) -> bool:
         """Adds to the index; false if another process was there first."""
-        assert self._index is not None
-        made = self._index.extend(self._meta, batch, position, self._superseded)
+        assert self._lent is not None
+        made = self._lent.index.extend(self._meta, batch, position, self._superseded)
         self._use(made)
         return made.position == position

@@ -1,18 +1,20 @@
 """Appending to packs, under a lock that is a running commit's lease.
 
 A writer holds the pack's lock from its first byte until its journal entry is written, so
-bytes behind the committed end belong to nobody: the next writer of that pack cuts them off.
+bytes behind the committed end belong to nobody. The next writer of that pack cuts them off,
+once it has proven from the journal where the committed bytes end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mvc.errors import IoFailed
 from mvc.io.files import FileLock, FileSystem, WriteFile
 from mvc.limits import PACK_TARGET
 from mvc.store.entries import Region
+from mvc.store.pack_ends import PackEnds
 from mvc.store.packs import PACK_HEADER, pack_numbers, pack_path
 from mvc.types import Bytes
 
@@ -24,25 +26,17 @@ _TRIES = 64
 class PackWriter:
     """One locked pack, being appended to. Use as a context manager.
 
-    ``committed_end`` tells where a pack's committed bytes end, after the lock is held, or
-    None where nothing may be added; ``newest`` the highest number ever used. ``fresh``:
-    only packs that it makes itself; ``made`` are the numbers of these.
+    ``ends`` tells where a pack's committed bytes end, asked once the pack's lock is held.
+    ``fresh``: only packs that it makes itself; ``made`` are the numbers of these.
     """
 
     def __init__(
-        self,
-        fs: FileSystem,
-        folder: Path,
-        committed_end: Callable[[int], int | None],
-        newest: Callable[[], int],
-        *,
-        fresh: bool = False,
+        self, fs: FileSystem, folder: Path, ends: PackEnds, *, fresh: bool = False
     ) -> None:
         self._fresh = fresh
         self._fs = fs
         self._folder = folder
-        self._end = committed_end
-        self._newest = newest
+        self._ends = ends
         self._held: list[tuple[FileLock, WriteFile]] = []
         self._file: WriteFile | None = None
         self._regions: list[Region] = []
@@ -114,7 +108,7 @@ class PackWriter:
         for number in reversed(numbers[-_TRIES:] if not self._fresh else []):
             if file := self._try(number):
                 return file
-        number = max(numbers[-1] if numbers else 0, self._newest()) + 1
+        number = max(numbers[-1] if numbers else 0, self._ends.newest()) + 1
         for fresh in range(number, number + 10_000):
             path = pack_path(self._folder, fresh)
             if self._fs.stat(path) is not None:
@@ -149,21 +143,26 @@ class PackWriter:
         return file
 
     def _opened(self, number: int, path: Path) -> WriteFile | None:
-        """The pack, which is locked, cut to what is committed; None if it is full."""
-        end = self._end(number)
+        """The pack, which is locked, cut to what is committed; None if it is full.
+
+        Where the file ends where the index says, nothing is destroyed by appending to it.
+        Bytes are cut off only behind the end that the journal proves.
+        """
+        end = self._ends.claimed(number)
         identity = self._fs.stat(path)
+        if identity is not None and end is not None and identity.size > end:
+            end = self._ends.proven(number)
         if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
             return None
         if self._fresh and end:
             return None  # another process was faster, and has published already
         file = self._fs.open_write(path)
         try:
+            if file.size() > end:
+                file.truncate(end)
             if end == 0:
-                file.truncate(0)
                 file.write(PACK_HEADER)
                 self._created = True
-            elif file.size() > end:
-                file.truncate(end)
         except BaseException:
             file.close()
             raise

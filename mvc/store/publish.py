@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from mvc.errors import MvcError
+from mvc.errors import DamagedData, MvcError
 from mvc.io.files import WriteFile
 from mvc.store.entries import Entry
 from mvc.store.format import add_features
-from mvc.store.journal import Recorded, complete, encode_entry
+from mvc.store.journal import Position, Recorded, complete, encode_entry, frames_behind
 from mvc.store.view import JOURNAL, View
 from mvc.store.witness import write_witness
 
@@ -61,8 +61,11 @@ def publish(
             if view.generation == generation:
                 view.durable = max(view.durable, after.offset)
             write_witness(view.fs, view.folder, view.identity, after)
+    recorded = Recorded(entry, at.offset, at.sequence, after, 2, after.chain)
+    if sync and view.generation == generation:
+        view.note_published(recorded)
     view.refresh()
-    return Recorded(entry, at.offset, at.sequence, after, 2, after.chain)
+    return recorded
 
 
 def heal(view: View, file: WriteFile) -> None:
@@ -71,7 +74,9 @@ def heal(view: View, file: WriteFile) -> None:
         view.fs.sync_dir(view.folder)  # whoever replaced the journal may not have come to it
         view.settled = True
     end = view.position.offset
-    if file.size() > end:
+    size = file.size()
+    if size > end:
+        _check_unacknowledged(file, view.position, size)
         file.truncate(end)
     if view.durable >= end:
         return
@@ -79,6 +84,16 @@ def heal(view: View, file: WriteFile) -> None:
         complete(file, view.tip)
     file.sync()
     view.durable = end
+
+
+def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:
+    """Raises DamagedData if an entry stands in what is about to be cut off."""
+    for _, frame in frames_behind(file.read(end.offset, size - end.offset), 0):
+        if frame[1] >= end.sequence:
+            raise DamagedData(
+                f"the journal has an entry behind byte {end.offset}, where it seemed to end",
+                hint="run 'mvc fsck' to see what it touches",
+            )
 
 
 def _append(file: WriteFile, offset: int, data: bytes) -> None:

@@ -79,7 +79,7 @@ class Rewrite:
     ) -> None:
         fs, folder = self._view.fs, self._view.folder
         try:
-            if not self._done:
+            if not self._done and not self._took_effect():
                 with suppress(MvcError, MemoryError):
                     fs.unlink(self._path, missing_ok=True)
                     for number in self.packs.made:
@@ -87,6 +87,13 @@ class Rewrite:
         finally:
             self.packs.close()
             self._held.close()
+
+    def _took_effect(self) -> bool:
+        """Whether the rename happened although it was reported to have failed."""
+        with suppress(MvcError):
+            there, ours = self._view.fs.stat(self._view.folder / JOURNAL), self._file.identity()
+            return there is None or (there.inode, there.device) == (ours.inode, ours.device)
+        return True  # nobody knows; packs that nothing names are swept later
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
         """The next entry of the old journal as it will be in the new one; None leaves it out."""

@@ -144,8 +144,8 @@ def _verified(data: bytes, check: bytes, limit: int) -> bytes:
         raise DamagedData("a block of the index does not decode") from error
 
 
-def build_run(keys: Iterable[bytes], put: Callable[[int, bytes], None]) -> Directory:
-    """Cuts sorted, distinct ``keys`` into blocks, handing (number, bytes) of each to ``put``."""
+def build_run(keys: Iterable[bytes], put: Callable[[bytes, bytes], object]) -> Directory:
+    """Cuts sorted, distinct ``keys`` into blocks, handing (hash, bytes) of each to ``put``."""
     compressor = zstandard.ZstdCompressor(level=1)
     blocks: list[Block] = []
     waiting: list[bytes] = []
@@ -154,8 +154,8 @@ def build_run(keys: Iterable[bytes], put: Callable[[int, bytes], None]) -> Direc
     def flush() -> None:
         body = b"".join([_length(key) + key for key in waiting])
         data = compressor.compress(encode_uint(len(waiting)) + body)
-        put(len(blocks), data)
         blocks.append(Block(waiting[0], block_check(data)))
+        put(blocks[-1].check, data)
         waiting.clear()
 
     for key in keys:
@@ -169,9 +169,9 @@ def build_run(keys: Iterable[bytes], put: Callable[[int, bytes], None]) -> Direc
 
 
 class RunReader:
-    """Look-ups in one run. ``get`` fetches a block's bytes by number, None if absent."""
+    """Look-ups in one run. ``get`` fetches a block's bytes by their hash, None if absent."""
 
-    def __init__(self, directory: Directory, get: Callable[[int], bytes | None]) -> None:
+    def __init__(self, directory: Directory, get: Callable[[bytes], bytes | None]) -> None:
         self._directory = directory
         self._firsts = [b.first for b in directory.blocks]
         self._get = get
@@ -180,10 +180,11 @@ class RunReader:
     def _block(self, number: int) -> Sequence[bytes]:
         cached = self._cache.get(number)
         if cached is None:
-            data = self._get(number)
+            check = self._directory.blocks[number].check
+            data = self._get(check)
             if data is None:
                 raise DamagedData("a block of the index is missing")
-            raw = _verified(data, self._directory.blocks[number].check, _MAX_BLOCK)
+            raw = _verified(data, check, _MAX_BLOCK)
             cached = _read_keys(raw)
             if len(self._cache) > _CACHED_BLOCKS:
                 self._cache.clear()

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,13 @@ from mvc.io.clock import Clock
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.process import cpu_count
 from mvc.limits import SLAB
+from mvc.model.canonical import Writer
 from mvc.store import keys
 from mvc.store.entries import Entry, RefChange, RefValue
 from mvc.store.format import FORMAT, add_features, format_line, read_features
 from mvc.store.graph import Graph
 from mvc.store.journal import GENESIS, Recorded, encode_entry
+from mvc.store.pack_ends import PackEnds
 from mvc.store.pack_writer import PackWriter
 from mvc.store.packs import pack_numbers, pack_path
 from mvc.store.publish import LOCK_SECONDS, publish
@@ -144,32 +146,13 @@ class Store:
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
         """Appends to packs; with ``fresh`` only to new ones."""
-        return PackWriter(
-            self.fs, self.folder / PACKS, self._committed_end, self.newest_pack, fresh=fresh
-        )
-
-    def _committed_end(self, pack: int) -> int | None:
-        """Where a pack's committed bytes end; None for one that must not be written to.
-
-        A pack that no entry names is new (0) if its number is above all that were ever
-        named; else maintenance has emptied it, and somebody may still read its old bytes.
-        """
-        self.view.refresh()
-        found = self.view.newest(keys.PACK + pack.to_bytes(4, "big"))
-        if found is None:
-            return 0 if pack > self.newest_pack() else None
-        return max(r.start + r.length for r in found.entry.regions if r.pack == pack) or None
-
-    def newest_pack(self) -> int:
-        """The highest number of a pack that an entry has named."""
-        key = self.view.last(keys.PACK, keys.after(keys.PACK))
-        return 0 if key is None else int.from_bytes(key[1:5], "big")
+        return PackWriter(self.fs, self.folder / PACKS, PackEnds(self.view), fresh=fresh)
 
     def publish(
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None
     ) -> Recorded:
         """See ``mvc.store.publish``; afterwards the index is brought up to date if it lags."""
-        recorded = publish(self.view, lambda: self._checked(make()), release=release)
+        recorded = publish(self.view, lambda: self._made(make), release=release)
         self.view.index_tail()
         return recorded
 
@@ -183,48 +166,86 @@ class Store:
         A pack that somebody is writing to is locked, and stays: the lock is the lease of a
         running commit. Readers that still want an old pack find out and look again.
         """
+        ends = PackEnds(self.view)
         freed = 0
-        for number in pack_numbers(self.fs, self.folder / PACKS):
-            path = pack_path(self.folder / PACKS, number)
-            freed += self._sweep_file(path, partial(self._is_unnamed, number))
+        with ExitStack() as held:
+            unnamed = self._lock_unnamed(held, ends.all_proven())
+            named = ends.all_proven() if unnamed else {}  # once more: some were published since
+            for number, path in unnamed.items():
+                freed += 0 if named.get(number) else self._delete(path)
         for name in self.fs.list(self.folder):
             if name.startswith(TEMPORARY):
-                freed += self._sweep_file(self.folder / name, lambda: True)
+                path = self.folder / name
+                lock = self.fs.lock(path, block=False)
+                if lock is not None:
+                    with lock:
+                        freed += self._delete(path)
         return freed
 
-    def _sweep_file(self, path: Path, unwanted: Callable[[], bool]) -> int:
-        if not unwanted():
-            return 0
-        lock = self.fs.lock(path, block=False)
-        if lock is None:
-            return 0
-        with lock:
-            identity = self.fs.stat(path)
-            if identity is None or not unwanted():
-                return 0
-            self.fs.unlink(path)
-            return identity.size
+    def _lock_unnamed(self, held: ExitStack, ends: dict[int, int]) -> dict[int, Path]:
+        """Packs that no entry names bytes of and that nobody writes to, locked until the end."""
+        found = {}
+        for number in pack_numbers(self.fs, self.folder / PACKS):
+            path = pack_path(self.folder / PACKS, number)
+            lock = None if ends.get(number) else self.fs.lock(path, block=False)
+            if lock is not None:
+                held.enter_context(lock)
+                found[number] = path
+        return found
 
-    def _is_unnamed(self, pack: int) -> bool:
-        """Whether no entry names bytes of this pack."""
-        self.view.refresh()
-        key = keys.PACK + pack.to_bytes(4, "big")
-        found = self.view.newest(key)
-        return found is None or not any(
-            r.start + r.length for r in found.entry.regions if r.pack == pack
-        )
+    def _delete(self, path: Path) -> int:
+        """Deletes a file that is locked; returns its bytes."""
+        identity = self.fs.stat(path)
+        if identity is None:
+            return 0
+        self.fs.unlink(path)
+        return identity.size
 
-    def _checked(self, entry: Entry) -> Entry:
+    def _made(self, make: Callable[[], Entry]) -> Entry:
+        """The entry to publish, made once more if the index had hidden what it builds on."""
+        entry = make()
+        if self._hidden(entry):
+            self.view.renew_index()
+            entry = make()
+        self._check_named(entry)
+        return entry
+
+    def _hidden(self, entry: Entry) -> bool:
+        """Whether the journal has a later value of a ref, or a later deployment on a target,
+        than the index has told: what an entry names as its predecessor is evidence.
+        """
+        named = [(keys.REF, change.name) for change in entry.refs]
+        named += [(keys.TARGET, deployment.target) for deployment in entry.deployments]
+        return any(self._is_hidden(table + keys.text(name), name) for table, name in named)
+
+    def _is_hidden(self, prefix: bytes, name: str) -> bool:
+        found = self.view.newest(prefix)
+        start = GENESIS if found is None else found.after
+        if not self.view.mentions(Writer().text(name).done(), start.offset):
+            return False
+        later = (keys.entry_keys(recorded) for recorded in self.view.entries(start))
+        return any(key.startswith(prefix) for entry_keys in later for key in entry_keys)
+
+    def _check_named(self, entry: Entry) -> None:
         """Nothing may come to point to a commit that was collected a moment ago."""
-        named = [change.new for change in entry.refs] + [d.commit for d in entry.deployments]
         own = {commit.id for commit in entry.commits}
+        named = [change.new for change in entry.refs] + [d.commit for d in entry.deployments]
         for value in named:
-            if isinstance(value, CommitId) and value not in own and not self.has_commit(value):
+            if isinstance(value, CommitId) and value not in own and not self._proves(value):
                 raise UnknownRevision(
                     f"commit {value.short} was collected in the meantime",
                     hint="'mvc log' lists the commits there are",
                 )
-        return entry
+
+    def _proves(self, value: CommitId) -> bool:
+        """Whether there is this commit; where the index says no, the journal decides."""
+        if self.has_commit(value):
+            return True
+        found = (c.id for recorded in self.view.entries() for c in recorded.entry.commits)
+        if value not in found:
+            return False
+        self.view.renew_index()
+        return True
 
     def has_commit(self, id_: CommitId) -> bool:
         """Whether an entry has published this commit."""

@@ -22,6 +22,8 @@ from mvc.store.known import INDEX, JOURNAL, PACKS, Placed
 __all__ = ["INDEX", "JOURNAL", "PACKS", "Placed", "View"]
 
 _T = TypeVar("_T")
+_TRIES = 8
+_WINDOW = 1 << 20
 
 
 class View(Following):
@@ -36,7 +38,9 @@ class View(Following):
             at = bisect_left(self._tail, high) - 1
             if at >= 0 and self._tail[at] >= low:
                 found.append(self._tail[at])
-            return max(found, default=None)
+            greatest = max(found, default=None)
+            self._check_last(low, high, greatest)
+            return greatest
 
         return self._guarded(look)
 
@@ -46,8 +50,10 @@ class View(Following):
         def look() -> list[bytes]:
             self._read_tail(low)
             tail = self._tail[bisect_left(self._tail, low) : bisect_left(self._tail, high)]
-            found = merge(tail, *(run.scan(low, high) for run in self._runs))
-            return list(dict.fromkeys(found))
+            merged = merge(tail, *(run.scan(low, high) for run in self._runs))
+            found = dict.fromkeys(merged)
+            self._check_own(low, high, found)
+            return list(found)
 
         return self._guarded(look)
 
@@ -79,11 +85,31 @@ class View(Following):
 
         return self.steady(look)
 
-    def _guarded(self, look: Callable[[], _T]) -> _T:
-        """Runs a look-up; a damaged or outrun index is renewed once."""
+    def mentions(self, text: bytes, start: int) -> bool:
+        """Whether the journal from byte ``start`` up to where it is indexed has these bytes.
+
+        Nothing is parsed: no means no, yes means that an entry there may say so.
+        """
         with self._lock:
-            try:
-                return look()
-            except DamagedData:
-                self._reload()
+            at, end = start, self._meta.position.offset
+            while at < end:
+                data = self._journal.read(at, min(_WINDOW, end - at))
+                if text in data:
+                    return True
+                if len(data) <= len(text):
+                    return False
+                at += len(data) - len(text) + 1
+        return False
+
+    def _guarded(self, look: Callable[[], _T]) -> _T:
+        """Runs a look-up; again where other processes have moved the index, or it is renewed."""
+        with self._lock:
+            for _ in range(_TRIES):
+                try:
+                    return look()
+                except DamagedData:
+                    if not self._uses_newer():
+                        break
+            self._renew(self._lent)
+            self.refresh()
             return look()

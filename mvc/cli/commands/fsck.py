@@ -16,9 +16,7 @@ from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.repo.fsck import forget_index, fsck, rebuild_index
 from mvc.repo.repair_quarantine import QUARANTINE
-from mvc.store import environments
 from mvc.store.store import FOLDER
-from mvc.store.view import INDEX
 
 if TYPE_CHECKING:
     from mvc.repo.report import FsckReport, Healed, Problem, Repaired
@@ -141,7 +139,6 @@ def _rebuild(session: Session) -> None:
         fs = FileSystem()
         folder = _folder(fs)
         if folder is not None:
-            environments.forget(folder / INDEX)
             forget_index(fs, folder)
         context = session.context
     rebuild_index(context)
