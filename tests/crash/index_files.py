@@ -11,26 +11,15 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
-    "INDEX",
-    "copy_to",
-    "data_files",
-    "delete",
-    "delete_data",
-    "delete_locks",
-    "delete_pointers",
-    "empty",
-    "garble_data",
-    "garble_pointers",
-    "move_to",
-    "put_files",
-    "put_folder",
-    "read",
-    "write",
-]
+    "INDEX", "TREATMENTS", "Place", "copy_to", "data_files", "delete", "move_to", "put_folder",
+    "read", "write",
+]  # fmt: skip
 
 INDEX = ".mvc/index.lmdb"
 _PAGE = 4096
@@ -63,23 +52,23 @@ def delete(index: Path) -> None:
     shutil.rmtree(index, ignore_errors=True)
 
 
-def delete_data(index: Path) -> None:
+def _delete_data(index: Path) -> None:
     for path in data_files(index):
         path.unlink(missing_ok=True)
 
 
-def delete_locks(index: Path) -> None:
+def _delete_locks(index: Path) -> None:
     for path in _files(index):
         if path.name == _LOCK:
             path.unlink(missing_ok=True)
 
 
-def delete_pointers(index: Path) -> None:
+def _delete_pointers(index: Path) -> None:
     for path in _pointers(index):
         path.unlink(missing_ok=True)
 
 
-def empty(index: Path, aside: Path) -> None:
+def _empty(index: Path, aside: Path) -> None:
     """An empty folder in place of the index."""
     move_to(index, aside)
     index.mkdir(exist_ok=True)
@@ -114,7 +103,7 @@ def put_folder(index: Path, aside: Path, trash: Path) -> None:
         os.rename(aside, index)
 
 
-def put_files(index: Path, aside: Path, *, locks: bool) -> None:
+def _put_files(index: Path, aside: Path, *, locks: bool) -> None:
     """The files of ``aside`` in place of those of the index, one by one, with new inodes.
 
     With ``locks`` also the lock files. What the index has beside them stays.
@@ -140,16 +129,59 @@ def _replace(path: Path, data: bytes) -> None:
         os.replace(fresh, path)
 
 
-def garble_data(index: Path, rng: random.Random) -> None:
+def _garble_data(index: Path, rng: random.Random) -> None:
     """Every LMDB file is replaced by one page of garbage."""
     for path in data_files(index):
         _replace(path, rng.randbytes(_PAGE))
 
 
-def garble_pointers(index: Path, rng: random.Random) -> None:
+def _garble_pointers(index: Path, rng: random.Random) -> None:
     """Every other file is replaced by a few bytes of garbage, by a name or by nothing."""
     for path in _pointers(index):
         _replace(path, rng.choice((b"", rng.randbytes(40), b"0123456789abcdef", b"../packs\n")))
+
+
+# -- by name -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """``aside``: a copy that was kept, or room for one. ``foreign``: another repository's index."""
+
+    index: Path
+    aside: Path
+    trash: Path
+    foreign: Path
+
+
+def _put_kept(place: Place) -> None:
+    if place.aside.exists():
+        put_folder(place.index, place.aside, place.trash)
+
+
+def _put_foreign(place: Place) -> None:
+    shutil.rmtree(place.aside, ignore_errors=True)
+    shutil.copytree(place.foreign, place.aside)
+    put_folder(place.index, place.aside, place.trash)
+
+
+TREATMENTS: dict[str, tuple[Callable[[Place, random.Random], None], int]] = {
+    "delete": (lambda at, rng: delete(at.index), 3),
+    "delete data": (lambda at, rng: _delete_data(at.index), 3),
+    "delete locks": (lambda at, rng: _delete_locks(at.index), 3),
+    "delete pointers": (lambda at, rng: _delete_pointers(at.index), 3),
+    "empty": (lambda at, rng: _empty(at.index, at.trash), 1),
+    "garble data": (lambda at, rng: _garble_data(at.index, rng), 2),
+    "garble pointers": (lambda at, rng: _garble_pointers(at.index, rng), 1),
+    "keep": (lambda at, rng: copy_to(at.index, at.aside), 6),
+    "away": (lambda at, rng: move_to(at.index, at.aside), 2),
+    "put folder": (lambda at, rng: _put_kept(at), 5),
+    "put files": (lambda at, rng: _put_files(at.index, at.aside, locks=False), 4),
+    "put files and locks": (lambda at, rng: _put_files(at.index, at.aside, locks=True), 3),
+    "foreign": (lambda at, rng: _put_foreign(at), 2),
+    "foreign files": (lambda at, rng: _put_files(at.index, at.foreign, locks=False), 2),
+}
+"""What may be done, and how often it should be drawn."""
 
 
 # -- as values -----------------------------------------------------------------------------

@@ -82,10 +82,8 @@ F1 = Story(
 _WORK = (("commit", 8), ("deploy", 8), ("dated", 2), ("retract", 2), ("branch", 1), ("tag", 1),
          ("switch", 1), ("undo", 2), ("gc", 1), ("fsck", 1), ("look", 4), ("reopen", 1))  # fmt: skip
 _INDEX = (("rebuild", 4), ("rebuild inside", 4), ("repair", 1), ("repair inside", 1),
-          ("delete", 3), ("delete data", 3), ("delete locks", 2), ("delete pointers", 2),
-          ("empty", 1), ("garble data", 2), ("garble pointers", 1), ("keep", 5), ("away", 2),
-          ("put folder", 4), ("put files", 3), ("put files and locks", 2), ("foreign", 2),
-          ("foreign files", 2), ("sibling", 2))  # fmt: skip
+          ("sibling", 2),
+          *((name, weight) for name, (_, weight) in index_files.TREATMENTS.items()))  # fmt: skip
 
 
 def _one(rng: random.Random, choices: tuple[tuple[str, int], ...]) -> str:
@@ -170,9 +168,6 @@ class Life:
             yield worker
         finally:
             worker.end()
-
-    def slot(self, number: int) -> Path:
-        return self.folder / f"aside{number}"
 
 
 def run_story(
@@ -298,54 +293,26 @@ def _plain(verb: str) -> Callable[[Life, int], None]:
 
 def _outside(life: Life, what: str, number: int) -> None:
     """Something is done to the index by a process that ends, or with plain files."""
-    index, slot, trash = life.index, life.slot(number), life.folder / "trash"
+    place = index_files.Place(
+        life.index, life.folder / f"aside{number}", life.folder / "trash", life.foreign
+    )
     rng = random.Random(f"{life.seed}:{life.steps}")
-    if what == "rebuild":
+    if what in {"rebuild", "repair"}:
         with life.once() as worker:
-            worker.call("command", "fsck", "--rebuild-index")
-    elif what == "repair":
-        with life.once() as worker:
-            worker.call("command", "fsck", "--repair")
-    elif what == "delete":
-        index_files.delete(index)
-    elif what == "delete data":
-        index_files.delete_data(index)
-    elif what == "delete locks":
-        index_files.delete_locks(index)
-    elif what == "delete pointers":
-        index_files.delete_pointers(index)
-    elif what == "empty":
-        index_files.empty(index, trash)
-    elif what == "garble data":
-        index_files.garble_data(index, rng)
-    elif what == "garble pointers":
-        index_files.garble_pointers(index, rng)
-    elif what == "keep":
-        index_files.copy_to(index, slot)
-    elif what == "away":
-        index_files.move_to(index, slot)
-    elif what == "put folder" and slot.exists():
-        index_files.put_folder(index, slot, trash)
-    elif what.startswith("put files") and slot.exists():
-        index_files.put_files(index, slot, locks=what.endswith("locks"))
-    elif what == "foreign":
-        shutil.rmtree(slot, ignore_errors=True)
-        shutil.copytree(life.foreign, slot)
-        index_files.put_folder(index, slot, trash)
-    elif what == "foreign files":
-        index_files.put_files(index, life.foreign, locks=number == 0)
+            worker.call("command", "fsck", "--rebuild-index" if what == "rebuild" else "--repair")
     elif what == "sibling":
-        _sibling(life, slot, trash)
+        _sibling(life, place)
+    else:
+        index_files.TREATMENTS[what][0](place, rng)
 
 
-def _sibling(life: Life, slot: Path, trash: Path) -> None:
+def _sibling(life: Life, place: index_files.Place) -> None:
     """The index of a copy of this repository that has gone another way; not further than
     this one, because that would be a journal that lacks operations.
     """
     commit = _version(life, 0)
     if commit is None:
         return
-    shutil.rmtree(slot, ignore_errors=True)
     copy = life.folder / "sibling"
     shutil.copytree(life.root, copy)
     worker = Worker(copy, batch=2, mutation=life.mutation)
@@ -354,11 +321,11 @@ def _sibling(life: Life, slot: Path, trash: Path) -> None:
         told = worker.call("deploy", made, _TARGETS[0], 5, None)
     finally:
         worker.end()
-    index_files.move_to(copy / index_files.INDEX, slot)
+    index_files.move_to(copy / index_files.INDEX, place.aside)
     shutil.rmtree(copy)
     _deploy(life, 0, 0, 0, 8, None)
     if told[-1].sequence < life.ledger.sequence:
-        index_files.put_folder(life.index, slot, trash)
+        index_files.put_folder(life.index, place.aside, place.trash)
 
 
 _STEPS: dict[str, Callable[..., None]] = {

@@ -28,13 +28,23 @@ from mvc.repo.repository import Repository
 from tests.crash.ledger import Deployment, Ledger, Wrong, arrays, check, check_claims
 from tests.crash.state import open_quietly
 
-__all__ = ["VERBS", "Worker", "set_index_batch"]
+__all__ = ["Worker", "prepare"]
 
 _LONGEST = 120.0  # seconds until a worker counts as one that hangs
 
 
-def set_index_batch(entries: int) -> None:
-    """How many journal entries wait in memory before they are indexed, in this process."""
+def prepare(batch: int | None, mutation: str | None) -> None:
+    """Applies to this process for good: how many journal entries wait in memory before they
+    are indexed, and a function (its dotted name) that takes a protection away.
+    """
+    if mutation is not None:
+        module, _, name = mutation.rpartition(".")
+        getattr(importlib.import_module(module), name)()
+    if batch is not None:
+        _set_index_batch(batch)
+
+
+def _set_index_batch(entries: int) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("mvc.store") and hasattr(module, "INDEX_BATCH"):
             module.INDEX_BATCH = entries  # type: ignore[attr-defined]
@@ -129,7 +139,7 @@ def _command(root: Path, *arguments: str) -> None:
         raise Wrong("alarm", f"mvc {' '.join(arguments)} ends with {code}: {said.getvalue()}")
 
 
-VERBS: dict[str, Callable[..., Any]] = {
+_VERBS: dict[str, Callable[..., Any]] = {
     "commit": _commit,
     "deploy": _deploy,
     "retract": _retract,
@@ -195,11 +205,7 @@ class Worker:
 
 def _live(pipe: Connection, root: Path, batch: int | None, mutation: str | None) -> None:
     try:
-        if mutation is not None:
-            module, _, name = mutation.rpartition(".")
-            getattr(importlib.import_module(module), name)()
-        if batch is not None:
-            set_index_batch(batch)
+        prepare(batch, mutation)
         _serve(pipe, root)
     except EOFError:
         pass  # whoever gave the orders is gone
@@ -234,4 +240,4 @@ def _serve(pipe: Connection, root: Path) -> None:
 def _run(verb: str, root: Path, repo: Repository | None, arguments: Any) -> Any:
     if verb == "reopen":
         return None
-    return VERBS[verb](repo, *arguments) if verb in VERBS else _command(root, *arguments)
+    return _VERBS[verb](repo, *arguments) if verb in _VERBS else _command(root, *arguments)
