@@ -27,7 +27,7 @@ from mvc.errors import Busy, MvcError
 from mvc.ids import CommitId
 from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
-from tests.crash import index_files
+from tests.crash import treatments
 from tests.crash.forks import Child, Send, fork, run, warm_up
 from tests.crash.ledger import (
     Deployment,
@@ -46,6 +46,7 @@ _ROUND = 40.0  # seconds with one repository
 _GRACE = 240.0  # seconds for the last look of a round, after which a process counts as hanging
 _FULL = 300  # deployments of a target before the next one is begun
 _COMMITS = 3.0  # a second and process at most: versions are dear to check
+_REBUILT = 0.2  # share of disturbances that are a rebuild
 _BATCHES = (4, 16, 64, 512)
 
 
@@ -234,22 +235,13 @@ def oversee(round_: Round, name: str) -> dict[str, int]:
 def disturb(round_: Round, name: str) -> dict[str, int]:
     """The index is rebuilt, deleted, exchanged, from a process that does nothing else."""
     rng, count = round_.rng(name), Counter(disturbances=0)
-    names = ["rebuild", *index_files.TREATMENTS]
-    weights = [8, *(weight for _, weight in index_files.TREATMENTS.values())]
     with open_quietly(round_.root) as repo:
         while round_.goes_on():
-            what = rng.choices(names, weights)[0]
-            if what == "rebuild":
+            if rng.random() < _REBUILT:
                 with suppress(Busy):
                     rebuild_index(repo.context)
             else:
-                place = index_files.Place(
-                    round_.root / index_files.INDEX,
-                    round_.folder / f"aside{rng.randrange(3)}",
-                    round_.folder / "trash",
-                    round_.foreign,
-                )
-                index_files.TREATMENTS[what][0](place, rng)
+                treatments.drawn(round_.root, round_.foreign, rng)
             count["disturbances"] += 1
             time.sleep(rng.choice((0, 0.01, 0.05, 0.2)) * rng.random())
     return dict(count)

@@ -25,7 +25,7 @@ from typing import Any
 
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
-from tests.crash import index_files
+from tests.crash import treatments
 from tests.crash.forks import run, warm_up
 from tests.crash.ledger import Ledger, Wrong
 from tests.crash.workers import Worker
@@ -83,7 +83,7 @@ _WORK = (("commit", 8), ("deploy", 8), ("dated", 2), ("retract", 2), ("branch", 
          ("switch", 1), ("undo", 2), ("gc", 1), ("fsck", 1), ("look", 4), ("reopen", 1))  # fmt: skip
 _INDEX = (("rebuild", 4), ("rebuild inside", 4), ("repair", 1), ("repair inside", 1),
           ("sibling", 2),
-          *((name, weight) for name, (_, weight) in index_files.TREATMENTS.items()))  # fmt: skip
+          *((name, weight) for name, (_, weight) in treatments.TREATMENTS.items()))  # fmt: skip
 
 
 def _one(rng: random.Random, choices: tuple[tuple[str, int], ...]) -> str:
@@ -152,7 +152,7 @@ class Life:
 
     @property
     def index(self) -> Path:
-        return self.root / index_files.INDEX
+        return self.root / treatments.INDEX
 
     def worker(self, who: int) -> Worker:
         return self.workers[who % len(self.workers)]
@@ -202,7 +202,7 @@ def _end(life: Life) -> None:
         worker.call("claims")
         worker.call("fsck", True)
     life.workers[0].call("fsck", True)
-    index_files.delete(life.index)
+    treatments.delete(life.index)
     with life.once() as worker:
         _looked(life, worker, "a fresh process with a new index")
 
@@ -293,9 +293,7 @@ def _plain(verb: str) -> Callable[[Life, int], None]:
 
 def _outside(life: Life, what: str, number: int) -> None:
     """Something is done to the index by a process that ends, or with plain files."""
-    place = index_files.Place(
-        life.index, life.folder / f"aside{number}", life.folder / "trash", life.foreign
-    )
+    place = treatments.Place.beside(life.root, life.foreign, number)
     rng = random.Random(f"{life.seed}:{life.steps}")
     if what in {"rebuild", "repair"}:
         with life.once() as worker:
@@ -303,10 +301,10 @@ def _outside(life: Life, what: str, number: int) -> None:
     elif what == "sibling":
         _sibling(life, place)
     else:
-        index_files.TREATMENTS[what][0](place, rng)
+        treatments.TREATMENTS[what][0](place, rng)
 
 
-def _sibling(life: Life, place: index_files.Place) -> None:
+def _sibling(life: Life, place: treatments.Place) -> None:
     """The index of a copy of this repository that has gone another way; not further than
     this one, because that would be a journal that lacks operations.
     """
@@ -321,11 +319,11 @@ def _sibling(life: Life, place: index_files.Place) -> None:
         told = worker.call("deploy", made, _TARGETS[0], 5, None)
     finally:
         worker.end()
-    index_files.move_to(copy / index_files.INDEX, place.aside)
+    treatments.move_to(copy / treatments.INDEX, place.aside)
     shutil.rmtree(copy)
     _deploy(life, 0, 0, 0, 8, None)
     if told[-1].sequence < life.ledger.sequence:
-        index_files.put_folder(life.index, place.aside, place.trash)
+        treatments.put_folder(life.index, place.aside, place.trash)
 
 
 _STEPS: dict[str, Callable[..., None]] = {
@@ -365,7 +363,7 @@ def make_foreign(folder: Path) -> Path:
         make(worker)
     finally:
         worker.end()
-    return root / index_files.INDEX
+    return root / treatments.INDEX
 
 
 def shortest(

@@ -70,9 +70,7 @@ def _deploy(
     for _ in range(count):
         at = None if before is None else time.time_ns() - before
         there = repo.deploy(commit, target, at=at)
-        told.append(
-            Deployment(target, there.time_ns, there.sequence, commit, before is not None)
-        )
+        told.append(Deployment(target, there.time_ns, there.sequence, commit, before is not None))
     return told
 
 

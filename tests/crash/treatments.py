@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
-    "INDEX", "TREATMENTS", "Place", "copy_to", "data_files", "delete", "move_to", "put_folder",
+    "INDEX", "TREATMENTS", "Place", "data_files", "delete", "drawn", "move_to", "put_folder",
     "read", "write",
 ]  # fmt: skip
 
@@ -77,7 +77,7 @@ def _empty(index: Path, aside: Path) -> None:
 # -- exchange ------------------------------------------------------------------------------
 
 
-def copy_to(index: Path, aside: Path) -> None:
+def _copy_to(index: Path, aside: Path) -> None:
     """Copies the index, as a backup tool does it that knows nothing of LMDB."""
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -153,6 +153,16 @@ class Place:
     trash: Path
     foreign: Path
 
+    @classmethod
+    def beside(cls, root: Path, foreign: Path, number: int = 0) -> Place:
+        """For the repository in ``root``; copies are kept next to it, by number."""
+        return cls(
+            root / INDEX,
+            root.with_name(f"{root.name}-aside{number}"),
+            root.with_name(f"{root.name}-trash"),
+            foreign,
+        )
+
 
 def _put_kept(place: Place) -> None:
     if place.aside.exists():
@@ -173,7 +183,7 @@ TREATMENTS: dict[str, tuple[Callable[[Place, random.Random], None], int]] = {
     "empty": (lambda at, rng: _empty(at.index, at.trash), 1),
     "garble data": (lambda at, rng: _garble_data(at.index, rng), 2),
     "garble pointers": (lambda at, rng: _garble_pointers(at.index, rng), 1),
-    "keep": (lambda at, rng: copy_to(at.index, at.aside), 6),
+    "keep": (lambda at, rng: _copy_to(at.index, at.aside), 6),
     "away": (lambda at, rng: move_to(at.index, at.aside), 2),
     "put folder": (lambda at, rng: _put_kept(at), 5),
     "put files": (lambda at, rng: _put_files(at.index, at.aside, locks=False), 4),
@@ -182,6 +192,13 @@ TREATMENTS: dict[str, tuple[Callable[[Place, random.Random], None], int]] = {
     "foreign files": (lambda at, rng: _put_files(at.index, at.foreign, locks=False), 2),
 }
 """What may be done, and how often it should be drawn."""
+
+
+def drawn(root: Path, foreign: Path, rng: random.Random) -> str:
+    """Does one of them to the index of the repository in ``root``; its name."""
+    name = rng.choices([*TREATMENTS], [weight for _, weight in TREATMENTS.values()])[0]
+    TREATMENTS[name][0](Place.beside(root, foreign, rng.randrange(2)), rng)
+    return name
 
 
 # -- as values -----------------------------------------------------------------------------
