@@ -2,7 +2,8 @@
 
 ``python -m tests.crash.crowd ROOT COMMITTERS COMMITS READERS SECONDS``: maintenance runs
 gc and repack in turn, every so many seconds, until all have committed, and rebuilds, deletes
-or exchanges the index each time. Prints counters as JSON; what was acknowledged stands in files beside the repository, a line a commit.
+or exchanges the index each time. Prints counters as JSON; what was acknowledged stands in
+files beside the repository, a line a commit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mvc.ids import CommitId
 from mvc.repo import manifests
 from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
-from tests.crash import treatments, maintenance
+from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import check_arrays
 from tests.crash.story import foreign_index

@@ -25,7 +25,7 @@ import numpy as np
 from mvc.errors import RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
-from tests.crash import treatments, maintenance
+from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import (
     Lost,

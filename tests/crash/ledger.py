@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mvc.errors import MvcError, NoDeployment, UnknownRevision
+from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo import manifests
@@ -231,11 +232,11 @@ def _live(expected: list[Deployment], at: int | None) -> Deployment | None:
     recent = sorted(expected, key=lambda d: d.sequence)[-256:]
     immediate = [d for d in recent if not d.retracted and not d.dated]
     newest = immediate[-1] if immediate else None
+    if newest is None:
+        return standing[-1] if standing else None
     # Dates are in the past in these stories, so none is still to come.
-    behind = [
-        d for d in standing
-        if newest is None or (d.dated and (d.time_ns, d.sequence) > (newest.time_ns, newest.sequence))
-    ]  # fmt: skip
+    place = (newest.time_ns, newest.sequence)
+    behind = [d for d in standing if d.dated and (d.time_ns, d.sequence) > place]
     return behind[-1] if behind else newest
 
 
@@ -258,10 +259,5 @@ def _neighbours(
 ) -> Iterator[tuple[int, tuple[tuple[int, int, int], tuple[int, int, int]]]]:
     for pack, spans in claimed.items():
         spans.sort()
-        for pair in zip(spans, spans[1:], strict=False):
+        for pair in pairwise(spans):
             yield pack, pair
-
-
-def alarm(error: MvcError) -> Wrong:
-    """An error of mvc where everything is sound."""
-    return Wrong("alarm", f"{type(error).__name__}: {error.message}")

@@ -80,7 +80,8 @@ F1 = Story(
 # -- drawing -------------------------------------------------------------------------------
 
 _WORK = (("commit", 8), ("deploy", 8), ("dated", 2), ("retract", 2), ("branch", 1), ("tag", 1),
-         ("switch", 1), ("undo", 2), ("gc", 1), ("fsck", 1), ("look", 4), ("reopen", 1))  # fmt: skip
+         ("switch", 1), ("undo", 2), ("gc", 1), ("fsck", 1), ("look", 4),
+         ("reopen", 1))  # fmt: skip
 _INDEX = (("rebuild", 4), ("rebuild inside", 4), ("repair", 1), ("repair inside", 1),
           ("sibling", 2),
           *((name, weight) for name, (_, weight) in treatments.TREATMENTS.items()))  # fmt: skip

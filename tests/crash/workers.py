@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -25,7 +25,19 @@ from mvc.errors import MvcError, RefConflict
 from mvc.ids import CommitId
 from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
-from tests.crash.ledger import Deployment, Ledger, Wrong, arrays, check, check_claims
+from mvc.store import keys
+from mvc.store.indexed import Indexed
+from mvc.store.journal import Recorded
+from tests.crash.ledger import (
+    Deployment,
+    Ledger,
+    Recipe,
+    Wrong,
+    arrays,
+    check,
+    check_claims,
+    check_version,
+)
 from tests.crash.state import open_quietly
 
 __all__ = ["Worker", "prepare"]
@@ -119,8 +131,36 @@ def _repair(repo: Repository) -> None:
         raise Wrong("alarm", f"repair: {done.quarantined} {done.after.problems}")
 
 
+def _lie(repo: Repository, tables: bytes, newest: int) -> None:
+    """Makes an index that is sound by every checksum, but leaves out keys of these tables
+    of the newest entries. The process that did so is of no further use.
+    """
+    entry_keys, object_keys = keys.entry_keys, Indexed._object_keys
+    from_ = repo.context.fresh().position.sequence - newest
+
+    def told(recorded: Recorded) -> Iterator[bytes]:
+        hides = recorded.sequence >= from_
+        return (key for key in entry_keys(recorded) if not (hides and key[0] in tables))
+
+    def objects(self: Indexed, offset: int, known: dict[bytes, int] | None) -> Iterator[bytes]:
+        hides = self.entry(offset).sequence >= from_
+        return (k for k in object_keys(self, offset, known) if not (hides and k[0] in tables))
+
+    keys.entry_keys = told
+    Indexed._object_keys = objects  # type: ignore[method-assign]
+    rebuild_index(repo.context)
+
+
 def _check(repo: Repository, ledger: Ledger, seed: int, whole: bool) -> None:
     check(repo, ledger, seed, whole=whole)
+
+
+def _version(repo: Repository, commit: CommitId, recipe: Recipe) -> None:
+    check_version(repo, commit, recipe, others=True)
+
+
+def _deployed(repo: Repository) -> set[tuple[str, int, CommitId]]:
+    return {(d.target, d.sequence, d.commit) for d in repo.deployments()}
 
 
 def _claims(repo: Repository) -> None:
@@ -149,7 +189,10 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "fsck": _fsck,
     "rebuild": _rebuild,
     "repair": _repair,
+    "lie": _lie,
     "check": _check,
+    "version": _version,
+    "deployed": _deployed,
     "claims": _claims,
 }
 

@@ -26,7 +26,7 @@ from mvc.repo import manifests, refs
 from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
 from tests.counters import count
-from tests.crash import treatments, maintenance
+from tests.crash import maintenance, treatments
 from tests.crash.state import InThisThread, check_version, reachable, state_of
 from tests.crash.story import foreign_index
 from tests.faults.clock import FixedClock
