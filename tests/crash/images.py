@@ -23,7 +23,8 @@ from tests.crash.state import (
     reachable,
     state_of,
 )
-from tests.crash.story import INDEX, INDEX_STATES, State, Story, small
+from tests.crash.story import INDEX_STATES, State, Story, small
+from tests.index_files import put_index
 
 _MEMORY = Path("/dev/shm")
 
@@ -46,9 +47,8 @@ def build(story: Story, point: int, rng: random.Random, dest: Path) -> str:
     index = rng.choice(INDEX_STATES)
     story.fs.image(point, rng, dest)
     data = story.index_at(point, index, rng)
-    if data is not None and (dest / INDEX).parent.parent.exists():
-        (dest / INDEX).parent.mkdir(exist_ok=True)
-        (dest / INDEX).write_bytes(data)
+    if data is not None and (dest / ".mvc").exists():
+        put_index(dest, data)
     manifests._kept.clear()
     return index
 

@@ -29,14 +29,14 @@ from tests.crash.state import (
 )
 from tests.faults.clock import FixedClock
 from tests.faults.crashfs import CrashFS
+from tests.index_files import index_file
 
 __all__ = [
-    "INDEX", "INDEX_STATES", "Lost", "State", "Story", "Teller", "begin", "check_arrays",
+    "INDEX_STATES", "Lost", "State", "Story", "Teller", "begin", "check_arrays",
     "check_commit", "go_on", "small", "state_of",
 ]  # fmt: skip
 
 INDEX_STATES = ("current", "stale", "absent", "truncated", "garbage")
-INDEX = Path(".mvc/index.lmdb/data.mdb")
 _START_NS, _STEP_NS = 1_750_000_000_000_000_000, 1_000
 
 Ignore = Callable[[str, Path], bool]
@@ -72,7 +72,7 @@ class Story:
         self.note_index()
 
     def note_index(self) -> None:
-        path = self.root / INDEX
+        path = index_file(self.root)
         if path.exists():
             self.indexes.append((self.fs.crash_points(), path.read_bytes()))
 

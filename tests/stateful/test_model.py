@@ -27,10 +27,10 @@ from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.state import InThisThread, check_version, reachable, state_of
 from tests.faults.clock import FixedClock
+from tests.index_files import index_file
 from tests.seeds import draw
 
 _BATCH = 15
-INDEX = Path(".mvc/index.lmdb/data.mdb")
 PATHS = ("model.safetensors", "other.safetensors")
 BRANCHES = ("main", "a", "b")
 Recipe = dict[str, int]
@@ -208,17 +208,17 @@ class RepositoryMachine(RuleBasedStateMachine):
     @rule()
     def delete_index(self) -> None:
         self.repo.close()
-        (self.root / INDEX).unlink(missing_ok=True)
+        index_file(self.root).unlink(missing_ok=True)
         self.repo = self._open()
 
     @rule(data=st.data())
     def damage_index(self, data: st.DataObject) -> None:
         self.repo.context.store.view.index_tail(force=True)
         self.repo.close()
-        content = bytearray((self.root / INDEX).read_bytes())
+        content = bytearray(index_file(self.root).read_bytes())
         at = data.draw(st.integers(8192, len(content) - 1)) if len(content) > 8192 else 0
         content[at] ^= 1 << data.draw(st.integers(0, 7))
-        (self.root / INDEX).write_bytes(content)
+        index_file(self.root).write_bytes(content)
         self.repo = self._open()
 
     # -- what must hold
