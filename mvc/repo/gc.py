@@ -7,7 +7,7 @@ hold enough that goes to be worth writing anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -136,6 +136,7 @@ def _plan(
     reach = reachable(context, found, cutoff, forget=forget, progress=progress)
     kept = decide(found, reach, Sampler(context, reach.blobs))
     leave = {c.place for c in found.all_codings() if c.place not in kept.places}
+    leave |= set(_dangling(found, reach))
     packs = _packs(context, found, leave)
     moved = {n for n, p in packs.items() if p.goes >= _WORTH * p.size}
     moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
@@ -185,6 +186,19 @@ def _plan(
         unquarantined,
     )
     return _Plan(reach, found, relayout, quarantine, summary)
+
+
+def _dangling(found: Inventory, reach: Reach) -> Iterator[Place]:
+    """Deltas whose base is stored no more, of objects that have another coding or nobody needs.
+
+    They lead nowhere, and their bases' names may be of states that were forgotten since.
+    """
+    for records in found.records:
+        for record in records:
+            for i, member in enumerate(record.header.members):
+                lost = member.base and found.meaning(member.base) is None
+                if lost and (member.id in found.codings or not reach.needs(member.id)):
+                    yield record.pack, record.offset, i
 
 
 @dataclass

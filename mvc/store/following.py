@@ -7,7 +7,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TypeVar
 
-from mvc.errors import Busy, DamagedData, HistoryMissing, MvcError, StorageFull
+from mvc.errors import DamagedData, HistoryMissing, MvcError, StorageFull
 from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH
 from mvc.store import environments, index_folder, keys
@@ -208,7 +208,7 @@ class Following(Indexed):
             with self._building():
                 if not self._use_renewed(damaged):
                     self._build()
-        except (DamagedData, StorageFull, Busy):
+        except MvcError:
             self._without_index()  # the look-ups work without, from memory
 
     def _use_renewed(self, damaged: Lent | None) -> bool:

@@ -27,6 +27,7 @@ from safetensors.numpy import save_file
 
 import mvc
 from mvc.repo.refs import delete_branch
+from tests.index_files import index_file
 from tests.repo.publishing import UnsyncedFS
 
 FEW = 100
@@ -185,7 +186,7 @@ def whole(root: Path, commits: int) -> None:
     """
     print(f"\n| {commits:,} commits | time | of the processor | peak memory | on disk afterwards |")
     print("|---|--:|--:|--:|---|")
-    (root / ".mvc" / "index.lmdb" / "data.mdb").unlink()
+    index_file(root).unlink()
     report(root, "opening without an index (`mvc log -n 1`)", "log", "-n", "1")
     report(root, "`mvc fsck --rebuild-index`", "fsck", "--rebuild-index")
     everything(root)
@@ -207,7 +208,7 @@ def report(root: Path, name: str, *arguments: str) -> None:
     sizes = {
         "journal": (root / ".mvc" / "journal").stat().st_size,
         "packs": sum(f.stat().st_size for f in (root / ".mvc" / "packs").iterdir()),
-        "index": (root / ".mvc" / "index.lmdb" / "data.mdb").stat().st_size,
+        "index": index_file(root).stat().st_size,
     }
     told = ", ".join(f"{k} {v / 1e6:.0f} MB" for k, v in sizes.items())
     print(f"| {name} | {took:.1f} s | {processor:.1f} s | {peak:.0f} MB | {told} |", flush=True)

@@ -1,29 +1,36 @@
-"""Protections of packs and index, taken away one by one in the process that calls these.
+"""Protections of packs and index, taken away one by one.
 
-Each brings back what once lost acknowledged versions; the suites must notice it.
+Each brings back what once lost acknowledged versions; the suites must notice it. ``patch``
+sets an attribute; by default for good, as a process of its own wants it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mvc.io.files import FileSystem
-from mvc.store import index, index_folder
+from mvc.store import index_folder
+from mvc.store.following import Following
 from mvc.store.index import Index, Meta
 from mvc.store.pack_ends import PackEnds
 from mvc.store.runs import RunReader
+from mvc.store.store import Store
 
-__all__ = ["lock_kept", "runs_by_number", "truncation_trusts_the_index"]
+__all__ = ["as_it_was", "lock_kept", "runs_by_number", "truncation_trusts_the_index"]
+
+Patch = Callable[[object, str, object], None]
+_NUMBERS = b"numbers"
 
 
-def truncation_trusts_the_index() -> None:
+def truncation_trusts_the_index(patch: Patch = setattr) -> None:
     """Where a pack's committed bytes end is taken from the index, and the rest is cut off."""
-    PackEnds.proven = PackEnds.claimed  # type: ignore[method-assign]
+    patch(PackEnds, "proven", PackEnds.claimed)
 
 
-def lock_kept() -> None:
+def lock_kept(patch: Patch = setattr) -> None:
     """A rebuilt index takes the place of the old one in its folder, beside the old lock."""
 
     def make(fs: FileSystem, folder: Path) -> Path:
@@ -32,45 +39,48 @@ def lock_kept() -> None:
         fs.unlink(environment / index_folder.DATA, missing_ok=True)
         return environment
 
-    index_folder.make = make
+    patch(index_folder, "make", make)
 
 
-_NUMBERS = b"numbers"
-
-
-def runs_by_number() -> None:
-    """A run is known by a number that is counted up in LMDB, as what reads it is in memory."""
-    extend, original = Index._extend, Index.readers
+def runs_by_number(patch: Patch = setattr) -> None:
+    """A run is known in memory by a number that is counted up in LMDB."""
+    extend, by_content = Index._extend, Index.readers
 
     def _extend(self: Index, *arguments: Any) -> Meta:
         made = extend(self, *arguments)
         with self._env.begin(write=True) as txn:
-            after, numbers = json.loads(txn.get(_NUMBERS) or b"[0, {}]")
+            newest, numbers = json.loads(txn.get(_NUMBERS) or b"[0, {}]")
             kept = {}
-            for run in made.runs:
-                check = run.check.hex()
+            for check in (run.check.hex() for run in made.runs):
                 if check not in numbers:
-                    numbers[check], after = after, after + 1
+                    numbers[check], newest = newest, newest + 1
                 kept[check] = numbers[check]
-            txn.put(_NUMBERS, json.dumps([after, kept]).encode())
+            txn.put(_NUMBERS, json.dumps([newest, kept]).encode())
         return made
 
     def readers(self: Index, meta: Meta) -> list[RunReader]:
         numbers = json.loads(self._get(_NUMBERS) or b"[0, {}]")[1]
-        kept: dict[Any, RunReader] = self._readers  # type: ignore[assignment]
         if any(run.check.hex() not in numbers for run in meta.runs):
-            return original(self, meta)
+            return by_content(self, meta)
+        kept: dict[Any, RunReader] = self._readers  # type: ignore[assignment]
         by_number = {numbers[run.check.hex()]: run for run in meta.runs}
         found = {n: kept.get(n) or self._reader(run) for n, run in by_number.items()}
         self._readers = found  # type: ignore[assignment]
         return list(found.values())
 
-    index.Index._extend = _extend  # type: ignore[method-assign]
-    index.Index.readers = readers  # type: ignore[method-assign]
+    patch(Index, "_extend", _extend)
+    patch(Index, "readers", readers)
 
 
-def all_three() -> None:
-    """As it was."""
-    truncation_trusts_the_index()
-    lock_kept()
-    runs_by_number()
+def as_it_was(patch: Patch = setattr) -> None:
+    """All three, and what hides them: nobody goes over to a replaced index before its time,
+    misses in it what it has published itself, or asks the journal for predecessors.
+    """
+    truncation_trusts_the_index(patch)
+    lock_kept(patch)
+    runs_by_number(patch)
+    patch(Following, "_look_after_index", lambda self: None)
+    patch(Following, "_check_own", lambda self, low, high, found: None)
+    patch(Following, "_check_last", lambda self, low, high, found: None)
+    patch(Store, "_hidden", lambda self, entry: False)
+    patch(Store, "_proves", Store.has_commit)

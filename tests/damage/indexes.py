@@ -34,11 +34,11 @@ from mvc.repo.repository import Repository
 from mvc.store import keys
 from tests.crash.story import state_of
 from tests.faults.clock import FixedClock
+from tests.index_files import index_file
 
 __all__ = ["KINDS", "MODES", "case", "outcome_of", "prepare"]
 
 PAGE = 4096
-_DATA = Path(".mvc/index.lmdb/data.mdb")
 MODES = ("read", "read_only", "read", "read_only", "commit")
 KINDS = ("bit", "bit_of_meta", "bit_of_page_header", "truncated")
 _RIGHT, _REMADE, _REFUSED, _WRONG, _FOREIGN = range(5)
@@ -95,7 +95,7 @@ def _check(root: Path, mode: str, expected: list[Any]) -> int:
     try:
         with Repository.open(root, discover=False, fs=fs) as repo:
             before = _answers(repo)
-            remade = repo.context.store.view.rebuilt or repo.context.store.view._index is None
+            remade = repo.context.store.view.rebuilt or repo.context.store.view._lent is None
             heads = [repo.checkout(rev, path="model.safetensors") for rev in ("main", "main~20")]
             if before != expected or [int(h["step"]) for h in heads] != [39, 19]:
                 return _WRONG
@@ -163,14 +163,14 @@ def prepare(sound: Path) -> tuple[list[Any], bytes]:
     assert _in_a_child(build, sound) == 0  # it needs threads, which a fork would not copy
     with Repository.open(sound, discover=False) as repo:
         expected = _answers(repo)
-    return expected, (sound / _DATA).read_bytes()
+    return expected, index_file(sound).read_bytes()
 
 
 def outcome_of(sound: Path, work: Path, damaged: bytes, mode: str, expected: list[Any]) -> str:
     """What comes of the index ``damaged`` in a copy ``work`` of the repository."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(sound, work)
-    (work / _DATA).write_bytes(damaged)
+    index_file(work).write_bytes(damaged)
     code = _in_a_child(_check, work, mode, expected)
     if code < 0:
         return "hangs" if code == -signal.SIGALRM else "deaths"

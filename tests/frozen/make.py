@@ -335,7 +335,7 @@ def keep(maker: Callable[[Path], None], out: Path) -> None:
         with zipfile.ZipFile(out / f"{name}.zip", "x", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
             for path in sorted((root / ".mvc").rglob("*")):
                 kept = path.is_file() and path.name != "lock.mdb"
-                if kept and (path.parent.name != "index.lmdb" or maker is indexed):
+                if kept and ("index.lmdb" not in path.parts or maker is indexed):
                     info = zipfile.ZipInfo(path.relative_to(root).as_posix())
                     info.compress_type = zipfile.ZIP_DEFLATED
                     z.writestr(info, path.read_bytes())

@@ -9,6 +9,7 @@ import pytest
 
 from mvc.repo.repository import Repository
 from tests.hostile.bounded import bounded
+from tests.index_files import index_file
 
 ANCHORS = b"a: &a0 {}\n" + b"".join(
     b"b%d: &a%d {%s}\n" % (i, i, b", ".join(b"k%d: *a%d" % (k, i - 1) for k in range(90)))
@@ -108,7 +109,7 @@ def test_an_index_of_somebody_else_is_made_anew(tmp_path: Path, keys: str) -> No
         (tmp_path / "m").write_bytes(b"m")
         id_ = repo.commit([tmp_path / "m"]).id
         repo.context.store.view.index_tail(force=True)
-    index = tmp_path / ".mvc/index.lmdb"
+    index = index_file(tmp_path).parent
     for file in index.iterdir():
         file.unlink()
     with lmdb.open(str(index), map_size=1 << 20) as env, env.begin(write=True) as txn:

@@ -18,6 +18,7 @@ from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.faults.wrapped import WrappedFS
+from tests.index_files import index_file
 
 T = TypeVar("T")
 
@@ -247,7 +248,7 @@ def test_very_many_swaps_in_another_process(place: Place) -> None:
     _race(place, 200_000)
 
 
-OWN = ["journal", "format", "packs", "index.lmdb", "index.lmdb/data.mdb", "index.lmdb/lock.mdb"]
+OWN = ["journal", "format", "packs", "index.lmdb", "index.lmdb/current"]
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -264,6 +265,23 @@ def test_a_link_in_the_repository_itself(place: Place, name: str) -> None:
         with pytest.raises(IoFailed, match="symbolic link or a special file"):
             use(place.tree)
     assert before == {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("name", ["data.mdb", "lock.mdb", "."])
+def test_a_link_inside_the_index_is_replaced(place: Place, name: str) -> None:
+    """Nothing is read from where it leads, nothing is written there."""
+    with Repository.open(place.tree) as repo:
+        repo.context.store.view.index_tail(force=True)
+    own = index_file(place.tree).parent / name
+    moved = place.outside / "b" / "moved"
+    os.rename(own, moved)
+    own.symlink_to(moved)
+    before = {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
+    with Repository.open(place.tree) as repo:
+        repo.context.store.view.index_tail(force=True)
+        assert repo.fsck(full=True).problems == ()
+    assert before == {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
+    assert not own.is_symlink()
 
 
 def test_a_pack_that_is_a_link_is_not_appended_to(place: Place) -> None:

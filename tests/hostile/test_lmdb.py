@@ -16,9 +16,8 @@ import pytest
 
 from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
-from mvc.store import environments, keys
+from mvc.store import keys
 from mvc.store.index import Index
-from mvc.store.view import INDEX
 from tests.counters import count
 from tests.hostile.bounded import ROOT
 from tests.store.repositories import History
@@ -34,9 +33,9 @@ def history(tmp_path: Path) -> History:
 
 
 def index_of(repo: Repository) -> Index:
-    found = repo.context.store.view._index
-    assert found is not None
-    return found
+    lent = repo.context.store.view._lent
+    assert lent is not None
+    return lent.index
 
 
 def answers(history: History, *, fsck: bool = True) -> bool:
@@ -70,7 +69,7 @@ from mvc.store import keys
 import os
 repo = Repository.open(sys.argv[1])
 view = repo.context.store.view
-index = view._index
+index = view._lent.index
 meta = index.meta(view.identity)
 index._env.set_mapsize(256 << 20)
 fresh = [keys.BLOB + os.urandom(40) for _ in range(60000)]
@@ -107,7 +106,7 @@ READER = """
 import sys, time
 from mvc.repo.repository import Repository
 repo = Repository.open(sys.argv[1])
-txn = repo.context.store.view._index._env.begin()
+txn = repo.context.store.view._lent.index._env.begin()
 txn.get(b"meta")
 print("reading", flush=True)
 time.sleep(600)
@@ -124,7 +123,6 @@ def test_killed_readers_pin_nothing(history: History) -> None:
     for other in others:
         other.send_signal(signal.SIGKILL)
         other.communicate(timeout=30)
-    environments.forget(history.root / ".mvc" / INDEX)
     with history.open() as repo:
         assert index_of(repo)._env.reader_check() == 0, "opening has cleared them"
         listed = index_of(repo)._env.readers().split()
@@ -148,7 +146,7 @@ def test_a_forked_child_has_an_environment_of_its_own(history: History) -> None:
             try:
                 ids = [e.id for e in repo.log()]
                 made = repo.context.store.view
-                code = 0 if ids == history.ids[::-1] and made._index is not mine else 2
+                code = 0 if ids == history.ids[::-1] and made._lent.index is not mine else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -168,12 +166,11 @@ class ReadOnlyFS(FileSystem):
 @pytest.mark.parametrize("lock", [True, False])
 def test_a_folder_that_cannot_be_written(history: History, lock: bool) -> None:
     """With and without the lock file: readers of a read-only folder make none."""
-    folder = history.root / ".mvc" / INDEX
-    environments.forget(folder)
+    folder = history.index_file.parent
     if not lock:
         (folder / "lock.mdb").unlink()
     before = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
-    modes = {p: stat.S_IMODE(p.stat().st_mode) for p in folder.parent.rglob("*")}
+    modes = {p: stat.S_IMODE(p.stat().st_mode) for p in (history.root / ".mvc").rglob("*")}
     for path in modes:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
@@ -184,12 +181,11 @@ def test_a_folder_that_cannot_be_written(history: History, lock: bool) -> None:
     finally:
         for path, mode in modes.items():
             path.chmod(mode)
-    assert before == {p: p.read_bytes() for p in folder.parent.rglob("*") if p.is_file()}
+    assert before == {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
 
 
 def test_a_missing_lock_file_is_made_again(history: History) -> None:
-    folder = history.root / ".mvc" / INDEX
-    environments.forget(folder)
+    folder = history.index_file.parent
     (folder / "lock.mdb").unlink()
     assert answers(history)
     assert (folder / "lock.mdb").exists()
@@ -197,8 +193,7 @@ def test_a_missing_lock_file_is_made_again(history: History) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 100, 8192])
 def test_a_lock_file_of_garbage(history: History, size: int) -> None:
-    folder = history.root / ".mvc" / INDEX
-    environments.forget(folder)
+    folder = history.index_file.parent
     (folder / "lock.mdb").write_bytes(b"\xee" * size)
     assert answers(history)
 
@@ -216,8 +211,7 @@ def other_engine(folder: Path) -> bool:
 
 @pytest.mark.parametrize("version", ["engine", 2, 3, 999, 0, 0xFFFFFFFF])
 def test_a_file_of_another_engine_is_made_anew(history: History, version: str | int) -> None:
-    folder = history.root / ".mvc" / INDEX
-    environments.forget(folder)
+    folder = history.index_file.parent
     if version == "engine":
         shutil.rmtree(folder)
         folder.mkdir()

@@ -402,6 +402,25 @@ def test_a_damaged_state_can_be_forgotten(tmp_path: Path) -> None:
             repo.checkout(ids[0])
 
 
+def test_a_delta_whose_base_is_gone_already_goes(tmp_path: Path) -> None:
+    """First a state goes by rule, and its manifest with it; then its name must go as well.
+
+    The next version's manifest was a patch against it, in a record that stays.
+    """
+    kept = Kept(tmp_path / "r", clock=FixedClock(step_ns=10**9))
+    shared = drift(np.zeros((20, 30)), 1, 1)
+    first = kept.state({"w": drift(np.zeros((20, 30)), 0, 1), "x": shared}, pipeline="vsol")
+    for n in range(2, 5):
+        kept.state({"w": drift(np.zeros((20, 30)), n, 1), "x": shared})
+    kept.forget(keep_last=3)
+    gc.collect(kept.context)
+    kept.forget(first)
+    gc.collect(kept.context)
+    assert traces(kept.context, kept.lost({first})) == []
+    kept.check(tmp_path / "s")
+    kept.repo.close()
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

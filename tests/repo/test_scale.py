@@ -21,6 +21,7 @@ from mvc.repo.history import is_ancestor, log
 from mvc.repo.revisions import resolve
 from mvc.repo.times import format_time
 from tests.faults.clock import FixedClock
+from tests.index_files import index_file
 from tests.repo.publishing import SECOND, START, UnsyncedFS, advance, commit, repository
 from tests.repo.working import open_context
 
@@ -129,7 +130,7 @@ def answers(context: Context, ids: list[CommitId]) -> list[Any]:
 def test_a_new_index_gives_the_same_answers(long: Long, context: Context) -> None:
     before = answers(context, long.ids)
     context.store.close()
-    index = long.root / ".mvc" / "index.lmdb" / "data.mdb"
+    index = index_file(long.root)
     assert index.stat().st_size > 0
     index.unlink()
     fresh = long.open()
@@ -143,7 +144,7 @@ def test_no_index_at_all_gives_the_same_answers(
     """A folder that cannot be written, and never had an index."""
     before = answers(context, long.ids)
     context.store.close()
-    index = long.root / ".mvc" / "index.lmdb" / "data.mdb"
+    index = index_file(long.root)
     index.unlink()
     monkeypatch.setattr(UnsyncedFS, "is_writable_dir", lambda self, path: False)
     bare = long.open()

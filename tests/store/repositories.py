@@ -11,6 +11,7 @@ from mvc.ids import CommitId
 from mvc.repo import manifests
 from mvc.repo.repository import Repository
 from mvc.store.view import View
+from tests.index_files import index_file
 
 _BASE = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)
 
@@ -46,7 +47,7 @@ class History:
 
     @property
     def index_file(self) -> Path:
-        return self.root / ".mvc/index.lmdb/data.mdb"
+        return index_file(self.root)
 
     @property
     def journal(self) -> Path:

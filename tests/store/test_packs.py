@@ -10,6 +10,7 @@ import pytest
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
 from mvc.store.entries import Region
+from mvc.store.pack_ends import PackEnds
 from mvc.store.pack_writer import PackWriter
 from mvc.store.packs import PACK_HEADER, PackReader, pack_numbers, pack_path
 from mvc.store.records import BLOB, Coding, Member, encode_header, payload_check
@@ -30,8 +31,13 @@ class Ends:
     def __init__(self) -> None:
         self.ends: dict[int, int] = {}
 
-    def __call__(self, pack: int) -> int:
+    def claimed(self, pack: int) -> int:
         return self.ends.get(pack, 0)
+
+    proven = claimed
+
+    def newest(self) -> int:
+        return max(self.ends, default=0)
 
     def commit(self, regions: tuple[Region, ...]) -> None:
         for region in regions:
@@ -44,7 +50,7 @@ def ends() -> Ends:
 
 
 def writer(folder: Path, ends: Ends) -> PackWriter:
-    return PackWriter(FileSystem(), folder, ends, lambda: max(ends.ends, default=0))
+    return PackWriter(FileSystem(), folder, ends)
 
 
 def test_what_is_appended_is_read(tmp_path: Path, ends: Ends) -> None:
@@ -69,12 +75,12 @@ def test_leftovers_of_an_interrupted_commit_are_cut_off(tmp_path: Path, ends: En
         packs.append(*record(b"never published" * 1000))
         packs.sync()
     path = pack_path(tmp_path, 1)
-    assert path.stat().st_size > ends(1)
+    assert path.stat().st_size > ends.claimed(1)
     with writer(tmp_path, ends) as packs:
         number, at = packs.append(*record(b"next"))
-        assert (number, at) == (1, ends(1))
+        assert (number, at) == (1, ends.claimed(1))
         ends.commit(packs.sync())
-    assert path.stat().st_size == ends(1)
+    assert path.stat().st_size == ends.claimed(1)
     assert b"never" not in path.read_bytes()
 
 
@@ -104,7 +110,7 @@ def test_two_writers_use_two_packs(tmp_path: Path, ends: Ends) -> None:
         ends.commit(one.sync())
         ends.commit(two.sync())
     with writer(tmp_path, ends) as three:
-        assert three.append(*record(b"3")) == (2, ends(2))
+        assert three.append(*record(b"3")) == (2, ends.claimed(2))
 
 
 def _other(folder: Path, send: object) -> None:
@@ -199,7 +205,8 @@ def test_sound_records_behind_a_damaged_one_are_found(tmp_path: Path, ends: Ends
 def test_the_view_knows_each_packs_end(tmp_path: Path) -> None:
     history = History(tmp_path / "repo", 3)
     with history.open() as repo:
-        assert repo.context.store._committed_end(1) == history.pack.stat().st_size
-        assert repo.context.store._committed_end(2) == 0
-        view_of(repo).index_tail(force=True)
-        assert repo.context.store._committed_end(1) == history.pack.stat().st_size
+        ends = PackEnds(view_of(repo))
+        for _ in range(2):
+            assert ends.claimed(1) == ends.proven(1) == history.pack.stat().st_size
+            assert ends.claimed(2) == ends.proven(2) == 0
+            view_of(repo).index_tail(force=True)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from mvc.errors import DamagedData, HistoryMissing, MvcError
+from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
-from mvc.store import environments, keys, view
+from mvc.store import environments, index_folder, keys, view
 from mvc.store.entries import Entry
 from tests.crash.story import state_of
 from tests.store.repositories import History, state, view_of
@@ -293,10 +294,10 @@ def test_a_missing_pack_is_named(history: History) -> None:
 
 def test_environments_are_shared_and_closed_with_the_last_user(history: History) -> None:
     history.index()
-    folder = history.index_file.parent
     with history.open() as one, history.open() as two:
-        assert view_of(one)._index is view_of(two)._index
-        key = environments._key(folder)
+        lent = view_of(one)._lent
+        assert lent is not None and lent.index is view_of(two)._lent.index
+        key = environments._key(index_folder.data_identity(FileSystem(), lent.environment))
         assert environments._open[key][1] == 2
         one.close()
         assert history.wrong(two) == []

@@ -62,7 +62,7 @@ def test_opening_indexes_what_was_lost(
         assert view_of(repo)._tail
     monkeypatch.setattr(indexed, "_FAR", 1)
     monkeypatch.setattr(indexed, "_REBUILD_BATCH", batch)
-    shutil.rmtree(history.index_file.parent)
+    shutil.rmtree(history.root / ".mvc/index.lmdb")
     extended.clear()
     with history.open() as repo:
         assert not view_of(repo)._tail
@@ -116,7 +116,7 @@ print(len(made), flush=True)
 
 
 def test_of_many_processes_one_builds_the_index(history: History) -> None:
-    shutil.rmtree(history.index_file.parent)
+    shutil.rmtree(history.root / ".mvc/index.lmdb")
     command = [sys.executable, "-c", _OPEN, str(history.root / ".mvc")]
     root = Path(__file__).parents[2]
     running = [
@@ -150,7 +150,7 @@ class _NoLock(FileSystem):
 
 
 def test_without_the_lock_look_ups_work_from_memory(history: History) -> None:
-    shutil.rmtree(history.index_file.parent)
+    shutil.rmtree(history.root / ".mvc/index.lmdb")
     found = view.View(_NoLock(), history.root / ".mvc", writable=True)
     assert found._tail
     assert found.position.offset == history.journal.stat().st_size
