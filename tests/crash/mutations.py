@@ -13,13 +13,11 @@ from typing import Any
 
 from mvc.io.files import FileSystem
 from mvc.store import index_folder
-from mvc.store.following import Following
 from mvc.store.index import Index, Meta
 from mvc.store.pack_ends import PackEnds
 from mvc.store.runs import RunReader
-from mvc.store.store import Store
 
-__all__ = ["as_it_was", "lock_kept", "runs_by_number", "truncation_trusts_the_index"]
+__all__ = ["lock_kept", "runs_by_number", "truncation_trusts_the_index"]
 
 Patch = Callable[[object, str, object], None]
 _NUMBERS = b"numbers"
@@ -70,17 +68,3 @@ def runs_by_number(patch: Patch = setattr) -> None:
 
     patch(Index, "_extend", _extend)
     patch(Index, "readers", readers)
-
-
-def as_it_was(patch: Patch = setattr) -> None:
-    """All three, and what hides them: nobody goes over to a replaced index before its time,
-    misses in it what it has published itself, or asks the journal for predecessors.
-    """
-    truncation_trusts_the_index(patch)
-    lock_kept(patch)
-    runs_by_number(patch)
-    patch(Following, "_look_after_index", lambda self: None)
-    patch(Following, "_check_own", lambda self, low, high, found: None)
-    patch(Following, "_check_last", lambda self, low, high, found: None)
-    patch(Store, "_hidden", lambda self, entry: False)
-    patch(Store, "_proves", Store.has_commit)

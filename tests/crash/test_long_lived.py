@@ -2,7 +2,7 @@
 
 The index is disposable. Whatever becomes of it, at whatever moment, no acknowledged version
 and no deployment is lost, no answer is wrong, no error is raised. Stories run step by step,
-crowds all at once. ``mutations.py`` takes protections away, one by one: each must be missed.
+crowds all at once. ``test_index_guards.py`` shows that every protection is missed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,17 @@ def _run(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
 
 
+def told(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """The counters of a run; what went wrong is shown where a test fails."""
+    assert done.returncode == 0, done.stderr
+    print(done.stderr)
+    counted: dict[str, int] = json.loads(done.stdout)
+    return counted
+
+
 def _counted(name: str, done: subprocess.CompletedProcess[str]) -> dict[str, int]:
     """Counters of a run in which nothing went wrong."""
-    assert done.returncode == 0, done.stderr
-    counted: dict[str, int] = json.loads(done.stdout)
+    counted = told(done)
     count(name, **counted)
     for what in ("lost", "wrong", "alarms", "foreign"):
         assert counted[what] == 0, done.stderr

@@ -151,6 +151,23 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
     rebuild_index(repo.context)
 
 
+def _indexed(repo: Repository) -> int:
+    """How many entries the open index knows, without a look at whether it still counts."""
+    view = repo.context.store.view
+    assert view._lent is not None
+    return view._lent.index.meta(view.identity).position.sequence
+
+
+def _extend_open(repo: Repository) -> None:
+    """Writes to the open index, as an operation does that began before another process
+    replaced it.
+    """
+    view = repo.context.store.view
+    assert view._lent is not None
+    with view._lent.index._env.begin(write=True) as txn:
+        txn.put(b"late", b"")
+
+
 def _check(repo: Repository, ledger: Ledger, seed: int, whole: bool) -> None:
     check(repo, ledger, seed, whole=whole)
 
@@ -190,6 +207,8 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "rebuild": _rebuild,
     "repair": _repair,
     "lie": _lie,
+    "indexed": _indexed,
+    "extend open": _extend_open,
     "check": _check,
     "version": _version,
     "deployed": _deployed,
