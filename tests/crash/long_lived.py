@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +37,29 @@ Step = tuple[Any, ...]
 _PATHS = ("model.safetensors", "other.safetensors")
 _TARGETS = ("prod", "edge")
 _BATCHES = (4, 4, 8, 16, 16, 64, 512)
+_TWO_NAMES = 0.25  # share of stories in which each process has two names of the repository
 _SLOTS = 3  # copies of the index that are kept aside
 _SHRINK_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
 class Story:
-    """``batch``: entries that wait in memory before they are indexed."""
+    """``batch``: entries that wait in memory before they are indexed. ``two_names``: each
+    process has the repository open twice, by two names.
+    """
 
     processes: int
     batch: int
     steps: tuple[Step, ...]
+    two_names: bool = False
 
     def text(self) -> str:
-        return json.dumps([self.processes, self.batch, self.steps])
+        return json.dumps([self.processes, self.batch, self.steps, self.two_names])
 
     @classmethod
     def parse(cls, text: str) -> Story:
-        processes, batch, steps = json.loads(text)
-        return cls(processes, batch, tuple(tuple(step) for step in steps))
+        processes, batch, steps, two_names = json.loads(text)
+        return cls(processes, batch, tuple(tuple(step) for step in steps), two_names)
 
 
 F1 = Story(
@@ -101,7 +105,7 @@ def draw_story(rng: random.Random, number: int) -> Story:
             steps.append(_index_step(rng, processes))
         else:
             steps.append(_work_step(rng, processes, batch))
-    return Story(processes, batch, tuple(steps))
+    return Story(processes, batch, tuple(steps), rng.random() < _TWO_NAMES)
 
 
 def _index_step(rng: random.Random, processes: int) -> Step:
@@ -152,6 +156,11 @@ class Life:
         return self.folder / "repo"
 
     @property
+    def alias(self) -> Path:
+        """Another name of the folder that holds the repository leads to it."""
+        return self.folder / "alias" / "repo"
+
+    @property
     def index(self) -> Path:
         return self.root / treatments.INDEX
 
@@ -159,7 +168,12 @@ class Life:
         return self.workers[who % len(self.workers)]
 
     def fresh(self) -> Worker:
-        return Worker(self.root, batch=self.story.batch, mutation=self.mutation)
+        return Worker(
+            self.root,
+            batch=self.story.batch,
+            alias=self.alias if self.story.two_names else None,
+            mutation=self.mutation,
+        )
 
     @contextmanager
     def once(self) -> Iterator[Worker]:
@@ -177,6 +191,7 @@ def run_story(
     """Runs a story in an empty folder and checks all; how many steps it had. Raises Wrong."""
     life = Life(folder, story, foreign, seed, mutation)
     folder.mkdir(parents=True)
+    life.alias.parent.symlink_to(folder)
     run(lambda send: Repository.init(life.root).close())
     try:
         life.workers = [life.fresh() for _ in range(story.processes)]
@@ -375,9 +390,7 @@ def shortest(
     while time.monotonic() < end:
         shorter = None
         for at in range(0, len(story.steps), size):
-            candidate = Story(
-                story.processes, story.batch, story.steps[:at] + story.steps[at + size :]
-            )
+            candidate = replace(story, steps=story.steps[:at] + story.steps[at + size :])
             if (found := fails(candidate)) is not None:
                 shorter, wrong = candidate, found
                 break

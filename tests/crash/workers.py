@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import cycle
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 from mvc.cli.main import run as command_line
 from mvc.errors import MvcError, RefConflict
 from mvc.ids import CommitId
+from mvc.io.files import FileSystem
 from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
 from mvc.store import keys
@@ -222,12 +224,18 @@ _VERBS: dict[str, Callable[..., Any]] = {
 class Worker:
     """A forked process with its own open repository, from its first call on.
 
-    ``mutation``: the dotted name of a function that is called first, and takes a
-    protection away.
+    ``alias``: a second name of the repository's folder, by which every other call goes, as
+    where a file system is mounted twice. ``mutation``: the dotted name of a function that
+    is called first, and takes a protection away.
     """
 
     def __init__(
-        self, root: Path, *, batch: int | None = None, mutation: str | None = None
+        self,
+        root: Path,
+        *,
+        batch: int | None = None,
+        alias: Path | None = None,
+        mutation: str | None = None,
     ) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -235,7 +243,7 @@ class Worker:
         self.pid = os.fork()
         if not self.pid:
             self._pipe.close()
-            _live(theirs, root, batch, mutation)
+            _live(theirs, [root] if alias is None else [root, alias], batch, mutation)
         theirs.close()
 
     def call(self, verb: str, *arguments: Any) -> Any:
@@ -263,10 +271,10 @@ class Worker:
             self._status()
 
 
-def _live(pipe: Connection, root: Path, batch: int | None, mutation: str | None) -> None:
+def _live(pipe: Connection, names: list[Path], batch: int | None, mutation: str | None) -> None:
     try:
         prepare(batch, mutation)
-        _serve(pipe, root)
+        _serve(pipe, names)
     except EOFError:
         pass  # whoever gave the orders is gone
     except BaseException:
@@ -275,18 +283,26 @@ def _live(pipe: Connection, root: Path, batch: int | None, mutation: str | None)
         os._exit(1)
 
 
-def _serve(pipe: Connection, root: Path) -> None:
-    repo: Repository | None = None
+class _Literal(FileSystem):
+    """Does not find out that two names lead to one folder, as with a second mount."""
+
+    def realpath(self, path: Path) -> Path:
+        return path
+
+
+def _serve(pipe: Connection, names: list[Path]) -> None:
+    open_: dict[Path, Repository] = {}
+    turns = cycle(names)
     answer: tuple[str, Any]
     while True:
         verb, arguments = pipe.recv()
+        name = next(turns)
         try:
-            if verb == "reopen" and repo is not None:
-                repo.close()
-                repo = None
-            if repo is None and verb != "command":
-                repo = open_quietly(root)
-            answer = ("done", _run(verb, root, repo, arguments))
+            if verb == "reopen" and name in open_:
+                open_.pop(name).close()
+            if name not in open_ and verb != "command":
+                open_[name] = open_quietly(name, fs=_Literal() if len(names) > 1 else None)
+            answer = ("done", _run(verb, name, open_.get(name), arguments))
         except Wrong as wrong:
             answer = (wrong.kind, wrong.message)
         except MvcError as error:
