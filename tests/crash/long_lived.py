@@ -100,12 +100,23 @@ def draw_story(rng: random.Random, number: int) -> Story:
     batch = rng.choice(_BATCHES)
     processes = rng.randrange(2, 5)
     steps: list[Step] = [("commit", 0, 0, 0, None)]
-    for _ in range(rng.randrange(12, 40) if batch < 512 else rng.randrange(8, 16)):
-        if rng.random() < 0.35:
+    for _ in range(rng.randrange(10, 32) if batch < 512 else rng.randrange(5, 10)):
+        if rng.random() < 0.3:
             steps.append(_index_step(rng, processes))
+            if rng.random() < 0.4:
+                steps += _everybody_goes_on(rng, processes, batch)
         else:
             steps.append(_work_step(rng, processes, batch))
     return Story(processes, batch, tuple(steps), rng.random() < _TWO_NAMES)
+
+
+def _everybody_goes_on(rng: random.Random, processes: int, batch: int) -> Iterator[Step]:
+    """Each process extends the index that it believes in, then writes to a pack."""
+    everybody = rng.sample(range(processes), processes)
+    for who in everybody:
+        yield "deploy", who, -1, rng.randrange(2), min(700, batch + rng.randrange(batch)), None
+    for who in everybody:
+        yield "commit", who, 0, rng.randrange(1000), None
 
 
 def _index_step(rng: random.Random, processes: int) -> Step:
@@ -199,7 +210,9 @@ def run_story(
             try:
                 _STEPS[step[0]](life, *step[1:])
             except Wrong as wrong:
-                raise Wrong(wrong.kind, f"step {life.steps} {step}: {wrong.message}") from wrong
+                message = f"step {life.steps} {step}: {wrong.message}"
+                gone = _gone(life)
+                raise Wrong("lost" if gone else wrong.kind, message + gone) from wrong
             life.steps += 1
         _end(life)
     finally:
@@ -221,6 +234,21 @@ def _end(life: Life) -> None:
     treatments.delete(life.index)
     with life.once() as worker:
         _looked(life, worker, "a fresh process with a new index")
+
+
+def _gone(life: Life) -> str:
+    """Which acknowledged versions do not come back after a failure, not even by a new index."""
+    for worker in life.workers:
+        worker.end()
+    treatments.delete(life.index)
+    gone = []
+    with life.once() as worker:
+        for commit, (_, recipe) in life.ledger.commits.items():
+            try:
+                worker.call("version", commit, recipe)
+            except Wrong:
+                gone.append(commit.short)
+    return f"\ngone for good: {', '.join(gone)}" if gone else ""
 
 
 def _looked(life: Life, worker: Worker, who: str) -> None:
