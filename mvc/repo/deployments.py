@@ -25,7 +25,7 @@ from itertools import islice
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
-from mvc.repo import commits, manifests
+from mvc.repo import manifests
 from mvc.repo.context import Context
 from mvc.repo.revisions import resolve
 from mvc.repo.times import check_moment, format_time
@@ -87,7 +87,7 @@ def deploy(
     Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten.
     """
     view = context.fresh()
-    commit = commits.get(context, rev).id if isinstance(rev, CommitId) else resolve(context, rev)
+    commit = resolve(context, rev)
 
     def make() -> Entry:
         now = context.store.clock.now_ns()
@@ -124,7 +124,7 @@ def retract(
     """
     view = context.fresh()
     check_target(context, target)
-    commit = resolve(context, rev) if isinstance(rev, str) else rev
+    commit = None if rev is None else resolve(context, rev)
 
     def make() -> Entry:
         sequence = _to_retract(view, target, commit, time_ns).sequence

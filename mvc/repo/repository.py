@@ -323,7 +323,7 @@ class Repository(Asking, Care):
         branch: str,
         *,
         create: bool = False,
-        start: str | None = None,
+        start: str | CommitId | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored | None:
