@@ -144,7 +144,7 @@ class _Numbers:
         self._new = new
         self._progress = progress
         self._done = self._total = 0
-        self._buffers = memoryview(b""), memoryview(b"")
+        self._buffers = memoryview(bytearray()), memoryview(bytearray())
 
     def fill(self, files: Sequence[FileDiff]) -> list[FileDiff]:
         wanted = [t for f in files for t in f.tensors if _comparable(t)]
