@@ -172,7 +172,7 @@ def export(
     if taken and not force:
         raise WouldOverwrite(f"{taken[0]} exists already", hint="add -f to replace it")
     if folder:
-        context.store.fs.make_dir(output, parents=True, exist_ok=True)
+        context.store.fs.make_dirs(output)
     _write_all(context, pairs, output if folder else None, progress)
     at = head(context)
     return Restored(commit, tuple(str(p) for _, p in pairs), (), (), at.branch, False)
@@ -207,7 +207,7 @@ def _write_all(
                 f"{entry.path} and {other.name} are one name on this file system",
                 hint="check them out one at a time with -o, or where case is told apart",
             )
-        context.store.fs.make_dir(path.parent, parents=True, exist_ok=True, within=within)
+        context.store.fs.make_dirs(path.parent, within=within)
 
         def advance(count: int, path: str = entry.path) -> None:
             nonlocal done

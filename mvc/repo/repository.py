@@ -85,8 +85,9 @@ class Repository(Asking, Care):
         name = branch or str(settings.get("init.branch"))
         refs.check_branch(name)
         check_absent(files, root)
-        files.make_dir(root, parents=True, exist_ok=True)
-        create(files, time, root, name, _FIRST_CONFIG)
+        with taken_back(files, root):
+            files.make_dirs(root)
+            create(files, time, root, name, _FIRST_CONFIG)
         return cls.open(root, fs=fs, clock=clock)
 
     @classmethod
