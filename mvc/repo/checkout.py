@@ -106,6 +106,9 @@ def restore_all(
 ) -> Restored:
     """Writes the whole set of a version and moves HEAD to ``to``: a branch's name or a commit."""
     before = head(context)
+    here = before.branch if before.branch else before.commit
+    if here != to:
+        context.store.now_ns()
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before.commit, force)
     gone = [e for e in old.entries if e.path not in new.by_path]
@@ -116,7 +119,7 @@ def restore_all(
     _write_all(context, pairs, context.root, progress)
     for entry in deletes:
         context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
-    _move_head(context, before.branch if before.branch else before.commit, to)
+    _move_head(context, here, to)
     left = None
     if before.branch is None and before.commit is not None:
         left = unreached(context, before.commit, commit)

@@ -28,7 +28,7 @@ from mvc.model.names import check_ref, printable
 from mvc.repo import manifests
 from mvc.repo.context import Context
 from mvc.repo.revisions import resolve
-from mvc.repo.times import check_moment, format_time
+from mvc.repo.times import check_moment, format_time, nearest
 from mvc.store import keys
 from mvc.store.entries import Deployment, Entry, Retraction
 from mvc.store.journal import Recorded
@@ -90,7 +90,7 @@ def deploy(
     commit = resolve(context, rev)
 
     def make() -> Entry:
-        now = context.store.clock.now_ns()
+        now = context.store.now_ns()
         if time_ns is None or time_ns > now:
             manifests.check_kept(context, commit)
         made = deployment_for(view, target, now if time_ns is None else time_ns, commit)
@@ -167,7 +167,7 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     """
     view = context.fresh()
     name = _only_target(context) if target is None else check_target(context, target)
-    moment = context.store.clock.now_ns() if time_ns is None else time_ns
+    moment = nearest(context.store.clock.now_ns()) if time_ns is None else time_ns
     recorded = _newest_immediate(view, name) if time_ns is None else None
     for deployed in on_target(view, name, until=moment):
         if recorded is not None and _place(deployed) <= _place(recorded):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import AlreadyARepository, UnknownRevision
 from mvc.ids import CommitId
-from mvc.io.clock import Clock
+from mvc.io.clock import Clock, check_now
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.process import cpu_count
 from mvc.limits import SLAB
@@ -42,6 +42,7 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
     folder = parent / FOLDER
     if fs.stat(folder) is not None:
         raise AlreadyARepository(f"there is a repository already: {folder}")
+    now = check_now(clock.now_ns())
     fresh = parent / f"{FOLDER}.new-{os.urandom(4).hex()}"
     fs.make_dir(fresh)
     try:
@@ -49,7 +50,7 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
         fs.write_atomic(fresh / CONFIG, config)
         first = Entry(
             "init",
-            clock.now_ns(),
+            now,
             os.urandom(16).hex(),
             refs=(RefChange("HEAD", None, branch),),
         )
@@ -214,8 +215,19 @@ class Store:
             r.start + r.length for r in found.entry.regions if r.pack == pack
         )
 
+    def now_ns(self) -> int:
+        """What the clock says; InvalidTime where no operation of that time can be recorded.
+
+        An operation that writes anything before its entry asks first.
+        """
+        return check_now(self.clock.now_ns())
+
     def _checked(self, entry: Entry) -> Entry:
-        """Nothing may come to point to a commit that was collected a moment ago."""
+        """Nothing may come to point to a commit that was collected a moment ago.
+
+        Nor may an entry be of a time that no record has room for.
+        """
+        check_now(entry.time_ns)
         named = [change.new for change in entry.refs] + [d.commit for d in entry.deployments]
         own = {commit.id for commit in entry.commits}
         for value in named:
