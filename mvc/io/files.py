@@ -115,12 +115,16 @@ class FileSystem:
     # -- names -------------------------------------------------------------------------
 
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
-        """What stands at ``path``; None if nothing does."""
+        """What stands at ``path``; None if nothing does, or a link there that leads nowhere."""
         with translate(path, "inspect"):
             try:
                 return FileIdentity.of(os.stat(path, follow_symlinks=follow))
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            except OSError as error:
+                if error.errno == errno.ELOOP:  # links that lead to one another
+                    return None
+                raise
 
     def list(self, path: Path) -> list[str]:
         """The names in a folder, sorted."""
