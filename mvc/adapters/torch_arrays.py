@@ -69,8 +69,10 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview | None:
         return None
     if not tensor.numel():
         return memoryview(b"")
-    flat: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
-    return memoryview(flat)
+    # torch calls one element contiguous whatever its strides; a view as bytes needs stride 1.
+    flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    raw: Any = flat.view(torch.uint8).numpy()
+    return memoryview(raw)
 
 
 def make_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:

@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -80,6 +80,11 @@ class Output:
         """A warning; said even when quiet."""
         tag = click.style("warning:", fg="yellow", bold=True)
         click.echo(f"mvc: {tag} {text}", err=True, color=self._wanted(sys.stderr))
+
+    def warn_of_dead_links(self, names: Iterable[str]) -> None:
+        """Symbolic links that were left out because they lead nowhere."""
+        for name in names:
+            self.warn(f"left out {printable(name)}: it is a symbolic link that leads nowhere")
 
     def problem(self, message: str, hint: str | None) -> None:
         """Why a command failed, and what to do."""

@@ -74,7 +74,7 @@ class Results:
         self.stream = stream
         self._fs = fs
         self._folder = folder / stream.experiment.name
-        fs.make_dir(self._folder, parents=True, exist_ok=True)
+        fs.make_dirs(self._folder)
 
     def measured(self, configuration: Configuration, tell: Tell | None = None) -> Measured:
         """The figures of a pipeline; measured if they are not known yet."""

@@ -150,7 +150,7 @@ class Session:
 
     def _write(self, name: str, data: bytes) -> Path:
         folder = self.out / "tables"
-        self.fs.make_dir(folder, parents=True, exist_ok=True)
+        self.fs.make_dirs(folder)
         self.fs.write_atomic(folder / name, data)
         return folder / name
 

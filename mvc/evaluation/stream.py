@@ -114,7 +114,7 @@ def record(
 
     ``folder`` is made if need be; what it holds must be of the same experiment.
     """
-    fs.make_dir(folder, parents=True, exist_ok=True)
+    fs.make_dirs(folder)
     with fs.lock(folder / "recording.lock"):  # a second process waits, and finds it trained
         _prepare(experiment, folder, fs)
         _complete(experiment, folder, tell)

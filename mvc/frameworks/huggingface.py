@@ -117,7 +117,7 @@ class MVCCallback(TrainerCallback):
         _check(trainer, training_weights(self.repo, commit, self._name, kept), kept)
         self._going_on = commit, kept
         output = Path(trainer.args.output_dir)
-        self.repo.context.store.fs.make_dir(output, parents=True, exist_ok=True)
+        self.repo.context.store.fs.make_dirs(output)
         try:
             with tempfile.TemporaryDirectory(prefix="mvc-resume-", dir=output) as folder:
                 write_checkpoint(self.repo, commit, Path(folder), self._name, full=False)

@@ -49,7 +49,7 @@ def write_checkpoint(
     for file in ["model.safetensors", *files]:
         if fs.stat(folder / file) is not None:
             raise WouldOverwrite(f"{folder / file} exists already", hint="name another folder")
-    fs.make_dir(folder, parents=True, exist_ok=True)
+    fs.make_dirs(folder)
     weights = folder / "model.safetensors"
     if kept["schema"] == PRODUCTION:
         _write_tensors(fs, weights, training_weights(repo, commit, name, kept))

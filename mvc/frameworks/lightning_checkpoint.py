@@ -108,7 +108,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             deploy=self._deploy,
             pipeline=self._exact_pipeline(),
         )
-        files.make_dir(file.parent, parents=True, exist_ok=True)
+        files.make_dirs(file.parent)
         files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())
 
     def _exact_pipeline(self) -> str | None:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 
-__all__ = ["Clock"]
+from mvc.errors import InvalidTime
+
+__all__ = ["Clock", "check_now"]
+
+_END = (1 << 63) - 1  # in April 2262; Python's own clock stops there
+_SECOND = 1_000_000_000
 
 
 class Clock:
@@ -17,3 +23,24 @@ class Clock:
     def monotonic(self) -> float:
         """Seconds since some moment; never goes back."""
         return time.monotonic()
+
+
+def check_now(time_ns: int) -> int:
+    """``time_ns``, which a clock said, if it can be recorded; InvalidTime otherwise.
+
+    A record has room for times from 1970 to 2262.
+    """
+    if not 0 <= time_ns < _END:
+        raise InvalidTime(
+            f"the system's clock says {_shown(time_ns)}: times from 1970 to 2262 can be recorded",
+            hint="set the clock, then try again",
+        )
+    return time_ns
+
+
+def _shown(time_ns: int) -> str:
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=time_ns // _SECOND)
+    except OverflowError:  # beyond the years 1 to 9999
+        return f"{time_ns // _SECOND} seconds since 1970"
+    return moment.isoformat()

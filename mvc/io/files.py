@@ -115,29 +115,24 @@ class FileSystem:
     # -- names -------------------------------------------------------------------------
 
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
-        """What stands at ``path``; None if nothing does."""
+        """What stands at ``path``; None if nothing does, or a link there that leads nowhere."""
         with translate(path, "inspect"):
             try:
                 return FileIdentity.of(os.stat(path, follow_symlinks=follow))
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            except OSError as error:
+                if error.errno == errno.ELOOP:  # links that lead to one another
+                    return None
+                raise
 
     def list(self, path: Path) -> list[str]:
         """The names in a folder, sorted."""
         with translate(path, "list"):
             return sorted(os.listdir(path))
 
-    def make_dir(
-        self,
-        path: Path,
-        parents: bool = False,
-        exist_ok: bool = False,
-        *,
-        within: Path | None = None,
-    ) -> None:
-        """Makes a folder, with ``parents`` also those above it; no name is durable yet."""
-        if parents and path.parent != path and self.stat(path.parent) is None:
-            self.make_dir(path.parent, parents=True, exist_ok=True, within=_above(path, within))
+    def make_dir(self, path: Path, exist_ok: bool = False, *, within: Path | None = None) -> None:
+        """Makes a folder in one that is there; its name is not durable yet."""
         with translate(path, "create"), reach(path, within) as (name, folder):
             try:
                 os.mkdir(name, dir_fd=folder)
@@ -221,7 +216,25 @@ class FileSystem:
         """Whether other hosts may share the file system under ``path``."""
         return mounts.is_network(self.filesystem_type(path))
 
-    # -- whole files -------------------------------------------------------------------
+    # -- several steps -----------------------------------------------------------------
+
+    def make_dirs(self, path: Path, *, within: Path | None = None) -> None:
+        """Makes a folder and those above it that are absent; a folder that is there is fine.
+
+        When it returns, the names of all folders that were absent are durable. FileExistsError
+        if something else has the name.
+        """
+        absent = []
+        for place in (path, *path.parents):
+            if self.stat(place) is not None:
+                break
+            absent.append(place)
+        for place in absent[:0:-1]:
+            self.make_dir(place, exist_ok=True, within=_below(place, within))
+        self.make_dir(path, exist_ok=True, within=within)
+        for place in absent:
+            if place.parent != place:
+                self.sync_dir(place.parent, within=_below(place.parent, within))
 
     def read_bytes(self, path: Path, limit: int) -> bytes:
         """All of a file; IoFailed if it is longer than ``limit`` bytes."""
@@ -276,9 +289,9 @@ class FileSystem:
             self.sync_dir(path.parent, within=within)
 
 
-def _above(path: Path, within: Path | None) -> Path | None:
-    """What holds for a path's parent: nothing for ``within`` itself and what lies above it."""
-    return None if within is None or path.parent == within or path == within else within
+def _below(path: Path, within: Path | None) -> Path | None:
+    """``within`` for what lies below it; nothing is asked of ``within`` and what lies above."""
+    return None if within is None or within.is_relative_to(path) else within
 
 
 def _identify(file: ReadFile | WriteFile) -> FileIdentity:

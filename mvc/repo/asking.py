@@ -57,10 +57,7 @@ class Asking:
             if rev is not None:
                 raise WrongUsage("name a revision or a moment, not both")
             return self.live(at, target).commit
-        if isinstance(rev, CommitId):
-            self.context.fresh()
-            return rev
-        return revisions.resolve(self.context, rev or "HEAD")
+        return revisions.resolve(self.context, "HEAD" if rev is None else rev)
 
     def manifest(self, rev: str | CommitId = "HEAD") -> Manifest:
         """The paths of a version with their tensors."""
@@ -103,7 +100,7 @@ class Asking:
         """Nanoseconds since 1970 of a moment given as such, as text or as a ``datetime``."""
         return times.moment_of(value, now_ns=self.context.store.clock.now_ns())
 
-    def log(self, rev: str = "HEAD", **options: Any) -> Iterator[LogEntry]:
+    def log(self, rev: str | CommitId = "HEAD", **options: Any) -> Iterator[LogEntry]:
         """Versions from newest to oldest; see ``mvc.repo.history.log`` for the options."""
         return history.log(self.context, rev, **options)
 
@@ -111,7 +108,12 @@ class Asking:
         """Which tracked files differ from HEAD, and how."""
         return status.status(self.context, untracked=untracked)
 
-    def diff(self, a: str | None = None, b: str | None = None, paths: Sequence[str] = ()) -> Diff:
+    def diff(
+        self,
+        a: str | CommitId | None = None,
+        b: str | CommitId | None = None,
+        paths: Sequence[str] = (),
+    ) -> Diff:
         """Compares two versions, or a version and files on disk, tensor by tensor."""
         return diff.diff(self.context, a, b, paths)
 
@@ -151,10 +153,10 @@ class Asking:
         """All tags with their commits."""
         return refs.tags(self.context)
 
-    def branch(self, name: str, rev: str = "HEAD", *, force: bool = False) -> Ref:
+    def branch(self, name: str, rev: str | CommitId = "HEAD", *, force: bool = False) -> Ref:
         """Makes a branch at a version."""
         return refs.create_branch(self.context, name, rev, force=force)
 
-    def tag(self, name: str, rev: str = "HEAD", *, force: bool = False) -> Ref:
+    def tag(self, name: str, rev: str | CommitId = "HEAD", *, force: bool = False) -> Ref:
         """Names a version for ever."""
         return refs.create_tag(self.context, name, rev, force=force)

@@ -6,10 +6,11 @@ The part of ``Repository`` that changes how versions are stored, and looks at it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from os import PathLike
 from pathlib import Path
+from typing import cast
 
 from mvc.ids import CommitId
 from mvc.repo import forget, fsck, gc, oplog, repack, stats, undo
@@ -88,7 +89,8 @@ class Care(ABC):
         Either of those that are named, or of those that the rules give up (see
         docs/commands/forget.md). Commits, ids and history stay. Returns what was chosen.
         """
-        named = (revs,) if isinstance(revs, str | CommitId) else revs
+        one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
+        named = cast(Sequence[str | CommitId], (revs,) if one else revs)
         best = tuple(Best.parse(text) for text in keep_best)
         rules = Retention(keep_last, keep_hourly, keep_daily, best, unused)
         chosen = forget.choose(self.context, named, rules or None)

@@ -36,17 +36,19 @@ def of_files(
     everything: bool,
     cwd: Path | None,
     opaque: bool = False,
+    dead: set[str] | None = None,
 ) -> list[Change]:
     """Files by path, folders standing for their files, and with ``everything`` every tracked
     path whose file changed or was renamed.
 
     A tracked path without a file stays: a version committed from Python never had one.
+    The symbolic links in folders that lead nowhere are put in ``dead``.
     Raises WrongUsage if there is nothing to look at; without ``opaque`` a file that
     claims to be a model but is cut off raises BadModelFile when it is opened.
     """
     names: list[str] = []
     if paths is not None:
-        names = worktree.expand(context, paths, cwd or context.store.fs.cwd())
+        names = worktree.expand(context, paths, cwd or context.store.fs.cwd(), dead)
         if not names:
             raise WrongUsage("no files to commit", hint="see .mvcignore")
     elif not everything and not pending.removed(context):

@@ -106,6 +106,9 @@ def restore_all(
 ) -> Restored:
     """Writes the whole set of a version and moves HEAD to ``to``: a branch's name or a commit."""
     before = head(context)
+    here = before.branch if before.branch else before.commit
+    if here != to:
+        context.store.now_ns()
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before.commit, force)
     gone = [e for e in old.entries if e.path not in new.by_path]
@@ -116,7 +119,7 @@ def restore_all(
     _write_all(context, pairs, context.root, progress)
     for entry in deletes:
         context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
-    _move_head(context, before.branch if before.branch else before.commit, to)
+    _move_head(context, here, to)
     left = None
     if before.branch is None and before.commit is not None:
         left = unreached(context, before.commit, commit)
@@ -172,7 +175,7 @@ def export(
     if taken and not force:
         raise WouldOverwrite(f"{taken[0]} exists already", hint="add -f to replace it")
     if folder:
-        context.store.fs.make_dir(output, parents=True, exist_ok=True)
+        context.store.fs.make_dirs(output)
     _write_all(context, pairs, output if folder else None, progress)
     at = head(context)
     return Restored(commit, tuple(str(p) for _, p in pairs), (), (), at.branch, False)
@@ -207,7 +210,7 @@ def _write_all(
                 f"{entry.path} and {other.name} are one name on this file system",
                 hint="check them out one at a time with -o, or where case is told apart",
             )
-        context.store.fs.make_dir(path.parent, parents=True, exist_ok=True, within=within)
+        context.store.fs.make_dirs(path.parent, within=within)
 
         def advance(count: int, path: str = entry.path) -> None:
             nonlocal done

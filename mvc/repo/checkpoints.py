@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from mvc.errors import InvalidTime, UnknownPath, WrongUsage
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.names import check_path, printable
-from mvc.repo.times import parse_time
+from mvc.repo.times import check_moment, parse_time
 from mvc.repo.worktree import files_in
 
 __all__ = ["Checkpoint", "find_checkpoints"]
@@ -130,7 +130,7 @@ class _Clock:
 
     def of(self, place: Path, mtime_ns: int) -> int:
         if not self._format:
-            return mtime_ns
+            return check_moment(mtime_ns, f"that of {place.name}")
         names = (place.name, place.name.removesuffix(_extension(place.name)))
         for name in names:
             if (moment := _strptime(name, self._format)) is not None:

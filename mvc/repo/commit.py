@@ -51,6 +51,7 @@ def commit(context: Context, request: CommitRequest, progress: Progress | None =
     Raises NothingToCommit if the version would equal its parent and ``allow_empty`` is off.
     """
     check_request(request)
+    context.store.now_ns()
     for _ in range(_TRIES):
         context.store.view.refresh()
         with suppress(Outrun):
@@ -226,7 +227,7 @@ class _Work:
                 f"this very version, {made.id.short}, was forgotten",
                 hint="with another message or time it is another version",
             )
-        view, now = self.context.store.view, self.context.store.clock.now_ns()
+        view, now = self.context.store.view, self.context.store.now_ns()
         deployments: tuple[Deployment, ...] = ()
         if self.request.deploy is not None:
             time_ns = self.request.deploy_time_ns
@@ -245,7 +246,7 @@ class _Work:
 
     def _commit(self) -> Commit:
         request, store = self.request, self.context.store
-        time_ns = store.clock.now_ns() if request.time_ns is None else request.time_ns
+        time_ns = store.now_ns() if request.time_ns is None else request.time_ns
         return Commit(
             self.manifest.id,
             self.manifest.root,

@@ -17,7 +17,8 @@ __all__ = ["Committed"]
 class Committed:
     """A new version. ``state`` is what to deploy: bit for bit what ``checkout`` will give back.
 
-    ``raw_bytes`` were looked at, ``stored_bytes`` written.
+    ``raw_bytes`` were looked at, ``stored_bytes`` written. ``dead_links``: symbolic links in
+    the folders that were named which lead nowhere; they were left out.
     """
 
     id: CommitId
@@ -29,6 +30,7 @@ class Committed:
     paths: tuple[PathChange, ...]
     raw_bytes: int
     stored_bytes: int
+    dead_links: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Short: a state would fill the screen of an interactive session."""

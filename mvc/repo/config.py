@@ -257,8 +257,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _write(fs: FileSystem, file: Path, tree: dict[str, Any]) -> None:
-    if fs.stat(file.parent) is None:
-        fs.make_dir(file.parent, parents=True, exist_ok=True)
+    fs.make_dirs(file.parent)
     text = yaml.safe_dump(tree, allow_unicode=True, sort_keys=False) if tree else ""
     fs.write_atomic(file, text.encode())
 

@@ -25,10 +25,10 @@ from itertools import islice
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
-from mvc.repo import commits, manifests
+from mvc.repo import manifests
 from mvc.repo.context import Context
 from mvc.repo.revisions import resolve
-from mvc.repo.times import check_moment, format_time
+from mvc.repo.times import check_moment, format_time, nearest
 from mvc.store import keys
 from mvc.store.entries import Deployment, Entry, Retraction
 from mvc.store.journal import Recorded
@@ -87,10 +87,10 @@ def deploy(
     Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten.
     """
     view = context.fresh()
-    commit = commits.get(context, rev).id if isinstance(rev, CommitId) else resolve(context, rev)
+    commit = resolve(context, rev)
 
     def make() -> Entry:
-        now = context.store.clock.now_ns()
+        now = context.store.now_ns()
         if time_ns is None or time_ns > now:
             manifests.check_kept(context, commit)
         made = deployment_for(view, target, now if time_ns is None else time_ns, commit)
@@ -134,7 +134,7 @@ def retract(
     """
     view = context.fresh()
     check_target(context, target)
-    commit = resolve(context, rev) if isinstance(rev, str) else rev
+    commit = None if rev is None else resolve(context, rev)
 
     def make() -> Entry:
         sequence = _to_retract(view, target, commit, time_ns).sequence
@@ -177,7 +177,7 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     """
     view = context.fresh()
     name = _only_target(context) if target is None else check_target(context, target)
-    moment = context.store.clock.now_ns() if time_ns is None else time_ns
+    moment = nearest(context.store.clock.now_ns()) if time_ns is None else time_ns
     recorded = _newest_immediate(view, name) if time_ns is None else None
     for deployed in on_target(view, name, until=moment):
         if recorded is not None and _place(deployed) <= _place(recorded):

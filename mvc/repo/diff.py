@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
+from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.repo import pending, sides
 from mvc.repo.commits import newest
@@ -41,8 +42,8 @@ class Diff:
 
 def diff(
     context: Context,
-    a: str | None = None,
-    b: str | None = None,
+    a: str | CommitId | None = None,
+    b: str | CommitId | None = None,
     paths: Sequence[str] = (),
     *,
     progress: Progress | None = None,
@@ -72,7 +73,7 @@ def diff(
 
 
 def _sides(
-    context: Context, a: str | None, b: str | None, paths: Sequence[str]
+    context: Context, a: str | CommitId | None, b: str | CommitId | None, paths: Sequence[str]
 ) -> tuple[Side, Side]:
     head = newest(context)
     if a is not None and b is not None:
@@ -86,10 +87,13 @@ def _sides(
     return first, sides.working_folder(context, replace(now, entries=tracked), paths)
 
 
-def _side(context: Context, text: str, paths: Sequence[str]) -> Side:
+def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> Side:
+    text = str(rev)
     try:
-        return sides.version(context, resolve(context, text), text, paths)
+        return sides.version(context, resolve(context, rev), text, paths)
     except UnknownRevision as error:
+        if isinstance(rev, CommitId):
+            raise
         fs = context.store.fs
         path = fs.cwd() / Path(text)
         identity = fs.stat(path)
@@ -140,7 +144,7 @@ class _Numbers:
         self._new = new
         self._progress = progress
         self._done = self._total = 0
-        self._buffers = memoryview(b""), memoryview(b"")
+        self._buffers = memoryview(bytearray()), memoryview(bytearray())
 
     def fill(self, files: Sequence[FileDiff]) -> list[FileDiff]:
         wanted = [t for f in files for t in f.tensors if _comparable(t)]

@@ -58,7 +58,7 @@ def choose(
     UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version that HEAD stands on.
     """
     context.fresh()
-    ids = dict.fromkeys(r if isinstance(r, CommitId) else resolve(context, r) for r in revs)
+    ids = dict.fromkeys(resolve(context, rev) for rev in revs)
     if bool(ids) == bool(rules):
         raise WrongUsage("name versions or give rules, one of the two")
     if rules:

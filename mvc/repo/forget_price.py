@@ -57,7 +57,7 @@ def price(
     holders: dict[bytes, list[CommitId]] = {}
     collection: Collection | None = None
     try:
-        cutoff = context.store.clock.now_ns() - round(grace.total_seconds() * 1e9)
+        cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
         reach = reachable(context, found, cutoff, forget=chosen.marks)
         for id_ in reach.states:
             commit = reach.commits[id_]

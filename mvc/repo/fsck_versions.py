@@ -57,7 +57,7 @@ class VersionCheck:
     _manifests: dict[ManifestId, list[Commit]] = field(default_factory=dict)
     _touched: dict[bytes, _Touched] = field(default_factory=dict)
     _verdicts: dict[bytes, str] = field(default_factory=dict)
-    _buffer: memoryview = field(default_factory=lambda: memoryview(b""))
+    _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
 
     def check(self, commits: Iterable[Commit]) -> None:
         """``suspects`` are ids whose uses are to be listed, damaged in some record."""

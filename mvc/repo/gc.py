@@ -132,7 +132,7 @@ def _plan(
             f"nothing is collected from a damaged repository: {found.damaged[0].message}",
             hint="run 'mvc fsck --repair' first",
         )
-    cutoff = context.store.clock.now_ns() - round(grace.total_seconds() * 1e9)
+    cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
     reach = reachable(context, found, cutoff, forget=forget, progress=progress)
     kept = decide(found, reach, Sampler(context, reach.blobs))
     leave = {c.place for c in found.all_codings() if c.place not in kept.places}

@@ -59,8 +59,7 @@ def log(
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
     view = context.fresh()
-    start = rev if isinstance(rev, CommitId) else resolve(context, rev)
-    commits.placed(view, start)
+    start = resolve(context, rev)
     if target is None:
         found = _by_commit_time(view, start, since, until)
     else:

@@ -34,7 +34,9 @@ def check_branch(name: str) -> str:
     return check_ref("branch", name)
 
 
-def create_branch(context: Context, name: str, rev: str = HEAD, force: bool = False) -> Ref:
+def create_branch(
+    context: Context, name: str, rev: str | CommitId = HEAD, force: bool = False
+) -> Ref:
     """A branch at a version. With ``force`` an existing one moves, but not the current one.
 
     Raises InvalidName, UnknownRevision, RefConflict.
@@ -105,7 +107,7 @@ def rename_branch(context: Context, old: str, new: str, force: bool = False) -> 
     context.store.publish(make)
 
 
-def create_tag(context: Context, name: str, rev: str = HEAD, force: bool = False) -> Ref:
+def create_tag(context: Context, name: str, rev: str | CommitId = HEAD, force: bool = False) -> Ref:
     """A name for a version that stays. With ``force`` an existing tag moves.
 
     Raises InvalidName, UnknownRevision, RefConflict.

@@ -53,12 +53,16 @@ class Relayout:
 
 
 def check_writable(context: Context, what: str) -> None:
-    """ReadOnly where nothing can be ``what`` ("collected"), before anything is tried."""
+    """ReadOnly where nothing can be ``what`` ("collected"), before anything is tried.
+
+    Likewise InvalidTime where the operation's time cannot be recorded.
+    """
     if not context.store.writable:
         raise ReadOnly(
             f"nothing can be {what}: the repository's folder cannot be written",
             hint="check the permissions of the folder, or work on a copy that can be written",
         )
+    context.store.now_ns()
 
 
 def until_not_outrun(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:

@@ -6,7 +6,7 @@ Opens and wires; every verb is a function in a module of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from importlib import import_module
 from os import PathLike
@@ -85,8 +85,9 @@ class Repository(Asking, Care):
         name = branch or str(settings.get("init.branch"))
         refs.check_branch(name)
         check_absent(files, root)
-        files.make_dir(root, parents=True, exist_ok=True)
-        create(files, time, root, name, _FIRST_CONFIG)
+        with taken_back(files, root):
+            files.make_dirs(root)
+            create(files, time, root, name, _FIRST_CONFIG)
         return cls.open(root, fs=fs, clock=clock)
 
     @classmethod
@@ -189,7 +190,8 @@ class Repository(Asking, Care):
         """
         with self._lock:
             python = isinstance(state, Mapping)
-            wanted = self._changes(state, name, all, cwd, opaque)
+            dead: set[str] = set()
+            wanted = self._changes(state, name, all, cwd, opaque, dead)
             numbers = metrics_from(metrics or {})
             producing = None
             if produced_by is None:
@@ -229,9 +231,9 @@ class Repository(Asking, Care):
                 producing.write(kept, place)
             elif producing is not None:
                 state = producing.state(kept.entries[name])
-            return self._committed(kept, state if python else None)
+            return self._committed(kept, state if python else None, dead)
 
-    def _committed(self, kept: Kept, state: Any) -> Committed:
+    def _committed(self, kept: Kept, state: Any, dead: Iterable[str]) -> Committed:
         deployed = None
         if kept.deployment is not None:
             deployed = deployments.newest(self.context, kept.deployment.target)
@@ -245,6 +247,7 @@ class Repository(Asking, Care):
             kept.paths,
             kept.raw_bytes,
             kept.stored_bytes,
+            tuple(sorted(dead)),
         )
 
     def _changes(
@@ -254,11 +257,12 @@ class Repository(Asking, Care):
         all_: bool,
         cwd: Path | None,
         opaque: bool,
+        dead: set[str],
     ) -> list[Change]:
         if isinstance(state, Mapping):
             return [changes.of_state(state, check_path(name), self._last_version(name))]
         listed = None if state is None else paths_of(state)
-        return changes.of_files(self.context, listed, all_, cwd, opaque)
+        return changes.of_files(self.context, listed, all_, cwd, opaque, dead)
 
     def _last_version(self, name: str) -> LastVersion | None:
         """What is kept in memory of the version before; a forked child begins anew."""
@@ -323,7 +327,7 @@ class Repository(Asking, Care):
         branch: str,
         *,
         create: bool = False,
-        start: str | None = None,
+        start: str | CommitId | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored | None:

@@ -211,7 +211,7 @@ def protected(context: Context) -> set[CommitId]:
     at = pointers.head(context).commit
     if at is not None:
         stay.add(at)
-    now = context.store.clock.now_ns()
+    now = context.store.now_ns()
     for target in deployments.targets(context):
         for deployed in deployments.on_target(context.store.view, target):
             if deployed.time_ns <= now:

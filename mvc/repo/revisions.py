@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 
-from mvc.errors import AmbiguousRevision, UnknownRevision
+from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo import commits, pointers
@@ -29,17 +29,33 @@ _FORMS = "a revision is an id, a branch, a tag or HEAD, then ~2, ^1 or @{2026-11
 _SHOWN = 10
 
 
-def resolve(context: Context, text: str) -> CommitId:
-    """The commit that ``text`` means.
+def resolve(context: Context, rev: str | CommitId) -> CommitId:
+    """The commit that ``rev`` means: a text as people write it, or the id of a commit.
 
-    Raises UnknownRevision, AmbiguousRevision, InvalidTime.
+    Raises UnknownRevision, AmbiguousRevision, InvalidTime; WrongUsage for other types.
     """
-    return resolve_ref(context, text)[0]
+    return resolve_ref(context, rev)[0]
 
 
-def resolve_ref(context: Context, text: str) -> tuple[CommitId, str | None]:
-    """The commit, and the branch if ``text`` names one or is HEAD on one."""
+def resolve_ref(context: Context, rev: str | CommitId) -> tuple[CommitId, str | None]:
+    """The commit, and the branch if ``rev`` is a text that names one or is HEAD on one."""
     context.fresh()
+    if isinstance(rev, CommitId):
+        return commits.get(context, rev).id, None
+    if not isinstance(rev, str):
+        raise _wrong_type(rev)
+    return _read(context, rev)
+
+
+def _wrong_type(rev: object) -> WrongUsage:
+    of_result = isinstance(getattr(rev, "id", None), CommitId)
+    return WrongUsage(
+        f"a revision is a text or a CommitId, not a {type(rev).__name__}",
+        hint="pass its .id" if of_result else _FORMS,
+    )
+
+
+def _read(context: Context, text: str) -> tuple[CommitId, str | None]:
     match = _REVISION.fullmatch(text.strip())
     if match is None:
         raise UnknownRevision(f"this is not a revision: {printable(text[:100])!r}", hint=_FORMS)

@@ -41,12 +41,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Status:
-    """``branch`` is None where HEAD is detached, ``head`` before the first commit."""
+    """``branch`` is None where HEAD is detached, ``head`` before the first commit.
+
+    ``dead_links``: symbolic links that lead nowhere, which are no files to be tracked.
+    """
 
     branch: str | None
     head: CommitId | None
     changes: tuple[Change, ...]
     untracked: tuple[str, ...]
+    dead_links: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
@@ -68,10 +72,12 @@ def status(context: Context, *, untracked: bool = True) -> Status:
         for path, entry in tracked.items()
     }
     found: list[FoundFile] = []
+    dead: set[str] = set()
     if untracked:
         known = tracked.keys() - removed
         found = sorted(
-            (f for f in files_under(context) if f.name not in known), key=lambda f: f.name
+            (f for f in files_under(context, dead=dead) if f.name not in known),
+            key=lambda f: f.name,
         )
         missing = [tracked[path] for path, c in changes.items() if c.kind == "missing"]
         moved = dict(_renames(context, missing, found))
@@ -79,7 +85,8 @@ def status(context: Context, *, untracked: bool = True) -> Status:
             changes[old] = Change(new, "renamed", f"was {old}", old)
         found = [f for f in found if f.name not in moved.values()]
     rows = tuple(sorted(changes.values(), key=lambda change: change.path))
-    return Status(at.branch, at.commit, rows, tuple(f.name for f in found))
+    names = tuple(f.name for f in found)
+    return Status(at.branch, at.commit, rows, names, tuple(sorted(dead)))
 
 
 def _change(context: Context, entry: FileEntry) -> Change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mvc.errors import UnknownRevision
+from mvc.ids import CommitId
 from mvc.repo import manifests, refs
 from mvc.repo.checkout import Restored, restore_all
 from mvc.repo.context import Context, Progress
@@ -17,7 +18,7 @@ def switch(
     branch: str,
     *,
     create: bool = False,
-    start: str | None = None,
+    start: str | CommitId | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored | None:
@@ -32,8 +33,9 @@ def switch(
         _point_head(context, branch)
         return None
     if create:
-        manifests.check_kept(context, resolve(context, start or "HEAD"))
-        refs.create_branch(context, branch, start or "HEAD")
+        beginning = resolve(context, "HEAD" if start is None else start)
+        manifests.check_kept(context, beginning)
+        refs.create_branch(context, branch, beginning)
     found = next((b for b in refs.branches(context) if b.name == branch), None)
     if found is None:
         raise UnknownRevision(

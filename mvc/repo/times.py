@@ -21,6 +21,7 @@ __all__ = [
     "format_time",
     "local_zone_minutes",
     "moment_of",
+    "nearest",
     "parse_duration",
     "parse_time",
 ]
@@ -52,7 +53,7 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
     if len(word) > _MAX_TEXT:
         raise _unreadable(text)
     if word == "now":
-        return now_ns
+        return check_moment(now_ns, text)
     if word == "yesterday":
         return check_moment(now_ns - 86_400 * _SECOND, text)
     if word.isascii() and word.isdigit():
@@ -107,6 +108,11 @@ def check_moment(time_ns: int, text: str | None = None) -> int:
             f"this time is out of range: {shown}", hint="times from 1678 to 2262 can be kept"
         )
     return time_ns
+
+
+def nearest(now_ns: int) -> int:
+    """What a clock said, as a moment to look up: where it is out of range, the first or last."""
+    return max(_EARLIEST, min(now_ns, _LATEST))
 
 
 def format_time(time_ns: int, zone_minutes: int | None = None, *, precise: bool = True) -> str:

@@ -73,11 +73,14 @@ def _below(root: Path, path: Path) -> str | None:
     return "" if inside == "." else inside
 
 
-def expand(context: Context, paths: Iterable[str | Path], cwd: Path) -> list[str]:
+def expand(
+    context: Context, paths: Iterable[str | Path], cwd: Path, dead: set[str] | None = None
+) -> list[str]:
     """The tracked names that ``paths`` mean, sorted; a folder means its files.
 
-    A file that is named itself is taken even if it is ignored. Raises UnknownPath for
-    a path that is not there and InvalidName for one that cannot be tracked.
+    A file that is named itself is taken even if it is ignored. ``dead`` is as of
+    ``files_under``. Raises UnknownPath for a path that is not there and InvalidName for one
+    that cannot be tracked.
     """
     fs = context.store.fs
     names: set[str] = set()
@@ -85,9 +88,9 @@ def expand(context: Context, paths: Iterable[str | Path], cwd: Path) -> list[str
         name = tracked_name(context.root, path, cwd, fs=fs)
         identity = fs.stat(context.root / name)
         if identity is None:
-            raise _missing(fs, cwd / path, name)
+            raise _missing(context, cwd / path, name)
         if identity.is_dir:
-            names.update(_trackable(file.name) for file in files_under(context, name))
+            names.update(_trackable(file.name) for file in files_under(context, name, dead))
         elif identity.is_file:
             names.add(name)
         else:
@@ -95,7 +98,13 @@ def expand(context: Context, paths: Iterable[str | Path], cwd: Path) -> list[str
     return sorted(names, key=str.encode)
 
 
-def _missing(fs: FileSystem, path: Path, name: str) -> InvalidName | UnknownPath:
+def _missing(context: Context, path: Path, name: str) -> InvalidName | UnknownPath:
+    fs = context.store.fs
+    if fs.stat(context.root / name, follow=False) is not None:
+        return UnknownPath(
+            f"{printable(name)} is a symbolic link that leads nowhere",
+            hint="delete it, or put the file there that it is to lead to",
+        )
     if fs.stat(path) is not None:
         return InvalidName(
             f"{printable(name)} is on disk under a name that is not in Unicode form NFC",
@@ -113,18 +122,22 @@ def _trackable(name: str) -> str:
         ) from None
 
 
-def files_under(context: Context, folder: str = "") -> Iterator[FoundFile]:
+def files_under(
+    context: Context, folder: str = "", dead: set[str] | None = None
+) -> Iterator[FoundFile]:
     """Every file below ``folder`` that is not ignored, in no promised order.
 
     ``folder`` itself is entered even if it is ignored. Symbolic links are followed; a
     folder that contains itself by way of a link is entered once. Temporary files of mvc,
     links that lead nowhere and special files are left out, as are the folders of
-    version control systems.
+    version control systems. The names of such links that are not ignored are put in ``dead``.
     """
-    return files_in(context.store.fs, context.root, folder)
+    return files_in(context.store.fs, context.root, folder, dead)
 
 
-def files_in(fs: FileSystem, root: Path, folder: str = "") -> Iterator[FoundFile]:
+def files_in(
+    fs: FileSystem, root: Path, folder: str = "", dead: set[str] | None = None
+) -> Iterator[FoundFile]:
     """As ``files_under`` for any folder ``root``; names are relative to it."""
     ignore = Ignore()
     parts = folder.split("/") if folder else []
@@ -139,22 +152,28 @@ def files_in(fs: FileSystem, root: Path, folder: str = "") -> Iterator[FoundFile
             continue
         above |= {(here.device, here.inode)}
         ignore = _with_rules(fs, root, at, ignore)
-        for file in _children(fs, root, at, ignore):
+        for file in _children(fs, root, at, ignore, set() if dead is None else dead):
             if file.identity.is_dir:
                 waiting.append((file.name, ignore, above))
             elif file.identity.is_file:
                 yield file
 
 
-def _children(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Iterator[FoundFile]:
-    """What stands in a folder and is not left out."""
+def _children(
+    fs: FileSystem, root: Path, folder: str, ignore: Ignore, dead: set[str]
+) -> Iterator[FoundFile]:
+    """What stands in a folder and is not left out; links that lead nowhere go to ``dead``."""
     for entry in fs.list(root / folder):
         if entry.startswith(TEMPORARY) or entry.lower() in _NEVER:
             continue
         name = f"{folder}/{entry}" if folder else entry
         identity = fs.stat(root / name)
-        if identity is not None and not ignore.match_last(name, identity.is_dir):
+        if ignore.match_last(name, identity is not None and identity.is_dir):
+            continue
+        if identity is not None:
             yield FoundFile(name, identity)
+        elif fs.stat(root / name, follow=False) is not None:  # else it was deleted meanwhile
+            dead.add(name)
 
 
 def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Ignore:

@@ -48,6 +48,7 @@ FORGOTTEN, OPERATION, UNDONE = b"g", b"o", b"u"
 _OFFSET = 6
 ID_BYTES = 8
 _BIAS = 1 << 63
+_LAST = (1 << 64) - 1
 
 
 def number(value: int) -> bytes:
@@ -56,8 +57,12 @@ def number(value: int) -> bytes:
 
 
 def moment(time_ns: int) -> bytes:
-    """A signed nanosecond time in 8 bytes."""
-    return (time_ns + _BIAS).to_bytes(8, "big")
+    """A signed nanosecond time in 8 bytes.
+
+    An entry may be of a later time than fits, written under a clock that was wrong: it
+    counts as the last moment.
+    """
+    return min(time_ns + _BIAS, _LAST).to_bytes(8, "big")
 
 
 def text(name: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import AlreadyARepository, UnknownRevision
 from mvc.ids import CommitId
-from mvc.io.clock import Clock
+from mvc.io.clock import Clock, check_now
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.process import cpu_count
 from mvc.limits import SLAB
@@ -44,6 +44,7 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
     folder = parent / FOLDER
     if fs.stat(folder) is not None:
         raise AlreadyARepository(f"there is a repository already: {folder}")
+    now = check_now(clock.now_ns())
     fresh = parent / f"{FOLDER}.new-{os.urandom(4).hex()}"
     fs.make_dir(fresh)
     try:
@@ -51,7 +52,7 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
         fs.write_atomic(fresh / CONFIG, config)
         first = Entry(
             "init",
-            clock.now_ns(),
+            now,
             os.urandom(16).hex(),
             refs=(RefChange("HEAD", None, branch),),
         )
@@ -201,9 +202,17 @@ class Store:
         self.fs.unlink(path)
         return identity.size
 
+    def now_ns(self) -> int:
+        """What the clock says; InvalidTime where no operation of that time can be recorded.
+
+        An operation that writes anything before its entry asks first.
+        """
+        return check_now(self.clock.now_ns())
+
     def _made(self, make: Callable[[], Entry]) -> Entry:
         """The entry to publish, made once more if the index had hidden what it builds on."""
         entry = make()
+        check_now(entry.time_ns)
         if self._hidden(entry):
             self.view.renew_index()
             entry = make()

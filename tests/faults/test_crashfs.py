@@ -171,7 +171,8 @@ def test_names_are_lost_in_any_order(root: Path, tmp_path: Path) -> None:
 
 def test_a_lost_folder_takes_its_durable_files_along(root: Path, tmp_path: Path) -> None:
     fs = CrashFS(root)
-    fs.make_dir(root / "d" / "e", parents=True)
+    fs.make_dir(root / "d")
+    fs.make_dir(root / "d" / "e")
     create(fs, root / "d" / "e" / "a", b"data", sync=True, sync_dir=True)
     assert {} in Images(fs, tmp_path).many(60)
     fs.sync_dir(root / "d")

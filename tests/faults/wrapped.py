@@ -142,18 +142,7 @@ class WrappedFS(FileSystem):
     def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
         return self.call("stat", path, lambda: self.inner.stat(path, follow=follow))
 
-    def make_dir(
-        self,
-        path: Path,
-        parents: bool = False,
-        exist_ok: bool = False,
-        *,
-        within: Path | None = None,
-    ) -> None:
-        if parents and path.parent != path and self.stat(path.parent) is None:
-            above = None if within in (path, path.parent) else within
-            self.make_dir(path.parent, parents=True, exist_ok=True, within=above)
-
+    def make_dir(self, path: Path, exist_ok: bool = False, *, within: Path | None = None) -> None:
         def act() -> None:
             self.inner.make_dir(path, exist_ok=exist_ok, within=within)
 

@@ -62,9 +62,9 @@ def test_list_is_sorted(fs: FileSystem, tmp_path: Path) -> None:
 
 
 def test_make_dir(fs: FileSystem, tmp_path: Path) -> None:
-    fs.make_dir(tmp_path / "a" / "b" / "c", parents=True)
-    assert (tmp_path / "a" / "b" / "c").is_dir()
-    fs.make_dir(tmp_path / "a" / "b", exist_ok=True)
+    fs.make_dir(tmp_path / "a")
+    assert (tmp_path / "a").is_dir()
+    fs.make_dir(tmp_path / "a", exist_ok=True)
     with pytest.raises(FileExistsError):
         fs.make_dir(tmp_path / "a")
     with pytest.raises(IoFailed, match="No such file"):
@@ -73,7 +73,27 @@ def test_make_dir(fs: FileSystem, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         fs.make_dir(tmp_path / "f", exist_ok=True)
     with pytest.raises(IoFailed, match="Not a directory"):
-        fs.make_dir(tmp_path / "f" / "g" / "h", parents=True)
+        fs.make_dir(tmp_path / "f" / "g")
+
+
+def test_make_dirs(fs: FileSystem, tmp_path: Path) -> None:
+    for _ in range(2):
+        fs.make_dirs(tmp_path / "a" / "b" / "c")
+        assert (tmp_path / "a" / "b" / "c").is_dir()
+    (tmp_path / "f").touch()
+    with pytest.raises(FileExistsError):
+        fs.make_dirs(tmp_path / "f")
+    with pytest.raises(IoFailed, match="Not a directory"):
+        fs.make_dirs(tmp_path / "f" / "g" / "h")
+    (tmp_path / "link").symlink_to("a")
+    fs.make_dirs(tmp_path / "link" / "d")
+    assert (tmp_path / "a" / "d").is_dir()
+    for place in ("link", "link/e", "link/e/f"):
+        with pytest.raises((IoFailed, FileExistsError)):
+            fs.make_dirs(tmp_path / place, within=tmp_path)
+    with pytest.raises(IoFailed, match="below"):
+        fs.make_dirs(tmp_path / "outside", within=tmp_path / "a")
+    assert not (tmp_path / "outside").exists() and not (tmp_path / "a" / "e").exists()
 
 
 def test_link_unlink_replace_remove(fs: FileSystem, tmp_path: Path) -> None:

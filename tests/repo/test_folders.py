@@ -1,12 +1,21 @@
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mvc.errors import StorageFull
-from mvc.io.files import FileSystem
+from mvc.io.files import TEMPORARY, FileSystem
 from mvc.repo import checkout
 from mvc.repo.folders import taken_back
 from mvc.repo.repository import Repository
+from tests.faults.crashfs import CrashFS
+from tests.faults.hooked import HookedFS
+from tests.faults.recording import RecordingFS
 from tests.repo.working import write_model
 
 
@@ -36,4 +45,84 @@ def test_an_output_that_cannot_be_written_leaves_no_folder(
     monkeypatch.setattr(checkout, "write_file", full)
     with pytest.raises(StorageFull):
         repo.restore(output=tmp_path / "a/b/live.safetensors")
+    assert not (tmp_path / "a").exists()
+
+
+# -- what was acknowledged is there after a power loss, and so are the folders it lies in --------
+
+DRAWS = 40
+
+
+def images(fs: CrashFS, base: Path) -> Iterator[Path]:
+    """What a power loss after the last change may leave, drawn many times."""
+    chance = random.Random(10)
+    for i in range(DRAWS):
+        fs.image(fs.crash_points(), chance, base / f"image{i}")
+        yield base / f"image{i}"
+
+
+@pytest.mark.parametrize("place", ["a", "a/b", "there/a/b/c"])
+def test_a_new_repository_survives_with_the_folders_above_it(tmp_path: Path, place: str) -> None:
+    (tmp_path / "disk/there").mkdir(parents=True)
+    fs = CrashFS(tmp_path / "disk")
+    with Repository.init(tmp_path / "disk" / place, fs=fs) as repo:
+        wanted = repo.commit({"w": np.ones(3, np.float32)}).id
+    for image in images(fs, tmp_path):
+        with Repository.open(image / place) as found:
+            assert found.find() == wanted
+
+
+@pytest.mark.parametrize("output", ["x/y/z", "there/x/model.safetensors", "x/y/model.safetensors"])
+def test_files_that_were_written_survive_with_the_folders_above_them(
+    tmp_path: Path, output: str
+) -> None:
+    with Repository.init(tmp_path / "models") as repo:
+        for name in ("model.safetensors", "sub/dir/other.safetensors"):
+            write_model(repo.root / name)
+        repo.commit([repo.root])
+    paths = ["model.safetensors"] if output.endswith(".safetensors") else []
+    (tmp_path / "disk/there").mkdir(parents=True)
+    fs = CrashFS(tmp_path / "disk")
+    with Repository.open(tmp_path / "models", fs=fs) as repo:
+        repo.restore(output=tmp_path / "disk" / output, paths=paths)
+    wanted = held(tmp_path / "disk")
+    assert len(wanted) == (1 if paths else 2)
+    assert all(held(image) == wanted for image in images(fs, tmp_path))
+
+
+def test_the_folders_of_a_whole_version_survive(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    with Repository.init(tmp_path / "disk/models") as repo:
+        write_model(repo.root / "sub/dir/model.safetensors")
+        repo.commit([repo.root])
+        shutil.rmtree(repo.root / "sub")
+    fs = CrashFS(tmp_path / "disk")
+    with Repository.open(tmp_path / "disk/models", fs=fs) as repo:
+        repo.restore("HEAD")
+    for image in images(fs, tmp_path):
+        assert (image / "models/sub/dir/model.safetensors").is_file()
+
+
+def held(folder: Path) -> dict[str, bytes]:
+    """The content of every file by its path."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_folders_that_were_there_are_not_flushed(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    fs = RecordingFS()
+    Repository.init(tmp_path / "a/b/c/d", fs=fs).close()
+    flushed = {call.path for call in fs.calls if call.op == "sync_dir"}
+    assert {tmp_path / "a/b", tmp_path / "a/b/c"} <= flushed
+    assert not flushed & {tmp_path, tmp_path / "a"}
+
+
+def test_a_repository_that_cannot_be_made_leaves_no_folder(tmp_path: Path) -> None:
+    def full(_: int, op: str, path: Path) -> None:
+        if op == "open_write" and path.name.startswith(TEMPORARY):
+            raise StorageFull("no space left")
+
+    with pytest.raises(StorageFull):
+        Repository.init(tmp_path / "a/b", fs=HookedFS(full))
     assert not (tmp_path / "a").exists()

@@ -115,6 +115,7 @@ def command(
             time=moment(session, date),
             progress=progress,
         )
+    session.out.warn_of_dead_links(done.dead_links)
     if done.deployment is not None:
         warn_of_clock(session.out, done.deployment)
     same_as = _same_as(session, done)

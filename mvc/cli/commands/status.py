@@ -33,6 +33,7 @@ _STYLES = {"modified": "changed", "missing": "removed", "removed": "removed", "r
 def command(session: Session, short: bool, no_untracked: bool, as_json: bool) -> None:
     """Show what changed since the last commit."""
     found = read_status(session.context, untracked=not no_untracked)
+    session.out.warn_of_dead_links(found.dead_links)
     if as_json:
         _print_json(session, found)
     elif short:
@@ -56,6 +57,7 @@ def _print_json(session: Session, status: Status) -> None:
             for c in status.changes
         ],
         "untracked": list(status.untracked),
+        "dead_links": list(status.dead_links),
     }
     session.out.json("mvc.status/1", payload)
 

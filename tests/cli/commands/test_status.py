@@ -33,6 +33,7 @@ def test_json(mvc) -> None:
             }
         ],
         "untracked": [],
+        "dead_links": [],
     }
 
 

@@ -1,0 +1,98 @@
+"""Every public method that takes a revision takes the id that ``commit`` returns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mvc.errors import Unattainable, UnknownRevision, WrongUsage
+from mvc.ids import CommitId
+from mvc.repo.repository import Repository
+
+Use = Callable[[Repository, Any], object]
+
+
+def removed(repo: Repository, rev: Any) -> object:
+    """Takes the only reset point away, which is refused with the name of the version."""
+    with pytest.raises(Unattainable) as caught:
+        repo.repack(remove=[rev], dry_run=True)
+    return caught.value.message
+
+
+# By the method and the parameter that takes the revision.
+USES: dict[tuple[str, str], Use] = {
+    ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
+    ("checkout", "rev"): lambda repo, rev: repo.checkout(rev)["w"].tolist(),
+    ("deploy", "rev"): lambda repo, rev: repo.deploy(rev, "test").commit,
+    ("diff", "a"): lambda repo, rev: [f.kind for f in repo.diff(rev, "HEAD").files],
+    ("diff", "b"): lambda repo, rev: [f.kind for f in repo.diff("HEAD", rev).files],
+    ("find", "rev"): lambda repo, rev: repo.find(rev),
+    ("forget", "revs"): lambda repo, rev: repo.forget(rev).commits,
+    ("iter_versions", "rev"): lambda repo, rev: [v for v, _ in repo.iter_versions(rev=rev)],
+    ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
+    ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
+    ("repack", "add"): lambda repo, rev: str(repo.repack(add=[rev], dry_run=True).plan.wish),
+    ("repack", "remove"): lambda repo, rev: removed(repo, rev),
+    ("restore", "rev"): lambda repo, rev: repo.restore(rev).commit,
+    ("retract", "rev"): lambda repo, rev: repo.retract("prod", rev).commit,
+    ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
+    ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,
+}
+NAMES = {"rev", "revs", "start", "a", "b", "add"}
+CASES = pytest.mark.parametrize("use", USES.values(), ids=[f"{m}-{p}" for m, p in USES])
+
+
+def versions(root: Path) -> tuple[Repository, CommitId]:
+    """A repository of two versions and the id of the first, which was deployed."""
+    repo = Repository.init(root)
+    first = repo.commit({"w": np.ones(3, np.float32)}, deploy="prod", time=1000, author="me")
+    repo.commit({"w": np.zeros(3, np.float32)}, time=2000, author="me")
+    return repo, first.id
+
+
+def test_no_method_that_takes_a_revision_is_forgotten_here() -> None:
+    methods = inspect.getmembers(Repository, inspect.isfunction)
+    takes = {
+        (name, parameter)
+        for name, method in methods
+        if not name.startswith("_")
+        for parameter in inspect.signature(method).parameters
+        if parameter in NAMES
+    }
+    assert takes <= USES.keys()
+
+
+@CASES
+def test_an_id_means_what_its_digits_mean(tmp_path: Path, use: Use) -> None:
+    (by_id, first), (by_text, same) = versions(tmp_path / "id"), versions(tmp_path / "text")
+    assert first == same
+    assert use(by_id, first) == use(by_text, str(same))
+
+
+@CASES
+def test_an_id_of_another_repository_is_unknown(tmp_path: Path, use: Use) -> None:
+    repo, _ = versions(tmp_path)
+    with pytest.raises(UnknownRevision):
+        use(repo, CommitId(bytes(32)))
+    assert len(list(repo.oplog())) == 3, "nothing was recorded"
+
+
+@CASES
+@pytest.mark.parametrize("given", [7, b"main", object()], ids=["number", "bytes", "object"])
+def test_what_is_no_revision_is_wrong_usage(tmp_path: Path, use: Use, given: object) -> None:
+    repo, _ = versions(tmp_path)
+    with pytest.raises(WrongUsage, match="a revision is a text or a CommitId, not"):
+        use(repo, given)
+
+
+def test_the_result_of_commit_is_answered_with_its_id(tmp_path: Path) -> None:
+    repo, _ = versions(tmp_path)
+    done = repo.commit({"w": np.ones(3, np.float32)})
+    with pytest.raises(WrongUsage) as caught:
+        repo.tag("v1", done)  # type: ignore[arg-type]
+    assert ".id" in (caught.value.hint or "")
