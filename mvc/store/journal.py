@@ -5,12 +5,15 @@ carries its sequence number, the checksum of the frame before it and its own
 checksum; two equal frames make an entry. A damaged copy is read from the other one.
 At the end of the file, bytes in which no valid frame stands are an interrupted
 write: they were never acknowledged, readers skip them and the next writer removes them.
+
+Where both copies of an entry are damaged, the entry is lost: a *gap*. Sound entries behind
+a gap are found and read, but whoever does so has to take the gap into account.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +27,7 @@ from mvc.store.entries import Entry
 __all__ = [
     "GENESIS",
     "OVERHEAD",
+    "Gap",
     "Position",
     "Recorded",
     "complete",
@@ -81,6 +85,29 @@ class Recorded:
     def half(self) -> int:
         """Bytes of one copy."""
         return (self.after.offset - self.offset) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Lost entries: from ``start`` on, up to the sound entry that stands at ``after``.
+
+    The numbers from ``start.sequence`` to ``after.sequence`` - 1 are lost, as far as they
+    were ever given: a compacted journal leaves numbers out. ``after.chain`` is what the
+    sound entry says of the one before it.
+    """
+
+    start: Position
+    after: Position
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the entries that are lost."""
+        return range(self.start.sequence, self.after.sequence)
+
+    def __str__(self) -> str:
+        first, last = self.start.sequence, self.after.sequence - 1
+        named = f"entry {first}" if first >= last else f"entries {first} to {last}"
+        return f"{named} of the journal (byte {self.start.offset})"
 
 
 def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
@@ -190,12 +217,16 @@ def _recorded(
     return Recorded(entry, offset, sequence, after, copies, check)
 
 
-def scan(source: _Source, start: Position) -> Iterator[Recorded]:
+def scan(
+    source: _Source, start: Position, lost: Callable[[Gap], None] | None = None
+) -> Iterator[Recorded]:
     """Every entry from ``start`` on, up to the end or an interrupted write.
 
     Raises DamagedData where an entry is lost although a later one stands, or where
-    the chain of checksums breaks. Numbers may be left out: a compacted journal lacks
-    operations that nothing needs any more, and its chain leads over the gap.
+    the chain of checksums breaks; with ``lost`` it tells of the gap and goes on behind it.
+    Entries in another order than their numbers' are DamagedData in any case. Numbers may be
+    left out: a compacted journal lacks operations that nothing needs any more, and its
+    chain leads over the gap.
     """
     at, size = start, source.size()
     if size < start.offset:
@@ -204,16 +235,71 @@ def scan(source: _Source, start: Position) -> Iterator[Recorded]:
             hint="acknowledged operations are missing: restore the journal from a copy",
         )
     while at.offset < size:
-        found = _tail(source, at, size)
+        try:
+            found = _tail(source, at, size)
+        except DamagedData:
+            after = None if lost is None else _next_entry(source, at, size)
+            if lost is None or after is None:
+                raise
+            lost(Gap(at, after))
+            at = after
+            continue
         if found is None:
             return
-        if found.sequence < at.sequence or _chain_of(source, found) != at.chain:
-            raise DamagedData(
-                f"the journal's chain breaks at entry {at.sequence} (byte {at.offset})",
-                hint="run 'mvc fsck' to see what it touches",
-            )
+        chain = _chain_of(source, found)
+        if found.sequence < at.sequence or chain != at.chain:
+            if lost is None or found.sequence <= at.sequence:
+                raise DamagedData(
+                    f"the journal's chain breaks at entry {at.sequence} (byte {at.offset})",
+                    hint="run 'mvc fsck' to see what it touches",
+                )
+            lost(Gap(at, Position(found.offset, found.sequence, chain)))
         yield found
         at = found.after
+
+
+def _next_entry(source: _Source, at: Position, size: int) -> Position | None:
+    """Where reading goes on behind an entry of which both copies are damaged.
+
+    What is left of the damaged copies tells where they end. Only where that cannot be
+    believed, the bytes behind are searched for a frame: what looks like one may also stand
+    in the text of a lost entry, so its number has to be a later one.
+    """
+    data = source.read(at.offset, size - at.offset)
+    ends = set()
+    if (length := OVERHEAD + int.from_bytes(data[4:8], "little")) <= OVERHEAD + MAX_ENTRY:
+        ends.add(2 * length)
+    if (second := data.find(_MAGIC, 1)) > 0:
+        ends.add(2 * second)
+    for end in sorted(ends):
+        for begin, entry in ((end, True), (end + _claimed(data, end), False)):
+            frame = _frame_at(data, begin)
+            if frame is not None and frame[1] > at.sequence:
+                offset = begin if entry else end
+                if entry or begin - end == OVERHEAD + len(frame[0]):
+                    return Position(at.offset + offset, frame[1], frame[2])
+    for begin, frame in frames_behind(data, 1):
+        if frame[1] > at.sequence:
+            offset = _begin_of(data, begin, OVERHEAD + len(frame[0]))
+            return Position(at.offset + offset, frame[1], frame[2])
+    return None
+
+
+def _claimed(data: bytes, at: int) -> int:
+    """Bytes of the frame at ``at`` by its header, which may be damaged."""
+    return OVERHEAD + int.from_bytes(data[at + 4 : at + 8], "little")
+
+
+def _begin_of(data: bytes, at: int, length: int) -> int:
+    """Where the entry of a frame begins that was found by searching.
+
+    The frame may be the second copy of an entry whose first one is damaged, too.
+    """
+    if data[at + length : at + 2 * length] == data[at : at + length]:
+        return at
+    follows = _frame_at(data, at + length)
+    is_last = at + length == len(data)
+    return at - length if at >= length and (follows is not None or is_last) else at
 
 
 def _tail(source: _Source, at: Position, size: int) -> Recorded | None:
