@@ -76,7 +76,7 @@ class Known:
         return scan(ReadAhead(self._journal), start, lost)
 
     def check_gaps(self, offset: int, what: str) -> None:
-        """DamagedData if entries behind ``offset`` are lost, which may say otherwise of ``what``."""
+        """DamagedData if entries behind ``offset`` are lost, which may change ``what``."""
         behind = [gap for gap in self.gaps if gap.start.offset > offset]
         if behind:
             raise DamagedData(

@@ -62,8 +62,10 @@ class View(Following):
 
         def look() -> Recorded | None:
             key = self.last(prefix, keys.after(prefix))
-            self.check_gaps(-1 if key is None else keys.offset_of(key), _shown(prefix))
-            return None if key is None else self.entry(keys.offset_of(key))
+            if key is None:
+                return None
+            self.check_gaps(keys.offset_of(key), _shown(prefix))
+            return self.entry(keys.offset_of(key))
 
         return self.steady(look)
 

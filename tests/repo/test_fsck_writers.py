@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from mvc.errors import DamagedData
 from mvc.repo import fsck as fsck_module
 from mvc.repo.repository import Repository
 from mvc.store.entries import Deployment, Entry
-from mvc.store.following import Following
 from mvc.store.journal import encode_entry
 
 # Without the flush of each entry a writer publishes thousands of operations a second, so that
@@ -130,9 +130,7 @@ def test_an_entry_that_its_writer_took_back_is_no_alarm(
         assert report.sound and report.entries == 3 and len(calls) == 2
 
 
-def test_a_write_that_is_under_way_is_no_interrupted_operation(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_is_under_way_is_no_interrupted_operation(root: Path) -> None:
     """The first half of an entry is there while its writer holds the journal's lock."""
     with Repository.open(root) as repo:
         store = repo.context.store
@@ -141,30 +139,18 @@ def test_a_write_that_is_under_way_is_no_interrupted_operation(
         lock = store.fs.lock(journal)
         with journal.open("ab") as file:
             file.write(written[:50])
-        original = Following.refresh
 
-        def finish(view: Following) -> None:  # the writer ends while fsck waits for it
-            original(view)
-            if lock.held:
-                with journal.open("ab") as file:
-                    file.write(written[50:])
-                lock.release()
+        def finish() -> None:
+            with journal.open("ab") as file:
+                file.write(written[50:])
+            lock.release()
 
-        monkeypatch.setattr("mvc.repo.fsck_journal.JournalCheck._wait", finish_with(finish))
+        writer = threading.Timer(0.5, finish)
+        writer.start()
         report = repo.fsck()
-        assert report.sound and report.notes == ()
-
-
-def finish_with(finish):  # type: ignore[no-untyped-def]
-    from mvc.repo.fsck_journal import JournalCheck
-
-    original = JournalCheck._wait
-
-    def wait(check: JournalCheck):  # type: ignore[no-untyped-def]
-        finish(check.view)
-        return original(check)
-
-    return wait
+        writer.join()
+        assert report.sound and report.notes == () and report.entries == 2
+        assert repo.fsck().entries == 3
 
 
 def test_an_interrupted_operation_is_noted(root: Path) -> None:
