@@ -261,27 +261,37 @@ def scan(
 def _next_entry(source: _Source, at: Position, size: int) -> Position | None:
     """Where reading goes on behind an entry of which both copies are damaged.
 
-    What is left of the damaged copies tells where they end. Only where that cannot be
-    believed, the bytes behind are searched for a frame: what looks like one may also stand
-    in the text of a lost entry, so its number has to be a later one.
+    What is left of the damaged copies mostly tells where they end. Only where it does not,
+    the bytes behind are searched for a frame. What looks like one may also stand in the text
+    of a lost entry; its number has to be a later one, at least.
     """
     data = source.read(at.offset, size - at.offset)
-    ends = set()
-    if (length := OVERHEAD + int.from_bytes(data[4:8], "little")) <= OVERHEAD + MAX_ENTRY:
-        ends.add(2 * length)
-    if (second := data.find(_MAGIC, 1)) > 0:
-        ends.add(2 * second)
-    for end in sorted(ends):
-        for begin, entry in ((end, True), (end + _claimed(data, end), False)):
-            frame = _frame_at(data, begin)
-            if frame is not None and frame[1] > at.sequence:
-                offset = begin if entry else end
-                if entry or begin - end == OVERHEAD + len(frame[0]):
-                    return Position(at.offset + offset, frame[1], frame[2])
-    for begin, frame in frames_behind(data, 1):
+    begin = 0
+    while (end := _end_of(data, begin)) is not None and end < len(data):
+        begin = end
+        found = _read_window(source, at.offset + begin, size)
+        lone = None if found is not None else _frame_at(data, begin)
+        if found is not None and found.sequence > at.sequence:
+            return Position(found.offset, found.sequence, _chain_of(source, found))
+        if lone is not None and lone[1] > at.sequence:
+            return Position(at.offset + begin, lone[1], lone[2])
+    for place, frame in frames_behind(data, max(begin, 1)):
         if frame[1] > at.sequence:
-            offset = _begin_of(data, begin, OVERHEAD + len(frame[0]))
+            offset = _begin_of(data, place, OVERHEAD + len(frame[0]))
             return Position(at.offset + offset, frame[1], frame[2])
+    return None
+
+
+def _end_of(data: bytes, begin: int) -> int | None:
+    """Where the damaged entry at ``begin`` ends, if what is left of its two heads tells."""
+    half = _claimed(data, begin)
+    if data[begin : begin + 4] == data[begin + half : begin + half + 4] == _MAGIC:
+        return begin + 2 * half
+    second = data.find(_MAGIC, begin + 1)
+    while second >= 0:
+        if _claimed(data, second) == second - begin:
+            return 2 * second - begin
+        second = data.find(_MAGIC, second + 1)
     return None
 
 
@@ -291,15 +301,28 @@ def _claimed(data: bytes, at: int) -> int:
 
 
 def _begin_of(data: bytes, at: int, length: int) -> int:
-    """Where the entry of a frame begins that was found by searching.
+    """Where the entry of a frame begins that was found by searching, and its twin with it.
 
-    The frame may be the second copy of an entry whose first one is damaged, too.
+    Either copy may be the damaged one. The twin's head and check, or what is left of them,
+    are like the frame's; failing that, what follows tells where the entry ends.
     """
-    if data[at + length : at + 2 * length] == data[at : at + length]:
+    if at < length:
         return at
-    follows = _frame_at(data, at + length)
-    is_last = at + length == len(data)
-    return at - length if at >= length and (follows is not None or is_last) else at
+
+    def likeness(begin: int) -> int:
+        other = data[begin : begin + length]
+        parts = (slice(0, _HEAD.size), slice(length - _CHECK, length))
+        return sum(a == b for p in parts for a, b in zip(other[p], frame[p], strict=False))
+
+    frame = data[at : at + length]
+    before, behind = likeness(at - length), likeness(at + length)
+    if max(before, behind) >= _HEAD.size:
+        return at - length if before > behind else at
+    end = at + length
+    if end == len(data) or end + length == len(data):
+        return at - length if end == len(data) else at
+    # A head there, though not like this one's, is that of the next entry.
+    return at - length if data[end : end + 4] == _MAGIC else at
 
 
 def _tail(source: _Source, at: Position, size: int) -> Recorded | None:
