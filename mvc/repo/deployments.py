@@ -217,9 +217,7 @@ def list_deployments(
     return sorted(found, key=_place)
 
 
-def _all_on(
-    view: View, target: str, incomplete: list[DamagedData] | None = None
-) -> list[Deployed]:
+def _all_on(view: View, target: str, incomplete: list[DamagedData] | None = None) -> list[Deployed]:
     """A target's deployments in the order they were recorded."""
     found: list[Deployed] = []
     before = None

@@ -54,9 +54,7 @@ class JournalCheck:
     _deployed: set[tuple[str, int]] = field(default_factory=set)
     _places: dict[tuple[str, int], int | None] = field(default_factory=dict)
     _sequences: set[int] = field(default_factory=set)
-    _wrong_links: dict[tuple[str, int], tuple[int | None, int | None]] = field(
-        default_factory=dict
-    )
+    _wrong_links: dict[tuple[str, int], tuple[int | None, int | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.end = self.view.position

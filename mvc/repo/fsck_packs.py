@@ -165,9 +165,7 @@ class PackCheck:
                 "or what was collected; gc rewrites a pack once 5 % of it would go"
             )
 
-    def _claimed_twice(
-        self, name: str, claims: list[tuple[Region, Recorded]]
-    ) -> Iterator[Problem]:
+    def _claimed_twice(self, name: str, claims: list[tuple[Region, Recorded]]) -> Iterator[Problem]:
         """Bytes that two regions name: one of the two operations lost what it had written."""
         open_: list[tuple[int, Recorded]] = []  # (end, entry) of regions that may reach further
         for region, recorded in sorted(claims, key=lambda c: (c[0].start, c[1].sequence)):

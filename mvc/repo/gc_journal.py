@@ -3,8 +3,8 @@
 Operations within the grace stay word for word. Of older ones stay: versions that are
 reachable, every deployment, retraction and corrected predecessor, what was forgotten, each
 ref's present value, and the moves of branches between versions that are still there. An
-operation whose versions are all there keeps all of its moves, and its undo with them; of others only values are left,
-without those before: so none can be undone in part, or twice.
+operation whose versions are all there keeps all of its moves, and its undo with them; of
+others only values are left, without those before: so none can be undone in part, or twice.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ class FsckReport:
 class Healed:
     """One thing that was put right. ``source``: what it was healed from.
 
-    ``kind``: format, journal, pack, region, object, manifest, deployment or index. ``name`` is an object's id
-    in hexadecimal, or says which entry or file it was.
+    ``kind``: format, journal, pack, region, object, manifest, deployment or index.
+    ``name`` is an object's id in hexadecimal, or says which entry or file it was.
     """
 
     kind: str

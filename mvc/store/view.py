@@ -84,6 +84,14 @@ class View(Following):
 
         return self.steady(look)
 
+    def check_whole(self) -> None:
+        """As of ``Known``; also where the entry that says what HEAD is cannot be read."""
+        super().check_whole()
+        head = self.newest(keys.REF + keys.text("HEAD"))
+        for change in head.entry.refs if head is not None else ():
+            if change.name == "HEAD" and isinstance(change.new, str):
+                self.newest(keys.REF + keys.text(f"heads/{change.new}"))
+
     def forgotten(self, commit: bytes) -> Recorded | None:
         """The entry that forgot a commit's state, if one did."""
 

@@ -169,7 +169,9 @@ class Subject:
         with repo:
             gone = self._lost_with_entries(repo)
             report = repo.fsck(full=full)
-            if gone is not None and not any(problem.kind == "journal" for problem in report.problems):
+            if gone is not None and not any(
+                problem.kind == "journal" for problem in report.problems
+            ):
                 raise Wrong("fsck does not see it: entries of the journal are lost")
             manifests._kept.clear()
             lost = frozenset(id_ for id_ in self.versions if not self._comes_back(repo, id_))

@@ -158,6 +158,8 @@ def test_nothing_is_written(story: Story, mvc: Mvc) -> None:
             lambda: repo.gc(),
             lambda: repo.repack(),
             lambda: repo.undo(),
+            lambda: repo.deploy(str(story.ids[0]), "test"),
+            lambda: repo.tag("new", str(story.ids[0])),
         ):
             with pytest.raises(DamagedData) as error:
                 act()

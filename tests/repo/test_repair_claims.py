@@ -146,9 +146,7 @@ def overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         repo.commit({"w": weights(0)}, reset_point=True)
         end = pack.stat().st_size
         repo.commit({"w": weights(1)[:2000]}, reset_point=True)
-        monkeypatch.setattr(
-            type(repo.context.store), "_committed_end", lambda store, number: end
-        )
+        monkeypatch.setattr(type(repo.context.store), "_committed_end", lambda store, number: end)
         with pack.open("r+b") as file:
             file.truncate(end)
         repo.context.store.close()
