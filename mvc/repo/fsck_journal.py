@@ -164,7 +164,12 @@ class JournalCheck:
         if self.last is None or self.last.copies == 2:
             return False
         with self.view.fs.open_read(self.view.folder / JOURNAL) as file:
-            return read_entry(file, self.last.offset).copies < 2
+            if file.size() < self.last.after.offset:
+                return True
+            try:
+                return read_entry(file, self.last.offset).copies < 2
+            except DamagedData:
+                return False  # its writer took it back meanwhile, or the journal was replaced
 
     def _rest(self) -> int:
         """Bytes behind the last entry that is there by now; others may have appended some."""
