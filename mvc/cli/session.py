@@ -95,10 +95,8 @@ class Session:
         gaps = context.store.view.gaps
         if gaps and not self._told:
             self._told = True
-            more = f" and {len(gaps) - 1} more" if len(gaps) > 1 else ""
-            self.out.warn(
-                f"{gaps[0]}{more} is lost: refs, history and deployments may be incomplete"
-            )
+            lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")
+            self.out.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
 
     @contextmanager
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:

@@ -45,7 +45,8 @@ class JournalCheck:
     )
     _broken = (
         "what stands behind the damaged entry is read, but refs and deployments may lack what "
-        "it said; the entry itself is in a copy of the same journal: "
+        "it said, and versions that nothing else names are not counted; the entry itself is in a "
+        "copy of the same journal: "
         "'mvc fsck --repair --from BACKUP'"
     )
     _commits: set[CommitId] = field(default_factory=set)
@@ -140,8 +141,10 @@ class JournalCheck:
 
     def _finish(self) -> None:
         """The last entry and what stands behind it, looked at while nobody writes."""
+        if not (self._is_half() or self._rest()):
+            return
         with ExitStack() as held:
-            if self.view.writable and (self._is_half() or self._rest()):
+            if self.view.writable:
                 try:
                     lock = self.view.fs.lock(self.view.folder / JOURNAL, timeout=_LOCK_SECONDS)
                 except Busy:
@@ -174,11 +177,11 @@ class JournalCheck:
     def _rest(self) -> int:
         """Bytes behind the last entry that is there by now; others may have appended some."""
         with self.view.fs.open_read(self.view.folder / JOURNAL) as file:
-            end = self.end.offset
+            size, end = file.size(), self.end.offset
             with suppress(DamagedData):  # what others replaced or took back is another journal
                 for recorded in scan(file, self.end):
                     end = recorded.after.offset
-            return max(0, file.size() - end)
+            return max(0, size - end)
 
     def _size(self) -> int:
         identity = self.view.fs.stat(self.view.folder / JOURNAL)

@@ -71,7 +71,7 @@ def test_no_alarm_and_no_note_beside_fast_writers(
 ) -> None:
     seen = []
     with Repository.open(root) as kept:
-        for i in range(12):
+        for i in range(40):
             if i % 2:
                 report = kept.fsck()
             else:
