@@ -109,7 +109,8 @@ class _Flipper:
         if span.recorded is not None:
             check.entry(span.recorded)
         else:
-            check._ends = {int(span.path.stem): [r.entry.regions[0] for r in self._named(span)]}
+            claims = [(r.entry.regions[0], r) for r in self._named(span)]
+            check._claims = {int(span.path.stem): claims}
             check.rest()
         if not check.problems:
             raise Wrong("fsck does not see it")

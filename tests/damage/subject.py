@@ -19,7 +19,7 @@ from mvc.repo.contents import write_file
 from mvc.repo.fsck_versions import _blobs
 from mvc.repo.report import FsckReport
 from mvc.repo.repository import Repository
-from mvc.store.journal import Recorded
+from mvc.store.journal import Gap, Recorded
 from mvc.store.records import Member
 from mvc.store.recover import Request
 from mvc.store.store import Store
@@ -49,7 +49,8 @@ class Span:
 @dataclass(frozen=True)
 class Verdict:
     """``refused``: it did not open, which says why. ``lost``: versions that no checkout
-    gives; ``named``: those that fsck says are lost; every other one came back right."""
+    gives, without those of lost journal entries whose ids nothing names any more; ``named``:
+    those that fsck says are lost; every other one came back right."""
 
     refused: MvcError | None
     report: FsckReport | None
@@ -166,13 +167,36 @@ class Subject:
         except MvcError as error:
             return Verdict(error, None, frozenset(self.versions), frozenset())
         with repo:
-            found = [(r.offset, r.sequence, r.entry) for r in repo.context.fresh().entries()]
-            if found != [(r.offset, r.sequence, r.entry) for r in self.entries]:
-                raise Wrong("it opens, and the journal reads otherwise")
+            gone = self._lost_with_entries(repo)
             report = repo.fsck(full=full)
+            if gone is not None and not any(
+                problem.kind == "journal" for problem in report.problems
+            ):
+                raise Wrong("fsck does not see it: entries of the journal are lost")
             manifests._kept.clear()
             lost = frozenset(id_ for id_ in self.versions if not self._comes_back(repo, id_))
-        return Verdict(None, report, lost, named_lost(report))
+        named = named_lost(report)
+        if gone is not None and not gone <= lost:
+            raise Wrong("a version came back whose entry is lost")
+        return Verdict(None, report, lost - ((gone or frozenset()) - named), named)
+
+    def _lost_with_entries(self, repo: Repository) -> frozenset[CommitId] | None:
+        """The versions of entries that opening says are lost, None if none is; Wrong if the
+        others read otherwise."""
+        view = repo.context.fresh()
+        gaps: list[Gap] = []
+        found = [(r.offset, r.sequence, r.entry) for r in view.entries(lost=gaps.append)]
+        if not (gaps := [*gaps, *view.gaps]):
+            if found != [(r.offset, r.sequence, r.entry) for r in self.entries]:
+                raise Wrong("it opens, and the journal reads otherwise")
+            return None
+        missing = [r for r in self.entries if r.sequence not in {n for _, n, _ in found}]
+        left = [(r.sequence, r.entry) for r in self.entries if r not in missing]
+        if left != [(sequence, entry) for _, sequence, entry in found]:
+            raise Wrong("it opens, and what is left of the journal reads otherwise")
+        if not all(any(r.sequence in gap.numbers for gap in gaps) for r in missing):
+            raise Wrong("it opens, and does not know that entries are lost")
+        return frozenset(commit.id for r in missing for commit in r.entry.commits)
 
     def _comes_back(self, repo: Repository, id_: CommitId) -> bool:
         """Whether a version's files come back; Wrong if one has other bytes."""
