@@ -14,6 +14,7 @@ from mvc.errors import DamagedData
 __all__ = ["Reader", "Writer", "encode_uint"]
 
 _MAX_UINT_BYTES = 10
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]  # most numbers are small
 
 
 def encode_uint(value: int) -> bytes:
@@ -22,6 +23,8 @@ def encode_uint(value: int) -> bytes:
     >>> encode_uint(300).hex()
     'ac02'
     """
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     if not 0 <= value < 1 << 64:
         raise ValueError(f"{value} does not fit 64 unsigned bits")
     out = bytearray()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from mvc.errors import DamagedData
@@ -190,7 +190,12 @@ def _write_entry(writer: Writer, entry: FileEntry, *, with_path: bool) -> None:
 
 
 def _write_spec(writer: Writer, spec: TensorSpec) -> None:
-    writer.uint(_DTYPE_CODES[spec.dtype]).uints(spec.shape)
+    writer.raw(_spec_bytes(spec))
+
+
+@lru_cache(maxsize=1024)
+def _spec_bytes(spec: TensorSpec) -> bytes:
+    return Writer().uint(_DTYPE_CODES[spec.dtype]).uints(spec.shape).done()
 
 
 def _read_spec(reader: Reader) -> TensorSpec:

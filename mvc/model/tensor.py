@@ -6,7 +6,7 @@ that are no tensor, so that every blob has a spec.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from mvc.errors import DamagedData
@@ -65,22 +65,20 @@ class TensorSpec:
 
     dtype: str
     shape: tuple[int, ...]
+    nbytes: int = field(init=False, repr=False, compare=False)  # asked for very often
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise DamagedData(f"unknown dtype {self.dtype!r}")
         if len(self.shape) > MAX_DIMENSIONS or any(not 0 <= n < 1 << 63 for n in self.shape):
             raise DamagedData(f"a shape is outside the limits: {len(self.shape)} dimensions")
+        object.__setattr__(self, "nbytes", self.elements * DTYPES[self.dtype].itemsize)
         if self.nbytes >= 1 << 63:
             raise DamagedData("a shape's product overflows")
 
     @property
     def elements(self) -> int:
         return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.elements * DTYPES[self.dtype].itemsize
 
     @property
     def width(self) -> int:

@@ -115,7 +115,7 @@ class Keeper:
         kept = last.base(name, spec) if last is not None else None
         base: Base | None = self._masters.find(spec, data)
         base = base or kept or self._finder.find(path, name, spec)
-        target, reporter = last.replace(name, id_, spec, data) if last else (None, None)
+        memory = last.replace(name, id_, spec) if last else None
         if borrowed is not None and last is None:
             self._unproven[i] = name
         self.writer.begin(id_)
@@ -123,11 +123,7 @@ class Keeper:
             if borrowed is not None:
                 self._room(length)
             part = data[start : start + length]
-            self.writer.put(
-                id_, spec, start, part, base,
-                target=target(start) if target else None,
-                report=reporter(start) if reporter else None,
-            )  # fmt: skip
+            self.writer.put(id_, spec, start, part, base, memory)
         return id_
 
     def _wanted(self, id_: BlobId) -> bool:

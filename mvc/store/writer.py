@@ -7,7 +7,7 @@ before ``mvc.store.publish`` has written the journal entry that names the region
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
@@ -23,9 +23,10 @@ from mvc.store.choose import Base, BasePiece, Choice, Policy, choose, fitted
 from mvc.store.graph import Graph
 from mvc.store.pack_writer import PackWriter
 from mvc.store.pieces import (
+    Encoded,
+    Kept,
     Record,
     Waiting,
-    Written,
     copy_kept,
     encode_chunk,
     group_member,
@@ -95,14 +96,12 @@ class ObjectWriter:
         start: int,
         new: memoryview,
         base: Base | None,
-        *,
-        target: memoryview | None = None,
-        report: Callable[[Written], None] | None = None,
+        kept: Kept | None = None,
     ) -> None:
         """Adds bytes [start, start + len(new)) of a blob, one piece of it.
 
-        ``new`` must stay as it is until ``drain``; then it is copied to ``target``, which
-        may be the base's own memory.
+        ``new`` must stay as it is until ``drain``; it is copied to ``kept`` once it is
+        encoded, whose buffer may be the base's own memory.
         """
         if base is not None and base.id == id_:
             base = None  # in somebody's memory still, but collected from the repository
@@ -115,6 +114,7 @@ class ObjectWriter:
             choices = [choice for choice in choices if not choice.against] or choose(
                 spec, new, None, None, self._policy
             )
+        gathered: list[Waiting] = []
         for choice in choices:
             against = piece if choice.against else None
             if against is not None and base is not None and not self.added(base.id):
@@ -130,11 +130,14 @@ class ObjectWriter:
                 [],
                 (new, against.data if against else None),
                 (against.depth + 1, against.stored) if against else (0, 0),
-                report if choice is choices[-1] else None,
-                target if choice is choices[-1] else None,
+                kept if choice is choices[-1] else None,
             )
             self._encode(waiting, choice)
             self._gather(waiting, choice)
+            gathered.append(waiting)
+        if all(waiting.is_encoded for waiting in gathered):
+            for waiting in gathered:
+                copy_kept(waiting)
         self._flush_full()
 
     def _nameable(self, base: bytes) -> bool:
@@ -159,7 +162,9 @@ class ObjectWriter:
         pipeline = choice.pipeline
         if pipeline is None:
             base = memoryview(bytes(against)) if against is not None else memoryview(b"")
-            waiting.chunks.append(self._pool.submit(encode_patch, new, base))
+            waiting.chunks = [self._pool.submit(encode_patch, new, base)]
+        elif choice.encoded is not None and pipeline.scope == "tensor" and len(new) <= CHUNK:
+            waiting.chunks = [Encoded(choice.encoded)]
         elif pipeline.scope == "tensor":
             fit = None if against is None else fitted(against, len(new))
             waiting.chunks = [
@@ -207,11 +212,10 @@ class ObjectWriter:
         extra = b""
         if kind == MANIFEST:
             extra = patch_extra([placed(w, b"", 0) for w in self._single.pieces], kind)
-        encoded: Future[Bytes] = Future()
-        encoded.set_result(encode_patch(memoryview(data), memoryview(old), extra))
+        encoded = Encoded(encode_patch(memoryview(data), memoryview(old), extra))
         waiting = Waiting(
             kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
-            (memoryview(data), None), (depth, stored), None, None,
+            (memoryview(data), None), (depth, stored), None,
         )  # fmt: skip
         self._single.pieces.append(waiting)
         self._single.raw += len(data)
