@@ -13,6 +13,7 @@ from mvc.limits import SLAB
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.model.zeros import zero_blob_id, zeros
 from mvc.repo.bases import BaseFinder, HeldBase, content_names
 from mvc.repo.context import Context, Progress
 from mvc.repo.hashing import entry_from, pieces
@@ -104,6 +105,8 @@ class Keeper:
     ) -> BlobId:
         spec = parsed.contents[i].spec
         borrowed = parsed.borrow(i)
+        if borrowed is None and last is None and parsed.is_hole(i, 0, spec.nbytes):
+            return self._hole(spec)
         if borrowed is None and spec.nbytes > SLAB:
             return self._large(parsed, i, path, name)
         data = borrowed if borrowed is not None else self._read(parsed, i, spec.nbytes)
@@ -132,6 +135,15 @@ class Keeper:
             return True
         return self._policy.reset and not self.writer.added(id_) and not self._is_full(id_)
 
+    def _hole(self, spec: TensorSpec) -> BlobId:
+        """A content that lies in a hole of its file: nothing is read, no base is looked for."""
+        id_ = zero_blob_id(spec)
+        if self._wanted(id_):
+            self.writer.begin(id_)
+            for start, length in pieces(spec):
+                self.writer.put_zeros(id_, spec, start, length)
+        return id_
+
     def _large(self, parsed: ParsedFile, i: int, path: str, name: str) -> BlobId:
         """Two readings: one to know the id, one to encode, both hashed."""
         spec = parsed.contents[i].spec
@@ -142,6 +154,10 @@ class Keeper:
         base = self._finder.find(path, name, spec)
         hasher = BlobHasher(spec, parallel=True)
         for start, length in pieces(spec):
+            if parsed.is_hole(i, start, length):
+                hasher.update(zeros(length))
+                self.writer.put_zeros(id_, spec, start, length)
+                continue
             part = self._read(parsed, i, length, start)
             hasher.update(part)
             self.writer.put(id_, spec, start, part, base)
@@ -155,10 +171,8 @@ class Keeper:
     def _hash(self, parsed: ParsedFile, i: int, spec: TensorSpec) -> BlobId:
         hasher = BlobHasher(spec, parallel=True)
         for start, length in pieces(spec):
-            self._room(length)
-            part = self._new.take(length)
-            parsed.read(i, start, part)
-            hasher.update(part)
+            hole = parsed.is_hole(i, start, length)
+            hasher.update(zeros(length) if hole else self._read(parsed, i, length, start))
         return hasher.done()
 
     def _read(self, parsed: ParsedFile, i: int, length: int, start: int = 0) -> memoryview:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 
 from mvc.codecs import cast
 from mvc.codecs.group import encode_group
@@ -18,6 +19,7 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, RECORD, SLAB
 from mvc.model.tensor import TensorSpec
+from mvc.model.zeros import zeros
 from mvc.store.arena import Arena, Arenas
 from mvc.store.choose import Base, BasePiece, Choice, Policy, choose, fitted
 from mvc.store.graph import Graph
@@ -50,6 +52,11 @@ __all__ = ["ObjectWriter"]
 
 _SLACK = 256  # bytes that an incompressible chunk may grow by
 _IN_FLIGHT = 2  # records being appended while later ones are encoded
+
+
+@lru_cache(maxsize=256)
+def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
+    return Encoded(pipeline.encode_chunk(zeros(size), None, width))
 
 
 class ObjectWriter:
@@ -138,6 +145,22 @@ class ObjectWriter:
         if all(waiting.is_encoded for waiting in gathered):
             for waiting in gathered:
                 copy_kept(waiting)
+        self._flush_full()
+
+    def put_zeros(self, id_: bytes, spec: TensorSpec, start: int, length: int) -> None:
+        """Adds a piece of zeros, in full: no delta is smaller. A chunk of them is encoded once."""
+        new = zeros(length)
+        (choice,) = choose(spec, new, None, None, self._policy)
+        pipeline, width = choice.pipeline, choice.width
+        waiting = Waiting(
+            BLOB, id_, start, length, choice.text, b"", width, [], (new, None), (0, 0), None
+        )
+        if pipeline is None or pipeline.scope == "group":
+            self._encode(waiting, choice)
+        else:
+            sizes = (min(CHUNK, length - at) for at in range(0, length, CHUNK))
+            waiting.chunks = [_zero_chunk(pipeline, size, width) for size in sizes]
+        self._gather(waiting, choice)
         self._flush_full()
 
     def _nameable(self, base: bytes) -> bool:
