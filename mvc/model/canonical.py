@@ -39,10 +39,10 @@ class Writer:
     """Collects canonical bytes."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._data = bytearray()
 
     def uint(self, value: int) -> Writer:
-        self._parts.append(encode_uint(value))
+        self._data += encode_uint(value)
         return self
 
     def sint(self, value: int) -> Writer:
@@ -50,12 +50,12 @@ class Writer:
 
     def raw(self, data: bytes) -> Writer:
         """Bytes whose length the reader knows."""
-        self._parts.append(data)
+        self._data += data
         return self
 
     def blob(self, data: bytes) -> Writer:
-        self._parts.append(encode_uint(len(data)))
-        self._parts.append(data)
+        self._data += encode_uint(len(data))
+        self._data += data
         return self
 
     def text(self, value: str) -> Writer:
@@ -68,7 +68,7 @@ class Writer:
         return self
 
     def done(self) -> bytes:
-        return b"".join(self._parts)
+        return bytes(self._data)
 
 
 class Reader:

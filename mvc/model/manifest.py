@@ -28,7 +28,7 @@ from mvc.model.hashing import digest
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.names import check_key, check_path
 from mvc.model.state import State, StateTensor
-from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
 __all__ = ["Check", "Content", "FileEntry", "LogicalTensor", "Manifest", "View"]
 
@@ -201,7 +201,7 @@ def _spec_bytes(spec: TensorSpec) -> bytes:
 def _read_spec(reader: Reader) -> TensorSpec:
     code = reader.uint(len(_DTYPE_NAMES) - 1)
     shape = reader.uints(MAX_DIMENSIONS)
-    return TensorSpec(_DTYPE_NAMES[code], shape)
+    return shared_spec(_DTYPE_NAMES[code], shape)
 
 
 def _read_entry(reader: Reader) -> FileEntry:

@@ -7,12 +7,13 @@ that are no tensor, so that every blob has a spec.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 from mvc.errors import DamagedData
 from mvc.limits import MAX_DIMENSIONS
 
-__all__ = ["DTYPES", "DType", "TensorSpec"]
+__all__ = ["DTYPES", "DType", "TensorSpec", "shared_spec"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +87,9 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
+
+
+@lru_cache(maxsize=4096)
+def shared_spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
+    """The spec of many tensors of one shape as one object: a model may have 100,000 of them."""
+    return TensorSpec(dtype, shape)

@@ -100,6 +100,10 @@ class Keeper:
         """The file is about to be closed: no copy can be compared with it any more."""
         self._masters.forget(parsed)
 
+    def forget_all(self) -> None:
+        """All files are closed; what is known of them need not stay in memory."""
+        self._masters = Masters()
+
     def _content(
         self, parsed: ParsedFile, i: int, path: str, name: str, last: LastVersion | None
     ) -> BlobId:

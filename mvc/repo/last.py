@@ -33,14 +33,19 @@ class _Kept:
     spec: TensorSpec
     array: NDArray[np.uint8]
     graph: Graph
-    chain: dict[int, Written] | None = None
+    chain: list[Written | None] | None = None  # by piece
 
     @property
     def buffer(self) -> memoryview:
         return self.array.data
 
+    @property
+    def depth(self) -> int | None:
+        """Deltas under the deepest piece, as far as they are known."""
+        return max((each.depth for each in self.chain or () if each is not None), default=None)
+
     def piece(self, start: int) -> BasePiece:
-        chain = self.chain.get(start) if self.chain else None
+        chain = self.chain[start // SLAB] if self.chain else None
         if chain is None:
             path = self.graph.path(self.id, start)
             chain = Written(path.depth, path.stored)
@@ -50,8 +55,8 @@ class _Kept:
     def stored(self, start: int, written: Written) -> None:
         """Remembers the chain under the piece at ``start``."""
         if self.chain is None:
-            self.chain = {}
-        self.chain[start] = written
+            self.chain = [None] * max(1, -(-len(self.array) // SLAB))
+        self.chain[start // SLAB] = written
 
 
 class LastVersion:
@@ -71,8 +76,8 @@ class LastVersion:
     @property
     def depth(self) -> int | None:
         """Deltas under the version, as far as they are known; None if nothing is kept."""
-        chains = (kept.chain.values() for kept in self._kept.values() if kept.chain)
-        return max((written.depth for chain in chains for written in chain), default=None)
+        depths = (kept.depth for kept in self._kept.values())
+        return max((depth for depth in depths if depth is not None), default=None)
 
     def clear(self) -> None:
         self._kept.clear()

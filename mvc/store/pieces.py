@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from mvc.codecs.payload import pack_chunks
@@ -128,9 +129,14 @@ def copy_kept(piece: Waiting) -> None:
 def payload_of(piece: Waiting) -> Sequence[Bytes]:
     """The piece's encoded bytes in parts, once all its chunks are there."""
     chunks = [future.result() for future in piece.chunks]
-    if Coding(piece.text).bridge == "patch":
+    if _coding(piece.text).bridge == "patch":
         return chunks
     return pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
+
+
+@lru_cache(maxsize=256)
+def _coding(text: str) -> Coding:
+    return Coding(text)
 
 
 def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
@@ -140,7 +146,7 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
         piece.id,
         piece.start,
         piece.nbytes,
-        Coding(piece.text),
+        _coding(piece.text),
         piece.base,
         at,
         stored,

@@ -17,7 +17,7 @@ from mvc.codecs.group import encode_group
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
-from mvc.limits import CHUNK, RECORD, SLAB
+from mvc.limits import CHUNK, RECORD, RECORD_MEMBERS, SLAB
 from mvc.model.tensor import TensorSpec
 from mvc.model.zeros import zeros
 from mvc.store.arena import Arena, Arenas
@@ -210,7 +210,7 @@ class ObjectWriter:
     def _flush_full(self) -> None:
         """Appends full records behind the encoding of the next ones."""
         for record in (self._grouped, self._single):
-            if record.raw < RECORD:
+            if record.raw < RECORD and len(record.pieces) < RECORD_MEMBERS:
                 continue
             if self._appender is None:
                 self._appender = ThreadPoolExecutor(1, thread_name_prefix="mvc-append")
