@@ -23,6 +23,7 @@ from mvc.repo.outputs import refuse_store
 from mvc.repo.overwriting import Plan
 from mvc.repo.pointers import head_if_known
 from mvc.repo.refs import head
+from mvc.repo.sparse import SparseWriter
 from mvc.repo.unreached import Unreached, unreached
 from mvc.store.entries import Entry, RefChange, RefValue
 
@@ -220,7 +221,9 @@ def _write_all(
                 progress(done, total, path)
 
         def fill(file: WriteFile, entry: FileEntry = entry) -> None:
-            write_file(context, entry, file.write_at, advance)
+            sparse = SparseWriter(file)
+            write_file(context, entry, sparse.write_at, advance)
+            sparse.finish(entry.size)
 
         context.store.fs.replace_file(path, fill, mode=None, durable=True, within=within)
 

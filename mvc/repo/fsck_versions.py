@@ -11,7 +11,7 @@ from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.limits import SLAB
 from mvc.model.commit import Commit
 from mvc.model.hashing import BlobHasher, blob_id
-from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.hashing import pieces
 from mvc.repo.manifest_stream import ManifestStream
@@ -140,10 +140,13 @@ class VersionCheck:
 
     def _views(self, entry: FileEntry, holders: list[Commit]) -> None:
         """Tensors that are read out of a larger storage have ids of their own."""
-        for i, content in enumerate(entry.contents):
-            views = [t for t in entry.tensors if t.content == i and t.view is not None]
-            views = [t for t in views if t.id not in self._verdicts]
-            if not views or self._verdicts[content.id]:
+        viewed: dict[int, list[LogicalTensor]] = {}
+        for tensor in entry.tensors:
+            if tensor.view is not None and tensor.id not in self._verdicts:
+                viewed.setdefault(tensor.content, []).append(tensor)
+        for i, views in sorted(viewed.items()):
+            content = entry.contents[i]
+            if self._verdicts[content.id]:
                 continue
             whole = memoryview(self.recovery.blob(content.id, content.spec))
             for tensor in views:
