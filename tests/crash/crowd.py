@@ -1,8 +1,9 @@
 """Many processes at once: some commit, some read and verify, some maintain.
 
 ``python -m tests.crash.crowd ROOT COMMITTERS COMMITS READERS SECONDS``: maintenance runs
-gc and repack in turn, every so many seconds, until all have committed. Prints counters as
-JSON; what was acknowledged stands in files beside the repository, a line a commit.
+gc and repack in turn, every so many seconds, until all have committed, and rebuilds, deletes
+or exchanges the index each time. Prints counters as JSON; what was acknowledged stands in
+files beside the repository, a line a commit.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import numpy as np
 from mvc.errors import Busy
 from mvc.ids import CommitId
 from mvc.repo import manifests
+from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
-from tests.crash import maintenance
+from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import check_arrays
+from tests.crash.story import foreign_index
 
 _REOPEN = 50  # reads with one opening
 
@@ -69,8 +72,11 @@ def read(root: Path, seed: int, send: Send) -> None:
 
 
 def maintain(root: Path, seconds: float, send: Send) -> None:
-    """gc and repack in turn; says how often each ran, and how often it was too busy."""
-    counted = {"collected": 0, "repacked": 0, "busy": 0}
+    """gc and repack in turn, and something with the index after each; says how often each ran,
+    and how often it was too busy.
+    """
+    counted = {"collected": 0, "repacked": 0, "busy": 0, "index_treated": 0}
+    rng = random.Random(0)
     while not (root.parent / "stop").exists():
         for what in ("collected", "repacked"):
             with Repository.open(root) as repo:
@@ -82,8 +88,21 @@ def maintain(root: Path, seconds: float, send: Send) -> None:
                     counted[what] += 1
                 except Busy:
                     counted["busy"] += 1
+                treat_index(repo, rng)
+                counted["index_treated"] += 1
             time.sleep(seconds)
     send(counted)
+
+
+def treat_index(repo: Repository, rng: random.Random) -> None:
+    """It is rebuilt, deleted, or an older copy or another repository's takes its place."""
+    if rng.random() < 0.3:
+        rebuild_index(repo.context)
+        return
+    foreign = repo.root.parent / "foreign"
+    if not foreign.exists():
+        treatments.write(foreign, foreign_index())
+    treatments.drawn(repo.root, foreign, rng)
 
 
 def main(root: Path, committers: int, commits: int, readers: int, seconds: float) -> None:

@@ -52,6 +52,11 @@ class Child:
         while self._open and (left := end - time.monotonic()) > 0:
             self._take(left)
 
+    def ended(self, seconds: float) -> bool:
+        """Whether the child has said all within that time."""
+        self.listen(seconds)
+        return not self._open
+
     def hear(self) -> None:
         """Waits for the first that the child has to say."""
         if self._open:

@@ -7,13 +7,15 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
 from mvc.errors import MvcError, NotARepository
 from mvc.repo import gc, manifests
+from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
+from tests.crash import treatments
 from tests.crash.state import (
     Lost,
     check_arrays,
@@ -24,7 +26,6 @@ from tests.crash.state import (
     state_of,
 )
 from tests.crash.story import INDEX_STATES, State, Story, small
-from tests.index_files import put_index
 
 _MEMORY = Path("/dev/shm")
 
@@ -46,11 +47,19 @@ def build(story: Story, point: int, rng: random.Random, dest: Path) -> str:
     """Builds an image of a crash; returns which state the index is in."""
     index = rng.choice(INDEX_STATES)
     story.fs.image(point, rng, dest)
-    data = story.index_at(point, index, rng)
-    if data is not None and (dest / ".mvc").exists():
-        put_index(dest, data)
+    files = story.index_at(point, index, rng)
+    if files is not None and (dest / ".mvc").exists():
+        treatments.write(dest / treatments.INDEX, files)
+    if index == "rebuilt":
+        _rebuild(dest)
     manifests._kept.clear()
     return index
+
+
+def _rebuild(root: Path) -> None:
+    """The first that happens after the crash is ``mvc fsck --rebuild-index``."""
+    with suppress(NotARepository), open_quietly(root) as repo:
+        rebuild_index(repo.context)
 
 
 def check_crash(

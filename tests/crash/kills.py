@@ -25,7 +25,7 @@ import numpy as np
 from mvc.errors import RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
-from tests.crash import maintenance
+from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import (
     Lost,
@@ -35,12 +35,16 @@ from tests.crash.state import (
     reachable,
     state_of,
 )
+from tests.crash.story import foreign_index
 from tests.faults.hooked import HookedFS
 
 _LONGEST = 0.09  # seconds until a kill
 _OPENED = 0.6  # share of workers that have begun to work when that time begins
 _SAMPLE = 3  # older versions that are recovered after each kill
 _ALL_AFTER = 25  # after so many kills every version is, and fsck runs
+
+_TREATED = 0.4  # share of workers whose index is treated before they begin; of looks likewise
+_UNDER_WAY = 0.2  # share of workers whose index is treated while they work
 
 Recipe = dict[str, int]
 """Path to the number that its state is computed from."""
@@ -60,6 +64,13 @@ class World:
     state: State
     recipes: dict[CommitId, Recipe] = field(default_factory=dict)
     begun: tuple[str, Any] | None = None
+
+    def treat_index(self, rng: random.Random) -> None:
+        """What may happen to the index at any moment: it is deleted or exchanged."""
+        foreign = self.root.parent / "foreign"
+        if not foreign.exists():
+            treatments.write(foreign, foreign_index())
+        treatments.drawn(self.root, foreign, rng)
 
     def contents(self, commit: CommitId) -> dict[str, Any]:
         return {path: arrays(number) for path, number in self.recipes[commit].items()}
@@ -207,25 +218,38 @@ def look(world: World, seed: int, everything: bool, send: Send) -> None:
 
 def kill_at_random(folder: Path, seed: int, rounds: int, kills: int) -> dict[str, int]:
     rng = random.Random(seed)
-    counted = {"kills": 0, "acknowledged": 0, "lost": 0}
+    counted = {"kills": 0, "acknowledged": 0, "index_treated": 0, "lost": 0}
     for round_ in range(rounds):
         world = _fresh(folder / f"round{round_}")
         for i in range(kills):
             world.begun = None
+            counted["index_treated"] += _perhaps(rng, _TREATED, world)
             worker_seed = rng.getrandbits(32)
             child = fork(lambda send, w=world, s=worker_seed: work(w, s, send))  # type: ignore[misc]
             if rng.random() < _OPENED:
                 child.hear()
             child.listen(rng.random() * _LONGEST)
+            if _perhaps(rng, _UNDER_WAY, world):
+                counted["index_treated"] += 1
+                child.listen(rng.random() * _LONGEST)
             child.kill()
             told, status = child.end()
             assert status == -signal.SIGKILL, f"a worker ended by itself: {status}"
             counted["kills"] += 1
             counted["acknowledged"] += sum(isinstance(word[0], State) for word in told)
             _hear(world, told)
+            counted["index_treated"] += _perhaps(rng, _TREATED, world)
             _look(world, rng.getrandbits(32), i % _ALL_AFTER == 0 or i == kills - 1)
         shutil.rmtree(world.root)
     return counted
+
+
+def _perhaps(rng: random.Random, share: float, world: World) -> bool:
+    """Treats the index in that share of the cases; whether it did."""
+    treated = rng.random() < share
+    if treated:
+        world.treat_index(rng)
+    return treated
 
 
 def _hear(world: World, told: list[Any]) -> None:
@@ -272,7 +296,7 @@ def kill_at_each_call(folder: Path, seed: int, share: float) -> dict[str, int]:
     """One process for every call of every operation (or a share of them), killed there."""
     rng = random.Random(seed)
     template = _small_world(folder / "template")
-    counted = {"kills": 0, "lost": 0}
+    counted = {"kills": 0, "index_treated": 0, "lost": 0}
     for name in OPERATIONS:
         detail = {
             "commit": ("model.safetensors", 99, "prod"),
@@ -292,6 +316,7 @@ def kill_at_each_call(folder: Path, seed: int, share: float) -> dict[str, int]:
             assert killed or status == 0, f"{name} ended with {status}"
             assert not told
             counted["kills"] += killed
+            counted["index_treated"] += _perhaps(rng, _TREATED, world)
             _look(world, rng.getrandbits(32), True)
             run(lambda send, w=world: _go_on(w))  # type: ignore[misc]
             shutil.rmtree(root)

@@ -8,8 +8,10 @@ one acknowledged to the next one.
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 from mvc.ids import CommitId
 from mvc.repo import manifests
 from mvc.repo.repository import Repository
+from tests.crash import treatments
 from tests.crash.state import (
     Contents,
     InThisThread,
@@ -29,17 +32,22 @@ from tests.crash.state import (
 )
 from tests.faults.clock import FixedClock
 from tests.faults.crashfs import CrashFS
-from tests.index_files import index_file
 
 __all__ = [
     "INDEX_STATES", "Lost", "State", "Story", "Teller", "begin", "check_arrays",
-    "check_commit", "go_on", "small", "state_of",
+    "check_commit", "foreign_index", "go_on", "small", "state_of",
 ]  # fmt: skip
 
-INDEX_STATES = ("current", "stale", "absent", "truncated", "garbage")
+INDEX_STATES = (
+    "current", "stale", "older", "absent", "truncated", "garbage", "foreign", "rebuilt",
+)  # fmt: skip
+"""What the index may be after a crash. LMDB flushes it by itself, and it may be exchanged
+until somebody opens the repository again; ``rebuilt``: made anew from what the crash left."""
 _START_NS, _STEP_NS = 1_750_000_000_000_000_000, 1_000
 
 Ignore = Callable[[str, Path], bool]
+IndexFiles = dict[str, bytes]
+"""The index by path in its folder."""
 
 
 @dataclass
@@ -55,7 +63,7 @@ class Story:
     states: list[State | None]
     acknowledged: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     contents: dict[CommitId, Contents] = field(default_factory=dict)
-    indexes: list[tuple[int, bytes]] = field(default_factory=list)
+    indexes: list[tuple[int, IndexFiles]] = field(default_factory=list)
     marked: list[int] = field(default_factory=list)
 
     def acknowledge(self) -> None:
@@ -72,9 +80,9 @@ class Story:
         self.note_index()
 
     def note_index(self) -> None:
-        path = index_file(self.root)
-        if path.exists():
-            self.indexes.append((self.fs.crash_points(), path.read_bytes()))
+        files = treatments.read(self.root / treatments.INDEX)
+        if files:
+            self.indexes.append((self.fs.crash_points(), files))
 
     def allowed(self, point: int) -> list[State | None]:
         """The states that a crash after ``point`` changes may leave."""
@@ -84,18 +92,39 @@ class Story:
         )
         return self.states[first : last + 1]
 
-    def index_at(self, point: int, kind: str, rng: random.Random) -> bytes | None:
-        """What the index may be at that moment; None for no file."""
-        known = [data for at, data in self.indexes if at <= point]
-        if kind == "absent" or not known:
+    def index_at(self, point: int, kind: str, rng: random.Random) -> IndexFiles | None:
+        """What the index may be at that moment; None: LMDB has written nothing of it."""
+        if kind == "foreign":
+            return foreign_index()
+        known = [files for at, files in self.indexes if at <= point]
+        if kind in {"absent", "rebuilt"} or not known:
             return None
         if kind == "stale":
             return known[-2] if len(known) > 1 else None
         if kind == "current":
             return known[-1]
-        if kind == "truncated":
-            return known[-1][: rng.randrange(len(known[-1]))]
-        return rng.randbytes(len(known[-1]))
+        if kind == "older":
+            return rng.choice(known)
+        return {name: _spoiled(name, data, kind, rng) for name, data in known[-1].items()}
+
+
+def _spoiled(name: str, data: bytes, kind: str, rng: random.Random) -> bytes:
+    """An LMDB file that is cut off or garbage; what points to it stays."""
+    if not name.endswith("data.mdb"):
+        return data
+    return data[: rng.randrange(len(data))] if kind == "truncated" else rng.randbytes(len(data))
+
+
+@cache
+def foreign_index() -> IndexFiles:
+    """The index of another repository, which has gone further than these stories."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Repository.init(folder) as repo:
+            made = repo.commit(small(1))
+            for _ in range(100):
+                repo.deploy(made.id, "prod")
+            repo.context.store.view.index_tail(force=True)
+        return treatments.read(Path(folder) / treatments.INDEX)
 
 
 def begin(folder: Path, ignore: Ignore | None = None, *, watched: bool = False) -> Teller:

@@ -32,7 +32,7 @@ def crowd(folder: Path, committers: int, commits: int, readers: int, seconds: fl
     told = acknowledged(folder)
     missing = _missing(root, committers, commits)
     count(
-        f"{committers} processes x {commits} commits, {readers} readers, gc and repack",
+        f"{committers} processes x {commits} commits, {readers} readers, gc, repack, index",
         acknowledged=len(told),
         missing=missing,
         **counted,
@@ -42,6 +42,7 @@ def crowd(folder: Path, committers: int, commits: int, readers: int, seconds: fl
     assert counted["reads"] > 0
     assert counted["collected"] > 0
     assert counted["repacked"] > 0
+    assert counted["index_treated"] > 0
 
 
 def _missing(root: Path, committers: int, commits: int) -> int:

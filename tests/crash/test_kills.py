@@ -27,6 +27,7 @@ def kill(otherwise: Path, how: str, *numbers: float) -> None:
     count(f"killed processes, {how}", **counted)
     assert counted["lost"] == 0
     assert counted["kills"] > 50
+    assert counted["index_treated"] > 10
 
 
 def test_processes_killed_at_random_lose_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ What may be seen of the repository must equal it, and ``fsck`` must find nothing
 
 from __future__ import annotations
 
+import random
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -22,12 +23,13 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.repo import manifests, refs
+from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
 from tests.counters import count
-from tests.crash import maintenance
+from tests.crash import maintenance, treatments
 from tests.crash.state import InThisThread, check_version, reachable, state_of
+from tests.crash.story import foreign_index
 from tests.faults.clock import FixedClock
-from tests.index_files import index_file
 from tests.seeds import draw
 
 _BATCH = 15
@@ -75,7 +77,7 @@ class RepositoryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory(prefix="mvc-model-", dir=_memory())
-        self.root = Path(self.folder.name)
+        self.root = Path(self.folder.name) / "repo"
         self.clock = FixedClock(1_750_000_000_000_000_000, 1_000)
         Repository.init(self.root, clock=self.clock).close()
         self.model = Model()
@@ -205,20 +207,40 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.repo.close()
         self.repo = self._open()
 
+    @rule(name=st.sampled_from(sorted(treatments.TREATMENTS)), number=st.integers(0, 5))
+    def treat_index(self, name: str, number: int) -> None:
+        """From outside, while the repository is open: deleted, exchanged, set back."""
+        place = treatments.Place.beside(self.root, self._foreign(), number % 2)
+        treatments.TREATMENTS[name][0](place, random.Random(number))
+
+    def _foreign(self) -> Path:
+        folder = self.root.parent / "foreign"
+        if not folder.exists():
+            treatments.write(folder, foreign_index())
+        return folder
+
+    @rule(inside=st.booleans())
+    def rebuild_index(self, inside: bool) -> None:
+        """By this opening or by another one, as another process would."""
+        if inside:
+            rebuild_index(self.repo.context)
+            return
+        with Repository.open(self.root, discover=False, clock=self.clock) as other:
+            rebuild_index(other.context)
+
     @rule()
-    def delete_index(self) -> None:
-        self.repo.close()
-        index_file(self.root).unlink(missing_ok=True)
-        self.repo = self._open()
+    def extend_index(self) -> None:
+        self.repo.context.fresh().index_tail(force=True)
 
     @rule(data=st.data())
     def damage_index(self, data: st.DataObject) -> None:
-        self.repo.context.store.view.index_tail(force=True)
+        self.repo.context.fresh().index_tail(force=True)
         self.repo.close()
-        content = bytearray(index_file(self.root).read_bytes())
-        at = data.draw(st.integers(8192, len(content) - 1)) if len(content) > 8192 else 0
-        content[at] ^= 1 << data.draw(st.integers(0, 7))
-        index_file(self.root).write_bytes(content)
+        for file in treatments.data_files(self.root / treatments.INDEX):
+            content = bytearray(file.read_bytes())
+            at = data.draw(st.integers(8192, len(content) - 1)) if len(content) > 8192 else 0
+            content[at] ^= 1 << data.draw(st.integers(0, 7))
+            file.write_bytes(content)
         self.repo = self._open()
 
     # -- what must hold
