@@ -27,7 +27,7 @@ def test_parts_are_the_whole_each_test_once_and_of_like_cost() -> None:
 
 
 def test_the_longest_come_first() -> None:
-    assert part(TESTS, COSTS, 1, 1)[:7] == sorted(TESTS[:6]) + ["b::new"]
+    assert part(TESTS, COSTS, 1, 1)[:7] == [*sorted(TESTS[:6]), "b::new"]
 
 
 def note(folder: Path, run: str, test: str, images: int) -> None:

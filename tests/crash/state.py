@@ -138,7 +138,10 @@ def check_arrays(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndar
 
 
 def reachable(context: Context, state: State | None = None) -> set[CommitId]:
-    """Commits that a ref or a deployment leads to, by the journal alone. ``state``: as it is now."""
+    """Commits that a ref or a deployment leads to, by the journal alone.
+
+    ``state``: what ``state_of`` says now, where that is known already.
+    """
     parents: dict[CommitId, tuple[CommitId, ...]] = {}
     for recorded in context.fresh().entries():
         parents.update((commit.id, commit.parents) for commit in recorded.entry.commits)

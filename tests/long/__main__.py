@@ -37,16 +37,16 @@ def main() -> int:
     chosen = part(every, costs, number, parts)
     left = [test for test in chosen if test not in finished(folder)]
     minutes = sum(cost(test, costs) for test in left) / 60
-    print(f"MVC_SEED={seed}: {len(every)} tests, {len(chosen)} in part {number}/{parts}, {len(left)} "
-          f"left to run, about {minutes:.0f} minutes of one core", flush=True)  # fmt: skip
+    print(f"MVC_SEED={seed}: {len(every)} tests, {len(chosen)} in part {number}/{parts}")
+    print(f"{len(left)} left to run, about {minutes:.0f} minutes of one core", flush=True)
     began = time.monotonic()
     status = _run(folder, left, seed, options) if left else 0
     took = (time.monotonic() - began) / 60
     passed = finished(folder)
     whole = sum(test in passed for test in every)
     on = sorted({passed[test].commit for test in every if test in passed})
-    print(f"\nMVC_SEED={seed}: {took:.1f} minutes; of the whole suite {whole} of {len(every)} tests "
-          f"have passed, on commit {', '.join(on)}\n")  # fmt: skip
+    print(f"\nMVC_SEED={seed}: {took:.1f} minutes")
+    print(f"of the whole, {whole} of {len(every)} tests have passed, on commit {', '.join(on)}\n")
     print(counters(folder))
     return status or int(any(test not in passed for test in chosen))
 
@@ -62,7 +62,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fuzz-seconds", default=variable("MVC_FUZZ_SECONDS") or _FUZZ_SECONDS,
                         help="for each fuzz target [%(default)s]")  # fmt: skip
     parser.add_argument("--record", action="store_true",
-                        help="keep how long the tests took in FOLDER, for later plans; run nothing")  # fmt: skip
+                        help="only keep how long the tests in FOLDER took, for later plans")  # fmt: skip
     return parser.parse_args()
 
 

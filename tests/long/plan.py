@@ -24,8 +24,10 @@ def tests_of(folder: Path) -> list[str]:
 
 
 def _collected(into: Path, marks: str, paths: Iterable[str]) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider",
-               "-p", "tests.long.collecting", "-m", marks, "--collected", str(into), *paths]  # fmt: skip
+    command = [
+        sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider",
+        "-p", "tests.long.collecting", "-m", marks, "--collected", str(into), *paths,
+    ]  # fmt: skip
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"the tests cannot be collected:\n{done.stdout[-3000:]}{done.stderr}")
