@@ -62,7 +62,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fuzz-seconds", default=variable("MVC_FUZZ_SECONDS") or _FUZZ_SECONDS,
                         help="for each fuzz target [%(default)s]")  # fmt: skip
     parser.add_argument("--record", action="store_true",
-                        help="only keep how long the tests in FOLDER took, for later plans")  # fmt: skip
+                        help="only keep how long the tests in FOLDER took")  # fmt: skip
     return parser.parse_args()
 
 
