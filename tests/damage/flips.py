@@ -32,12 +32,13 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Container, Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from mvc.errors import MvcError
 from mvc.repo.fsck_journal import JournalCheck
 from mvc.repo.fsck_packs import PackCheck
-from mvc.store.graph import Graph
+from mvc.store.graph import Graph, Place
 from mvc.store.graph import Path as Way
 from mvc.store.speed import Speed
 from mvc.store.view import View
@@ -191,9 +192,16 @@ class _Planned(Graph):
     def trust_all(self) -> None:
         self._damaged.clear()
 
-    def path(self, id_: bytes, start: int = 0, held: Container[bytes] = ()) -> Way:
-        if self._damaged or held:
-            return super().path(id_, start, held)
+    def path(
+        self,
+        id_: bytes,
+        start: int = 0,
+        held: Container[bytes] = (),
+        *,
+        avoid: AbstractSet[Place] | None = None,
+    ) -> Way:
+        if self._damaged or held or avoid:
+            return super().path(id_, start, held, avoid=avoid)
         if (id_, start) not in self._kept:
             self._kept[id_, start] = super().path(id_, start)
         return self._kept[id_, start]

@@ -6,6 +6,8 @@ What it holds was read by the independent reader (tests/oracle), not by mvc.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -154,6 +156,18 @@ class Subject:
         """The span and the offset in its file of the byte with this number, from 0."""
         i = bisect_right(self._begins, byte) - 1
         return self.spans[i], self.spans[i].start + byte - self._begins[i]
+
+    @contextmanager
+    def flipped(self, bit: int) -> Iterator[None]:
+        """With one bit (its number over all files) flipped."""
+        span, at = self.place(bit // 8)
+        data = bytearray(self.sound[span.path])
+        data[at] ^= 1 << bit % 8
+        self.fs.files = {**self.sound, span.path: bytes(data)}
+        try:
+            yield
+        finally:
+            self.mend()
 
     def mend(self) -> None:
         """Every file as it was."""
