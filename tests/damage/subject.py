@@ -6,6 +6,8 @@ What it holds was read by the independent reader (tests/oracle), not by mvc.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from mvc.store.journal import Gap, Recorded
 from mvc.store.records import Member
 from mvc.store.recover import Request
 from mvc.store.store import Store
+from tests.crash.state import InThisThread, open_quietly
+from tests.damage.decoded import decoded_once
 from tests.damage.memory import MemoryFS
 from tests.oracle import reader
 
@@ -113,7 +117,9 @@ class Subject:
 
     def store(self) -> Store:
         """Opens what the files are now; raises MvcError."""
-        return Store(self.fs, Clock(), self.root / ".mvc")
+        store = Store(self.fs, Clock(), self.root / ".mvc")
+        store._pool = InThisThread()  # type: ignore[assignment]
+        return store
 
     def _manifest(self, store: Store, id_: ManifestId) -> tuple[FileEntry, ...]:
         return manifests.Manifest.decode(store.recovery.manifest(id_)).entries
@@ -152,6 +158,18 @@ class Subject:
         i = bisect_right(self._begins, byte) - 1
         return self.spans[i], self.spans[i].start + byte - self._begins[i]
 
+    @contextmanager
+    def flipped(self, bit: int) -> Iterator[None]:
+        """With one bit (its number over all files) flipped."""
+        span, at = self.place(bit // 8)
+        data = bytearray(self.sound[span.path])
+        data[at] ^= 1 << bit % 8
+        self.fs.files = {**self.sound, span.path: bytes(data)}
+        try:
+            yield
+        finally:
+            self.mend()
+
     def mend(self) -> None:
         """Every file as it was."""
         self.fs.files = dict(self.sound)
@@ -161,9 +179,13 @@ class Subject:
     def everything(self, *, full: bool = False) -> Verdict:
         """Opens anew, runs fsck, checks out every file of every version; Wrong if the
         journal then reads otherwise or bytes differ. Errors that are not mvc's pass."""
+        with decoded_once():
+            return self._everything(full)
+
+    def _everything(self, full: bool) -> Verdict:
         manifests._kept.clear()
         try:
-            repo = Repository.open(self.root, discover=False, fs=self.fs)
+            repo = open_quietly(self.root, fs=self.fs)
         except MvcError as error:
             return Verdict(error, None, frozenset(self.versions), frozenset())
         with repo:
@@ -174,7 +196,8 @@ class Subject:
             ):
                 raise Wrong("fsck does not see it: entries of the journal are lost")
             manifests._kept.clear()
-            lost = frozenset(id_ for id_ in self.versions if not self._comes_back(repo, id_))
+            files: dict[tuple[str, bytes], bytes] = {}
+            lost = frozenset(id_ for id_ in self.versions if not self._comes_back(repo, id_, files))
         named = named_lost(report)
         if gone is not None and not gone <= lost:
             raise Wrong("a version came back whose entry is lost")
@@ -198,12 +221,21 @@ class Subject:
             raise Wrong("it opens, and does not know that entries are lost")
         return frozenset(commit.id for r in missing for commit in r.entry.commits)
 
-    def _comes_back(self, repo: Repository, id_: CommitId) -> bool:
-        """Whether a version's files come back; Wrong if one has other bytes."""
+    def _comes_back(
+        self, repo: Repository, id_: CommitId, written: dict[tuple[str, bytes], bytes]
+    ) -> bool:
+        """Whether a version's files come back; Wrong if one has other bytes.
+
+        ``written``: files that came back already; versions share them.
+        """
         expected = self.versions[id_]
+        files = {}
         try:
-            entries = manifests.of_commit(repo.context, id_).entries
-            files = {entry.path: file_of(repo, entry) for entry in entries}
+            for entry in manifests.of_commit(repo.context, id_).entries:
+                key = entry.path, entry.content_id
+                if key not in written:
+                    written[key] = file_of(repo, entry)
+                files[entry.path] = written[key]
         except MvcError:
             return False
         if files != expected:
