@@ -61,8 +61,11 @@ def build(story: Story, point: int, rng: random.Random, dest: Path) -> str:
 
 def _rebuild(root: Path) -> None:
     """The first that happens after the crash is ``mvc fsck --rebuild-index``."""
-    with suppress(NotARepository), open_quietly(root) as repo:
-        rebuild_index(repo.context)
+    try:
+        with suppress(NotARepository), open_quietly(root) as repo:
+            rebuild_index(repo.context)
+    except MvcError as error:
+        raise Lost(f"the index cannot be rebuilt: {error!r}") from error
 
 
 @dataclass
