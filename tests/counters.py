@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.variables import variable
@@ -35,12 +36,19 @@ def count(name: str, **numbers: int) -> None:
         file.write(line + "\n")
 
 
-def totals(folder: Path) -> dict[str, dict[str, int]]:
-    """Sums (``max_``: maxima) of every counter in ``folder``, names in order."""
+def totals(
+    folder: Path, counts: Callable[[str, str], bool] | None = None
+) -> dict[str, dict[str, int]]:
+    """Sums (``max_``: maxima) of every counter in ``folder``, names in order.
+
+    With ``counts``, of those in folders below it for which ``counts(folder's name, test)``.
+    """
     sums: dict[str, dict[str, int]] = {}
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(folder.glob("*.jsonl" if counts is None else "*/*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             noted = json.loads(line)
+            if counts is not None and not counts(path.parent.name, noted["test"]):
+                continue
             into = sums.setdefault(noted["name"], {})
             for key, value in noted["numbers"].items():
                 before = into.get(key, 0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mvc.adapters.numpy_files import DESCRIPTIONS
 from mvc.errors import UnsupportedTensor
-from mvc.model.tensor import TensorSpec
+from mvc.model.tensor import TensorSpec, shared_spec
 
 __all__ = ["array_bytes", "array_spec", "has_dtype", "make_array"]
 
@@ -33,7 +33,7 @@ def array_spec(array: np.ndarray[Any, Any] | np.generic[Any], place: str) -> Ten
             f"{place} is a numpy array of dtype {array.dtype.str!r}, which cannot be kept",
             hint="convert it to a little-endian number type first",
         )
-    return TensorSpec(name, array.shape)
+    return shared_spec(name, array.shape)
 
 
 def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:

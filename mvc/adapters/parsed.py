@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mvc.errors import BadModelFile, SourceChanged
+from mvc.io.handles import ReadFile
 from mvc.limits import MAX_SKELETON, MAX_TENSORS
 from mvc.model.manifest import Check, View
 from mvc.model.names import check_key
@@ -95,6 +96,11 @@ class ParsedFile(ABC):
         del content
         return None
 
+    def is_hole(self, content: int, start: int, length: int) -> bool:
+        """Whether this range of a content is known to be zero without being read."""
+        del content, start, length
+        return False
+
     @abstractmethod
     def skeleton(self) -> bytes:
         """Every byte outside the contents, in file order, with check fields set to zero."""
@@ -116,6 +122,11 @@ class SourceFile(ParsedFile):
 
     def read(self, content: int, start: int, out: memoryview) -> None:
         read_exactly(self._source, self._name, self.contents[content].offset + start, out)
+
+    def is_hole(self, content: int, start: int, length: int) -> bool:
+        file = self._source
+        at = self.contents[content].offset + start
+        return isinstance(file, ReadFile) and file.is_hole(at, length)
 
     def skeleton(self) -> bytes:
         outside = gaps([(c.offset, c.spec.nbytes) for c in self.contents], self.size)

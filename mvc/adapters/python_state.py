@@ -172,16 +172,18 @@ def _header(structure: str, arrays: list[_Array]) -> bytes:
     metadata = {"mvc": structure}
     if any(a.is_torch for a in arrays):
         metadata["format"] = "pt"  # what readers of other tools look for
-    entries: dict[str, Any] = {"__metadata__": metadata}
+    # Entry by entry: the objects of 100,000 of them would take more memory than the text.
+    parts = [_json({"__metadata__": metadata})[:-1]]
     end = 0
     for array in arrays:
-        entries[array.key] = {
+        described = {
             "dtype": NAMES[array.spec.dtype],
             "shape": to_file_shape(array.spec),
             "data_offsets": [end, end + array.spec.nbytes],
         }
+        parts.append(_json({array.key: described})[1:-1])
         end += array.spec.nbytes
-    text = json.dumps(entries, separators=(",", ":")).encode()
+    text = (",".join(parts) + "}").encode()
     text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
     if len(text) > MAX_SAFETENSORS_HEADER:
         raise UnsupportedTensor(
@@ -189,6 +191,9 @@ def _header(structure: str, arrays: list[_Array]) -> bytes:
             hint="keep long lists of numbers as arrays",
         )
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:

@@ -14,7 +14,7 @@ from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source
 from mvc.adapters.structure import decode
 from mvc.errors import BadModelFile, DamagedData
 from mvc.limits import MAX_SAFETENSORS_HEADER, MAX_TENSORS
-from mvc.model.tensor import TensorSpec
+from mvc.model.tensor import TensorSpec, shared_spec
 
 __all__ = [
     "CODES",
@@ -146,7 +146,7 @@ def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
         raise BadModelFile(f"{name}: {key} has an unknown dtype")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
         raise BadModelFile(f"{name}: shape or offsets of {key} are malformed")
-    return offsets[0], offsets[1], TensorSpec(CODES[code], from_file_shape(CODES[code], shape))
+    return offsets[0], offsets[1], shared_spec(CODES[code], from_file_shape(CODES[code], shape))
 
 
 def _naturals(values: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import UnsupportedTensor
-from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ def tensor_spec(tensor: torch.Tensor, place: str) -> TensorSpec:
         raise UnsupportedTensor(
             f"{place} is a packed tensor without dimensions", hint="reshape it to one dimension"
         )
-    return TensorSpec(name, tuple(int(n) for n in tensor.shape))
+    return shared_spec(name, tuple(int(n) for n in tensor.shape))
 
 
 def _refusal(tensor: torch.Tensor) -> tuple[str, str]:

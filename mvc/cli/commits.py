@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.cli.output import Output
 from mvc.cli.text import number, one_line
-from mvc.errors import NoDeployment
+from mvc.errors import DamagedData, NoDeployment
 from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.times import format_age, format_time
@@ -46,7 +46,7 @@ class Live:
         if target not in self._sequences:
             try:
                 live = deployments.live_at(self._context, None, target)
-            except NoDeployment:  # all of them were retracted, or are yet to come
+            except (NoDeployment, DamagedData):  # none counts, or it is not known which does
                 self._sequences[target] = None
             else:
                 self._sequences[target] = live.sequence

@@ -51,6 +51,9 @@ def _moves(entry: Entry, full: bool) -> Iterator[str]:
         yield f"{_value(made.commit, full)} live on {printable(made.target)}"
     for taken in entry.retractions:
         yield f"operation {taken.sequence} retracted on {printable(taken.target)}"
+    for link in entry.relinks:
+        before = "nothing" if link.previous is None else f"operation {link.previous}"
+        yield f"operation {link.sequence} follows {before} on {printable(link.target)}"
     if len(entry.commits) > 1:
         yield count(len(entry.commits), "commit")
     if entry.forgotten:
@@ -96,6 +99,10 @@ def operation_json(operation: Operation) -> dict[str, Any]:
             for d in entry.deployments
         ],
         "retractions": [{"target": r.target, "operation": r.sequence} for r in entry.retractions],
+        "relinks": [
+            {"target": r.target, "operation": r.sequence, "previous": r.previous}
+            for r in entry.relinks
+        ],
         "forgotten": [{"commit": str(f.commit), "named": f.named} for f in entry.forgotten],
         "removed": None if entry.removed is None else list(entry.removed),
         "undoes": entry.undoes,

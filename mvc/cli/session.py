@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from mvc.cli.output import Output
+from mvc.errors import DamagedData
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ class Session:
         self.out = Output()
         self.verbosity = 0
         self.debug = False
+        self._told = False
         self._context: Context | None = None
         self._repository: Repository | None = None
 
@@ -70,10 +74,29 @@ class Session:
         fs = self.context.store.fs
         return printable(os.path.relpath(self.context.root / name, fs.realpath(fs.cwd())))
 
+    def tell_incomplete(self, incomplete: Sequence[DamagedData]) -> None:
+        """Ends a command whose answer lacks what is lost: a warning, and exit code 4."""
+        if not incomplete:
+            return
+        self._told = True
+        self.out.warn(f"this is incomplete: {printable(incomplete[0].message)}")
+        if incomplete[0].hint is not None:
+            self.out.note(f"hint: {incomplete[0].hint}")
+        click.get_current_context().exit(DamagedData.exit_code)
+
     def close(self) -> None:
         if self._context is not None:
+            self._warn_of_gaps(self._context)
             self._context.store.close()
         self._context = self._repository = None
+
+    def _warn_of_gaps(self, context: Context) -> None:
+        """Whatever was shown lacks what lost entries of the journal said."""
+        gaps = context.store.view.gaps
+        if gaps and not self._told:
+            self._told = True
+            lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")
+            self.out.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
 
     @contextmanager
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:

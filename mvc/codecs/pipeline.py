@@ -24,7 +24,7 @@ for: one too many or too few is damage.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -86,6 +86,10 @@ class Pipeline:
 
     def full(self) -> Pipeline:
         """The coding without its delta stages: how records without a base are coded."""
+        return self._full
+
+    @cached_property
+    def _full(self) -> Pipeline:
         stages = (stage.full() for stage in self.stages)
         return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
 
@@ -103,6 +107,8 @@ class Pipeline:
 
         ``width`` is the size of an element: 1, 2, 4 or 8 bytes.
         """
+        if len(new) <= width and self._keeps_single_words:
+            return self._encode_single(new, base, width)
         data, tail = self._delta(new, base, width)
         changed = np.not_equal(data, 0, out=scratch_bytes("changed", len(data)).view(np.bool_))
         count = int(np.count_nonzero(changed))
@@ -147,9 +153,30 @@ class Pipeline:
             end = words_of(state[len(state) - len(tail) :], 1)
             move(self.operator, end, np.frombuffer(tail, np.uint8), reverse=reverse)
 
-    @property
+    @cached_property
     def _coded(self) -> bool:
         return self.find(Raw) is None and len(self.stages) > (self.operator != "none")
+
+    @cached_property
+    def _keeps_single_words(self) -> bool:
+        """Whether no stage makes one word smaller: each plane of it takes two bytes."""
+        planes = self.find(Planes) is not None and self.find(Compressor) is not None
+        return not self._coded or (
+            planes and self.find(Positions) is None and self.find(OnGrid) is None
+        )
+
+    def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
+        """A chunk of one word or less, in the form that the stages would leave it in.
+
+        A model may have 100,000 such tensors: arrays would cost more than the work.
+        """
+        word_type(width)  # raises for a width that does not exist
+        if self.operator == "none" and base is None and not (self.lossy or self.decisions):
+            data = bytes(new)
+        else:
+            words, tail = self._delta(new, base, width)
+            data = words.tobytes() + bytes(tail)
+        return bytes((RAW,)) + data if any(data) else bytes((ZERO,))
 
     def _delta(
         self, new: memoryview, base: memoryview | None, width: int

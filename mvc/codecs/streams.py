@@ -44,10 +44,13 @@ def encode_stream(data: Bytes, method: str, depth: int = 0, *, repeats: bool = F
     if count == 0:
         return []
     first = int(data[0])
+    if count < _SMALL:  # no sample is needed: it would be the data
+        same = count == 1 or data.tobytes().count(first) == count
+        return [bytes((CONSTANT, first))] if same else _raw(data)
     entropy, filled = _sample(data)
     if entropy == 0 and bool((data == first).all()):
         return [bytes((CONSTANT, first))]
-    if count < _SMALL or (entropy > _FULL_ENTROPY and not repeats):
+    if entropy > _FULL_ENTROPY and not repeats:
         return _raw(data)
     least, most = _SPARSE_SHARES
     if (least < filled or repeats) and filled <= most and depth < _DEPTH:

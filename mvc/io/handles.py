@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from mvc.errors import WrongUsage
+from mvc.io import mounts
 from mvc.io.failure import sync_failure, translate
 from mvc.types import Bytes
 
@@ -26,6 +27,11 @@ __all__ = ["FileIdentity", "ReadFile", "WriteFile"]
 _SMALL = 1 << 16
 _MOST = 1 << 30  # bytes in one call: Linux stops below 2 GiB, macOS refuses more
 _VECTORS = 1024  # IOV_MAX on Linux and macOS
+_LARGE = 1 << 20  # bytes from which on it is worth to ask for holes
+_BLOCK = 512  # bytes that st_blocks counts
+_DATA, _HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)  # EINVAL if unknown
+_NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
+_ZEROS = memoryview(bytes(_LARGE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,14 @@ class _Handle:
 
 
 class ReadFile(_Handle):
-    """A regular file open for reading at any offset, from any thread."""
+    """A regular file open for reading at any offset, from any thread.
+
+    Large reads leave out the holes of a sparse file: the buffer is filled with zeros there.
+    Holes are believed only where the file system is known to name them rightly; OpenZFS, for
+    one, has called written data a hole (openzfs/zfs issue 15526).
+    """
+
+    _sparse: bool | None = None
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fills ``buffer`` (contiguous, writable) from ``offset`` on; how many bytes were read.
@@ -144,6 +157,55 @@ class ReadFile(_Handle):
         Fewer than asked for only where the file ends.
         """
         view = _flat(buffer)
+        if len(view) < _LARGE or not self._is_sparse():
+            return self._read_all(offset, view)
+        end = min(offset + len(view), self.size())
+        at = offset
+        while at < end:
+            data = min(self._seek(at, _DATA), end)
+            _fill_zeros(view[at - offset : data - offset])
+            at = min(self._seek(data, _HOLE), end) if data < end else end
+            count = self._read_all(data, view[data - offset : at - offset])
+            if count < at - data:
+                return data - offset + count
+        return max(0, end - offset)
+
+    def is_hole(self, offset: int, length: int) -> bool:
+        """Whether all of a range of at least 1 MiB is a hole, and so zero without being read.
+
+        False also where nobody knows.
+        """
+        end = offset + length
+        if length < _LARGE or not self._is_sparse() or end > self.size():
+            return False
+        return self._seek(offset, _DATA) >= end
+
+    def _is_sparse(self) -> bool:
+        """Whether the file occupies less than its length, and its holes are to be believed."""
+        if self._sparse is None:
+            try:
+                status = os.fstat(self._fd)
+            except OSError:  # a double without a descriptor
+                self._sparse = False
+            else:
+                holes = status.st_blocks * _BLOCK < status.st_size
+                self._sparse = holes and mounts.type_of(self.path) in _NAMES_HOLES
+        return self._sparse
+
+    def _seek(self, offset: int, whence: int) -> int:
+        """Where the next data or hole begins, from ``offset`` on; past everything if there is none.
+
+        Where the system does not know, all is data. Every transfer names its offset, so that
+        the file's position does not matter.
+        """
+        try:
+            return os.lseek(self._fd, offset, whence)
+        except OSError as error:
+            if whence == _DATA and error.errno != errno.ENXIO:
+                return offset
+            return sys.maxsize
+
+    def _read_all(self, offset: int, view: memoryview) -> int:
         done = 0
         with translate(self.path, "read"):
             while done < len(view):
@@ -279,6 +341,12 @@ def _flat(data: object) -> memoryview:
     if not view.c_contiguous:
         raise WrongUsage("a buffer to read or write must be contiguous")
     return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _fill_zeros(view: memoryview) -> None:
+    for start in range(0, len(view), _LARGE):
+        part = view[start : start + _LARGE]
+        part[:] = _ZEROS[: len(part)]
 
 
 def _batch(views: list[memoryview]) -> list[memoryview]:

@@ -14,6 +14,7 @@ from mvc.errors import DamagedData
 __all__ = ["Reader", "Writer", "encode_uint"]
 
 _MAX_UINT_BYTES = 10
+_ONE_BYTE = [bytes((value,)) for value in range(0x80)]  # most numbers are small
 
 
 def encode_uint(value: int) -> bytes:
@@ -22,6 +23,8 @@ def encode_uint(value: int) -> bytes:
     >>> encode_uint(300).hex()
     'ac02'
     """
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     if not 0 <= value < 1 << 64:
         raise ValueError(f"{value} does not fit 64 unsigned bits")
     out = bytearray()
@@ -36,10 +39,10 @@ class Writer:
     """Collects canonical bytes."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
+        self._data = bytearray()
 
     def uint(self, value: int) -> Writer:
-        self._parts.append(encode_uint(value))
+        self._data += encode_uint(value)
         return self
 
     def sint(self, value: int) -> Writer:
@@ -47,12 +50,12 @@ class Writer:
 
     def raw(self, data: bytes) -> Writer:
         """Bytes whose length the reader knows."""
-        self._parts.append(data)
+        self._data += data
         return self
 
     def blob(self, data: bytes) -> Writer:
-        self._parts.append(encode_uint(len(data)))
-        self._parts.append(data)
+        self._data += encode_uint(len(data))
+        self._data += data
         return self
 
     def text(self, value: str) -> Writer:
@@ -65,7 +68,7 @@ class Writer:
         return self
 
     def done(self) -> bytes:
-        return b"".join(self._parts)
+        return bytes(self._data)
 
 
 class Reader:

@@ -6,6 +6,8 @@ the lengths keep parts apart (docs/format.md, "Identities").
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from blake3 import blake3
 
 from mvc.ids import BlobId
@@ -22,13 +24,13 @@ _PARALLEL_BYTES = 1 << 20
 
 def digest(tag: bytes, *parts: bytes) -> bytes:
     """32 bytes over (tag, parts), each prefixed by its length."""
-    hasher = blake3(encode_uint(len(tag)) + tag)
+    counted = [encode_uint(len(tag)), tag]
     for part in parts:
-        hasher.update(encode_uint(len(part)))
-        hasher.update(part)
-    return hasher.digest()
+        counted += (encode_uint(len(part)), part)
+    return blake3(b"".join(counted)).digest()
 
 
+@lru_cache(maxsize=1024)
 def _prefix(spec: TensorSpec) -> bytes:
     writer = Writer().blob(_TAG_BLOB).text(spec.dtype)
     writer.blob(Writer().uints(spec.shape).done())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from mvc.errors import DamagedData
@@ -28,7 +28,7 @@ from mvc.model.hashing import digest
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.names import check_key, check_path
 from mvc.model.state import State, StateTensor
-from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
 __all__ = ["Check", "Content", "FileEntry", "LogicalTensor", "Manifest", "View"]
 
@@ -190,13 +190,18 @@ def _write_entry(writer: Writer, entry: FileEntry, *, with_path: bool) -> None:
 
 
 def _write_spec(writer: Writer, spec: TensorSpec) -> None:
-    writer.uint(_DTYPE_CODES[spec.dtype]).uints(spec.shape)
+    writer.raw(_spec_bytes(spec))
+
+
+@lru_cache(maxsize=1024)
+def _spec_bytes(spec: TensorSpec) -> bytes:
+    return Writer().uint(_DTYPE_CODES[spec.dtype]).uints(spec.shape).done()
 
 
 def _read_spec(reader: Reader) -> TensorSpec:
     code = reader.uint(len(_DTYPE_NAMES) - 1)
     shape = reader.uints(MAX_DIMENSIONS)
-    return TensorSpec(_DTYPE_NAMES[code], shape)
+    return shared_spec(_DTYPE_NAMES[code], shape)
 
 
 def _read_entry(reader: Reader) -> FileEntry:

@@ -6,13 +6,14 @@ that are no tensor, so that every blob has a spec.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 
 from mvc.errors import DamagedData
 from mvc.limits import MAX_DIMENSIONS
 
-__all__ = ["DTYPES", "DType", "TensorSpec"]
+__all__ = ["DTYPES", "DType", "TensorSpec", "shared_spec"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,14 @@ class TensorSpec:
 
     dtype: str
     shape: tuple[int, ...]
+    nbytes: int = field(init=False, repr=False, compare=False)  # asked for very often
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise DamagedData(f"unknown dtype {self.dtype!r}")
         if len(self.shape) > MAX_DIMENSIONS or any(not 0 <= n < 1 << 63 for n in self.shape):
             raise DamagedData(f"a shape is outside the limits: {len(self.shape)} dimensions")
+        object.__setattr__(self, "nbytes", self.elements * DTYPES[self.dtype].itemsize)
         if self.nbytes >= 1 << 63:
             raise DamagedData("a shape's product overflows")
 
@@ -79,12 +82,14 @@ class TensorSpec:
         return prod(self.shape)
 
     @property
-    def nbytes(self) -> int:
-        return self.elements * DTYPES[self.dtype].itemsize
-
-    @property
     def width(self) -> int:
         return DTYPES[self.dtype].width
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
+
+
+@lru_cache(maxsize=4096)
+def shared_spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
+    """The spec of many tensors of one shape as one object: a model may have 100,000 of them."""
+    return TensorSpec(dtype, shape)

@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mvc.errors import WrongUsage
+from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import Manifest
 from mvc.repo import (
@@ -141,9 +141,15 @@ class Asking:
         moment = None if at is None else self.time(at)
         return deployments.live_at(self.context, moment, target)
 
-    def deployments(self, target: str | None = None) -> list[Deployed]:
-        """Every deployment, retracted ones included, of one target or all."""
-        return deployments.list_deployments(self.context, target)
+    def deployments(
+        self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
+    ) -> list[Deployed]:
+        """Every deployment, retracted ones included, of one target or all.
+
+        Raises DamagedData where entries of the journal are lost that may have recorded more;
+        with ``incomplete`` that is noted there, and what can be read is returned.
+        """
+        return deployments.list_deployments(self.context, target, incomplete=incomplete)
 
     def branches(self) -> list[Ref]:
         """All branches with their newest commits."""

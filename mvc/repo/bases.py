@@ -140,20 +140,31 @@ class BaseFinder:
     def __init__(self, parent: Manifest, recovery: Recovers, arena: Arena) -> None:
         self._recovery = recovery
         self._arena = arena
-        self._files = {e.path: _Candidates.of(e) for e in parent.entries}
+        self._entries = parent.by_path
+        self._files: dict[str, _Candidates] = {}  # made when they are first asked for
         self._seen: dict[tuple[str, TensorSpec], int] = {}
 
     def find(self, path: str, name: str, spec: TensorSpec) -> StoredBase | None:
         """A blob of the parent that is likely to be close to the new one."""
         position = self._seen.get((path, spec), 0)
         self._seen[(path, spec)] = position + 1
-        own = self._files.get(path)
-        others = [c for p, c in self._files.items() if p != path]
-        for candidates in [own, *others] if own else others:
+        for candidates in self._nearest_first(path):
             for content in candidates.find(name, spec, position):
                 if _related(content.spec, spec):
                     return StoredBase(content.id, content.spec, self._recovery, self._arena)
         return None
+
+    def _nearest_first(self, path: str) -> Iterator[_Candidates]:
+        """The parent's file of the same path, then its other ones."""
+        if path in self._entries:
+            yield self._candidates(path)
+        yield from (self._candidates(other) for other in self._entries if other != path)
+
+    def _candidates(self, path: str) -> _Candidates:
+        found = self._files.get(path)
+        if found is None:
+            found = self._files[path] = _Candidates.of(self._entries[path])
+        return found
 
 
 def _related(old: TensorSpec, new: TensorSpec) -> bool:

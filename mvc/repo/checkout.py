@@ -21,7 +21,9 @@ from mvc.repo.contents import in_memory, skeleton_of, write_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.outputs import refuse_store
 from mvc.repo.overwriting import Plan
+from mvc.repo.pointers import head_if_known
 from mvc.repo.refs import head
+from mvc.repo.sparse import SparseWriter
 from mvc.repo.unreached import Unreached, unreached
 from mvc.store.entries import Entry, RefChange, RefValue
 
@@ -177,8 +179,8 @@ def export(
     if folder:
         context.store.fs.make_dirs(output)
     _write_all(context, pairs, output if folder else None, progress)
-    at = head(context)
-    return Restored(commit, tuple(str(p) for _, p in pairs), (), (), at.branch, False)
+    branch = head_if_known(context).branch
+    return Restored(commit, tuple(str(p) for _, p in pairs), (), (), branch, False)
 
 
 def _present_version(context: Context, commit: CommitId | None, force: bool) -> Manifest:
@@ -219,7 +221,9 @@ def _write_all(
                 progress(done, total, path)
 
         def fill(file: WriteFile, entry: FileEntry = entry) -> None:
-            write_file(context, entry, file.write_at, advance)
+            sparse = SparseWriter(file)
+            write_file(context, entry, sparse.write_at, advance)
+            sparse.finish(entry.size)
 
         context.store.fs.replace_file(path, fill, mode=None, durable=True, within=within)
 

@@ -187,10 +187,12 @@ class _Work:
                 if len(self.request.changes) <= _HELD_OPEN:
                     parsed = held.enter_context(change.open())
                     self.kept[change.path] = self.keeper.keep(parsed, change.path, change.last)
+                    del parsed
                     continue
                 with change.open() as parsed:
                     self.kept[change.path] = self.keeper.keep(parsed, change.path, change.last)
                     self.keeper.forget(parsed)
+        self.keeper.forget_all()
 
     def _merged(self, parent: Manifest) -> Manifest:
         """The parent's paths, without those taken out, with those that were kept."""

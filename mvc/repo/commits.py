@@ -36,9 +36,13 @@ def newest(context: Context) -> CommitId | None:
 
 
 def placed(view: View, id_: CommitId) -> tuple[Recorded, Commit]:
-    """A commit and the first entry that published it; UnknownRevision if there is none."""
+    """A commit and the first entry that published it; UnknownRevision if there is none.
+
+    DamagedData if its entry is lost, or may be.
+    """
     found = find(view, id_)
     if found is None:
+        view.check_gaps(-1, f"whether there is a commit {id_.short}")
         raise UnknownRevision(
             f"there is no commit {id_.short}", hint="'mvc log' lists the commits there are"
         )

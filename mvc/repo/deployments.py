@@ -30,7 +30,7 @@ from mvc.repo.context import Context
 from mvc.repo.revisions import resolve
 from mvc.repo.times import check_moment, format_time, nearest
 from mvc.store import keys
-from mvc.store.entries import Deployment, Entry, Retraction
+from mvc.store.entries import Deployment, Entry, Relink, Retraction
 from mvc.store.journal import Recorded
 from mvc.store.view import View
 
@@ -173,10 +173,12 @@ def _to_retract(view: View, target: str, commit: CommitId | None, time_ns: int |
 def live_at(context: Context, time_ns: int | None = None, target: str | None = None) -> Deployed:
     """What was live on a target at a moment; None is now, and the only target there is.
 
-    A few look-ups, however long the history. Raises UnknownTarget, NoDeployment.
+    A few look-ups, however long the history. Raises UnknownTarget, NoDeployment, DamagedData
+    where a lost entry of the journal may say otherwise.
     """
     view = context.fresh()
     name = _only_target(context) if target is None else check_target(context, target)
+    _note_gaps(view, name, None)
     moment = nearest(context.store.clock.now_ns()) if time_ns is None else time_ns
     recorded = _newest_immediate(view, name) if time_ns is None else None
     for deployed in on_target(view, name, until=moment):
@@ -203,26 +205,52 @@ def newest(context: Context, target: str) -> Deployed | None:
     return next(_newest_first(context.fresh(), target), None)
 
 
-def list_deployments(context: Context, target: str | None = None) -> list[Deployed]:
+def list_deployments(
+    context: Context,
+    target: str | None = None,
+    *,
+    incomplete: list[DamagedData] | None = None,
+) -> list[Deployed]:
     """Every deployment, retracted ones included, by time and sequence, oldest first.
 
-    Raises UnknownTarget; DamagedData where a record's predecessor is missing.
+    Raises UnknownTarget; DamagedData where a record's predecessor is missing, or entries of
+    the journal are lost that may have recorded more. With ``incomplete`` the latter is noted
+    there, and what can be read is returned.
     """
     view = context.fresh()
     names = targets(context) if target is None else [check_target(context, target)]
-    found = [each for name in names for each in view.steady(partial(_all_on, view, name))]
+    for name in names:
+        _note_gaps(view, name, incomplete)
+    found = [
+        each for name in names for each in view.steady(partial(_all_on, view, name, incomplete))
+    ]
     return sorted(found, key=_place)
 
 
-def _all_on(view: View, target: str) -> list[Deployed]:
+def _all_on(view: View, target: str, incomplete: list[DamagedData] | None = None) -> list[Deployed]:
     """A target's deployments in the order they were recorded."""
     found: list[Deployed] = []
     before = None
     for key in view.under(keys.TARGET + keys.text(target)):
-        recorded = view.entry(keys.offset_of(key))
-        found.append(_deployed(view, recorded, _in_entry(recorded, target), before))
-        before = recorded
+        try:
+            recorded = view.entry(keys.offset_of(key))
+            found.append(_deployed(view, recorded, _in_entry(recorded, target), before))
+        except DamagedData as error:
+            if incomplete is None:
+                raise
+            incomplete.append(error)
+        before = key
     return found
+
+
+def _note_gaps(view: View, target: str, incomplete: list[DamagedData] | None) -> None:
+    """Entries that are lost may have recorded, or taken back, what was live on a target."""
+    try:
+        view.check_gaps(-1, f"what was live on {printable(target)}")
+    except DamagedData as error:
+        if incomplete is None:
+            raise
+        incomplete.append(error)
 
 
 def targets(context: Context) -> list[str]:
@@ -236,24 +264,52 @@ def targets(context: Context) -> list[str]:
     return names[::-1]
 
 
-def of_commit(view: View, commit: CommitId) -> tuple[Deployed, ...]:
-    """A commit's deployments on all targets, in the order they were recorded."""
-    return view.steady(
-        lambda: tuple(
-            _deployed(view, recorded, deployment, _before(view, deployment.target, recorded.offset))
-            for key in view.under(keys.LIVE + commit[: keys.ID_BYTES])
-            for recorded in (view.entry(keys.offset_of(key)),)
-            for deployment in recorded.entry.deployments
-            if deployment.commit == commit
-        )
-    )
+def of_commit(
+    view: View, commit: CommitId, incomplete: list[DamagedData] | None = None
+) -> tuple[Deployed, ...]:
+    """A commit's deployments on all targets, in the order they were recorded.
+
+    ``incomplete``: see ``list_deployments``.
+    """
+    _note_gaps(view, "any target", incomplete)
+
+    def look() -> tuple[Deployed, ...]:
+        found = []
+        for key in view.under(keys.LIVE + commit[: keys.ID_BYTES]):
+            try:
+                found += _of_entry(view, view.entry(keys.offset_of(key)), commit)
+            except DamagedData as error:
+                if incomplete is None:
+                    raise
+                incomplete.append(error)
+        return tuple(found)
+
+    return view.steady(look)
 
 
-def on_target(view: View, target: str, *, until: int | None = None) -> Iterator[Deployed]:
-    """A target's deployments by time, latest first, from ``until`` back; read as asked for."""
+def _of_entry(view: View, recorded: Recorded, commit: CommitId) -> list[Deployed]:
+    return [
+        _deployed(view, recorded, deployment, _before(view, deployment.target, recorded.offset))
+        for deployment in recorded.entry.deployments
+        if deployment.commit == commit
+    ]
+
+
+def on_target(
+    view: View,
+    target: str,
+    *,
+    until: int | None = None,
+    incomplete: list[DamagedData] | None = None,
+) -> Iterator[Deployed]:
+    """A target's deployments by time, latest first, from ``until`` back; read as asked for.
+
+    ``incomplete``: see ``list_deployments``.
+    """
+    _note_gaps(view, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
-    return _down(view, target, low, high)
+    return _down(view, target, low, high, incomplete)
 
 
 def _newest_first(view: View, target: str) -> Iterator[Deployed]:
@@ -262,18 +318,38 @@ def _newest_first(view: View, target: str) -> Iterator[Deployed]:
     return _down(view, target, low, keys.after(low))
 
 
-def _down(view: View, target: str, low: bytes, high: bytes) -> Iterator[Deployed]:
+def _down(
+    view: View,
+    target: str,
+    low: bytes,
+    high: bytes,
+    incomplete: list[DamagedData] | None = None,
+) -> Iterator[Deployed]:
     last: tuple[bytes, int] | None = None  # of the key before; maintenance moves entries
 
-    def look() -> tuple[bytes, Deployed] | None:
+    def key() -> bytes | None:
         bound = high
         if last is not None:
             there = view.by_sequence(last[1])
             bound = high if there is None else last[0] + keys.number(there.offset)
-        key = view.last(low, bound)
-        return None if key is None else (keys.without_offset(key), _at(view, target, key))
+        return view.last(low, bound)
 
-    while (found := view.steady(look)) is not None:
+    def look() -> tuple[bytes, Deployed] | None:
+        at = key()
+        return None if at is None else (keys.without_offset(at), _at(view, target, at))
+
+    while True:
+        try:
+            found = view.steady(look)
+        except DamagedData as error:
+            there = key()
+            if incomplete is None or there is None:
+                raise
+            incomplete.append(error)
+            high, last = there, None  # nobody moves entries while one is lost
+            continue
+        if found is None:
+            return
         yield found[1]
         last = (found[0], found[1].sequence)
 
@@ -291,23 +367,25 @@ def _in_entry(recorded: Recorded, target: str) -> Deployment:
     raise _bad_index(target)
 
 
-def _before(view: View, target: str, offset: int) -> Recorded | None:
-    """The entry with the target's deployment recorded before the one at ``offset``."""
+def _before(view: View, target: str, offset: int) -> bytes | None:
+    """The key of the target's deployment recorded before the one at ``offset``."""
     low = keys.TARGET + keys.text(target)
-    key = view.last(low, low + keys.number(offset))
-    return None if key is None else view.entry(keys.offset_of(key))
+    return view.last(low, low + keys.number(offset))
 
 
 def _deployed(
-    view: View, recorded: Recorded, deployment: Deployment, before: Recorded | None
+    view: View, recorded: Recorded, deployment: Deployment, before: bytes | None
 ) -> Deployed:
-    """Checks that the deployment names ``before`` as its predecessor: a look-up that passed
-    a deployment over is found out.
+    """Checks that the deployment names as its predecessor the one whose key is ``before``: a
+    look-up that passed a deployment over is found out.
     """
-    if deployment.previous != (None if before is None else before.sequence):
-        raise _bad_index(deployment.target)
     target, sequence = deployment.target, recorded.sequence
-    taken_back = view.newest(keys.RETRACTED + keys.text(target) + keys.number(sequence))
+    if not _follows(view, deployment.previous, before):
+        corrected = _corrected(view, target, sequence)
+        if corrected is None or not _follows(view, corrected.previous, before):
+            raise _bad_index(target)
+    taken_back = _taken_back(view, target, sequence)
+    there = None if before is None else _if_readable(view, keys.offset_of(before))
     return Deployed(
         target,
         deployment.time_ns,
@@ -316,14 +394,54 @@ def _deployed(
         deployment.commit,
         taken_back is not None,
         None if taken_back is None else taken_back.entry.time_ns,
-        before is not None and recorded.entry.time_ns < before.entry.time_ns,
+        there is not None and recorded.entry.time_ns < there.entry.time_ns,
     )
+
+
+def _follows(view: View, previous: int | None, before: bytes | None) -> bool:
+    """Whether ``previous`` is the number of the entry that the key ``before`` leads to, or of
+    one that is known to be lost.
+    """
+    if previous is None:
+        return before is None
+    offset = None if before is None else keys.offset_of(before)
+    there = None if offset is None else _if_readable(view, offset)
+    if there is not None and there.sequence == previous:
+        return True
+    if any(previous in gap.numbers for gap in view.gaps):
+        return True
+    # A damaged entry does not tell its number, but the index knows where that number stands.
+    low = keys.OPERATION + keys.number(previous)
+    key = view.last(low, keys.after(low)) if there is None and offset is not None else None
+    return key is not None and keys.offset_of(key) == offset
+
+
+def _if_readable(view: View, offset: int) -> Recorded | None:
+    try:
+        return view.entry(offset)
+    except DamagedData:
+        return None
+
+
+def _corrected(view: View, target: str, sequence: int) -> Relink | None:
+    """The newest correction of a deployment's predecessor."""
+    low = keys.RELINKED + keys.text(target) + keys.number(sequence)
+    key = view.last(low, keys.after(low))
+    relinks = () if key is None else view.entry(keys.offset_of(key)).entry.relinks
+    return next((r for r in relinks if (r.target, r.sequence) == (target, sequence)), None)
+
+
+def _taken_back(view: View, target: str, sequence: int) -> Recorded | None:
+    """The entry that retracted a deployment, as far as the journal can be read."""
+    low = keys.RETRACTED + keys.text(target) + keys.number(sequence)
+    key = view.last(low, keys.after(low))
+    return None if key is None else view.entry(keys.offset_of(key))
 
 
 def _bad_index(target: str) -> DamagedData:
     return DamagedData(
         f"the index and the journal differ on the deployments of {target}",
-        hint="run 'mvc fsck --rebuild-index'",
+        hint="run 'mvc fsck --rebuild-index', and if that does not help 'mvc fsck --repair'",
     )
 
 

@@ -21,26 +21,49 @@ from mvc.repo.report import FsckReport, Problem
 from mvc.store import keys
 from mvc.store.format import FORMAT, read_features
 from mvc.store.index_folder import CURRENT
+from mvc.store.journal import Gap
 from mvc.store.view import INDEX, PACKS, View
 from mvc.store.witness import WITNESS
 
-__all__ = ["FsckReport", "Problem", "forget_index", "fsck", "rebuild_index"]
+__all__ = ["FsckReport", "Problem", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 
 
 def fsck(context: Context, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
     """Checks the whole repository; changes nothing. Memory grows with the number of objects.
 
-    ``progress`` counts bytes of packs, and with ``full`` raw bytes of objects as well. Where
-    maintenance has moved things meanwhile, what seemed damaged is looked at once more.
+    Everything is compared as of the journal's end when the check began; what others append
+    meanwhile is left out. ``progress`` counts bytes of packs, and with ``full`` raw bytes of
+    objects as well. Where maintenance has moved things meanwhile, or the last entry's writer
+    has failed and taken it back, what seemed damaged is looked at once more.
     """
+    return check(context, full=full, progress=progress)[0]
+
+
+def check(
+    context: Context, *, full: bool = False, progress: Progress | None = None
+) -> tuple[FsckReport, JournalCheck]:
+    """As ``fsck``, with what was found out about the journal."""
     while True:
         generation = context.fresh().generation
-        report = _look(context, full, progress)
-        if report.sound or context.fresh().generation == generation:
-            return report
+        report, journal = _look(context, full, progress)
+        if report.sound or (context.fresh().generation == generation and _stands(journal)):
+            return report, journal
 
 
-def _look(context: Context, full: bool, progress: Progress | None) -> FsckReport:
+def _stands(journal: JournalCheck) -> bool:
+    """Whether the last entry that was checked is still there."""
+    last = journal.last
+    if last is None:
+        return True
+    try:
+        return journal.view.entry(last.offset).check == last.check
+    except DamagedData:
+        return False
+
+
+def _look(
+    context: Context, full: bool, progress: Progress | None
+) -> tuple[FsckReport, JournalCheck]:
     from mvc.repo.fsck_packs import PackCheck
     from mvc.repo.fsck_versions import VersionCheck
     from mvc.repo.manifest_stream import ManifestStream
@@ -73,30 +96,48 @@ def _look(context: Context, full: bool, progress: Progress | None) -> FsckReport
     found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
     problems = [*_format(context), *journal.problems, *_joined(found, versions.problems)]
     if not journal.problems and not packs.problems:
-        problems += _index(view, offsets, packs.found_keys)
+        problems += _index(view, offsets, packs.found_keys, journal.end.offset)
     notes = (*journal.notes, *packs.notes, *_left(context))
-    return FsckReport(
+    lost = tuple(commit.id for commit in commits.values() if commit.id in versions.lost)
+    report = FsckReport(
         tuple(problems),
         notes,
         full,
         journal.count,
-        len(commits),
+        len(commits) + len(journal.lost),
         packs.records,
         len(packs.objects),
-        view.position.offset + packs.checked + versions.recovered,
+        journal.end.offset + packs.checked + versions.recovered,
         len(forgotten & commits.keys()),
-        tuple(commit.id for commit in commits.values() if commit.id in versions.lost),
+        (*lost, *journal.lost),
     )
+    return report, journal
 
 
 def rebuild_index(context: Context) -> None:
-    """Makes the index anew from journal and packs. ReadOnly where nothing can be written."""
+    """Makes the index anew from journal and packs.
+
+    Raises ReadOnly where nothing can be written, DamagedData where entries are lost.
+    """
     if not context.store.writable:
         raise ReadOnly(
             "the index cannot be rebuilt: the repository's folder cannot be written",
             hint="questions are answered without an index there, only slower",
         )
-    context.store.view.rebuild_index()
+    view = context.fresh()
+    for _ in view.entries():
+        pass  # an index knows of entries that are lost since: it is not given up for a new one
+    view.rebuild_index()
+
+
+def lost_end(context: Context) -> Gap | None:
+    """The last entries, if these and no others are lost: the loss of an end can be accepted."""
+    view = context.fresh()
+    gaps: list[Gap] = []
+    for _ in view.entries(lost=gaps.append):
+        pass
+    behind = [gap for gap in view.gaps if gap.start.offset >= view.position.offset]
+    return behind[0] if behind and not gaps else None
 
 
 def forget_index(fs: FileSystem, folder: Path) -> None:
@@ -176,8 +217,11 @@ def _format(context: Context) -> list[Problem]:
     return []
 
 
-def _index(view: View, expected: set[bytes], objects: dict[int, set[bytes]]) -> list[Problem]:
-    """Whether index and tail hold exactly the keys that journal and packs imply.
+def _index(
+    view: View, expected: set[bytes], objects: dict[int, set[bytes]], end: int
+) -> list[Problem]:
+    """Whether index and tail hold exactly the keys that journal and packs imply, of all entries
+    before byte ``end`` of the journal. Others may have added more by now.
 
     Edges are left out: which of several homes of a base they start from is free.
     """
@@ -188,7 +232,12 @@ def _index(view: View, expected: set[bytes], objects: dict[int, set[bytes]]) -> 
     }
     try:
         tables = {key[:1] for key in expected} | {keys.BLOB}
-        present = {key for table in sorted(tables) for key in view.under(table)}
+        present = {
+            key
+            for table in sorted(tables)
+            for key in view.under(table)
+            if keys.offset_of(key) < end
+        }
     except DamagedData as error:
         return [Problem("index", INDEX, "", error.message)]
     missing, foreign = len(expected - present), len(present - expected)

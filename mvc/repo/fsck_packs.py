@@ -36,7 +36,7 @@ class PackCheck:
     checked: int = 0
     found_keys: dict[int, set[bytes]] = field(default_factory=dict)
     _speed: Speed = field(default_factory=Speed)
-    _ends: dict[int, list[Region]] = field(default_factory=dict)
+    _claims: dict[int, list[tuple[Region, Recorded]]] = field(default_factory=dict)
     _sizes: dict[int, int | None] = field(default_factory=dict)
     _missing: dict[int, list[Region]] = field(default_factory=dict)
 
@@ -46,7 +46,8 @@ class PackCheck:
         whole = True
         keys: set[bytes] = set()
         for region in recorded.entry.regions:
-            self._ends.setdefault(region.pack, []).append(region)
+            if region.length:
+                self._claims.setdefault(region.pack, []).append((region, recorded))
             size = self._size(region.pack)
             if size is None:
                 if region.length:
@@ -144,12 +145,14 @@ class PackCheck:
             self.notes.append(f"restore the folder {PACKS} from a copy: it holds every tensor")
             return
         self.problems[:0] = [self._gone(*each) for each in sorted(self._missing.items())]
+        for number, claims in sorted(self._claims.items()):
+            self.problems += self._claimed_twice(pack_path(folder, number).name, claims)
         unused = 0
         for number in pack_numbers(fs, folder):
             path = pack_path(folder, number)
             with fs.open_read(path) as file:
                 size, head = file.size(), file.read(0, len(PACK_HEADER))
-            regions = sorted(self._ends.get(number, ()), key=lambda r: r.start)
+            regions = [region for region, _ in self._claims.get(number, ())]
             if regions and head != PACK_HEADER:
                 self.problems.append(
                     Problem("pack", path.name, "byte 0", f"{path.name} does not begin as a pack")
@@ -161,6 +164,24 @@ class PackCheck:
                 f"{unused:,} bytes in packs belong to no version: interrupted or running commits, "
                 "or what was collected; gc rewrites a pack once 5 % of it would go"
             )
+
+    def _claimed_twice(self, name: str, claims: list[tuple[Region, Recorded]]) -> Iterator[Problem]:
+        """Bytes that two regions name: one of the two operations lost what it had written."""
+        open_: list[tuple[int, Recorded]] = []  # (end, entry) of regions that may reach further
+        for region, recorded in sorted(claims, key=lambda c: (c[0].start, c[1].sequence)):
+            open_ = [each for each in open_ if each[0] > region.start]
+            for end, other in open_:
+                first, second = sorted((other, recorded), key=lambda r: r.sequence)
+                shared = min(end, region.start + region.length)
+                ids = (c.id for each in (first, second) for c in each.entry.commits)
+                yield Problem(
+                    "region",
+                    name,
+                    f"bytes {region.start} to {shared}",
+                    f"operations {first.sequence} and {second.sequence} claim the same bytes",
+                    tuple(dict.fromkeys(ids)),
+                )
+            open_.append((region.start + region.length, recorded))
 
     def _gone(self, pack: int, regions: list[Region]) -> Problem:
         path = pack_path(self.view.folder / PACKS, pack)

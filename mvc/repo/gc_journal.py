@@ -1,10 +1,10 @@
 """What the journal no longer has to say: commits that nothing leads to, operations long past.
 
 Operations within the grace stay word for word. Of older ones stay: versions that are
-reachable, every deployment and retraction, what was forgotten, each ref's present value,
-and the moves of branches between versions that are still there. An operation whose versions
-are all there keeps all of its moves, and its undo with them; of others only values are left,
-without those before: so none can be undone in part, or twice.
+reachable, every deployment, retraction and corrected predecessor, what was forgotten, each
+ref's present value, and the moves of branches between versions that are still there. An
+operation whose versions are all there keeps all of its moves, and its undo with them; of
+others only values are left, without those before: so none can be undone in part, or twice.
 """
 
 from __future__ import annotations
@@ -59,7 +59,12 @@ def shortened(
             undoes=entry.undoes if whole else None,
         )
         empty = not (
-            made.commits or made.refs or made.deployments or made.retractions or made.forgotten
+            made.commits
+            or made.refs
+            or made.deployments
+            or made.retractions
+            or made.relinks
+            or made.forgotten
         )
         if empty and made.removed is None:
             edits[home] = None

@@ -13,6 +13,7 @@ from mvc.limits import SLAB
 from mvc.model.hashing import BlobHasher, blob_id, raw_blob_id
 from mvc.model.manifest import Content, FileEntry, LogicalTensor
 from mvc.model.tensor import TensorSpec
+from mvc.model.zeros import zero_blob_id, zeros
 
 __all__ = ["entry_from", "hash_file", "pieces"]
 
@@ -77,10 +78,14 @@ def _hash_content(parsed: ParsedFile, i: int, buffer: memoryview) -> BlobId:
     spec = parsed.contents[i].spec
     if (borrowed := parsed.borrow(i)) is not None:
         return blob_id(spec, borrowed, parallel=True)
+    if parsed.is_hole(i, 0, spec.nbytes):
+        return zero_blob_id(spec)
     hasher = BlobHasher(spec, parallel=True)
     for start, length in pieces(spec):
-        part = buffer[:length]
-        parsed.read(i, start, part)
+        part = zeros(length)
+        if not parsed.is_hole(i, start, length):
+            part = buffer[:length]
+            parsed.read(i, start, part)
         hasher.update(part)
     return hasher.done()
 

@@ -13,6 +13,7 @@ from mvc.limits import SLAB
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.model.zeros import zero_blob_id, zeros
 from mvc.repo.bases import BaseFinder, HeldBase, content_names
 from mvc.repo.context import Context, Progress
 from mvc.repo.hashing import entry_from, pieces
@@ -99,11 +100,17 @@ class Keeper:
         """The file is about to be closed: no copy can be compared with it any more."""
         self._masters.forget(parsed)
 
+    def forget_all(self) -> None:
+        """All files are closed; what is known of them need not stay in memory."""
+        self._masters = Masters()
+
     def _content(
         self, parsed: ParsedFile, i: int, path: str, name: str, last: LastVersion | None
     ) -> BlobId:
         spec = parsed.contents[i].spec
         borrowed = parsed.borrow(i)
+        if borrowed is None and last is None and parsed.is_hole(i, 0, spec.nbytes):
+            return self._hole(spec)
         if borrowed is None and spec.nbytes > SLAB:
             return self._large(parsed, i, path, name)
         data = borrowed if borrowed is not None else self._read(parsed, i, spec.nbytes)
@@ -115,7 +122,7 @@ class Keeper:
         kept = last.base(name, spec) if last is not None else None
         base: Base | None = self._masters.find(spec, data)
         base = base or kept or self._finder.find(path, name, spec)
-        target, reporter = last.replace(name, id_, spec, data) if last else (None, None)
+        memory = last.replace(name, id_, spec) if last else None
         if borrowed is not None and last is None:
             self._unproven[i] = name
         self.writer.begin(id_)
@@ -123,11 +130,7 @@ class Keeper:
             if borrowed is not None:
                 self._room(length)
             part = data[start : start + length]
-            self.writer.put(
-                id_, spec, start, part, base,
-                target=target(start) if target else None,
-                report=reporter(start) if reporter else None,
-            )  # fmt: skip
+            self.writer.put(id_, spec, start, part, base, memory)
         return id_
 
     def _wanted(self, id_: BlobId) -> bool:
@@ -135,6 +138,15 @@ class Keeper:
         if not self.writer.holds(id_):
             return True
         return self._policy.reset and not self.writer.added(id_) and not self._is_full(id_)
+
+    def _hole(self, spec: TensorSpec) -> BlobId:
+        """A content that lies in a hole of its file: nothing is read, no base is looked for."""
+        id_ = zero_blob_id(spec)
+        if self._wanted(id_):
+            self.writer.begin(id_)
+            for start, length in pieces(spec):
+                self.writer.put_zeros(id_, spec, start, length)
+        return id_
 
     def _large(self, parsed: ParsedFile, i: int, path: str, name: str) -> BlobId:
         """Two readings: one to know the id, one to encode, both hashed."""
@@ -146,6 +158,10 @@ class Keeper:
         base = self._finder.find(path, name, spec)
         hasher = BlobHasher(spec, parallel=True)
         for start, length in pieces(spec):
+            if parsed.is_hole(i, start, length):
+                hasher.update(zeros(length))
+                self.writer.put_zeros(id_, spec, start, length)
+                continue
             part = self._read(parsed, i, length, start)
             hasher.update(part)
             self.writer.put(id_, spec, start, part, base)
@@ -159,10 +175,8 @@ class Keeper:
     def _hash(self, parsed: ParsedFile, i: int, spec: TensorSpec) -> BlobId:
         hasher = BlobHasher(spec, parallel=True)
         for start, length in pieces(spec):
-            self._room(length)
-            part = self._new.take(length)
-            parsed.read(i, start, part)
-            hasher.update(part)
+            hole = parsed.is_hole(i, start, length)
+            hasher.update(zeros(length) if hole else self._read(parsed, i, length, start))
         return hasher.done()
 
     def _read(self, parsed: ParsedFile, i: int, length: int, start: int = 0) -> memoryview:

@@ -8,10 +8,10 @@ during the commit is found before anything is published.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
@@ -20,27 +20,43 @@ from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
 from mvc.store.choose import BasePiece
 from mvc.store.graph import Graph
-from mvc.store.pieces import Written
+from mvc.store.pieces import Kept, Written
 
 __all__ = ["LastVersion"]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Kept:
-    """One tensor: a base whose bytes are at hand."""
+    """One tensor: a base whose bytes are at hand. Small, since a model may have 100,000."""
 
     id: BlobId
     spec: TensorSpec
-    buffer: memoryview
+    array: NDArray[np.uint8]
     graph: Graph
-    chain: dict[int, Written] = field(default_factory=dict)
+    chain: list[Written | None] | None = None  # by piece
+
+    @property
+    def buffer(self) -> memoryview:
+        return self.array.data
+
+    @property
+    def depth(self) -> int | None:
+        """Deltas under the deepest piece, as far as they are known."""
+        return max((each.depth for each in self.chain or () if each is not None), default=None)
 
     def piece(self, start: int) -> BasePiece:
-        chain = self.chain.get(start)
+        chain = self.chain[start // SLAB] if self.chain else None
         if chain is None:
             path = self.graph.path(self.id, start)
-            chain = self.chain[start] = Written(path.depth, path.stored)
+            chain = Written(path.depth, path.stored)
+            self.stored(start, chain)
         return BasePiece(self.buffer[start : start + SLAB], chain.depth, chain.stored)
+
+    def stored(self, start: int, written: Written) -> None:
+        """Remembers the chain under the piece at ``start``."""
+        if self.chain is None:
+            self.chain = [None] * max(1, -(-len(self.array) // SLAB))
+        self.chain[start // SLAB] = written
 
 
 class LastVersion:
@@ -55,13 +71,13 @@ class LastVersion:
 
     @property
     def nbytes(self) -> int:
-        return sum(len(kept.buffer) for kept in self._kept.values())
+        return sum(len(kept.array) for kept in self._kept.values())
 
     @property
     def depth(self) -> int | None:
         """Deltas under the version, as far as they are known; None if nothing is kept."""
-        chains = [w.depth for kept in self._kept.values() for w in kept.chain.values()]
-        return max(chains, default=None)
+        depths = (kept.depth for kept in self._kept.values())
+        return max((depth for depth in depths if depth is not None), default=None)
 
     def clear(self) -> None:
         self._kept.clear()
@@ -87,27 +103,16 @@ class LastVersion:
             kept = self._copy(name, id_, spec, data)
         self._next[name] = kept
 
-    def replace(
-        self, name: str, id_: BlobId, spec: TensorSpec, data: memoryview
-    ) -> tuple[Callable[[int], memoryview], Callable[[int], Callable[[Written], None]]]:
-        """The content is new. Returns where its pieces go, and who learns how they were stored.
+    def replace(self, name: str, id_: BlobId, spec: TensorSpec) -> Kept:
+        """The content is new. Returns where the encoder puts its bytes, and reports its chain.
 
-        The buffers are filled by the encoder; ``settle`` checks them.
+        ``settle`` checks them.
         """
-        kept = self.base(name, spec)
-        buffer = kept.buffer if kept else np.empty(spec.nbytes, np.uint8).data
-        chain: dict[int, Written] = {}
-        self._next[name] = _Kept(id_, spec, buffer, self.graph, chain)
+        old = self.base(name, spec)
+        new = _Kept(id_, spec, old.array if old else np.empty(spec.nbytes, np.uint8), self.graph)
+        self._next[name] = new
         self._unproven.append(name)
-        size = len(data)
-
-        def target(start: int) -> memoryview:
-            return buffer[start:size]
-
-        def reporter(start: int) -> Callable[[Written], None]:
-            return lambda written: chain.__setitem__(start, written)
-
-        return target, reporter
+        return new
 
     def settle(self) -> None:
         """After everything is encoded: the new version is the last one, if its bytes prove it."""
@@ -125,7 +130,7 @@ class LastVersion:
 
     def _copy(self, name: str, id_: BlobId, spec: TensorSpec, data: memoryview) -> _Kept:
         kept = self.base(name, spec)
-        buffer = kept.buffer if kept else np.empty(spec.nbytes, np.uint8).data
-        buffer[:] = data
+        array = kept.array if kept else np.empty(spec.nbytes, np.uint8)
+        array.data[:] = data
         self._unproven.append(name)
-        return _Kept(id_, spec, buffer, self.graph)
+        return _Kept(id_, spec, array, self.graph)

@@ -6,9 +6,10 @@ tells; the cast leaves a residue of zeros, which costs next to nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from blake3 import blake3
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
@@ -16,13 +17,15 @@ from mvc.ids import BlobId
 from mvc.limits import SLAB
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.choose import BasePiece
+from mvc.types import Bytes
 
 __all__ = ["Masters"]
 
 _SAMPLE = 4096  # elements that must agree
+_WIDE = ("float32", "float64")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Master:
     """A tensor of this commit, still at hand in its file: a base for its copies."""
 
@@ -48,28 +51,57 @@ class _Master:
 
 
 class Masters:
-    """The floating tensors of one commit that wide copies may be made of."""
+    """The floating tensors of one commit that wide copies may be made of.
+
+    A search costs one look-up, however many tensors there are: the beginning of every
+    master is rounded once for each narrower dtype, and found by its hash.
+    """
 
     def __init__(self) -> None:
         self._by_shape: dict[tuple[int, ...], list[_Master]] = {}
+        self._rounded: dict[tuple[tuple[int, ...], str], _Rounded] = {}
 
     def add(self, parsed: ParsedFile, content: int, id_: BlobId) -> None:
         spec = parsed.contents[content].spec
-        if spec.dtype in {"float32", "float64"} and 0 < spec.nbytes <= SLAB:
+        if spec.dtype in _WIDE and 0 < spec.nbytes <= SLAB:
             self._by_shape.setdefault(spec.shape, []).append(_Master(id_, spec, parsed, content))
 
     def forget(self, parsed: ParsedFile) -> None:
         """The file is about to be closed."""
-        for shape, masters in self._by_shape.items():
-            self._by_shape[shape] = [m for m in masters if m.parsed is not parsed]
+        kept = {
+            shape: [m for m in masters if m.parsed is not parsed]
+            for shape, masters in self._by_shape.items()
+        }
+        self._by_shape = {shape: masters for shape, masters in kept.items() if masters}
+        self._rounded.clear()
 
     def find(self, spec: TensorSpec, data: memoryview) -> _Master | None:
-        """The tensor whose beginning, rounded, is the beginning of ``data``."""
+        """The first tensor whose beginning, rounded, is the beginning of ``data``."""
+        masters = self._by_shape.get(spec.shape)
+        if masters is None or not any(cast.supported(m, spec.dtype) for m in _WIDE):
+            return None
+        rounded = self._rounded.setdefault((spec.shape, spec.dtype), _Rounded())
         count = min(_SAMPLE, spec.elements)
+        rounded.catch_up(masters, spec.dtype, count)
         wanted = data[: count * DTYPES[spec.dtype].itemsize]
-        for master in self._by_shape.get(spec.shape, []):
-            if cast.supported(master.spec.dtype, spec.dtype):
-                rounded = cast.cast(master.sample(count), master.spec.dtype, spec.dtype)
-                if memoryview(rounded) == wanted:
-                    return master
-        return None
+        return rounded.by_hash.get(_hash(wanted))
+
+
+@dataclass(slots=True)
+class _Rounded:
+    """Masters of one shape by the hash of their beginning, rounded to one dtype."""
+
+    by_hash: dict[bytes, _Master] = field(default_factory=dict)
+    seen: int = 0
+
+    def catch_up(self, masters: list[_Master], dtype: str, count: int) -> None:
+        """Adds the masters that came since the last search."""
+        for master in masters[self.seen :]:
+            if cast.supported(master.spec.dtype, dtype):
+                rounded = cast.cast(master.sample(count), master.spec.dtype, dtype)
+                self.by_hash.setdefault(_hash(rounded), master)
+        self.seen = len(masters)
+
+
+def _hash(sample: Bytes) -> bytes:
+    return blake3(sample).digest(16)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo.context import Context
 from mvc.store import keys
@@ -16,7 +17,18 @@ from mvc.store.entries import RefValue
 from mvc.store.journal import Recorded
 from mvc.store.view import View
 
-__all__ = ["BRANCH", "HEAD", "TAG", "Head", "Ref", "branches", "head", "tags", "value_at"]
+__all__ = [
+    "BRANCH",
+    "HEAD",
+    "TAG",
+    "Head",
+    "Ref",
+    "branches",
+    "head",
+    "head_if_known",
+    "tags",
+    "value_at",
+]
 
 HEAD = "HEAD"
 BRANCH = "heads/"
@@ -49,13 +61,21 @@ def head(context: Context) -> Head:
     return Head(at, tip if isinstance(tip, CommitId) else None)
 
 
+def head_if_known(context: Context) -> Head:
+    """As ``head``, but nothing where the entry that says so is lost."""
+    try:
+        return head(context)
+    except DamagedData:
+        return Head(None, None)
+
+
 def branches(context: Context) -> list[Ref]:
-    """Every branch that has a commit, by name."""
+    """Every branch that has a commit, by name; those whose entries are lost are left out."""
     return _under(context.fresh(), BRANCH)
 
 
 def tags(context: Context) -> list[Ref]:
-    """Every tag, by name."""
+    """Every tag, by name; those whose entries are lost are left out."""
     return _under(context.fresh(), TAG)
 
 
@@ -65,6 +85,8 @@ def value_at(view: View, name: str, time_ns: int) -> RefValue:
 
     def look() -> RefValue:
         key = view.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
+        at = -1 if key is None else keys.offset_of(key)
+        view.check_gaps(at, f"where {name.removeprefix(BRANCH)} pointed to")
         return None if key is None else _new_value(view.entry(keys.offset_of(key)), name)
 
     return view.steady(look)
@@ -89,7 +111,11 @@ def _newest(view: View, prefix: str) -> Iterator[tuple[str, RefValue]]:
         if key is None:
             return None
         name = keys.name_of(key)
-        return name, _new_value(view.entry(keys.offset_of(key)), name)
+        try:
+            view.check_gaps(keys.offset_of(key), f"where {name} points to")
+            return name, _new_value(view.entry(keys.offset_of(key)), name)
+        except DamagedData:
+            return name, None
 
     while (found := view.steady(look)) is not None:
         yield found

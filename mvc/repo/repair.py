@@ -8,13 +8,13 @@ a repair that finds nothing to do changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mvc.repo.context import Context, Progress
-from mvc.repo.fsck import fsck, rebuild_index
+from mvc.repo.fsck import check, fsck, rebuild_index
 from mvc.repo.relayout import check_writable, execute, until_not_outrun
 from mvc.repo.repair_bits import Corrector
 from mvc.repo.repair_journal import before_opening
@@ -24,7 +24,7 @@ from mvc.repo.repair_quarantine import keep
 from mvc.repo.repair_sources import OtherRepository, Sources, WorkingFiles, folder_of
 from mvc.repo.repair_survey import Stretch, Survey, survey
 from mvc.repo.report import FsckReport, Healed, Quarantined, Repaired
-from mvc.store.entries import Entry
+from mvc.store.entries import Entry, Relink
 from mvc.store.journal import Recorded
 from mvc.store.packs import PACK_HEADER, pack_path
 from mvc.store.publish import Outrun
@@ -33,6 +33,7 @@ from mvc.store.view import INDEX, PACKS
 __all__ = ["before_opening", "folder_of", "repair"]
 
 _ROUNDS = 8
+_RELINKS = 10_000  # corrections in one entry of the journal
 
 
 def repair(
@@ -56,7 +57,9 @@ def repair(
         work.healed.append(Healed("index", INDEX, "journal and packs"))
     work.pack_heads()
     work.rounds()
-    report = fsck(context, full=full, progress=progress)
+    report, journal = check(context, full=full, progress=progress)
+    if work.relink(journal.relinks):
+        report, _ = check(context, full=full, progress=progress)
     wrong = {bytes.fromhex(p.object) for p in report.problems if p.kind == "content"}
     if wrong:
         work.rounds(wrong)
@@ -108,6 +111,23 @@ class _Repair:
                     file.write_at(0, PACK_HEADER)
                     file.sync()
                     self.healed.append(Healed("pack", path.name, "what every pack begins with"))
+
+    def relink(self, relinks: Sequence[Relink]) -> bool:
+        """Records the right predecessors of deployments, which the order of the journal proves."""
+        store = self.context.store
+        for at in range(0, len(relinks), _RELINKS):
+            part = tuple(relinks[at : at + _RELINKS])
+            note = f"{len(part)} corrected"
+
+            def make(part: tuple[Relink, ...] = part, note: str = note) -> Entry:
+                return Entry("relink", store.clock.now_ns(), note, relinks=part)
+
+            store.publish(make)
+            self.healed += [
+                Healed("deployment", f"{r.target} (operation {r.sequence})", "the journal's order")
+                for r in part
+            ]
+        return bool(relinks)
 
     def rounds(self, wrong: Collection[bytes] = ()) -> None:
         """What one round heals may be the base that another object was waiting for."""

@@ -202,13 +202,15 @@ class _Planning:
         healed = [self._healed(id_, source) for id_, source in self._added.items()]
         for id_ in sorted(again - self._added.keys() - self._lost):
             healed.append(self._healed(id_, "another record of it"))
+        for pack in sorted({pack for pack, _ in survey.shared}):
+            healed.append(Healed("region", f"pack {pack}", "the records that lie there"))
         specs = {id_: spec for id_, spec in self._needs.specs.items() if spec is not None}
         relayout = Relayout(
             leave=leave,
             add=add,
             specs=specs,
             source=self._sources,
-            records={(pack, at) for pack, at, _ in leave},
+            records={(pack, at) for pack, at, _ in leave} | survey.shared,
         )
         lost = {id_ for id_ in self._lost if id_ in self._needs.specs}
         return Plan(relayout, healed, stretches, lost)

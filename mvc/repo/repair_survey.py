@@ -35,12 +35,14 @@ class Survey:
 
     ``first``: by the first bytes of an id, the earliest entry that speaks of the object, as
     something stored or as a base: there a new record of it has to go.
+    ``shared``: records (pack, offset) in bytes that two entries claim.
     """
 
     found: Inventory
     damaged: set[Place] = field(default_factory=set)
     stretches: list[Stretch] = field(default_factory=list)
     first: dict[bytes, int] = field(default_factory=dict)
+    shared: set[tuple[int, int]] = field(default_factory=set)
 
 
 def survey(view: View, progress: Progress | None = None) -> Survey:
@@ -60,7 +62,30 @@ def survey(view: View, progress: Progress | None = None) -> Survey:
         done += sum(region.length for region in recorded.entry.regions)
         if progress is not None:
             progress(done, total, "packs")
+    _share(made)
     return made
+
+
+def _share(made: Survey) -> None:
+    """Finds records in bytes that more than one entry claims."""
+    homes: dict[int, list[tuple[int, int, int]]] = {}
+    for home, recorded in enumerate(made.found.entries):
+        for region in recorded.entry.regions:
+            if region.length:
+                end = region.start + region.length
+                homes.setdefault(region.pack, []).append((region.start, end, home))
+    twice: dict[int, list[tuple[int, int]]] = {}
+    for pack, claims in homes.items():
+        reached = 0
+        for start, end, _ in sorted(claims):
+            if start < reached:
+                twice.setdefault(pack, []).append((start, min(end, reached)))
+            reached = max(reached, end)
+    for records in made.found.records if twice else ():
+        for record in records:
+            end = record.offset + record.header.size
+            if any(a < end and record.offset < b for a, b in twice.get(record.pack, ())):
+                made.shared.add((record.pack, record.offset))
 
 
 def _entry(made: Survey, packs: PackReader, recorded: Recorded) -> None:

@@ -13,8 +13,9 @@ __all__ = ["FsckReport", "Healed", "Problem", "Quarantined", "Repaired"]
 class Problem:
     """One damage. ``versions`` and ``tensors`` ("path: key") are what it touches.
 
-    ``kind``: format, journal, record, payload, pack, reference, manifest, lost (an object
-    that no sound record leads to), content (an object that decodes to something else) or
+    ``kind``: format, journal, record, payload, pack, region (bytes of a pack that two
+    operations claim), reference, manifest, lost (an object that no sound record leads to, or
+    a version whose journal entry is lost), content (an object that decodes to something else) or
     index. ``object`` names the thing, ``where`` its place, ``also`` further ids that
     share the damaged payload.
     """
@@ -34,8 +35,9 @@ class FsckReport:
 
     ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects.
     ``forgotten``: those of the ``versions`` whose state was given up, which is no damage.
-    ``lost``: versions that cannot be had back whole, without ``full`` as far as checksums tell;
-    versions of journal entries that cannot be read are in neither.
+    ``lost``: versions that cannot be had back whole, without ``full`` as far as checksums tell.
+    Versions of lost journal entries are in both if a sound entry names them; of others,
+    nobody knows more than the first digits that an index may have kept.
     """
 
     problems: tuple[Problem, ...]
@@ -59,8 +61,8 @@ class FsckReport:
 class Healed:
     """One thing that was put right. ``source``: what it was healed from.
 
-    ``kind``: format, journal, pack, object, manifest or index. ``name`` is an object's id
-    in hexadecimal, or says which entry or file it was.
+    ``kind``: format, journal, pack, region, object, manifest, deployment or index.
+    ``name`` is an object's id in hexadecimal, or says which entry or file it was.
     """
 
     kind: str

@@ -114,6 +114,7 @@ def _by_digits(context: Context, digits: str) -> CommitId:
 
 
 def _unknown(context: Context, name: str) -> UnknownRevision:
+    context.store.view.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
     refs = [*pointers.branches(context), *pointers.tags(context)]
     close = get_close_matches(name, [HEAD, *(ref.name for ref in refs)], n=3, cutoff=0.5)
     return UnknownRevision(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from mvc.codecs.estimate import estimate
+from mvc.codecs.estimate import try_out
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.model.tensor import DTYPES, TensorSpec
@@ -60,13 +60,17 @@ class Base(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A coding: ``bridge`` and pipeline (None: a patch), element width, share of raw size."""
+    """A coding: ``bridge`` and pipeline (None: a patch), element width, share of raw size.
+
+    ``encoded``: the piece as its only chunk, if all of it was encoded to find out its size.
+    """
 
     bridge: str
     pipeline: Pipeline | None
     width: int
     against: bool
     share: float
+    encoded: bytes | None = None
 
     @property
     def text(self) -> str:
@@ -108,7 +112,7 @@ def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:
 def _full(spec: TensorSpec, new: memoryview, policy: Policy) -> Choice:
     pipeline = policy.pipeline.full()
     best = min(
-        (Choice("", pipeline, w, False, estimate(pipeline, new, None, w)) for w in
+        (Choice("", pipeline, w, False, *try_out(pipeline, new, None, w)) for w in
          _widths(spec, len(new))),
         key=lambda choice: choice.share,
     )  # fmt: skip
@@ -129,8 +133,8 @@ def _delta(
     if pipeline.operator != "none":
         data = fitted(base.data, len(new))
         for width in _widths(spec, len(new)):
-            share = estimate(pipeline, new, data, width)
-            choices.append(Choice(bridge, pipeline, width, True, share))
+            tried = try_out(pipeline, new, data, width)
+            choices.append(Choice(bridge, pipeline, width, True, *tried))
     if spec.dtype == "raw" and pipeline.text != "raw":
         choices.append(Choice("patch", None, 1, True, _patch_share(new, base.data)))
     return min(choices, key=lambda c: c.share, default=Choice("", pipeline, 1, True, 9.0))

@@ -15,9 +15,19 @@ from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REF_BYTES
 from mvc.model.canonical import Reader, Writer
 from mvc.model.commit import Commit
 
-__all__ = ["Deployment", "Entry", "Forgotten", "RefChange", "RefValue", "Region", "Retraction"]
+__all__ = [
+    "Deployment",
+    "Entry",
+    "Forgotten",
+    "RefChange",
+    "RefValue",
+    "Region",
+    "Relink",
+    "Retraction",
+]
 
-_PLAIN, _MAINTAINED = 1, 2  # versions: the second has two fields more (feature "entry-2")
+# Versions: the second has two fields more (feature "entry-2"), the third another one ("entry-3").
+_PLAIN, _MAINTAINED, _RELINKED = 1, 2, 3
 _MANY = 1_000_000
 
 RefValue = CommitId | str | None
@@ -65,6 +75,18 @@ class Retraction:
 
 
 @dataclass(frozen=True, slots=True)
+class Relink:
+    """Corrects the predecessor of the deployment on ``target`` that entry ``sequence`` recorded.
+
+    ``previous`` counts from then on in the place of what the deployment itself says.
+    """
+
+    target: str
+    sequence: int
+    previous: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten:
     """The state of ``commit`` is given up; the commit itself stays.
 
@@ -95,16 +117,23 @@ class Entry:
     marks: tuple[bytes, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()
     undoes: int | None = None
+    relinks: tuple[Relink, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """The lowest version that can say what the entry says."""
+        if self.relinks:
+            return _RELINKED
+        return _PLAIN if not self.forgotten and self.undoes is None else _MAINTAINED
 
     @property
     def features(self) -> frozenset[str]:
         """What a reader must know, beyond the first version, to understand the entry."""
-        plain = not self.forgotten and self.undoes is None
-        return frozenset() if plain else frozenset({"entry-2"})
+        return frozenset() if self.version == _PLAIN else frozenset({f"entry-{self.version}"})
 
     @cached_property
     def encoded(self) -> bytes:
-        version = _MAINTAINED if self.features else _PLAIN
+        version = self.version
         writer = Writer().uint(version).text(self.operation).uint(self.time_ns).text(self.note)
         writer.uint(len(self.regions))
         for region in self.regions:
@@ -129,8 +158,10 @@ class Entry:
         writer.uint(len(self.marks))
         for mark in self.marks:
             writer.raw(mark)
-        if version == _MAINTAINED:
+        if version >= _MAINTAINED:
             _write_maintained(writer, self)
+        if version >= _RELINKED:
+            _write_relinks(writer, self.relinks)
         return writer.done()
 
     @classmethod
@@ -138,7 +169,7 @@ class Entry:
         """Raises DamagedData unless ``data`` is canonical."""
         reader = Reader(data, where)
         version = reader.uint()
-        if version not in (_PLAIN, _MAINTAINED):
+        if version not in (_PLAIN, _MAINTAINED, _RELINKED):
             raise reader.fail("its version is unknown")
         operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()
         note = reader.text(MAX_COMMIT)
@@ -166,12 +197,11 @@ class Entry:
         marks = tuple(reader.raw(8) for _ in range(reader.count(_MANY)))
         forgotten: tuple[Forgotten, ...] = ()
         undoes = None
-        if version == _MAINTAINED:
+        if version >= _MAINTAINED:
             forgotten, undoes = _read_maintained(reader)
-            if not forgotten and undoes is None:
-                raise reader.fail("it is written in a longer form than it needs")
+        relinks = _read_relinks(reader) if version >= _RELINKED else ()
         reader.end()
-        return cls(
+        made = cls(
             operation,
             time_ns,
             note,
@@ -184,7 +214,11 @@ class Entry:
             marks,
             forgotten,
             undoes,
+            relinks,
         )
+        if made.version != version:
+            raise reader.fail("it is written in a longer form than it needs")
+        return made
 
 
 def _write_maintained(writer: Writer, entry: Entry) -> None:
@@ -201,6 +235,21 @@ def _read_maintained(reader: Reader) -> tuple[tuple[Forgotten, ...], int | None]
     )
     undoes = reader.uint()
     return forgotten, undoes - 1 if undoes else None
+
+
+def _write_relinks(writer: Writer, relinks: Sequence[Relink]) -> None:
+    writer.uint(len(relinks))
+    for each in relinks:
+        writer.text(each.target).uint(each.sequence)
+        writer.uint(0 if each.previous is None else each.previous + 1)
+
+
+def _read_relinks(reader: Reader) -> tuple[Relink, ...]:
+    found = []
+    for _ in range(reader.count(_MANY)):
+        target, sequence, previous = reader.text(MAX_REF_BYTES), reader.uint(), reader.uint()
+        found.append(Relink(target, sequence, previous - 1 if previous else None))
+    return tuple(found)
 
 
 def _write_removed(writer: Writer, removed: Sequence[str] | None) -> None:

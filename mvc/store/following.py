@@ -13,7 +13,7 @@ from mvc.limits import INDEX_BATCH
 from mvc.store import environments, index_folder, keys
 from mvc.store.environments import Lent
 from mvc.store.indexed import Indexed
-from mvc.store.journal import Position, Recorded, read_entry, stands
+from mvc.store.journal import Gap, Position, Recorded, read_entry, stands
 from mvc.store.known import INDEX, JOURNAL
 from mvc.store.witness import read_witness
 
@@ -42,13 +42,13 @@ class Following(Indexed):
         self.generation = 0
         self._own: list[bytes] = []  # keys of what this process has published, sorted
         self.settled = not replaced_before
+        self._witnessed: Position | None = None
         try:
-            reached = read_witness(fs, folder, self.identity)  # before the journal is read
+            # Read before the journal is: it may only know less than the journal.
+            self._witnessed = read_witness(fs, folder, self.identity)
             self._open_index()
             self._index_far_end()
             self.refresh()
-            if reached is not None and reached.sequence > self.position.sequence:
-                raise _missing(self.position, reached)
         except BaseException:
             self.close()
             raise
@@ -64,11 +64,30 @@ class Following(Indexed):
                     self._reopen()
                 self._look_after_index()
                 self._catch_up()
-                known = self._superseded
-                if known is None or known.position.sequence <= self.position.sequence:
+                known = None if self._superseded is None else self._superseded.position
+                beyond = [
+                    position
+                    for position in (known, self._witnessed)
+                    if position is not None and position.sequence > self.position.sequence
+                ]
+                if not beyond:
                     return
                 if not self._is_replaced():
-                    raise _missing(self.position, known.position)
+                    for position in beyond:
+                        self._lacks(position)
+                    return
+
+    def _lacks(self, reached: Position) -> None:
+        """The journal was known to go on up to ``reached``.
+
+        If the bytes are still there, the last entries are damaged, and it is a gap like any
+        other. If the file ends before, it was cut off or comes from an older copy.
+        """
+        if self._journal.size() < reached.offset or reached.offset <= self.position.offset:
+            raise _missing(self.position, reached)
+        gap = Gap(self.position, reached)
+        if not any(known.start == gap.start for known in self.gaps):
+            self.gaps.append(gap)
 
     def steady(self, look: Callable[[], _T]) -> _T:
         """Runs a look-up of several steps; again if the journal is replaced under it."""
@@ -97,6 +116,7 @@ class Following(Indexed):
         self._journal = journal  # the old one is closed when the last reader lets go
         self.identity = first.check
         self.generation += 1
+        self._witnessed = None
         self.settled = False
         self.durable = 0
         self._entries = {0: first}
@@ -114,13 +134,15 @@ class Following(Indexed):
         self._index_far_end()
 
     def _catch_up(self) -> None:
+        if any(self._is_healed(gap) for gap in self.gaps):
+            self._start_over()
         if self.tip is not None:
             if not stands(self._journal, self.tip):
                 self._go_back(self.tip)
             elif self._journal.size() < self.position.offset:
                 return  # the newest entry's second copy was cut off, or is being written
         fresh: list[bytes] = []
-        for recorded in self._scan(self.position):
+        for recorded in self._scan(self.position, self.gaps.append):
             self._remember(recorded)
             fresh.extend(keys.entry_keys(recorded))
             self._unread.append(recorded.offset)
@@ -136,6 +158,17 @@ class Following(Indexed):
                 "was acknowledged",
                 hint=_TAKE,
             )
+        self._start_over()
+
+    def _is_healed(self, gap: Gap) -> bool:
+        """Whether a repair has put back an entry where one was lost."""
+        try:
+            return read_entry(self._journal, gap.start.offset).sequence < gap.after.sequence
+        except DamagedData:
+            return False
+
+    def _start_over(self) -> None:
+        """Reads again what the index does not cover."""
         self._entries.clear()
         self._records.clear()
         self.packs.forget()
@@ -261,6 +294,8 @@ class Following(Indexed):
         with self._lock:
             if self._lent is None or not self.writable or not self.position.sequence:
                 return
+            if self.gaps:
+                return  # the index never covers what could not be read
             waiting = self.position.sequence - self._meta.position.sequence
             if not waiting or (waiting < INDEX_BATCH and not force):
                 return

@@ -8,6 +8,7 @@ is recovered from the nearer reset point on either side (VSOL §3.2.8).
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -18,10 +19,13 @@ from mvc.store.records import Member, RecordHeader
 from mvc.store.speed import Speed
 from mvc.store.view import View
 
-__all__ = ["Graph", "Path", "Step"]
+__all__ = ["Graph", "Path", "Place", "Step"]
 
 _MAX_VISITED = 100_000
 _REMEMBERED = 100_000
+
+Place = tuple[int, int, int]
+"""Where a payload lies: pack, byte offset of its record, its own offset in there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,11 @@ class Step:
     header: RecordHeader
     member: Member
     reverse: bool
+
+    @property
+    def place(self) -> Place:
+        """What tells one payload from another."""
+        return self.pack, self.offset, self.member.at
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +81,11 @@ class Graph:
         self._speed = speed
         self._meanings: dict[bytes, bytes] = {}
         self._generation = view.generation
-        self._damaged: set[tuple[int, int, int]] = set()
+        self._damaged: set[Place] = set()
 
     def distrust(self, steps: Iterable[Step]) -> None:
         """Plans no path over these payloads any more: they are damaged."""
-        self._damaged.update(_place(step) for step in steps)
+        self._damaged.update(step.place for step in steps)
 
     def outrun(self, generation: int) -> bool:
         """Whether maintenance has moved things since the view was of that generation."""
@@ -147,14 +156,25 @@ class Graph:
                     return id_
         return None
 
-    def path(self, id_: bytes, start: int = 0, held: Container[bytes] = ()) -> Path:
+    def path(
+        self,
+        id_: bytes,
+        start: int = 0,
+        held: Container[bytes] = (),
+        *,
+        avoid: AbstractSet[Place] | None = None,
+    ) -> Path:
         """The cheapest path to one piece; DamagedData if no full record reaches it.
 
-        ``held`` are ids of objects that are in memory and cost nothing to begin at.
+        ``held`` are ids of objects that are in memory and cost nothing to begin at. ``avoid``:
+        the payloads that no path may use, by default those that are known to be damaged.
         """
-        return self._view.steady(lambda: self._search(id_, start, held))
+        avoided = self._damaged if avoid is None else avoid
+        return self._view.steady(lambda: self._search(id_, start, held, avoided))
 
-    def _search(self, id_: bytes, start: int, held: Container[bytes]) -> Path:
+    def _search(
+        self, id_: bytes, start: int, held: Container[bytes], avoided: AbstractSet[Place]
+    ) -> Path:
         """Dijkstra's search from the wanted piece to the nearest full record or held object."""
         heap: list[tuple[float, int, tuple[bytes, int] | None, _Link | None]] = []
         heappush(heap, (0.0, 0, (id_, start), None))
@@ -172,7 +192,7 @@ class Graph:
             for target, step in self._neighbours(node):
                 if target is not None and target in settled:
                     continue
-                if self._damaged and _place(step) in self._damaged:
+                if avoided and step.place in avoided:
                     continue
                 ticket += 1
                 more = cost + self._speed.seconds(step.member)
@@ -210,11 +230,6 @@ class Graph:
                 member = header.members[i]
                 if member.start == start and member.id != id_:
                     yield (member.id, start), Step(pack, at, header, member, True)
-
-
-def _place(step: Step) -> tuple[int, int, int]:
-    """What tells one payload from another."""
-    return step.pack, step.offset, step.member.at
 
 
 def _unwind(cost: float, link: _Link | None, origin: bytes | None = None) -> Path:

@@ -27,8 +27,13 @@ def is_grouped(path: Path) -> bool:
     return any(step.header.group for step in path.steps)
 
 
-def walk_together(packs: PackReader, walks: Iterable[tuple[Path, memoryview]]) -> None:
-    """Fills each buffer along its path. No path may cross a bridge."""
+def walk_together(
+    packs: PackReader, walks: Iterable[tuple[Path, memoryview]], *, check: bool = True
+) -> None:
+    """Fills each buffer along its path. No path may cross a bridge.
+
+    Without ``check`` the payloads' checksums are left to the caller, who checks the result.
+    """
     clusters: dict[tuple[tuple[int, int, bool], ...], list[tuple[Path, memoryview]]] = {}
     for path, out in walks:
         route = tuple((step.pack, step.offset, step.reverse) for step in path.steps)
@@ -37,16 +42,18 @@ def walk_together(packs: PackReader, walks: Iterable[tuple[Path, memoryview]]) -
         for level in range(len(cluster[0][0].steps)):
             together = [(path.steps[level], out) for path, out in cluster]
             if together[0][0].header.group:
-                _apply_group(packs, together)
+                _apply_group(packs, together, check)
             else:
                 for step, out in together:
-                    apply_steps(packs, [step], out, in_order)
+                    apply_steps(packs, [step], out, in_order, check=check)
 
 
-def _apply_group(packs: PackReader, together: Sequence[tuple[Step, memoryview]]) -> None:
+def _apply_group(
+    packs: PackReader, together: Sequence[tuple[Step, memoryview]], check: bool
+) -> None:
     step = together[0][0]
     pipeline = pipeline_of(step)
-    payload = memoryview(packs.payload(step.pack, step.offset, step.header, step.member))
+    payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
     sizes = [member.nbytes for member in step.header.members]
     if sum(sizes) > _MOST or any(len(out) != each.member.nbytes for each, out in together):
         raise DamagedData(f"{short_name(step)} claims another length than there can be")

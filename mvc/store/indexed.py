@@ -98,6 +98,7 @@ class Indexed(Known):
         self._runs = self._lent.index.readers(meta)
         self._meta = meta
         self.position = meta.position
+        self.gaps.clear()  # those behind this position are found again
         self.tip = None
         self.durable = max(self.durable, meta.position.offset)
         self._tail.clear()
@@ -124,6 +125,7 @@ class Indexed(Known):
         self._runs = []
         self._meta = Meta(self.identity, GENESIS, ())
         self.position = GENESIS
+        self.gaps.clear()
         self.tip = None
         self._tail.clear()
         self._unread.clear()

@@ -5,12 +5,15 @@ carries its sequence number, the checksum of the frame before it and its own
 checksum; two equal frames make an entry. A damaged copy is read from the other one.
 At the end of the file, bytes in which no valid frame stands are an interrupted
 write: they were never acknowledged, readers skip them and the next writer removes them.
+
+Where both copies of an entry are damaged, the entry is lost: a *gap*. Sound entries behind
+a gap are found and read, but whoever does so has to take the gap into account.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +27,7 @@ from mvc.store.entries import Entry
 __all__ = [
     "GENESIS",
     "OVERHEAD",
+    "Gap",
     "Position",
     "Recorded",
     "complete",
@@ -81,6 +85,29 @@ class Recorded:
     def half(self) -> int:
         """Bytes of one copy."""
         return (self.after.offset - self.offset) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Lost entries: from ``start`` on, up to the sound entry that stands at ``after``.
+
+    The numbers from ``start.sequence`` to ``after.sequence`` - 1 are lost, as far as they
+    were ever given: a compacted journal leaves numbers out. ``after.chain`` is what the
+    sound entry says of the one before it.
+    """
+
+    start: Position
+    after: Position
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the entries that are lost."""
+        return range(self.start.sequence, self.after.sequence)
+
+    def __str__(self) -> str:
+        first, last = self.start.sequence, self.after.sequence - 1
+        named = f"entry {first}" if first >= last else f"entries {first} to {last}"
+        return f"{named} of the journal (byte {self.start.offset})"
 
 
 def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
@@ -190,12 +217,16 @@ def _recorded(
     return Recorded(entry, offset, sequence, after, copies, check)
 
 
-def scan(source: _Source, start: Position) -> Iterator[Recorded]:
+def scan(
+    source: _Source, start: Position, lost: Callable[[Gap], None] | None = None
+) -> Iterator[Recorded]:
     """Every entry from ``start`` on, up to the end or an interrupted write.
 
     Raises DamagedData where an entry is lost although a later one stands, or where
-    the chain of checksums breaks. Numbers may be left out: a compacted journal lacks
-    operations that nothing needs any more, and its chain leads over the gap.
+    the chain of checksums breaks; with ``lost`` it tells of the gap and goes on behind it.
+    Entries in another order than their numbers' are DamagedData in any case. Numbers may be
+    left out: a compacted journal lacks operations that nothing needs any more, and its
+    chain leads over the gap.
     """
     at, size = start, source.size()
     if size < start.offset:
@@ -204,16 +235,94 @@ def scan(source: _Source, start: Position) -> Iterator[Recorded]:
             hint="acknowledged operations are missing: restore the journal from a copy",
         )
     while at.offset < size:
-        found = _tail(source, at, size)
+        try:
+            found = _tail(source, at, size)
+        except DamagedData:
+            after = None if lost is None else _next_entry(source, at, size)
+            if lost is None or after is None:
+                raise
+            lost(Gap(at, after))
+            at = after
+            continue
         if found is None:
             return
-        if found.sequence < at.sequence or _chain_of(source, found) != at.chain:
-            raise DamagedData(
-                f"the journal's chain breaks at entry {at.sequence} (byte {at.offset})",
-                hint="run 'mvc fsck' to see what it touches",
-            )
+        chain = _chain_of(source, found)
+        if found.sequence < at.sequence or chain != at.chain:
+            if lost is None or found.sequence <= at.sequence:
+                raise DamagedData(
+                    f"the journal's chain breaks at entry {at.sequence} (byte {at.offset})",
+                    hint="run 'mvc fsck' to see what it touches",
+                )
+            lost(Gap(at, Position(found.offset, found.sequence, chain)))
         yield found
         at = found.after
+
+
+def _next_entry(source: _Source, at: Position, size: int) -> Position | None:
+    """Where reading goes on behind an entry of which both copies are damaged.
+
+    What is left of the damaged copies mostly tells where they end. Only where it does not,
+    the bytes behind are searched for a frame. What looks like one may also stand in the text
+    of a lost entry; its number has to be a later one, at least.
+    """
+    data = source.read(at.offset, size - at.offset)
+    begin = 0
+    while (end := _end_of(data, begin)) is not None and end < len(data):
+        begin = end
+        found = _read_window(source, at.offset + begin, size)
+        lone = None if found is not None else _frame_at(data, begin)
+        if found is not None and found.sequence > at.sequence:
+            return Position(found.offset, found.sequence, _chain_of(source, found))
+        if lone is not None and lone[1] > at.sequence:
+            return Position(at.offset + begin, lone[1], lone[2])
+    for place, frame in frames_behind(data, max(begin, 1)):
+        if frame[1] > at.sequence:
+            offset = _begin_of(data, place, OVERHEAD + len(frame[0]))
+            return Position(at.offset + offset, frame[1], frame[2])
+    return None
+
+
+def _end_of(data: bytes, begin: int) -> int | None:
+    """Where the damaged entry at ``begin`` ends, if what is left of its two heads tells."""
+    half = _claimed(data, begin)
+    if data[begin : begin + 4] == data[begin + half : begin + half + 4] == _MAGIC:
+        return begin + 2 * half
+    second = data.find(_MAGIC, begin + 1)
+    while second >= 0:
+        if _claimed(data, second) == second - begin:
+            return 2 * second - begin
+        second = data.find(_MAGIC, second + 1)
+    return None
+
+
+def _claimed(data: bytes, at: int) -> int:
+    """Bytes of the frame at ``at`` by its header, which may be damaged."""
+    return OVERHEAD + int.from_bytes(data[at + 4 : at + 8], "little")
+
+
+def _begin_of(data: bytes, at: int, length: int) -> int:
+    """Where the entry of a frame begins that was found by searching, and its twin with it.
+
+    Either copy may be the damaged one. The twin's head and check, or what is left of them,
+    are like the frame's; failing that, what follows tells where the entry ends.
+    """
+    if at < length:
+        return at
+
+    def likeness(begin: int) -> int:
+        other = data[begin : begin + length]
+        parts = (slice(0, _HEAD.size), slice(length - _CHECK, length))
+        return sum(a == b for p in parts for a, b in zip(other[p], frame[p], strict=False))
+
+    frame = data[at : at + length]
+    before, behind = likeness(at - length), likeness(at + length)
+    if max(before, behind) >= _HEAD.size:
+        return at - length if before > behind else at
+    end = at + length
+    if end == len(data) or end + length == len(data):
+        return at - length if end == len(data) else at
+    # A head there, though not like this one's, is that of the next entry.
+    return at - length if data[end : end + 4] == _MAGIC else at
 
 
 def _tail(source: _Source, at: Position, size: int) -> Recorded | None:

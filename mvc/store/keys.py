@@ -26,6 +26,7 @@ __all__ = [
     "PENDING",
     "REF",
     "REFLOG",
+    "RELINKED",
     "RETRACTED",
     "TARGET",
     "UNDONE",
@@ -44,7 +45,7 @@ __all__ = [
 REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLOG, LIVE = (
     b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l", b"v",
 )  # fmt: skip
-FORGOTTEN, OPERATION, UNDONE = b"g", b"o", b"u"
+FORGOTTEN, OPERATION, UNDONE, RELINKED = b"g", b"o", b"u", b"h"
 _OFFSET = 6
 ID_BYTES = 8
 _BIAS = 1 << 63
@@ -114,6 +115,8 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield FORGOTTEN + each.commit[:8] + at
     if entry.undoes is not None:
         yield UNDONE + number(entry.undoes) + at
+    for relink in entry.relinks:
+        yield RELINKED + text(relink.target) + number(relink.sequence) + at
     yield from _pack_keys(entry, at)
 
 

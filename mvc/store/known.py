@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem, ReadFile
 from mvc.store.ahead import ReadAhead
-from mvc.store.journal import GENESIS, Position, Recorded, read_entry, scan
+from mvc.store.journal import GENESIS, Gap, Position, Recorded, read_entry, scan
 from mvc.store.packs import PackReader
 from mvc.store.records import RecordHeader
 
-__all__ = ["INDEX", "JOURNAL", "PACKS", "Known", "Placed"]
+__all__ = ["INDEX", "JOURNAL", "LOST", "PACKS", "Known", "Placed"]
 
 JOURNAL = "journal"
 INDEX = "index.lmdb"
 PACKS = "packs"
 _CACHED_ENTRIES = 4096
+LOST = (
+    "versions can still be written elsewhere by their ids ('mvc checkout ID -o DIR'); "
+    "'mvc fsck --repair --from BACKUP' takes what is lost from a copy of the journal"
+)
 
 Placed = tuple[int, int, RecordHeader]
 """A record: pack number, byte offset, header."""
@@ -42,6 +46,7 @@ class Known:
         self._records: dict[int, list[Placed]] = {}
         self.position = GENESIS  # up to where the journal is known
         self.tip: Recorded | None = None  # the last entry that no index has
+        self.gaps: list[Gap] = []  # entries behind the index that are lost, as far as known
 
     def entry(self, offset: int) -> Recorded:
         """The journal entry at ``offset``."""
@@ -53,15 +58,40 @@ class Known:
             self._entries[offset] = found
         return found
 
-    def entries(self, start: Position = GENESIS) -> Iterator[Recorded]:
-        """Every entry that the view knows, from ``start`` on, by default the first one."""
+    def entries(
+        self, start: Position = GENESIS, lost: Callable[[Gap], None] | None = None
+    ) -> Iterator[Recorded]:
+        """Every entry that the view knows, from ``start`` on, by default the first one.
+
+        Raises DamagedData where one is lost; with ``lost`` it tells of it and goes on.
+        """
         end = self.position.offset
         if start.offset >= end:
             return iter(())  # the last entry's second copy may be cut off: the file ends before
-        return takewhile(lambda recorded: recorded.offset < end, self._scan(start))
+        return takewhile(lambda recorded: recorded.offset < end, self._scan(start, lost))
 
-    def _scan(self, start: Position) -> Iterator[Recorded]:
-        return scan(ReadAhead(self._journal), start)
+    def _scan(
+        self, start: Position, lost: Callable[[Gap], None] | None = None
+    ) -> Iterator[Recorded]:
+        return scan(ReadAhead(self._journal), start, lost)
+
+    def check_gaps(self, offset: int, what: str) -> None:
+        """DamagedData if entries behind ``offset`` are lost, which may change ``what``."""
+        behind = [gap for gap in self.gaps if gap.start.offset > offset]
+        if behind:
+            raise DamagedData(
+                f"it is not known {what}: {behind[-1]} is lost, which may have changed it",
+                hint=LOST,
+            )
+
+    def check_whole(self) -> None:
+        """DamagedData if entries are known to be lost: nothing is to be built on the rest."""
+        if self.gaps:
+            raise DamagedData(
+                f"nothing can be written: {self.gaps[0]} is lost, and what is written now "
+                "may contradict it",
+                hint=LOST,
+            )
 
     def _remember(self, recorded: Recorded) -> None:
         if len(self._entries) > 2 * _CACHED_ENTRIES:

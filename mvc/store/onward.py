@@ -7,7 +7,7 @@ it, and the object is recovered by itself (``mvc.store.recover``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -32,11 +32,14 @@ def fill_onward(
     Raises DamagedData.
     """
     wanted = list(requests)
+    by_size: dict[int, set[bytes]] = {}
+    for id_, data in held.items():
+        by_size.setdefault(len(data), set()).add(id_)
     grouped: list[tuple[Path, memoryview]] = []
     waiting: list[Future[None]] = []
     for request in wanted:
         plain: list[tuple[Path, memoryview]] = []
-        for path, out in _routes(store, request, held):
+        for path, out in _routes(store, request, held, by_size):
             (grouped if is_grouped(path) else plain).append((path, out))
         waiting.append(store.pool.submit(_walk, store, plain))
     failures = [future.exception() for future in waiting]
@@ -52,14 +55,17 @@ def fill_onward(
 
 
 def _routes(
-    store: Store, request: Request, held: Mapping[bytes, memoryview]
+    store: Store,
+    request: Request,
+    held: Mapping[bytes, memoryview],
+    by_size: Mapping[int, Set[bytes]],
 ) -> list[tuple[Path, memoryview]]:
     """What is left to do for each piece once the nearest held bytes are in its buffer.
 
     Nothing where the way crosses a bridge or is not known: the object then fails its hash.
     """
     size = request.spec.nbytes
-    near = {id_ for id_, data in held.items() if len(data) == size}
+    near = by_size.get(size, frozenset())
     routes = []
     for start in range(0, max(size, 1), SLAB):
         out = request.out[start : start + SLAB]

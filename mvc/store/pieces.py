@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
 
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
@@ -15,6 +17,8 @@ from mvc.store.records import Coding, Member
 from mvc.types import Bytes
 
 __all__ = [
+    "Encoded",
+    "Kept",
     "Record",
     "Waiting",
     "Written",
@@ -26,7 +30,7 @@ __all__ = [
     "tell",
 ]
 
-_NOTHING = memoryview(b"")
+_NO_RAW = (memoryview(b""), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,28 @@ class Written:
 
     depth: int
     stored: int
+
+
+class Kept(Protocol):
+    """Memory that the pieces of a blob are copied to once they are encoded: a later base."""
+
+    @property
+    def buffer(self) -> memoryview: ...
+    def stored(self, start: int, written: Written) -> None:
+        """Told of every piece's chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A chunk that is encoded already: what ``Waiting`` holds in place of a future."""
+
+    data: Bytes
+
+    def result(self) -> Bytes:
+        return self.data
+
+    def cancel(self) -> None:
+        """There is nothing left to do."""
 
 
 @dataclass(slots=True)
@@ -48,11 +74,16 @@ class Waiting:
     text: str
     base: bytes
     width: int
-    chunks: list[Future[Bytes]]
+    chunks: Sequence[Future[Bytes] | Encoded]
     raw: tuple[memoryview, memoryview | None]  # group pipelines encode at the end
     under: tuple[int, int]
-    report: Callable[[Written], None] | None
-    target: memoryview | None
+    kept: Kept | None
+    copied: bool = False
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the raw bytes are not needed any more."""
+        return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
 @dataclass(slots=True)
@@ -89,18 +120,23 @@ def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
 
 def copy_kept(piece: Waiting) -> None:
     """Copies an encoded piece to where the next commit finds it; its source is free then."""
-    if piece.target is not None:
-        piece.target[: piece.nbytes] = piece.raw[0]
-        piece.target = None
-    piece.raw = (_NOTHING, None)
+    if piece.kept is not None and not piece.copied:
+        piece.kept.buffer[piece.start : piece.start + piece.nbytes] = piece.raw[0]
+        piece.copied = True
+    piece.raw = _NO_RAW
 
 
 def payload_of(piece: Waiting) -> Sequence[Bytes]:
     """The piece's encoded bytes in parts, once all its chunks are there."""
     chunks = [future.result() for future in piece.chunks]
-    if Coding(piece.text).bridge == "patch":
+    if _coding(piece.text).bridge == "patch":
         return chunks
     return pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
+
+
+@lru_cache(maxsize=256)
+def _coding(text: str) -> Coding:
+    return Coding(text)
 
 
 def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
@@ -110,7 +146,7 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
         piece.id,
         piece.start,
         piece.nbytes,
-        Coding(piece.text),
+        _coding(piece.text),
         piece.base,
         at,
         stored,
@@ -120,6 +156,6 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
 
 def tell(piece: Waiting, stored: int) -> None:
     """Reports the piece's chain to whoever keeps it in memory."""
-    if piece.report is not None:
+    if piece.kept is not None:
         depth, under = piece.under
-        piece.report(Written(depth, under + stored))
+        piece.kept.stored(piece.start, Written(depth, under + stored))

@@ -47,6 +47,7 @@ def publish(
         with view.fs.lock(path, timeout=LOCK_SECONDS):
             file = held.enter_context(view.fs.open_write(path))
             view.refresh()
+            view.check_whole()
             heal(view, file)
             entry = make()
             if entry.features:

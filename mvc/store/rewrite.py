@@ -156,6 +156,7 @@ class Rewrite:
                 view.refresh()
                 if view.generation != self._generation:
                     raise Outrun("the journal was replaced")
+                view.check_whole()
                 heal(view, old)
             self._take_in(tail)
             begin, sequence = self._at.offset, view.position.sequence

@@ -61,17 +61,42 @@ class View(Following):
         return self.scan(prefix, keys.after(prefix))
 
     def newest(self, prefix: bytes) -> Recorded | None:
-        """The newest entry with a key under ``prefix`` (prefixes whose next part is the offset)."""
+        """The newest entry with a key under ``prefix`` (prefixes whose next part is the offset).
+
+        DamagedData where a lost entry may be a newer one.
+        """
 
         def look() -> Recorded | None:
             key = self.last(prefix, keys.after(prefix))
-            return None if key is None else self.entry(keys.offset_of(key))
+            if key is None:
+                return None
+            self.check_gaps(keys.offset_of(key), _shown(prefix))
+            return self.entry(keys.offset_of(key))
 
         return self.steady(look)
 
     def by_sequence(self, sequence: int) -> Recorded | None:
-        """The entry with this number, if there is one."""
-        return self.newest(keys.OPERATION + keys.number(sequence))
+        """The entry with this number, if there is one; DamagedData if it is lost."""
+        prefix = keys.OPERATION + keys.number(sequence)
+
+        def look() -> Recorded | None:
+            key = self.last(prefix, keys.after(prefix))
+            if key is not None:
+                return self.entry(keys.offset_of(key))
+            for gap in self.gaps:
+                if sequence in gap.numbers:
+                    self.check_gaps(gap.start.offset - 1, f"what operation {sequence} did")
+            return None
+
+        return self.steady(look)
+
+    def check_whole(self) -> None:
+        """As of ``Known``; also where the entry that says what HEAD is cannot be read."""
+        super().check_whole()
+        head = self.newest(keys.REF + keys.text("HEAD"))
+        for change in head.entry.refs if head is not None else ():
+            if change.name == "HEAD" and isinstance(change.new, str):
+                self.newest(keys.REF + keys.text(f"heads/{change.new}"))
 
     def forgotten(self, commit: bytes) -> Recorded | None:
         """The entry that forgot a commit's state, if one did."""
@@ -113,3 +138,13 @@ class View(Following):
             self._renew(self._lent)
             self.refresh()
             return look()
+
+
+def _shown(prefix: bytes) -> str:
+    """What a look-up under ``prefix`` is about, for a message."""
+    if prefix[:1] in {keys.REF, keys.TARGET, keys.RETRACTED}:
+        name = prefix[1:].partition(b"\0")[0].decode("utf-8", "replace")
+        if prefix[:1] == keys.REF:
+            return f"where {name.removeprefix('heads/').removeprefix('tags/')} points to"
+        return f"what was recorded on {name}"
+    return "what the journal says last"

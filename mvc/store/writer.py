@@ -7,25 +7,28 @@ before ``mvc.store.publish`` has written the journal entry that names the region
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import lru_cache
 
 from mvc.codecs import cast
 from mvc.codecs.group import encode_group
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
-from mvc.limits import CHUNK, RECORD, SLAB
+from mvc.limits import CHUNK, RECORD, RECORD_MEMBERS, SLAB
 from mvc.model.tensor import TensorSpec
+from mvc.model.zeros import zeros
 from mvc.store.arena import Arena, Arenas
 from mvc.store.choose import Base, BasePiece, Choice, Policy, choose, fitted
 from mvc.store.graph import Graph
 from mvc.store.pack_writer import PackWriter
 from mvc.store.pieces import (
+    Encoded,
+    Kept,
     Record,
     Waiting,
-    Written,
     copy_kept,
     encode_chunk,
     group_member,
@@ -49,6 +52,11 @@ __all__ = ["ObjectWriter"]
 
 _SLACK = 256  # bytes that an incompressible chunk may grow by
 _IN_FLIGHT = 2  # records being appended while later ones are encoded
+
+
+@lru_cache(maxsize=256)
+def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
+    return Encoded(pipeline.encode_chunk(zeros(size), None, width))
 
 
 class ObjectWriter:
@@ -95,14 +103,12 @@ class ObjectWriter:
         start: int,
         new: memoryview,
         base: Base | None,
-        *,
-        target: memoryview | None = None,
-        report: Callable[[Written], None] | None = None,
+        kept: Kept | None = None,
     ) -> None:
         """Adds bytes [start, start + len(new)) of a blob, one piece of it.
 
-        ``new`` must stay as it is until ``drain``; then it is copied to ``target``, which
-        may be the base's own memory.
+        ``new`` must stay as it is until ``drain``; it is copied to ``kept`` once it is
+        encoded, whose buffer may be the base's own memory.
         """
         if base is not None and base.id == id_:
             base = None  # in somebody's memory still, but collected from the repository
@@ -115,6 +121,7 @@ class ObjectWriter:
             choices = [choice for choice in choices if not choice.against] or choose(
                 spec, new, None, None, self._policy
             )
+        gathered: list[Waiting] = []
         for choice in choices:
             against = piece if choice.against else None
             if against is not None and base is not None and not self.added(base.id):
@@ -130,11 +137,30 @@ class ObjectWriter:
                 [],
                 (new, against.data if against else None),
                 (against.depth + 1, against.stored) if against else (0, 0),
-                report if choice is choices[-1] else None,
-                target if choice is choices[-1] else None,
+                kept if choice is choices[-1] else None,
             )
             self._encode(waiting, choice)
             self._gather(waiting, choice)
+            gathered.append(waiting)
+        if all(waiting.is_encoded for waiting in gathered):
+            for waiting in gathered:
+                copy_kept(waiting)
+        self._flush_full()
+
+    def put_zeros(self, id_: bytes, spec: TensorSpec, start: int, length: int) -> None:
+        """Adds a piece of zeros, in full: no delta is smaller. A chunk of them is encoded once."""
+        new = zeros(length)
+        (choice,) = choose(spec, new, None, None, self._policy)
+        pipeline, width = choice.pipeline, choice.width
+        waiting = Waiting(
+            BLOB, id_, start, length, choice.text, b"", width, [], (new, None), (0, 0), None
+        )
+        if pipeline is None or pipeline.scope == "group":
+            self._encode(waiting, choice)
+        else:
+            sizes = (min(CHUNK, length - at) for at in range(0, length, CHUNK))
+            waiting.chunks = [_zero_chunk(pipeline, size, width) for size in sizes]
+        self._gather(waiting, choice)
         self._flush_full()
 
     def _nameable(self, base: bytes) -> bool:
@@ -159,7 +185,9 @@ class ObjectWriter:
         pipeline = choice.pipeline
         if pipeline is None:
             base = memoryview(bytes(against)) if against is not None else memoryview(b"")
-            waiting.chunks.append(self._pool.submit(encode_patch, new, base))
+            waiting.chunks = [self._pool.submit(encode_patch, new, base)]
+        elif choice.encoded is not None and pipeline.scope == "tensor" and len(new) <= CHUNK:
+            waiting.chunks = [Encoded(choice.encoded)]
         elif pipeline.scope == "tensor":
             fit = None if against is None else fitted(against, len(new))
             waiting.chunks = [
@@ -182,7 +210,7 @@ class ObjectWriter:
     def _flush_full(self) -> None:
         """Appends full records behind the encoding of the next ones."""
         for record in (self._grouped, self._single):
-            if record.raw < RECORD:
+            if record.raw < RECORD and len(record.pieces) < RECORD_MEMBERS:
                 continue
             if self._appender is None:
                 self._appender = ThreadPoolExecutor(1, thread_name_prefix="mvc-append")
@@ -207,11 +235,10 @@ class ObjectWriter:
         extra = b""
         if kind == MANIFEST:
             extra = patch_extra([placed(w, b"", 0) for w in self._single.pieces], kind)
-        encoded: Future[Bytes] = Future()
-        encoded.set_result(encode_patch(memoryview(data), memoryview(old), extra))
+        encoded = Encoded(encode_patch(memoryview(data), memoryview(old), extra))
         waiting = Waiting(
             kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
-            (memoryview(data), None), (depth, stored), None, None,
+            (memoryview(data), None), (depth, stored), None,
         )  # fmt: skip
         self._single.pieces.append(waiting)
         self._single.raw += len(data)

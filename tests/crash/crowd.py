@@ -53,8 +53,11 @@ def commit(root: Path, name: str, count: int) -> None:
             acks.flush()
 
 
-def read(root: Path, seed: int, send: Send) -> None:
-    """Random acknowledged versions, until nobody commits any more; says how many."""
+def read(root: Path, seed: int, pause: float, send: Send) -> None:
+    """Random acknowledged versions, until nobody commits any more; says how many.
+
+    ``pause``: seconds between two of them, so that many readers leave time to the others.
+    """
     rng, done = random.Random(seed), 0
     while not (root.parent / "stop").exists():
         told = list(acknowledged(root.parent).items())
@@ -68,6 +71,7 @@ def read(root: Path, seed: int, send: Send) -> None:
                 found = repo.checkout(id_, path=f"{name}.safetensors")
                 check_arrays(found, state_for(name, step))
                 done += 1
+                time.sleep(pause)
     send(done)
 
 
@@ -112,7 +116,10 @@ def main(root: Path, committers: int, commits: int, readers: int, seconds: float
         fork(lambda send, n=f"p{i}": commit(root, n, commits))  # type: ignore[misc]
         for i in range(committers)
     ]
-    reading = [fork(lambda send, s=i: read(root, s, send)) for i in range(readers)]  # type: ignore[misc]
+    reading = [
+        fork(lambda send, s=i: read(root, s, seconds / 20, send))  # type: ignore[misc]
+        for i in range(readers)
+    ]
     maintaining = fork(lambda send: maintain(root, seconds, send))
     failed = sum(child.end()[1] != 0 for child in committing)
     (root.parent / "stop").touch()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.state import (
+    Checked,
     Lost,
     check_arrays,
     check_swept,
@@ -58,8 +61,52 @@ def build(story: Story, point: int, rng: random.Random, dest: Path) -> str:
 
 def _rebuild(root: Path) -> None:
     """The first that happens after the crash is ``mvc fsck --rebuild-index``."""
-    with suppress(NotARepository), open_quietly(root) as repo:
-        rebuild_index(repo.context)
+    try:
+        with suppress(NotARepository), open_quietly(root) as repo:
+            rebuild_index(repo.context)
+    except MvcError as error:
+        raise Lost(f"the index cannot be rebuilt: {error!r}") from error
+
+
+@dataclass
+class Seen:
+    """Images that were looked at already: a state found in the same bytes is found again.
+
+    Which of them are checked by ``fsck --full``, and collected, is drawn from their bytes.
+    """
+
+    full: int
+    collect: int
+    found: dict[bytes, State | None] = field(default_factory=dict)
+
+
+def check_once(story: Story, point: int, seed: int, dest: Path, seen: Seen) -> None:
+    """As ``check_crash``; an image that was met before must only be allowed at this point, too."""
+    index = build(story, point, random.Random(seed), dest)
+    allowed = story.allowed(point)
+    try:
+        key = _digest(dest)
+        if key not in seen.found:
+            number = int.from_bytes(key[:8], "big")
+            full, collect = number % seen.full == 0, number // 1000 % seen.collect == 0
+            seen.found[key] = check_image(story, allowed, dest, full=full, collect=collect)
+        elif seen.found[key] not in allowed:
+            raise Lost(f"found {seen.found[key]}, expected one of {allowed}")
+    except (MvcError, Lost) as error:
+        raise Lost(f"point {point}, seed {seed}, index {index}: {error!r}") from error
+    finally:
+        shutil.rmtree(dest)
+
+
+def _digest(folder: Path) -> bytes:
+    """Names and contents of everything in a folder."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        data = b"" if path.is_dir() else path.read_bytes()
+        name = os.fsencode(path.relative_to(folder))
+        for part in (name, b"folder" if path.is_dir() else b"file", data):
+            hasher.update(len(part).to_bytes(8, "big") + part)
+    return hasher.digest()
 
 
 def check_crash(
@@ -78,16 +125,18 @@ def check_crash(
 
 def check_image(
     story: Story, allowed: list[State | None], root: Path, *, full: bool, collect: bool
-) -> None:
-    """One of the states, every version bit for bit, and the work can go on.
+) -> State | None:
+    """One of the states, which it returns; every version bit for bit, and the work can go on.
 
     ``full``: with ``fsck --full``. ``collect``: a collection follows and leaves no garbage.
     """
+    nothing = False
     try:
         repo = open_quietly(root)
     except NotARepository:
         if None not in allowed:
             raise
+        nothing = True
         Repository.init(root).close()
         repo = open_quietly(root)
         allowed = [state_of(repo.context)]
@@ -95,8 +144,9 @@ def check_image(
         found = state_of(repo.context)
         if found not in allowed:
             raise Lost(f"found {found}, expected one of {allowed}")
+        checked: Checked = {}
         for commit in found.commits:
-            check_version(repo, found, commit, story.contents[commit])
+            check_version(repo, found, commit, story.contents[commit], checked)
         fresh = small(99)
         made = repo.commit(fresh)
         check_arrays(repo.checkout(made.id, path="model.safetensors"), fresh)
@@ -110,9 +160,11 @@ def check_image(
             raise Lost(f"fsck: {report.problems}")
     with open_quietly(root) as repo:
         check_arrays(repo.checkout(path="model.safetensors"), fresh)
+    return None if nothing else found
 
 
 def _collect(story: Story, repo: Repository, found: State) -> None:
+    checked: Checked = {}
     wanted = reachable(repo.context)
     gc.collect(repo.context, grace=timedelta(0))
     left = state_of(repo.context)
@@ -120,5 +172,5 @@ def _collect(story: Story, repo: Repository, found: State) -> None:
         raise Lost(f"gc kept {left.commits}, reachable were {wanted}")
     for commit in found.commits:
         if commit in wanted:
-            check_version(repo, left, commit, story.contents[commit])
+            check_version(repo, left, commit, story.contents[commit], checked)
     check_swept(repo.context)

@@ -3,7 +3,8 @@
 ``python -m tests.crash.kills random FOLDER SEED ROUNDS KILLS`` or ``... calls FOLDER SEED
 SHARE``. A child does operations at random and says of each that it begins, and then what
 state it left. After every kill another child looks: the repository is in the state of the
-last word, or one operation further; prints counters as JSON.
+last word, or one operation further; and goes on from there, until it is killed in turn.
+Prints counters as JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from mvc.repo.repository import Repository
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import (
+    Checked,
     Lost,
     State,
     check_version,
@@ -38,8 +41,8 @@ from tests.crash.state import (
 from tests.crash.story import foreign_index
 from tests.faults.hooked import HookedFS
 
-_LONGEST = 0.09  # seconds until a kill
-_OPENED = 0.6  # share of workers that have begun to work when that time begins
+_LONGEST = 0.06  # seconds until a kill
+_LOOKED = 0.9  # share of workers that have looked, and begin to work, when that time begins
 _SAMPLE = 3  # older versions that are recovered after each kill
 _ALL_AFTER = 25  # after so many kills every version is, and fsck runs
 
@@ -50,6 +53,7 @@ Recipe = dict[str, int]
 """Path to the number that its state is computed from."""
 
 
+@lru_cache(maxsize=256)
 def arrays(number: int) -> dict[str, np.ndarray]:
     base = np.random.default_rng(1).standard_normal((30, 40)).astype(np.float32)
     base[number % 30] += np.float32(number)
@@ -138,11 +142,13 @@ def _detail(name: str, state: State, rng: random.Random) -> Any:
     return f"{name}{number}"
 
 
-def work(world: World, seed: int, send: Send) -> None:
-    """Operations at random until somebody kills this process."""
+def work(world: World, seed: int, everything: bool, send: Send) -> None:
+    """Looks at what the last kill left; then operations at random until this process is killed."""
     rng = random.Random(seed)
     names, weights = list(OPERATIONS), [weight for _, weight in OPERATIONS.values()]
     with open_quietly(world.root) as repo:
+        _check(world, repo, rng, everything)
+        send((world.state, world.recipes))
         while True:
             # An undo of the first commit leaves HEAD without a version.
             name = rng.choices(names, weights)[0] if _head(world.state) else "commit"
@@ -196,37 +202,47 @@ def _take_in(world: World, name: str, detail: Any, now: State) -> None:
 
 
 def look(world: World, seed: int, everything: bool, send: Send) -> None:
-    """After a kill: the state that was acknowledged or the next one, versions bit for bit."""
-    rng = random.Random(seed)
+    """After a kill, in a process of its own."""
     with open_quietly(world.root) as repo:
-        found = state_of(repo.context)
-        if found != world.state:
-            if world.begun is None:
-                raise Lost(f"found {found}, acknowledged was {world.state}")
-            _take_in(world, *world.begun, found)
-        if not reachable(repo.context) <= set(found.commits):
-            raise Lost(f"something leads to what is gone: {found}")
-        commits = list(found.commits)
-        if not everything:
-            commits = [*commits[-1:], *rng.sample(commits, min(_SAMPLE, len(commits)))]
-        for commit in commits:
-            check_version(repo, found, commit, world.contents(commit))
-        if everything and (problems := repo.fsck(full=rng.random() < 0.2).problems):
-            raise Lost(f"fsck: {problems}")
+        _check(world, repo, random.Random(seed), everything)
     send((world.state, world.recipes))
+
+
+def _check(world: World, repo: Repository, rng: random.Random, everything: bool) -> None:
+    """The state that was acknowledged or the next one, versions bit for bit."""
+    found = state_of(repo.context)
+    if found != world.state:
+        if world.begun is None:
+            raise Lost(f"found {found}, acknowledged was {world.state}")
+        _take_in(world, *world.begun, found)
+    if not reachable(repo.context, found) <= set(found.commits):
+        raise Lost(f"something leads to what is gone: {found}")
+    commits = list(found.commits)
+    if not everything:
+        commits = [*commits[-1:], *rng.sample(commits, min(_SAMPLE, len(commits)))]
+    checked: Checked = {}
+    for commit in commits:
+        check_version(repo, found, commit, world.contents(commit), checked)
+    if everything and (problems := repo.fsck(full=rng.random() < 0.2).problems):
+        raise Lost(f"fsck: {problems}")
 
 
 def kill_at_random(folder: Path, seed: int, rounds: int, kills: int) -> dict[str, int]:
     rng = random.Random(seed)
-    counted = {"kills": 0, "acknowledged": 0, "index_treated": 0, "lost": 0}
+    counted = {
+        "kills": 0,
+        "acknowledged": 0,
+        "killed_before_they_worked": 0,
+        "index_treated": 0,
+        "lost": 0,
+    }
     for round_ in range(rounds):
         world = _fresh(folder / f"round{round_}")
         for i in range(kills):
-            world.begun = None
             counted["index_treated"] += _perhaps(rng, _TREATED, world)
-            worker_seed = rng.getrandbits(32)
-            child = fork(lambda send, w=world, s=worker_seed: work(w, s, send))  # type: ignore[misc]
-            if rng.random() < _OPENED:
+            worker_seed, whole = rng.getrandbits(32), i % _ALL_AFTER == 0
+            child = fork(lambda send, w=world, s=worker_seed, e=whole: work(w, s, e, send))  # type: ignore[misc]
+            if rng.random() < _LOOKED:
                 child.hear()
             child.listen(rng.random() * _LONGEST)
             if _perhaps(rng, _UNDER_WAY, world):
@@ -236,10 +252,12 @@ def kill_at_random(folder: Path, seed: int, rounds: int, kills: int) -> dict[str
             told, status = child.end()
             assert status == -signal.SIGKILL, f"a worker ended by itself: {status}"
             counted["kills"] += 1
-            counted["acknowledged"] += sum(isinstance(word[0], State) for word in told)
+            # The first of these words says what was found, not what was done.
+            counted["acknowledged"] += max(0, sum(isinstance(word[0], State) for word in told) - 1)
+            counted["killed_before_they_worked"] += len(told) < 2
             _hear(world, told)
             counted["index_treated"] += _perhaps(rng, _TREATED, world)
-            _look(world, rng.getrandbits(32), i % _ALL_AFTER == 0 or i == kills - 1)
+        _look(world, rng.getrandbits(32), True)
         shutil.rmtree(world.root)
     return counted
 
@@ -256,7 +274,6 @@ def _hear(world: World, told: list[Any]) -> None:
     for word in told:
         if isinstance(word[0], State):
             world.state, world.recipes = word
-            world.begun = None
         else:
             world.begun = word
 

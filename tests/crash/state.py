@@ -22,6 +22,12 @@ from mvc.store.view import PACKS
 Contents = Mapping[str, Any]
 """Path to bytes (a file) or to arrays (a Python state)."""
 
+Checked = dict[tuple[str, bytes], Any]
+"""What one look at a repository has compared already: path and content id to what was expected.
+
+Versions share files. Where a manifest names the same content for a path of which the same is
+expected, the same bytes would be recovered once more."""
+
 
 class Lost(AssertionError):
     """Something is there that must not be, or is gone that must be there."""
@@ -81,10 +87,16 @@ def open_quietly(root: Path, **options: Any) -> Repository:
     return repo
 
 
-def check_version(repo: Repository, state: State, commit: CommitId, contents: Contents) -> None:
+def check_version(
+    repo: Repository,
+    state: State,
+    commit: CommitId,
+    contents: Contents,
+    checked: Checked | None = None,
+) -> None:
     """A version comes back bit for bit; one that is forgotten is refused as such."""
     if commit not in state.forgotten:
-        check_commit(repo, commit, contents)
+        check_commit(repo, commit, contents, checked)
         return
     try:
         repo.manifest(commit)
@@ -93,11 +105,19 @@ def check_version(repo: Repository, state: State, commit: CommitId, contents: Co
     raise Lost(f"{commit.short} is forgotten, but its state is handed out")
 
 
-def check_commit(repo: Repository, commit: CommitId, contents: Contents) -> None:
+def check_commit(
+    repo: Repository, commit: CommitId, contents: Contents, checked: Checked | None = None
+) -> None:
     """Every path of a commit comes back bit for bit."""
-    if set(repo.manifest(commit).by_path) != set(contents):
-        raise Lost(f"{commit.short} has paths {sorted(repo.manifest(commit).by_path)}")
+    found = repo.manifest(commit).by_path
+    if set(found) != set(contents):
+        raise Lost(f"{commit.short} has paths {sorted(found)}")
     for path, expected in contents.items():
+        if checked is not None:
+            key = path, found[path].content_id
+            if checked.get(key) is expected:
+                continue
+            checked[key] = expected
         if isinstance(expected, bytes):
             target = repo.root / "restored"
             repo.restore(commit, paths=[path], output=target, force=True)
@@ -117,12 +137,15 @@ def check_arrays(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndar
             raise Lost(f"{name} has other bits")
 
 
-def reachable(context: Context) -> set[CommitId]:
-    """Commits that a ref or a deployment leads to, by the journal alone."""
+def reachable(context: Context, state: State | None = None) -> set[CommitId]:
+    """Commits that a ref or a deployment leads to, by the journal alone.
+
+    ``state``: what ``state_of`` says now, where that is known already.
+    """
     parents: dict[CommitId, tuple[CommitId, ...]] = {}
     for recorded in context.fresh().entries():
         parents.update((commit.id, commit.parents) for commit in recorded.entry.commits)
-    state = state_of(context)
+    state = state or state_of(context)
     waiting = [value for _, value in state.refs if isinstance(value, CommitId)]
     waiting += [commit for _, _, commit, _ in state.deployments]
     found: set[CommitId] = set()

@@ -60,7 +60,7 @@ class MemoryFS(FileSystem):
             return super().stat(path, follow=follow)
         if path in self.files:
             return self.identity(path)
-        if any(path in file.parents for file in self.files):
+        if any(str(file).startswith(f"{path}/") for file in self.files):
             return FileIdentity(0, 0, 0, hash(path), 1, stat.S_IFDIR | 0o555)
         return None
 

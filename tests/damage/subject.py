@@ -6,6 +6,8 @@ What it holds was read by the independent reader (tests/oracle), not by mvc.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,10 +21,12 @@ from mvc.repo.contents import write_file
 from mvc.repo.fsck_versions import _blobs
 from mvc.repo.report import FsckReport
 from mvc.repo.repository import Repository
-from mvc.store.journal import Recorded
+from mvc.store.journal import Gap, Recorded
 from mvc.store.records import Member
 from mvc.store.recover import Request
 from mvc.store.store import Store
+from tests.crash.state import InThisThread, open_quietly
+from tests.damage.decoded import decoded_once
 from tests.damage.memory import MemoryFS
 from tests.oracle import reader
 
@@ -49,7 +53,8 @@ class Span:
 @dataclass(frozen=True)
 class Verdict:
     """``refused``: it did not open, which says why. ``lost``: versions that no checkout
-    gives; ``named``: those that fsck says are lost; every other one came back right."""
+    gives, without those of lost journal entries whose ids nothing names any more; ``named``:
+    those that fsck says are lost; every other one came back right."""
 
     refused: MvcError | None
     report: FsckReport | None
@@ -112,7 +117,9 @@ class Subject:
 
     def store(self) -> Store:
         """Opens what the files are now; raises MvcError."""
-        return Store(self.fs, Clock(), self.root / ".mvc")
+        store = Store(self.fs, Clock(), self.root / ".mvc")
+        store._pool = InThisThread()  # type: ignore[assignment]
+        return store
 
     def _manifest(self, store: Store, id_: ManifestId) -> tuple[FileEntry, ...]:
         return manifests.Manifest.decode(store.recovery.manifest(id_)).entries
@@ -151,6 +158,18 @@ class Subject:
         i = bisect_right(self._begins, byte) - 1
         return self.spans[i], self.spans[i].start + byte - self._begins[i]
 
+    @contextmanager
+    def flipped(self, bit: int) -> Iterator[None]:
+        """With one bit (its number over all files) flipped."""
+        span, at = self.place(bit // 8)
+        data = bytearray(self.sound[span.path])
+        data[at] ^= 1 << bit % 8
+        self.fs.files = {**self.sound, span.path: bytes(data)}
+        try:
+            yield
+        finally:
+            self.mend()
+
     def mend(self) -> None:
         """Every file as it was."""
         self.fs.files = dict(self.sound)
@@ -160,26 +179,63 @@ class Subject:
     def everything(self, *, full: bool = False) -> Verdict:
         """Opens anew, runs fsck, checks out every file of every version; Wrong if the
         journal then reads otherwise or bytes differ. Errors that are not mvc's pass."""
+        with decoded_once():
+            return self._everything(full)
+
+    def _everything(self, full: bool) -> Verdict:
         manifests._kept.clear()
         try:
-            repo = Repository.open(self.root, discover=False, fs=self.fs)
+            repo = open_quietly(self.root, fs=self.fs)
         except MvcError as error:
             return Verdict(error, None, frozenset(self.versions), frozenset())
         with repo:
-            found = [(r.offset, r.sequence, r.entry) for r in repo.context.fresh().entries()]
+            gone = self._lost_with_entries(repo)
+            report = repo.fsck(full=full)
+            if gone is not None and not any(
+                problem.kind == "journal" for problem in report.problems
+            ):
+                raise Wrong("fsck does not see it: entries of the journal are lost")
+            manifests._kept.clear()
+            files: dict[tuple[str, bytes], bytes] = {}
+            lost = frozenset(id_ for id_ in self.versions if not self._comes_back(repo, id_, files))
+        named = named_lost(report)
+        if gone is not None and not gone <= lost:
+            raise Wrong("a version came back whose entry is lost")
+        return Verdict(None, report, lost - ((gone or frozenset()) - named), named)
+
+    def _lost_with_entries(self, repo: Repository) -> frozenset[CommitId] | None:
+        """The versions of entries that opening says are lost, None if none is; Wrong if the
+        others read otherwise."""
+        view = repo.context.fresh()
+        gaps: list[Gap] = []
+        found = [(r.offset, r.sequence, r.entry) for r in view.entries(lost=gaps.append)]
+        if not (gaps := [*gaps, *view.gaps]):
             if found != [(r.offset, r.sequence, r.entry) for r in self.entries]:
                 raise Wrong("it opens, and the journal reads otherwise")
-            report = repo.fsck(full=full)
-            manifests._kept.clear()
-            lost = frozenset(id_ for id_ in self.versions if not self._comes_back(repo, id_))
-        return Verdict(None, report, lost, named_lost(report))
+            return None
+        missing = [r for r in self.entries if r.sequence not in {n for _, n, _ in found}]
+        left = [(r.sequence, r.entry) for r in self.entries if r not in missing]
+        if left != [(sequence, entry) for _, sequence, entry in found]:
+            raise Wrong("it opens, and what is left of the journal reads otherwise")
+        if not all(any(r.sequence in gap.numbers for gap in gaps) for r in missing):
+            raise Wrong("it opens, and does not know that entries are lost")
+        return frozenset(commit.id for r in missing for commit in r.entry.commits)
 
-    def _comes_back(self, repo: Repository, id_: CommitId) -> bool:
-        """Whether a version's files come back; Wrong if one has other bytes."""
+    def _comes_back(
+        self, repo: Repository, id_: CommitId, written: dict[tuple[str, bytes], bytes]
+    ) -> bool:
+        """Whether a version's files come back; Wrong if one has other bytes.
+
+        ``written``: files that came back already; versions share them.
+        """
         expected = self.versions[id_]
+        files = {}
         try:
-            entries = manifests.of_commit(repo.context, id_).entries
-            files = {entry.path: file_of(repo, entry) for entry in entries}
+            for entry in manifests.of_commit(repo.context, id_).entries:
+                key = entry.path, entry.content_id
+                if key not in written:
+                    written[key] = file_of(repo, entry)
+                files[entry.path] = written[key]
         except MvcError:
             return False
         if files != expected:

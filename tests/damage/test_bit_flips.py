@@ -12,6 +12,7 @@ import pytest
 
 from tests.damage import made
 from tests.damage.children import note, run
+from tests.damage.flips import flip_bits
 from tests.damage.subject import Subject
 from tests.seeds import draw
 
@@ -49,6 +50,29 @@ def test_the_sample_is_of_a_repository_of_64_kib(tmp_path: Path) -> None:
     assert not verdict.found and not verdict.lost
 
 
+def test_a_bit_that_decoding_does_not_look_at_loses_nothing(tmp_path: Path) -> None:
+    """It is damage, and is reported; but fsck once named versions as lost that came back.
+
+    Of a payload that is one chunk, the first byte also says how large a chunk would be.
+    Frames of zstd have a bit that decoders pass over.
+    """
+    made.small(tmp_path)
+    subject = Subject(tmp_path)
+    begins, at = [], 0
+    for span in subject.spans:
+        begins += [8 * at + 3] if span.kind == "payload" else []
+        at += span.end - span.start
+    found = flip_bits(subject, begins, 1)
+    assert found["asked_everything"] == found["found"] == len(begins) > 50
+    whole = 0
+    for bit in begins:
+        with subject.flipped(bit):
+            verdict = subject.everything()
+            assert verdict.found
+            whole += not verdict.lost
+    assert whole > 10
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_bit(tmp_path: Path, shard: int) -> None:
@@ -58,9 +82,9 @@ def test_every_bit(tmp_path: Path, shard: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("round_", range(10))
+@pytest.mark.parametrize("round_", range(5))
 def test_random_bits_of_a_large_repository(tmp_path: Path, round_: int) -> None:
     seed = draw("bit flips").getrandbits(32)
-    found = run("flips", tmp_path / "repo", "random", seed, 10_000, 2000)
+    found = run("flips", tmp_path / "repo", "random", seed, 20_000, 4000)
     note("bit flips, random in 27 MB", found)
-    assert found["found"] == found["tried"] == 10_000
+    assert found["found"] == found["tried"] == 20_000

@@ -25,7 +25,7 @@ LAYOUTS = {  # "field:kind", or a field of the kind of its name; "*" is a list, 
     "entry": "which operation:text recorded:uint note:text regions:*uint,uint,uint "
     "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed "
     "marks:*float maintained",
-    "later": "forgotten:*id,uint undoes:uint",
+    "later": "forgotten:*id,uint undoes:uint links",
     "deployment": "target:text time:sint commit:value previous:uint",
     "made": "version manifest:id root:id parents:*id author:text time:sint zone:sint "
     "message:text metrics pipeline:text code:text",
@@ -46,8 +46,9 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
-    "which": lambda c, r: (None, 1, 2, *[None] * 125)[c.get("uint")] or need(0, "its version"),
-    "maintained": lambda c, r: c.get("later") if r.which == 2 else Record(forgotten=[]),
+    "which": lambda c, r: (None, 1, 2, 3, *[None] * 124)[c.get("uint")] or need(0, "its version"),
+    "maintained": lambda c, r: c.get("later", r) if r.which > 1 else Record(forgotten=[], links=[]),
+    "links": lambda c, r: c.get("*text,uint,uint") if r.which == 3 else [],
     "removed": lambda c, r: [c.get("text") for _ in range(n - 1)] if (n := c.get("uint")) else None,
     "spec": lambda c, r: (list(SIZES)[c.get("uint")], tuple(c.get("*uint"))),
     "contents": lambda c, r: [Record(gap=gap, spec=spec, id=c.take(32)) for gap, spec in r.places],
@@ -271,17 +272,18 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         text, _, check = (folder / "format").read_text("latin1").partition(" check=")
         features = set(text.removeprefix("mvc-repository 1 features=").split(","))
         sound = check == blake3(text.encode()).hexdigest(8) + "\n"
-        need(
-            sound and features <= {"", "codings-2", "compacted", "entry-2"},
-            "an unknown or damaged format",
-        )
+        known = {"", "codings-2", "compacted", "entry-2", "entry-3"}
+        need(sound and features <= known, "an unknown or damaged format")
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
         self.refs = {name: new for e in self.entries for name, _, new in e.refs}
         self.removed = next((e.removed for e in self.entries[::-1] if e.removed is not None), [])
         self.deployments = [d for e in self.entries for d in e.deployments]
-        for d in self.deployments:
+        last, fixed = {}, {(t, s): p for e in self.entries for t, s, p in e.maintained.links}
+        for d in self.deployments:  # linked: it names, as corrected, the one recorded before it
             d.dead = any((d.target, d.sequence) in e.retractions for e in self.entries)
+            d.linked = fixed.get((d.target, d.sequence), d.previous) == last.get(d.target, 0)
+            last[d.target] = d.sequence + 1
         self._read_packs(folder / "packs")
 
     def _read_packs(self, folder):  # edges lead from a piece or None to pieces; all are decoded

@@ -166,10 +166,13 @@ def test_both_copies_of_an_entry(repo: Repository) -> None:
     flip(journal, second.offset + half + 60)
     report = check(repo)
     (broken,) = [p for p in report.problems if p.kind == "journal"]
-    assert "both copies" in broken.message and broken.where == f"byte {second.offset}"
+    assert "both copies" in broken.message
+    assert second.entry.commits[0].id.short in broken.message
+    assert broken.where == f"byte {second.offset}"
     assert any("--from" in note for note in report.notes)
     assert any(p.kind == "reference" and "parent" in p.object for p in report.problems)
-    assert report.versions == 2
+    assert report.versions == 3
+    assert second.entry.commits[0].id in report.lost
 
 
 def test_leftovers_are_no_damage(repo: Repository) -> None:

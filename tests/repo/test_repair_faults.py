@@ -18,6 +18,7 @@ from mvc.repo import manifests
 from mvc.repo.repair import before_opening, repair
 from mvc.repo.repository import Repository
 from mvc.store import pack_writer
+from tests.crash.images import folder_in_memory
 from tests.damage.subject import named_lost
 from tests.faults.crashfs import CrashFS
 from tests.faults.failing import FailingFS
@@ -93,7 +94,8 @@ def test_a_failing_call(tmp_path: Path, error: int, persistent: bool) -> None:
 @pytest.mark.parametrize("persistent", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EMFILE, MemoryError], ids=str)
 def test_every_failing_call(tmp_path: Path, error: int, persistent: bool) -> None:
-    fail_each(tmp_path, error, persistent, 1.0)
+    with folder_in_memory(tmp_path) as folder:
+        fail_each(folder, error, persistent, 1.0)
 
 
 def crash(folder: Path, count: int) -> None:
@@ -119,8 +121,10 @@ def test_power_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_power_loss_at_every_point(tmp_path: Path) -> None:
-    crash(tmp_path, 1000)
+@pytest.mark.parametrize("round_", range(2))
+def test_power_loss_at_every_point(round_: int, tmp_path: Path) -> None:
+    with folder_in_memory(tmp_path) as folder:
+        crash(folder, 500)
 
 
 def test_commits_go_on_beside_a_repair(tmp_path: Path) -> None:
@@ -147,17 +151,17 @@ def test_commits_go_on_beside_a_repair(tmp_path: Path) -> None:
 def story(root: Path) -> Held:
     """Reset points on both sides, several packs, groups, files, a branch."""
     rng = np.random.default_rng(3)
-    before, pack_writer.PACK_TARGET = pack_writer.PACK_TARGET, 60_000
+    before, pack_writer.PACK_TARGET = pack_writer.PACK_TARGET, 24_000
     try:
         with Repository.init(root) as repo:
-            w = rng.standard_normal(4000).astype(np.float32)
+            w = rng.standard_normal(1500).astype(np.float32)
             for step in range(9):
-                w = w + (1e-3 * rng.standard_normal(4000)).astype(np.float32)
-                state = {"w": w, "v": w[:1500] * 2, "n": np.array(step)}
+                w = w + (1e-3 * rng.standard_normal(1500)).astype(np.float32)
+                state = {"w": w, "v": w[:600] * 2, "n": np.array(step)}
                 ends = step in {0, 4, 8}
                 pipeline = "vsol" if step % 3 == 2 else None
                 repo.commit(state, reset_point=ends, deploy="prod", pipeline=pipeline)
-                (root / "notes.bin").write_bytes(rng.bytes(3000 + step))
+                (root / "notes.bin").write_bytes(rng.bytes(1200 + step))
                 repo.commit(root / "notes.bin")
             return held(repo)
     finally:
@@ -217,5 +221,7 @@ def test_damage_at_random(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_damage_at_random_a_thousand_times(tmp_path: Path) -> None:
-    random_damage(tmp_path, 1000)
+@pytest.mark.parametrize("round_", range(5))
+def test_damage_at_random_a_thousand_times(round_: int, tmp_path: Path) -> None:
+    with folder_in_memory(tmp_path) as folder:
+        random_damage(folder, 200)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mvc.errors import DamagedData, MvcError
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
-from mvc.store.entries import Deployment, Entry, RefChange, Region, Retraction
+from mvc.store.entries import Deployment, Entry, Forgotten, RefChange, Region, Relink, Retraction
 
 IDS = st.binary(min_size=32, max_size=32).map(CommitId)
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
@@ -62,6 +62,16 @@ def entries(draw: st.DrawFn) -> Entry:
         tuple(draw(st.lists(st.builds(Retraction, NAMES, SIZES), max_size=2))),
         draw(st.one_of(st.none(), st.lists(NAMES, max_size=3).map(tuple))),
         tuple(draw(st.lists(st.binary(min_size=8, max_size=8), max_size=3))),
+        tuple(draw(st.lists(st.builds(Forgotten, IDS, st.booleans()), max_size=2))),
+        draw(st.one_of(st.none(), st.integers(0, 1 << 40))),
+        tuple(
+            draw(
+                st.lists(
+                    st.builds(Relink, NAMES, SIZES, st.one_of(st.none(), st.integers(0, 1 << 40))),
+                    max_size=2,
+                )
+            )
+        ),
     )
 
 
@@ -101,10 +111,24 @@ def test_cut_off_is_damage(entry: Entry) -> None:
 
 def test_an_unknown_version_is_named() -> None:
     with pytest.raises(DamagedData, match=r"entry 7 .*version is unknown"):
-        Entry.decode(b"\3" + Entry("x", 1).encoded[1:], "entry 7")
+        Entry.decode(b"\4" + Entry("x", 1).encoded[1:], "entry 7")
 
 
 def test_nothing_removed_is_not_untouched() -> None:
     untouched, none = Entry("x", 1), replace(Entry("x", 1), removed=())
     assert untouched.encoded != none.encoded
     assert Entry.decode(none.encoded, "here").removed == ()
+
+
+def test_an_entry_has_the_lowest_version_that_can_say_it() -> None:
+    plain = Entry("x", 1)
+    assert (plain.encoded[0], plain.features) == (1, frozenset())
+    undo = replace(plain, undoes=3)
+    assert (undo.encoded[0], undo.features) == (2, {"entry-2"})
+    relink = replace(plain, relinks=(Relink("prod", 7, 5),))
+    assert (relink.encoded[0], relink.features) == (3, {"entry-3"})
+    longer = b"\2" + plain.encoded[1:] + b"\0\0"
+    with pytest.raises(DamagedData, match="longer form"):
+        Entry.decode(longer, "here")
+    with pytest.raises(DamagedData, match="longer form"):
+        Entry.decode(b"\3" + undo.encoded[1:] + b"\0", "here")

@@ -16,6 +16,7 @@ from mvc.errors import DamagedData, MvcError
 from mvc.store.entries import Entry
 from mvc.store.journal import (
     GENESIS,
+    Gap,
     Position,
     complete,
     encode_entry,
@@ -178,3 +179,62 @@ def test_hostile_bytes_raise_nothing_else(data: bytes, at: int) -> None:
     source.data[at : at + len(data)] = data
     with suppress(MvcError):
         assert set(notes(source)) <= {"first", "second"}
+
+
+def test_what_stands_behind_lost_entries_is_found() -> None:
+    """Entries damaged in both copies, and one in one: all others are found in their places."""
+    rng = random.Random(8)
+    texts = [f"entry {i} " + "x" * rng.randrange(300) for i in range(12)]
+    whole, at = journal(*texts)
+    for _ in range(400):
+        source = Bytes(bytearray(whole.data))
+        lost = set(rng.sample(range(11), rng.randrange(1, 5)))
+        halved = {rng.randrange(12)} - lost
+        for i in lost | halved:
+            half = (at[i + 1].offset - at[i].offset) // 2
+            for copy in (0, 1) if i in lost else (rng.randrange(2),):
+                begin = at[i].offset + copy * half
+                where = rng.choice([0, 4, 5, 8, 40, half - 1])
+                length = rng.choice([1, 1, half - where])
+                for byte in range(begin + where, begin + where + length):
+                    source.data[byte] ^= rng.randrange(1, 256)
+        gaps: list[Gap] = []
+        found = list(scan(source, GENESIS, gaps.append))
+        expected = [i for i in range(12) if i not in lost]
+        assert [r.sequence for r in found] == expected
+        assert [r.offset for r in found] == [at[i].offset for i in expected]
+        assert [r.entry.note for r in found] == [texts[i] for i in expected]
+        assert {n for gap in gaps for n in gap.numbers} == lost
+        with pytest.raises(DamagedData):
+            list(scan(source, GENESIS))
+
+
+def test_a_frame_in_the_text_of_a_lost_entry_is_no_entry() -> None:
+    """Somebody wrote a whole frame into a message; then the entry around it was damaged."""
+    inner, _ = encode_entry(Entry("commit", 5, "never happened"), Position(0, 2, b"c" * 16))
+    source, at = journal("first")
+    raw = Entry("commit", 5, inner.decode("utf-8", "surrogateescape"))
+    data = bytearray(source.data[: at[1].offset])
+    written, after = encode_entry(raw, at[1])
+    third, _ = encode_entry(Entry("commit", 6, "third"), after)
+    assert inner in written
+    for damaged in (60, 33):
+        first = bytearray(written)
+        half = len(written) // 2
+        first[damaged] ^= 1
+        first[half + damaged] ^= 1
+        source = Bytes(data + first + third)
+        gaps: list[Gap] = []
+        assert [r.entry.note for r in scan(source, GENESIS, gaps.append)] == ["first", "third"]
+        assert len(gaps) == 1
+
+
+@given(st.binary(max_size=300), st.integers(0, 2))
+def test_hostile_bytes_raise_nothing_else_behind_gaps(data: bytes, at: int) -> None:
+    source, places = journal("first", "second")
+    begin = places[at].offset
+    source.data[begin : begin + len(data)] = data
+    try:
+        list(scan(source, GENESIS, lambda gap: None))
+    except MvcError as error:
+        assert isinstance(error, DamagedData)

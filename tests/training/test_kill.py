@@ -88,9 +88,10 @@ def test_killed(tmp_path: Path, at: int) -> None:
 
 
 @pytest.mark.long
-def test_killed_fifty_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("round_", range(5))
+def test_killed_fifty_times(round_: int, tmp_path: Path) -> None:
     random_ = draw("recorder")
-    for i in range(50):
+    for i in range(10):
         folder = tmp_path / str(i)
         found, lost = kill_in_the_middle(
             folder, random_.randrange(1, STEPS), random_.random() * 0.05

@@ -76,7 +76,7 @@ def command(
 
 def _path_hint(session: Session, word: str | None) -> str | None:
     """How to write it where somebody gave a path and no revision."""
-    at = pointers.head(session.context).commit
+    at = pointers.head_if_known(session.context).commit
     if word is None or at is None:
         return None
     try:

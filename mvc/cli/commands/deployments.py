@@ -13,6 +13,7 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.cli.text import one_line
+from mvc.errors import DamagedData
 from mvc.model.names import printable
 from mvc.repo import commits, deployments, manifests
 from mvc.repo.times import format_time
@@ -40,17 +41,20 @@ def command(session: Session, target: str | None, as_json: bool) -> None:
     Newest first. What is live now is marked; retracted deployments stay listed.
     """
     context, out = session.context, session.out
-    found = deployments.list_deployments(context, target)
+    incomplete: list[DamagedData] = []
+    found = deployments.list_deployments(context, target, incomplete=incomplete)
     found.sort(key=lambda d: (d.time_ns, d.sequence), reverse=True)
     live = Live(context)
     if as_json:
         rows = [deployed_json(d) | {"live": live(d)} | _forgotten(context, d) for d in found]
-        out.json("mvc.deployments/1", {"deployments": rows})
-        return
-    if not found:
+        lost = {"incomplete": True} if incomplete else {}
+        out.json("mvc.deployments/1", {"deployments": rows, **lost})
+    elif found:
+        rows_ = [_row(context, d, live) for d in found]
+        show(out, _COLUMNS, rows_, styles=[_style(d) for d in found])
+    elif not incomplete:
         out.note("nothing was deployed yet")
-        return
-    show(out, _COLUMNS, [_row(context, d, live) for d in found], styles=[_style(d) for d in found])
+    session.tell_incomplete(incomplete)
 
 
 def _row(context: Context, deployed: Deployed, live: Live) -> tuple[str, ...]:
@@ -63,8 +67,15 @@ def _row(context: Context, deployed: Deployed, live: Live) -> tuple[str, ...]:
         printable(deployed.target),
         deployed.commit.short,
         ", ".join(filter(None, state)),
-        one_line(commits.get(context, deployed.commit).message),
+        _message(context, deployed),
     )
+
+
+def _message(context: Context, deployed: Deployed) -> str:
+    try:
+        return one_line(commits.get(context, deployed.commit).message)
+    except DamagedData:  # the deployment is on record, but the commit's own entry is lost
+        return "(lost)"
 
 
 def _forgotten(context: Context, deployed: Deployed) -> dict[str, str | int | None]:

@@ -14,7 +14,7 @@ from mvc.cli.text import count, size
 from mvc.errors import HistoryMissing, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
-from mvc.repo.fsck import forget_index, fsck, rebuild_index
+from mvc.repo.fsck import forget_index, fsck, lost_end, rebuild_index
 from mvc.repo.repair_quarantine import QUARANTINE
 from mvc.store.store import FOLDER
 
@@ -131,11 +131,18 @@ def _repaired_json(healed: list[Healed], done: Repaired) -> dict[str, object]:
 
 
 def _rebuild(session: Session) -> None:
+    loss = None
     try:
         context = session.context
-    except HistoryMissing as loss:
+    except HistoryMissing as error:
         # The journal is older than the index: opening is refused until the index is gone.
-        session.out.warn(f"{loss.message}; they are given up")
+        loss = error.message
+    else:
+        if lost := lost_end(context):
+            loss = f"{lost} is lost, and nothing stands behind it"
+            session.close()
+    if loss is not None:
+        session.out.warn(f"{loss}; they are given up")
         fs = FileSystem()
         folder = _folder(fs)
         if folder is not None:

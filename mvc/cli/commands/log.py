@@ -14,6 +14,7 @@ from mvc.cli.session import Session
 from mvc.repo import history, pointers
 
 if TYPE_CHECKING:
+    from mvc.errors import DamagedData
     from mvc.repo.history import LogEntry
 
 
@@ -43,6 +44,7 @@ def command(
     Newest first. With --target, TIMEs are those of the deployments.
     """
     context, out = session.context, session.out
+    incomplete: list[DamagedData] = []
     entries = history.log(
         context,
         rev,
@@ -50,22 +52,26 @@ def command(
         target=target,
         since=moment(session, since),
         until=moment(session, until),
+        incomplete=incomplete,
     )
     if as_json:
         commits = [
             commit_json(e.id, e.commit, e.refs, e.deployments, e.forgotten_ns) for e in entries
         ]
-        out.json("mvc.log/1", {"commits": commits})
+        lost = {"incomplete": True} if incomplete else {}
+        out.json("mvc.log/1", {"commits": commits, **lost})
+        session.tell_incomplete(incomplete)
         return
-    show = _Printer(session, pointers.head(context).branch, oneline=oneline)
+    show = _Printer(session, pointers.head_if_known(context).branch, oneline=oneline)
     if graph:
         for row in history.graph_lines(entries):
             show.entry(row.entry, row.first, row.rest)
             for link in row.links:
                 out.line(link)
-        return
-    for entry in entries:
-        show.entry(entry)
+    else:
+        for entry in entries:
+            show.entry(entry)
+    session.tell_incomplete(incomplete)
 
 
 class _Printer:

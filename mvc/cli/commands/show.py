@@ -13,6 +13,7 @@ from mvc.cli.options import json_option, revision
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
+from mvc.errors import DamagedData
 from mvc.model.names import printable
 from mvc.repo import history, manifests, pointers
 
@@ -35,10 +36,12 @@ def command(session: Session, rev: str, as_json: bool) -> None:
     The tensors listed are those that differ from the first parent; -v lists all.
     """
     context, out = session.context, session.out
-    entry = next(history.log(context, rev, limit=1, reset_points=True))
+    incomplete: list[DamagedData] = []
+    found = history.log(context, rev, limit=1, reset_points=True, incomplete=incomplete)
+    entry = next(found)
     manifest = manifests.if_kept(context, entry.id) or manifests.EMPTY
     before = entry.commit.parents[0] if entry.commit.parents else None
-    parent = _parent(context, entry, before)
+    parent = _parent(context, entry, before, incomplete)
     if as_json:
         payload = commit_json(
             entry.id, entry.commit, entry.refs, entry.deployments, entry.forgotten_ns
@@ -49,15 +52,32 @@ def command(session: Session, rev: str, as_json: bool) -> None:
             for e in manifest.entries
         ]
         payload["removed"] = None if parent is None else _removed(parent, manifest)
+        if incomplete:
+            payload["incomplete"] = True
         out.json("mvc.show/1", payload)
+        session.tell_incomplete(incomplete)
         return
-    branch = pointers.head(context).branch
+    branch = pointers.head_if_known(context).branch
     out.line(heading(out, entry, branch, Live(context), full=True))
     for line in details(entry, session.now_ns(), full=session.verbose):
         out.line(line)
-    if entry.forgotten_ns is not None:
-        return
-    if parent is None and before is not None:
+    if entry.forgotten_ns is None:
+        _print_files(session, manifest, parent, before, lost=bool(incomplete))
+    session.tell_incomplete(incomplete)
+
+
+def _print_files(
+    session: Session,
+    manifest: Manifest,
+    parent: Manifest | None,
+    before: CommitId | None,
+    *,
+    lost: bool,
+) -> None:
+    context, out = session.context, session.out
+    if parent is None and lost:
+        out.note("what it changed is not known: its parent cannot be read")
+    elif parent is None and before is not None:
         when = forgotten_on(manifests.forgotten_ns(context, before) or 0)
         out.note(f"what it changed is not known: the state of its parent was {when}")
     for file in manifest.entries:
@@ -68,11 +88,17 @@ def command(session: Session, rev: str, as_json: bool) -> None:
         out.line(f"{out.paint(printable(path), 'removed')}  removed")
 
 
-def _parent(context: Context, entry: LogEntry, before: CommitId | None) -> Manifest | None:
-    """What a version is compared with; None where one of the two was forgotten."""
+def _parent(
+    context: Context, entry: LogEntry, before: CommitId | None, incomplete: list[DamagedData]
+) -> Manifest | None:
+    """What a version is compared with; None where one of the two was forgotten or is lost."""
     if entry.forgotten_ns is not None:
         return None
-    return manifests.EMPTY if before is None else manifests.if_kept(context, before)
+    try:
+        return manifests.EMPTY if before is None else manifests.if_kept(context, before)
+    except DamagedData as error:
+        incomplete.append(error)
+        return None
 
 
 def _removed(parent: Manifest, manifest: Manifest) -> list[str]:

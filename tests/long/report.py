@@ -1,0 +1,54 @@
+"""What the long suite has counted so far: only what tests noted that have passed."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.counters import table, totals
+from tests.long.plugin import FINISHED
+
+__all__ = ["Finished", "counters", "durations", "finished"]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A test that has passed: how long it took, in which run, on which commit."""
+
+    test: str
+    seconds: float
+    run: str
+    commit: str
+
+
+def finished(folder: Path) -> dict[str, Finished]:
+    """By test id; a line that was cut off by a kill is left out."""
+    path, found = folder / FINISHED, {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for line in lines:
+        try:
+            each = Finished(**json.loads(line))
+        except ValueError:
+            continue
+        found[each.test] = each
+    return found
+
+
+def counters(folder: Path) -> str:
+    """The Markdown table of docs/reliability.md.
+
+    A test that was interrupted may have counted something before: each test counts with the
+    run in which it passed.
+    """
+    passed = finished(folder)
+    return table(totals(folder, lambda run, test: test in passed and passed[test].run == run))
+
+
+def durations(folder: Path) -> dict[str, float]:
+    """Mean seconds of each test function, of all its parameters."""
+    by_function: dict[str, list[float]] = defaultdict(list)
+    for each in finished(folder).values():
+        by_function[each.test.partition("[")[0]].append(each.seconds)
+    return {name: round(sum(s) / len(s), 1) for name, s in sorted(by_function.items())}

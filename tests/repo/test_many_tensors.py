@@ -1,0 +1,203 @@
+"""A state of very many tiny tensors: the work for each does not grow with their number."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import mvc
+from mvc.adapters.python_state import from_state
+from mvc.codecs import cast
+from mvc.codecs.pipeline import Pipeline
+from mvc.ids import BlobId
+from mvc.model.tensor import TensorSpec
+from mvc.repo.masters import Masters
+from mvc.store.records import RecordHeader
+from tests.store.sizes import shrink
+
+State = dict[str, np.ndarray[Any, Any]]
+
+
+def tiny(count: int, shift: float = 0.0) -> State:
+    """One-element tensors, all of them different."""
+    return {f"layer.{i}.scale": np.array([i + shift], np.float32) for i in range(count)}
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """Lines of Python in mvc that ``work`` runs in this thread: a measure without a clock."""
+    count = 0
+
+    def local(frame: Any, event: str, argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return local
+
+    def begin(frame: Any, event: str, argument: object) -> Any:
+        return local if f"{mvc.__name__}/" in frame.f_code.co_filename else None
+
+    sys.settrace(begin)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def assert_linear(work: Callable[[int], int]) -> None:
+    """Three times as many tensors take about three times the lines, not nine times."""
+    assert work(600) < 4 * work(200)
+
+
+def test_a_commit_is_linear(tmp_path: Path) -> None:
+    def work(count: int) -> int:
+        with mvc.Repository.init(tmp_path / str(count)) as repo:
+            return lines_run(lambda: repo.commit(tiny(count)))
+
+    assert_linear(work)
+
+
+def test_reading_is_linear(tmp_path: Path) -> None:
+    def repository(count: int) -> mvc.Repository:
+        path = tmp_path / str(count)
+        if not path.exists():
+            with mvc.Repository.init(path) as repo:
+                repo.commit(tiny(count))
+                repo.commit(tiny(count, 0.5))
+        return mvc.Repository.open(path)
+
+    def checkout(count: int) -> int:
+        with repository(count) as repo:
+            return lines_run(lambda: repo.checkout("HEAD"))
+
+    def fsck(count: int) -> int:
+        with repository(count) as repo:
+            return lines_run(lambda: repo.fsck(full=True))
+
+    def diff(count: int) -> int:
+        with repository(count) as repo:
+            return lines_run(lambda: repo.diff("HEAD^", "HEAD"))
+
+    for work in (checkout, fsck, diff):
+        assert_linear(work)
+
+
+def test_versions_one_after_another_look_at_held_tensors_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each object used to look at all objects of the version before."""
+    from mvc.store import onward
+
+    looked = 0
+
+    class Held(dict[bytes, memoryview]):
+        def items(self) -> Any:
+            nonlocal looked
+            looked += len(self)
+            return super().items()
+
+    fill = onward.fill_onward
+    monkeypatch.setattr(
+        "mvc.repo.versions.fill_onward",
+        lambda store, requests, held: fill(store, requests, Held(held)),
+    )
+    with mvc.Repository.init(tmp_path) as repo:
+        for shift in (0.0, 0.25, 0.5):
+            repo.commit(tiny(50, shift))
+        states = [state for _, state in repo.iter_versions()]
+    assert [state["layer.7.scale"][0] for state in states] == [7, 7.25, 7.5]
+    assert looked <= 2 * 50
+
+
+def test_every_small_tensor_is_encoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was encoded to find out its size is what is stored."""
+    encoded = 0
+    encode = Pipeline.encode_chunk
+
+    def counting(*arguments: Any) -> bytes:
+        nonlocal encoded
+        encoded += 1
+        return encode(*arguments)
+
+    monkeypatch.setattr(Pipeline, "encode_chunk", counting)
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit({f"w{i}": np.arange(300, dtype=np.float32) + i for i in range(20)})
+    assert encoded == 20
+
+
+@pytest.mark.parametrize("pipeline", ["lossless", "vsol", "none", "sub | zigzag | zstd:1"])
+def test_a_word_comes_back_from_every_pipeline(tmp_path: Path, pipeline: str) -> None:
+    """A chunk of one word has a way of its own through the encoder."""
+    kinds = [np.uint8, np.int16, np.float32, np.float64, np.complex128]
+    first = {f"{np.dtype(k)}{v}": np.array([v], k) for k in kinds for v in (0, 1, 77)}
+    second = {name: value + value.dtype.type(1) for name, value in first.items()}
+    with mvc.Repository.init(tmp_path) as repo:
+        for state in (first, second):
+            repo.commit(state, pipeline=pipeline)
+    with mvc.Repository.open(tmp_path) as repo:
+        for rev, state in (("HEAD^", first), ("HEAD", second)):
+            found = repo.checkout(rev)
+            assert all(np.array_equal(found[k], v) for k, v in state.items())
+        assert repo.fsck(full=True).sound
+
+
+def test_a_master_is_found_among_many_by_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every master is rounded once, however many copies are looked for."""
+    state = tiny(100, 0.3)
+    parsed = from_state(state)
+    masters = Masters()
+    for i in range(100):
+        masters.add(parsed, i, BlobId(i.to_bytes(32, "little")))
+    rounded = 0
+    real = cast.cast
+
+    def counting(base: memoryview, source: str, to: str) -> bytearray:
+        nonlocal rounded
+        rounded += 1
+        return real(base, source, to)
+
+    monkeypatch.setattr(cast, "cast", counting)
+    for i in range(100):
+        copy = np.array([i + 0.3], np.float32).astype(np.float16)
+        found = masters.find(TensorSpec("float16", (1,)), memoryview(copy.tobytes()))
+        assert found is not None and found.id == i.to_bytes(32, "little")
+    assert rounded == 100
+    wide = memoryview(np.array([0.3], np.float32).tobytes())
+    assert masters.find(TensorSpec("float32", (1,)), wide) is None  # no copy of its own kind
+    masters.forget(parsed)
+    assert masters.find(TensorSpec("float16", (1,)), memoryview(bytes(2))) is None
+
+
+def test_a_record_has_a_bounded_number_of_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So what waits in memory is bounded, and finding one object reads one short header."""
+    shrink(monkeypatch, RECORD_MEMBERS=64)
+    sizes: list[int] = []
+    real = RecordHeader.by_id.func
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit(tiny(500))
+        repo.commit(tiny(500, 0.5))
+    with mvc.Repository.open(tmp_path) as repo:
+        monkeypatch.setattr(
+            RecordHeader, "by_id", property(lambda h: (sizes.append(len(h.members)), real(h))[1])
+        )
+        assert repo.fsck(full=True).sound
+        assert repo.checkout("HEAD")["layer.499.scale"][0] == 499.5
+    assert max(sizes) <= 66  # a manifest and a skeleton join the last record
+
+
+def test_a_file_of_many_tensors(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        save_file(tiny(300), tmp_path / "m.safetensors")
+        before = (tmp_path / "m.safetensors").read_bytes()
+        repo.commit([tmp_path / "m.safetensors"], cwd=tmp_path)
+        repo.restore("HEAD", output=tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == before
