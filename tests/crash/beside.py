@@ -28,7 +28,7 @@ from mvc.ids import CommitId
 from mvc.repo.fsck import rebuild_index
 from mvc.repo.repository import Repository
 from tests.crash import treatments
-from tests.crash.forks import Child, Send, fork, run, warm_up
+from tests.crash.forks import Child, Send, fork, run
 from tests.crash.ledger import (
     Deployment,
     Wrong,
@@ -40,7 +40,7 @@ from tests.crash.ledger import (
 )
 from tests.crash.long_lived import make_foreign
 from tests.crash.state import open_quietly
-from tests.crash.workers import prepare
+from tests.crash.workers import prepare, warm_up_all
 
 _ROUND = 40.0  # seconds with one repository
 _GRACE = 240.0  # seconds for the last look of a round, after which a process counts as hanging
@@ -296,7 +296,7 @@ def _outcome(round_: Round, name: str, child: Child) -> Counter[str]:
 
 
 def main(folder: Path, seed: str, processes: int, seconds: float, mutation: str | None) -> None:
-    warm_up(folder / "warm")
+    warm_up_all(folder)
     foreign = make_foreign(folder)
     counted: Counter[str] = Counter(rounds=0, lost=0, wrong=0, alarms=0, foreign=0)
     rng, over = random.Random(seed), time.monotonic() + seconds

@@ -24,9 +24,9 @@ from mvc.ids import CommitId
 from mvc.repo.repository import Repository
 from mvc.store import keys
 from tests.crash import treatments
-from tests.crash.forks import run, warm_up
+from tests.crash.forks import run
 from tests.crash.ledger import Wrong
-from tests.crash.workers import Worker
+from tests.crash.workers import Worker, warm_up_all
 
 __all__ = ["LIES", "run_story"]
 
@@ -146,7 +146,7 @@ def _last_look(root: Path, told: _Told) -> None:
 
 
 def main(folder: Path, seed: str, first: int, count: int, mutation: str | None) -> None:
-    warm_up(folder / "warm")
+    warm_up_all(folder)
     counted: Counter[str] = Counter(stories=0, refused=0, lost=0, wrong=0, foreign=0)
     for number in range(first, first + count):
         steps = draw_story(random.Random(f"{seed}:{number}"))

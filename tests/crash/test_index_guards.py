@@ -20,10 +20,10 @@ from mvc.store.index import Index
 from mvc.store.journal import Position
 from tests.counters import count
 from tests.crash import mutations
-from tests.crash.forks import run, warm_up
+from tests.crash.forks import run
 from tests.crash.images import folder_in_memory
 from tests.crash.test_long_lived import PROJECT, told
-from tests.crash.workers import Worker
+from tests.crash.workers import Worker, warm_up_all
 from tests.seeds import draw
 
 Patch = pytest.MonkeyPatch
@@ -86,12 +86,12 @@ def _stays(folder: Path, mutation: str | None) -> bool:
 
 
 def test_a_write_to_a_replaced_index_does_not_show_in_the_new_one(tmp_path: Path) -> None:
-    warm_up(tmp_path / "warm")
+    warm_up_all(tmp_path)
     assert _stays(tmp_path, None)
 
 
 def test_a_lock_that_is_kept_is_seen(tmp_path: Path) -> None:
-    warm_up(tmp_path / "warm")
+    warm_up_all(tmp_path)
     assert not _stays(tmp_path, LOCK_KEPT)
 
 

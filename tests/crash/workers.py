@@ -30,6 +30,7 @@ from mvc.repo.repository import Repository
 from mvc.store import keys
 from mvc.store.indexed import Indexed
 from mvc.store.journal import Recorded
+from tests.crash.forks import warm_up
 from tests.crash.ledger import (
     Deployment,
     Ledger,
@@ -42,9 +43,25 @@ from tests.crash.ledger import (
 )
 from tests.crash.state import open_quietly
 
-__all__ = ["Worker", "prepare"]
+__all__ = ["Worker", "prepare", "warm_up_all"]
 
 _LONGEST = 120.0  # seconds until a worker counts as one that hangs
+
+
+def warm_up_all(folder: Path) -> None:
+    """Imports also what checking, repairing and the command line import late."""
+    warm_up(folder / "warm")
+    repo = Repository.open(folder / "warm")
+    made = repo.commit(arrays(1), deploy="prod")
+    repo.deploy(made.id, "prod")
+    repo.retract("prod")
+    repo.tag("v1")
+    repo.repair()
+    repo.close()
+    before = Path.cwd()
+    _command(folder / "warm", "fsck", "--rebuild-index")
+    _command(folder / "warm", "fsck", "--repair")
+    os.chdir(before)
 
 
 def prepare(batch: int | None, mutation: str | None) -> None:
