@@ -33,7 +33,7 @@ def lock_kept(patch: Patch = setattr) -> None:
 
     def make(fs: FileSystem, folder: Path) -> Path:
         environment = index_folder.current(fs, folder) or folder / ("0" * 16)
-        fs.make_dir(environment, parents=True, exist_ok=True)
+        fs.make_dirs(environment)
         fs.unlink(environment / index_folder.DATA, missing_ok=True)
         return environment
 
