@@ -33,7 +33,7 @@ def lock_kept(patch: Patch = setattr) -> None:
 
     def make(fs: FileSystem, folder: Path) -> Path:
         environment = index_folder.current(fs, folder) or folder / ("0" * 16)
-        fs.make_dirs(environment)
+        fs.make_dir(environment, exist_ok=True)
         fs.unlink(environment / index_folder.DATA, missing_ok=True)
         return environment
 
@@ -60,10 +60,10 @@ def runs_by_number(patch: Patch = setattr) -> None:
         numbers = json.loads(self._get(_NUMBERS) or b"[0, {}]")[1]
         if any(run.check.hex() not in numbers for run in meta.runs):
             return by_content(self, meta)
-        kept: dict[Any, RunReader] = self._readers  # type: ignore[assignment]
+        kept: dict[Any, RunReader] = self._readers
         by_number = {numbers[run.check.hex()]: run for run in meta.runs}
         found = {n: kept.get(n) or self._reader(run) for n, run in by_number.items()}
-        self._readers = found  # type: ignore[assignment]
+        self._readers = found
         return list(found.values())
 
     patch(Index, "_extend", _extend)
