@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["cpu_count", "host_name", "user_name"]
+__all__ = ["cpu_count", "host_name", "user_name", "without_collector"]
 
 
 def user_name() -> str:
@@ -27,3 +30,20 @@ def cpu_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) or 1
     return os.cpu_count() or 1
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Python's search for cycles stays off meanwhile, in all threads.
+
+    It looks through every object again and again while a million of them are made, which took
+    a third of the time of a commit of 100,000 tensors, and there is nothing to find. Mercurial
+    does the same where it reads many objects (``util.nogc``).
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -20,6 +20,7 @@ __all__ = ["BlobHasher", "blob_id", "digest", "raw_blob_id"]
 _TAG_BLOB = b"mvc.blob.1"
 # blake3 starts its own threads; below this size they cost more than they save.
 _PARALLEL_BYTES = 1 << 20
+_ONE_CALL = 1024  # bytes that are copied sooner than a hasher is made
 
 
 def digest(tag: bytes, *parts: bytes) -> bytes:
@@ -58,6 +59,8 @@ class BlobHasher:
 
 def blob_id(spec: TensorSpec, data: Bytes, *, parallel: bool = False) -> BlobId:
     """The param hash of one tensor given whole."""
+    if spec.nbytes <= _ONE_CALL:
+        return BlobId(blake3(_prefix(spec) + data).digest())
     hasher = BlobHasher(spec, parallel=parallel)
     hasher.update(data)
     return hasher.done()

@@ -6,11 +6,12 @@ as soon as one more delta on every blob would pass the bound: R' = floor(MDTT / 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from mvc.errors import DamagedData, InvalidConfig
 from mvc.io.process import cpu_count
-from mvc.model.manifest import Manifest
+from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
 from mvc.store.calibrate import measure
 
@@ -46,9 +47,13 @@ def within_bound(context: Context, parent: Manifest, bound: float) -> bool:
     return total + delta <= bound
 
 
-def chain_depth(context: Context, parent: Manifest) -> int:
-    """Deltas under a version: the longest chain among its largest blobs."""
-    contents = {c.id: c.spec.nbytes for e in parent.entries for c in e.contents}
+def chain_depth(context: Context, entries: Iterable[FileEntry]) -> int:
+    """Deltas under some files of a version: the longest chain among their largest blobs.
+
+    Of the files that a commit changes: the chains of the others do not grow, and would stay
+    as long as they are, however often the changed ones were stored in full.
+    """
+    contents = {c.id: c.spec.nbytes for e in entries for c in e.contents}
     largest = sorted(contents, key=lambda id_: -contents[id_])[:_LOOKED_AT]
     depths = [0]
     for id_ in largest:

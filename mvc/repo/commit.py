@@ -150,7 +150,10 @@ class _Work:
     def _depth(self) -> int:
         depths = [c.last.depth for c in self.request.changes if c.last is not None]
         known = [depth for depth in depths if depth is not None]
-        return max(known) if known else chain_depth(self.context, self.parent)
+        if known:
+            return max(known)
+        before = (self.parent.by_path.get(change.path) for change in self.request.changes)
+        return chain_depth(self.context, [entry for entry in before if entry is not None])
 
     def run(self) -> Kept:
         self._keep_changes()

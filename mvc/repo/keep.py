@@ -6,9 +6,12 @@ a slab is read twice, and refused as changed if the two readings differ.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
+from mvc.io.process import without_collector
 from mvc.limits import SLAB
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
@@ -28,6 +31,7 @@ from mvc.store.writer import ObjectWriter
 __all__ = ["Keeper"]
 
 _ARENA = 2 * SLAB
+_MANY = 10_000  # contents of a file
 
 
 class Keeper:
@@ -57,6 +61,10 @@ class Keeper:
 
     def keep(self, parsed: ParsedFile, path: str, last: LastVersion | None = None) -> FileEntry:
         """Stores one file; returns its entry. ``last``: the version before, if in memory."""
+        with without_collector() if len(parsed.contents) > _MANY else nullcontext():
+            return self._keep(parsed, path, last)
+
+    def _keep(self, parsed: ParsedFile, path: str, last: LastVersion | None) -> FileEntry:
         names = content_names(parsed.contents, parsed.tensors)
         ids: dict[int, BlobId] = {}
         total = sum(c.spec.nbytes for c in parsed.contents)

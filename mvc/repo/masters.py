@@ -15,7 +15,7 @@ from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
 from mvc.ids import BlobId
 from mvc.limits import SLAB
-from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.store.choose import BasePiece
 from mvc.types import Bytes
 
@@ -58,38 +58,43 @@ class Masters:
     """
 
     def __init__(self) -> None:
-        self._by_shape: dict[tuple[int, ...], list[_Master]] = {}
-        self._rounded: dict[tuple[tuple[int, ...], str], _Rounded] = {}
+        self._masters: dict[TensorSpec, list[_Master]] = {}
+        self._rounded: dict[tuple[TensorSpec, str], _Rounded] = {}
 
     def add(self, parsed: ParsedFile, content: int, id_: BlobId) -> None:
         spec = parsed.contents[content].spec
         if spec.dtype in _WIDE and 0 < spec.nbytes <= SLAB:
-            self._by_shape.setdefault(spec.shape, []).append(_Master(id_, spec, parsed, content))
+            self._masters.setdefault(spec, []).append(_Master(id_, spec, parsed, content))
 
     def forget(self, parsed: ParsedFile) -> None:
         """The file is about to be closed."""
         kept = {
-            shape: [m for m in masters if m.parsed is not parsed]
-            for shape, masters in self._by_shape.items()
+            spec: [m for m in masters if m.parsed is not parsed]
+            for spec, masters in self._masters.items()
         }
-        self._by_shape = {shape: masters for shape, masters in kept.items() if masters}
+        self._masters = {spec: masters for spec, masters in kept.items() if masters}
         self._rounded.clear()
 
     def find(self, spec: TensorSpec, data: memoryview) -> _Master | None:
         """The first tensor whose beginning, rounded, is the beginning of ``data``."""
-        masters = self._by_shape.get(spec.shape)
-        if masters is None or not any(cast.supported(m, spec.dtype) for m in _WIDE):
-            return None
-        rounded = self._rounded.setdefault((spec.shape, spec.dtype), _Rounded())
+        for wide in _WIDE:
+            if cast.supported(wide, spec.dtype):
+                masters = self._masters.get(shared_spec(wide, spec.shape), [])
+                found = self._find(masters, spec, data) if masters else None
+                if found is not None:
+                    return found
+        return None
+
+    def _find(self, masters: list[_Master], spec: TensorSpec, data: memoryview) -> _Master | None:
+        rounded = self._rounded.setdefault((masters[0].spec, spec.dtype), _Rounded())
         count = min(_SAMPLE, spec.elements)
         rounded.catch_up(masters, spec.dtype, count)
-        wanted = data[: count * DTYPES[spec.dtype].itemsize]
-        return rounded.by_hash.get(_hash(wanted))
+        return rounded.by_hash.get(_hash(data[: count * DTYPES[spec.dtype].itemsize]))
 
 
 @dataclass(slots=True)
 class _Rounded:
-    """Masters of one shape by the hash of their beginning, rounded to one dtype."""
+    """Masters of one spec by the hash of their beginning, rounded to one dtype."""
 
     by_hash: dict[bytes, _Master] = field(default_factory=dict)
     seen: int = 0
@@ -97,9 +102,8 @@ class _Rounded:
     def catch_up(self, masters: list[_Master], dtype: str, count: int) -> None:
         """Adds the masters that came since the last search."""
         for master in masters[self.seen :]:
-            if cast.supported(master.spec.dtype, dtype):
-                rounded = cast.cast(master.sample(count), master.spec.dtype, dtype)
-                self.by_hash.setdefault(_hash(rounded), master)
+            rounded = cast.cast(master.sample(count), master.spec.dtype, dtype)
+            self.by_hash.setdefault(_hash(rounded), master)
         self.seen = len(masters)
 
 

@@ -191,8 +191,9 @@ class Indexed(Known):
         batch: list[bytes] = []
         count, last = 0, self._meta.position
         for recorded in self._scan(last):
-            if recorded.after.offset > end:
-                break
+            torn = recorded.copies < 2 and recorded.after.offset >= end
+            if torn or recorded.after.offset > end:
+                break  # the next writer completes the second copy, which needs it as the tip
             self._remember(recorded)
             batch.extend(keys.entry_keys(recorded))
             batch.extend(self._object_keys(recorded.offset, known))

@@ -1,6 +1,7 @@
 """The budgets of docs/performance.md, each as a ratio to something measured in the same run.
 
     python -m tests.benchmarks.bench_budgets [--only NAME] [--megabytes 100] [--commits 100000]
+        [--gigabytes 10]
 
 Every row is the median of several interleaved repetitions. Nothing here asserts a time.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from blake3 import blake3
 from safetensors.numpy import load_file, save_file
 
 import mvc
@@ -36,6 +38,7 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(ROWS))
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--commits", type=int, default=100_000)
+    parser.add_argument("--gigabytes", type=int, default=10)
     options = parser.parse_args()
     for name, row in ROWS.items():
         if options.only in (None, name):
@@ -301,6 +304,76 @@ def memory(folder: Path, options: argparse.Namespace) -> None:
         )
 
 
+def many_tensors(folder: Path, options: argparse.Namespace) -> None:
+    """100,000 one-element tensors, against writing the same file durably; and peak memory."""
+    count = 100_000
+    root = folder / "r"
+    mvc.Repository.init(root).close()
+    state = {f"layer.{i}.scale": np.array([i], np.float32) for i in range(count)}
+    with mvc.Repository.init(folder / "python") as repo:
+        mapping = seconds(lambda: repo.commit(state))
+    path = root / "model.safetensors"
+    save = seconds(lambda: durable_file(state, path))
+    took: dict[str, float] = {"commit of a mapping, in process": mapping}
+    peak = 0.0
+    for what, arguments in (
+        ("commit", ("commit", "model.safetensors")),
+        ("commit, 5 changed", ("commit", "model.safetensors")),
+        ("checkout", ("checkout", "HEAD", "-o", str(folder / "out"))),
+        ("diff", ("diff", "HEAD^", "HEAD")),
+        ("fsck --full", ("fsck", "--full")),
+    ):
+        if "changed" in what:
+            changed = state | {f"layer.{i}.scale": np.array([-1], np.float32) for i in range(5)}
+            durable_file(changed, path)
+        begun = time.perf_counter()
+        used = _peak(root, *arguments)
+        took[what] = time.perf_counter() - begun
+        peak = used if what == "commit" else peak
+    for what, each in took.items():
+        say(
+            f"{count:,} tensors of one element: {what}",
+            f"{each:.1f} s ({each / save:.0f} x save_file + fsync)",
+            "10 s" if what.startswith("commit") else "-",
+        )
+    say(f"{count:,} tensors of one element: peak memory", f"commit {peak:.0f} MB", "300 MB")
+
+
+def durable_file(state: dict[str, np.ndarray], path: Path) -> None:
+    save_file(state, path)
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def sparse(folder: Path, options: argparse.Namespace) -> None:
+    """A file that is one hole, against hashing as many zeros that are in memory."""
+    root = folder / "r"
+    mvc.Repository.init(root).close()
+    size = options.gigabytes * 1_000_000_000
+    with (root / "model.bin").open("wb") as file:
+        file.truncate(size)
+    zeros = bytes(32 << 20)
+
+    def hash_zeros() -> None:
+        hasher = blake3(max_threads=blake3.AUTO)
+        for start in range(0, size, len(zeros)):
+            hasher.update(zeros[: min(len(zeros), size - start)])
+
+    hashing = seconds(hash_zeros)
+    for what, arguments in (
+        ("commit", ("commit", "model.bin")),
+        ("status", ("status",)),
+        ("checkout", ("checkout", "HEAD", "-o", str(folder / "out"))),
+        ("fsck --full", ("fsck", "--full")),
+    ):
+        took = seconds(lambda a=arguments: run_mvc(root, *a))
+        say(
+            f"{options.gigabytes} GB of hole: {what}, whole process",
+            f"{took:.1f} s ({took / hashing:.2f} x BLAKE3 of as many zeros)",
+            "-",
+        )
+
+
 def _peak(root: Path, *arguments: str) -> float:
     """Peak resident megabytes of one command."""
     code = (
@@ -323,6 +396,8 @@ ROWS = {
     "small": small_commits,
     "lookups": look_ups,
     "memory": memory,
+    "tensors": many_tensors,
+    "sparse": sparse,
 }
 
 

@@ -92,6 +92,7 @@ def _run(folder: Path, tests: list[str], seed: str, options: argparse.Namespace)
     files = sorted({test.partition("::")[0] for test in tests})
     command = [
         sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "no:cacheprovider",
+        "-o", "tmp_path_retention_policy=failed",  # a layer of 4 GiB does not stay
         "-p", "tests.long.plugin", "--long-tests", str(names), "--long-folder", str(folder),
         "--long-run", run, "--long-commit", _commit(),
         "-n", str(options.processes), "--dist", "load", "--maxschedchunk", "1", *files,

@@ -218,3 +218,50 @@ def test_a_state_and_its_file_have_one_root(repo, tmp_path):
         assert other.commit(tmp_path / "other/m.pt").root == kept
         other.remove(["m.pt"])
         assert other.commit(tmp_path / "other/m.safetensors").root == kept
+
+
+def full_versions(repo) -> str:
+    """Of all versions, oldest first: F where all is stored in full."""
+    log = list(repo.log(reset_points=True))[::-1]
+    return "".join("F" if entry.reset_point else "." for entry in log)
+
+
+def test_a_path_that_rests_does_not_make_each_version_of_another_full(tmp_path):
+    """Its chain stays as long as it is: once, every commit was a reset point from then on."""
+    mvc.Repository.init(tmp_path).close()
+    (tmp_path / ".mvc" / "config.yaml").write_text("store:\n  reset_interval: 4\n")
+    for step in range(4):
+        with mvc.Repository.open(tmp_path) as repo:
+            repo.commit({"a": near(step)}, name="rests.safetensors")
+    stored = []
+    for step in range(9):
+        with mvc.Repository.open(tmp_path) as repo:  # nothing in memory says how deep chains are
+            made = repo.commit({"b": near(step)[:, :100]}, name="moves.safetensors")
+            stored.append(made.stored_bytes)
+    assert [size > 0.95 * stored[0] for size in stored] == [step % 4 == 0 for step in range(9)]
+
+
+def test_a_version_without_a_change_behind_a_reset_point_is_one_too_and_costs_nothing(repo):
+    """All it holds is stored in full, which is what makes a reset point; nothing is, twice.
+
+    So it goes with lossy pipelines that hold weights: production weights stay as they are while
+    a counter moves on, of which no delta is smaller.
+    """
+    for step in range(3):
+        repo.commit({"w": near(step), "n": np.array(step)})
+    repo.commit({"w": near(3), "n": np.array(3)}, reset_point=True)
+    after = repo.commit({"w": near(3), "n": np.array(4)})
+    repo.commit({"w": near(4), "n": np.array(5)})
+    assert full_versions(repo) == "F..FF."
+    assert after.stored_bytes < 1000
+
+
+def test_behind_a_reset_point_production_weights_are_deltas_or_the_same(repo):
+    weights = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
+    made = []
+    for step in range(12):
+        weights = weights + np.float32(1e-3)
+        made.append(repo.commit({"w": weights}, pipeline="frontier-0", reset_point=step % 6 == 0))
+    full = [entry.stored_bytes for entry in made[::6]]
+    for i, entry in enumerate(made):
+        assert i % 6 == 0 or entry.stored_bytes < 0.8 * min(full)
