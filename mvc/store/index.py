@@ -19,7 +19,7 @@ from typing import Any
 import lmdb
 from blake3 import blake3
 
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem
 from mvc.model.canonical import Reader, Writer
 from mvc.store.index_pages import check_pages
@@ -236,5 +236,11 @@ def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:
     if identity is not None:
         if not identity.size:
             raise DamagedData("the index is empty")
-        with fs.open_read(path) as file:
+        try:
+            file = fs.open_read(path)
+        except IoFailed as error:
+            if fs.stat(path) is None:  # another process has put a new index in its place
+                raise DamagedData("there is no index") from error
+            raise
+        with file:
             check_pages(file)

@@ -44,8 +44,12 @@ class PackEnds:
         return end
 
     def all_proven(self) -> dict[int, int]:
-        """The committed end of every pack that the journal names; 0 for one that was emptied."""
+        """The committed end of every pack that the journal names; 0 for one that was emptied.
+
+        DamagedData where entries are lost: they may have named bytes of any pack.
+        """
         self._view.refresh()
+        self._view.check_whole()
         ends: dict[int, int] = {}
         for recorded in self._view.entries():
             for region in recorded.entry.regions:

@@ -14,6 +14,7 @@ from mvc.repo.deployments import list_deployments, live_at
 from mvc.repo.repository import Repository
 from mvc.store.entries import Deployment, Entry, Relink
 from mvc.store.format import read_features
+from mvc.store.pack_ends import PackEnds
 from mvc.store.publish import publish
 from tests.oracle import reader
 
@@ -146,7 +147,7 @@ def overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         repo.commit({"w": weights(0)}, reset_point=True)
         end = pack.stat().st_size
         repo.commit({"w": weights(1)[:2000]}, reset_point=True)
-        monkeypatch.setattr(type(repo.context.store), "_committed_end", lambda store, number: end)
+        monkeypatch.setattr(PackEnds, "claimed", lambda ends, number: end)
         with pack.open("r+b") as file:
             file.truncate(end)
         repo.context.store.close()

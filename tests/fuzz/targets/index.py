@@ -22,5 +22,5 @@ def run(data: bytes) -> None:
 def seeds() -> list[bytes]:
     blocks: list[bytes] = []
     directory = build_run([b"%06d" % i for i in range(700)], lambda _, block: blocks.append(block))
-    meta = Meta(bytes(16), GENESIS, (), 3).encoded()[:-16]
+    meta = Meta(bytes(16), GENESIS, ()).encoded()[:-16]
     return [b"m" + meta, b"d" + directory.encoded(), *(b"b" + block for block in blocks)]
