@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mvc.model.commit import Commit
     from mvc.repo.context import Context
     from mvc.repo.deployments import Deployed
-    from mvc.repo.history import LogEntry
+    from mvc.repo.history.log import LogEntry
 
 __all__ = [
     "Live",

@@ -29,13 +29,13 @@ def _offer(read: _Read, incomplete: str) -> list[str]:
 
 
 def _branch_names(session: Session) -> list[str]:
-    from mvc.repo import pointers
+    from mvc.repo.lookup import refs as pointers
 
     return [ref.name for ref in pointers.branches(session.context)]
 
 
 def _tag_names(session: Session) -> list[str]:
-    from mvc.repo import pointers
+    from mvc.repo.lookup import refs as pointers
 
     return [ref.name for ref in pointers.tags(session.context)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 
 if TYPE_CHECKING:
-    from mvc.repo.repack import RepackCurve
+    from mvc.repo.repack.repack import RepackCurve
 
 __all__ = ["draw"]
 

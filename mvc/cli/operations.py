@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from mvc.cli.text import count, one_line
 from mvc.ids import CommitId
 from mvc.model.names import printable
-from mvc.repo.oplog import label
+from mvc.repo.oplog.oplog import label
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.repo.oplog import Operation
-    from mvc.store.entries import Entry, RefChange, RefValue
+    from mvc.repo.oplog.oplog import Operation
+    from mvc.store.journal.entries import Entry, RefChange, RefValue
 
 __all__ = ["about", "is_shortened", "moves", "operation_json", "ref_json", "ref_move"]
 

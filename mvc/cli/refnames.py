@@ -9,7 +9,7 @@ from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.cli.text import one_line
 from mvc.model.names import printable
-from mvc.repo import commits
+from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from mvc.cli.text import count
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.repo.checkout import Restored
+    from mvc.repo.checkout.checkout import Restored
 
 __all__ = ["restored_json", "tell", "warn_of_unreached"]
 

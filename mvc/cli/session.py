@@ -63,7 +63,7 @@ class Session:
 
     def names(self, paths: Iterable[str]) -> list[str]:
         """Tracked names of PATHs given relative to the working folder; ``.`` for all of them."""
-        from mvc.repo.worktree import tracked_name
+        from mvc.repo.worktree.worktree import tracked_name
 
         context = self.context
         fs = context.store.fs

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mvc.adapters.numpy_arrays import has_dtype, make_array
+from mvc.adapters.python.numpy_arrays import has_dtype, make_array
 from mvc.adapters.views import extract
-from mvc.repo.contents import in_memory
-from mvc.repo.distance import to_float64
+from mvc.repo.content.contents import in_memory
+from mvc.repo.diff.distance import to_float64
 
 if TYPE_CHECKING:
     from mvc.io.files import FileSystem

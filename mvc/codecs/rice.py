@@ -11,17 +11,14 @@ lowest first, and the quotients. The bits of a stream fill bytes from the highes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.streams import Bytes, Parts
+from mvc.codecs.streams import Bytes, Parts, StreamCoder
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData
-
-if TYPE_CHECKING:
-    from mvc.codecs.stages.compress import Compressor
 
 __all__ = ["decode_numbers", "encode_numbers", "put_stream", "take_stream"]
 
@@ -31,7 +28,7 @@ _MOST_UNARY = 4  # a quotient on the average: the parameter that fits best leave
 Numbers = NDArray[np.int64]
 
 
-def encode_numbers(numbers: Numbers, compressor: Compressor | None) -> Parts:
+def encode_numbers(numbers: Numbers, compressor: StreamCoder | None) -> Parts:
     """Parts to be joined. ``numbers`` are not negative and below 2^40."""
     low_bits = _parameter(numbers)
     quotients = numbers >> low_bits
@@ -46,7 +43,9 @@ def encode_numbers(numbers: Numbers, compressor: Compressor | None) -> Parts:
     ]
 
 
-def decode_numbers(cursor: Cursor, count: int, most: int, compressor: Compressor | None) -> Numbers:
+def decode_numbers(
+    cursor: Cursor, count: int, most: int, compressor: StreamCoder | None
+) -> Numbers:
     """The next ``count`` numbers, none above ``most``; DamagedData unless that is what is there.
 
     Allocates a fixed multiple of ``count``.
@@ -75,12 +74,12 @@ def decode_numbers(cursor: Cursor, count: int, most: int, compressor: Compressor
     return numbers
 
 
-def put_stream(stream: Bytes, compressor: Compressor | None) -> Parts:
+def put_stream(stream: Bytes, compressor: StreamCoder | None) -> Parts:
     """A stream whose length the reader knows."""
     return compressor.encode(stream) if compressor else [stream.tobytes()]
 
 
-def take_stream(cursor: Cursor, count: int, compressor: Compressor | None, slot: str) -> Bytes:
+def take_stream(cursor: Cursor, count: int, compressor: StreamCoder | None, slot: str) -> Bytes:
     """The next stream of ``count`` bytes, not to be written to; valid until ``slot`` is reused."""
     if compressor is None:
         return np.frombuffer(cursor.take(count), np.uint8)

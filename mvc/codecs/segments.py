@@ -5,23 +5,18 @@ A segment bounds the memory that a compressor's window takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from mvc.codecs.streams import Bytes, Parts
+from mvc.codecs.streams import Bytes, Parts, StreamCoder
 from mvc.codecs.varint import Cursor
 from mvc.limits import MIB
-
-if TYPE_CHECKING:
-    from mvc.codecs.stages.compress import Compressor
 
 __all__ = ["SEGMENT", "decode_segments", "encode_segments"]
 
 SEGMENT = 4 * MIB
 
 
-def encode_segments(data: Bytes, compressor: Compressor | None) -> Parts:
+def encode_segments(data: Bytes, compressor: StreamCoder | None) -> Parts:
     """``data`` as parts to be joined."""
     parts: Parts = []
     for start in range(0, len(data), SEGMENT):
@@ -30,7 +25,7 @@ def encode_segments(data: Bytes, compressor: Compressor | None) -> Parts:
     return parts
 
 
-def decode_segments(cursor: Cursor, out: Bytes, compressor: Compressor | None) -> None:
+def decode_segments(cursor: Cursor, out: Bytes, compressor: StreamCoder | None) -> None:
     """Fills ``out``; DamagedData unless exactly that much is there."""
     for start in range(0, len(out), SEGMENT):
         segment = out[start : start + SEGMENT]

@@ -12,8 +12,6 @@ planes of all multiples with their sign folded into the lowest bit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,13 +27,10 @@ from mvc.codecs.multiples import (
 )
 from mvc.codecs.rice import decode_numbers, encode_numbers, put_stream, take_stream
 from mvc.codecs.scratch import scratch_words
-from mvc.codecs.streams import Bytes, Parts
+from mvc.codecs.streams import Bytes, Parts, StreamCoder
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Words, word_type
 from mvc.errors import DamagedData
-
-if TYPE_CHECKING:
-    from mvc.codecs.stages.compress import Compressor
 
 __all__ = ["apply_delta", "decode_full", "encode_delta", "encode_full"]
 
@@ -44,7 +39,7 @@ _SAMPLE = 256
 
 
 def encode_delta(
-    new: Words, base: Words, changed: NDArray[np.bool_], compressor: Compressor | None
+    new: Words, base: Words, changed: NDArray[np.bool_], compressor: StreamCoder | None
 ) -> Parts | None:
     """Parts that lead from ``base`` to ``new`` and back; None if not in whole steps."""
     at = np.flatnonzero(changed)
@@ -67,7 +62,7 @@ def encode_delta(
 
 
 def apply_delta(
-    cursor: Cursor, state: Words, *, reverse: bool, compressor: Compressor | None
+    cursor: Cursor, state: Words, *, reverse: bool, compressor: StreamCoder | None
 ) -> Words:
     """What ``state``, left as it is, has to be combined with by exclusive or.
 
@@ -95,7 +90,7 @@ def apply_delta(
     return patterns
 
 
-def encode_full(words: Words, compressor: Compressor | None) -> Parts | None:
+def encode_full(words: Words, compressor: StreamCoder | None) -> Parts | None:
     """Parts for all of ``words``; None if they lie on no grid, or on too fine a one."""
     for code in formats_of(words.itemsize):
         kind = BY_CODE[code]
@@ -110,7 +105,7 @@ def encode_full(words: Words, compressor: Compressor | None) -> Parts | None:
     return None
 
 
-def decode_full(cursor: Cursor, count: int, width: int, compressor: Compressor | None) -> Words:
+def decode_full(cursor: Cursor, count: int, width: int, compressor: StreamCoder | None) -> Words:
     """The words that ``encode_full`` was given; DamagedData if that is not what is there."""
     kind, exponent = _read_head(cursor, width)
     size = cursor.byte()
@@ -158,7 +153,7 @@ def _gaps(at: NDArray[np.intp]) -> NDArray[np.int64]:
 
 
 def _positions(
-    cursor: Cursor, size: int, count: int, compressor: Compressor | None
+    cursor: Cursor, size: int, count: int, compressor: StreamCoder | None
 ) -> NDArray[np.int64]:
     """``count`` ascending positions below ``size``."""
     if count > size:

@@ -11,6 +11,8 @@ Which form is decided on a sample, not by trying all.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,12 +21,23 @@ from mvc.codecs.scratch import scratch_bytes
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData
 
-__all__ = ["Bytes", "decode_stream", "encode_stream"]
+__all__ = ["Bytes", "StreamCoder", "decode_stream", "encode_stream"]
 
 Bytes = NDArray[np.uint8]
 Parts = list[bytes | memoryview]
 
 RAW, CONSTANT, FRAME, SPARSE = range(4)
+
+
+class StreamCoder(Protocol):
+    """What stores one stream of bytes, as the stages of general compression do."""
+
+    def encode(self, stream: Bytes) -> Parts:
+        """Parts to be joined."""
+
+    def decode(self, cursor: Cursor, count: int, slot: str) -> Bytes | int:
+        """A stream of ``count`` bytes, or its value if it is constant."""
+
 
 _SAMPLE_BLOCKS = 8
 _SAMPLE_BLOCK = 512

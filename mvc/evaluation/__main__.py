@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import click
 
 from mvc.errors import MvcError, WrongUsage
-from mvc.evaluation.data import load_data
-from mvc.evaluation.experiment import SEED, Settings, experiments
-from mvc.evaluation.stream import Tell
+from mvc.evaluation.common.data import load_data
+from mvc.evaluation.drift.experiment import SEED, Settings, experiments
+from mvc.evaluation.drift.stream import Tell
 from mvc.io.files import FileSystem
 
 __all__ = ["cli", "main"]
@@ -152,7 +152,7 @@ def split(as_json: bool, **options: Any) -> None:
 @_settings
 def train(**options: Any) -> None:
     """Record the trainings: offline, then batch after batch."""
-    from mvc.evaluation.render import grid
+    from mvc.evaluation.drift.render import grid
 
     with _session(options) as session:
         said = session.trained()
@@ -197,7 +197,7 @@ def plot_(**options: Any) -> None:
 
 @contextmanager
 def _session(options: dict[str, Any]) -> Iterator[Any]:
-    from mvc.evaluation.session import Session
+    from mvc.evaluation.drift.session import Session
 
     if options["threads"] is not None:
         import torch

@@ -11,9 +11,9 @@ from mlflow.tracking.context.abstract_context import RunContextProvider
 
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
-from mvc.repo import commits
+from mvc.repo.lookup import commits
+from mvc.repo.lookup.refs import head
 from mvc.repo.opening import open_context
-from mvc.repo.pointers import head
 from mvc.store.store import FOLDER
 
 __all__ = ["VersionTags"]

@@ -14,26 +14,20 @@ from typing import Any
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import Manifest
-from mvc.repo import (
-    deployments,
-    diff,
-    history,
-    identify,
-    manifests,
-    refs,
-    revisions,
-    status,
-    times,
-    versions,
-)
+from mvc.repo import deployments, refs, times
+from mvc.repo.checkout import versions
+from mvc.repo.checkout.versions import Version
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
-from mvc.repo.diff import Diff
-from mvc.repo.history import LogEntry
-from mvc.repo.identify import Identified
+from mvc.repo.diff import diff
+from mvc.repo.diff.diff import Diff
+from mvc.repo.history import log as history_log
+from mvc.repo.history.log import LogEntry
+from mvc.repo.lookup import manifests, revisions
 from mvc.repo.refs import Ref
-from mvc.repo.status import Status
-from mvc.repo.versions import Version
+from mvc.repo.worktree import identify, status
+from mvc.repo.worktree.identify import Identified
+from mvc.repo.worktree.status import Status
 
 __all__ = ["Asking", "Time"]
 
@@ -101,8 +95,8 @@ class Asking:
         return times.moment_of(value, now_ns=self.context.store.clock.now_ns())
 
     def log(self, rev: str | CommitId = "HEAD", **options: Any) -> Iterator[LogEntry]:
-        """Versions from newest to oldest; see ``mvc.repo.history.log`` for the options."""
-        return history.log(self.context, rev, **options)
+        """Versions from newest to oldest; see ``mvc.repo.history.log.log`` for the options."""
+        return history_log.log(self.context, rev, **options)
 
     def status(self, *, untracked: bool = True) -> Status:
         """Which tracked files differ from HEAD, and how."""

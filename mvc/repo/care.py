@@ -13,18 +13,23 @@ from pathlib import Path
 from typing import cast
 
 from mvc.ids import CommitId
-from mvc.repo import forget, fsck, gc, oplog, repack, stats, undo
+from mvc.repo import stats
 from mvc.repo.context import Context, Progress
-from mvc.repo.forget import Chosen
-from mvc.repo.fsck import FsckReport
-from mvc.repo.gc import Collection
-from mvc.repo.grace import grace_of
-from mvc.repo.oplog import Operation
-from mvc.repo.repack import Repacked
-from mvc.repo.report import Repaired
-from mvc.repo.retention import Best, Retention
+from mvc.repo.fsck import fsck
+from mvc.repo.fsck.fsck import FsckReport
+from mvc.repo.gc import gc
+from mvc.repo.gc.gc import Collection
+from mvc.repo.gc.grace import grace_of
+from mvc.repo.maintenance.report import Repaired
+from mvc.repo.oplog import oplog, undo
+from mvc.repo.oplog.oplog import Operation
+from mvc.repo.oplog.undo import Undoing
+from mvc.repo.repack import repack
+from mvc.repo.repack.repack import Repacked
+from mvc.repo.retention import forget
+from mvc.repo.retention.forget import Chosen
+from mvc.repo.retention.rules import Best, Retention
 from mvc.repo.stats import Stats
-from mvc.repo.undo import Undoing
 
 __all__ = ["Care"]
 
@@ -54,7 +59,7 @@ class Care(ABC):
         progress: Progress | None = None,
     ) -> Repaired:
         """Heals what another path, the repository in ``other`` or a working file gives back."""
-        from mvc.repo.repair import folder_of, repair
+        from mvc.repo.repair.repair import folder_of, repair
 
         source = None if other is None else folder_of(self.context.store.fs, Path(other))
         return repair(self.context, full=full, other=source, progress=progress)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mvc.repo.config import Config
+from mvc.store.snapshot.view import View
 from mvc.store.store import Store
-from mvc.store.view import View
 
 __all__ = ["Context", "Progress"]
 

@@ -25,14 +25,14 @@ from itertools import islice
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
-from mvc.repo import manifests
 from mvc.repo.context import Context
-from mvc.repo.revisions import resolve
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.revisions import resolve
 from mvc.repo.times import check_moment, format_time, nearest
-from mvc.store import keys
-from mvc.store.entries import Deployment, Entry, Relink, Retraction
-from mvc.store.journal import Recorded
-from mvc.store.view import View
+from mvc.store.index import keys
+from mvc.store.journal.entries import Deployment, Entry, Relink, Retraction
+from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot.view import View
 
 __all__ = [
     "RECENT",

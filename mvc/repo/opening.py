@@ -13,10 +13,10 @@ from mvc.model.names import printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.store.format import FORMAT
-from mvc.store.index_folder import BUILDING, CURRENT
+from mvc.store.index.folder import BUILDING, CURRENT
+from mvc.store.journal.high_water_mark import WITNESS
+from mvc.store.snapshot.view import INDEX, JOURNAL, PACKS
 from mvc.store.store import CONFIG, FOLDER, Store
-from mvc.store.view import INDEX, JOURNAL, PACKS
-from mvc.store.witness import WITNESS
 
 __all__ = ["check_absent", "open_context"]
 

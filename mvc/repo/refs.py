@@ -7,12 +7,12 @@ from collections.abc import Callable
 from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
-from mvc.repo import pointers
-from mvc.repo.ancestry import Ancestors
 from mvc.repo.context import Context
-from mvc.repo.pointers import BRANCH, HEAD, TAG, Head, Ref, branches, head, tags
-from mvc.repo.revisions import resolve
-from mvc.store.entries import Entry, RefChange
+from mvc.repo.lookup import refs as pointers
+from mvc.repo.lookup.ancestry import Ancestors
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, tags
+from mvc.repo.lookup.revisions import resolve
+from mvc.store.journal.entries import Entry, RefChange
 
 __all__ = [
     "Head",

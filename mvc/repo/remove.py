@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from mvc.errors import UnknownPath, WouldOverwrite
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
-from mvc.repo import checkout, manifests, overwriting, pending
+from mvc.repo.checkout import checkout, plan
 from mvc.repo.context import Context
+from mvc.repo.lookup import manifests, staged_removals
 from mvc.repo.refs import head
-from mvc.repo.worktree import entry_of
-from mvc.store.entries import Entry
+from mvc.repo.worktree.worktree import entry_of
+from mvc.store.journal.entries import Entry
 
 __all__ = ["remove"]
 
@@ -27,7 +28,7 @@ def remove(
     entries = _tracked(context, paths)
     fs, root = context.store.fs, context.root
     present = [] if cached else [e for e in entries if fs.stat(root / e.path) is not None]
-    overwriting.refuse_links(context, present)
+    plan.refuse_links(context, present)
     for entry in present:
         if not force and entry_of(context, entry.path).content_id != entry.content_id:
             raise WouldOverwrite(
@@ -37,7 +38,7 @@ def remove(
     names = tuple(e.path for e in entries)
 
     def make() -> Entry:
-        gone = tuple(sorted({*pending.removed(context), *names}))
+        gone = tuple(sorted({*staged_removals.removed(context), *names}))
         return Entry("rm", context.store.clock.now_ns(), removed=gone)
 
     context.store.publish(make)

@@ -19,32 +19,26 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import check_path
-from mvc.repo import (
-    changes,
-    checkout,
-    deployments,
-    importing,
-    manifests,
-    refs,
-    remove,
-    revisions,
-    switch,
-)
+from mvc.repo import deployments, refs, remove
 from mvc.repo.asking import Asking, Time
-from mvc.repo.author import check_author
 from mvc.repo.care import Care
-from mvc.repo.checkout import DEFAULT_STATE, Restored
-from mvc.repo.commit import commit
-from mvc.repo.committed import Committed
+from mvc.repo.checkout import checkout, switch
+from mvc.repo.checkout.checkout import DEFAULT_STATE, Restored
+from mvc.repo.checkout.folders import taken_back
+from mvc.repo.commit import changes
+from mvc.repo.commit.author import check_author
+from mvc.repo.commit.base_cache import LastVersion
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.inputs import paths_of
+from mvc.repo.commit.request import Change, CommitRequest, Kept, metrics_from
+from mvc.repo.commit.result import Committed
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
-from mvc.repo.folders import taken_back
-from mvc.repo.given import paths_of
-from mvc.repo.importing import Imported
-from mvc.repo.last import LastVersion
+from mvc.repo.importing import importing
+from mvc.repo.importing.importing import Imported
+from mvc.repo.lookup import manifests, revisions
+from mvc.repo.lossy.commit import Producing
 from mvc.repo.opening import check_absent, open_context
-from mvc.repo.producing import Producing
-from mvc.repo.request import Change, CommitRequest, Kept, metrics_from
 from mvc.store.store import create
 
 __all__ = ["Committed", "Repository", "Time"]
@@ -355,5 +349,5 @@ class Repository(Asking, Care):
     def import_checkpoints(
         self, sources: Sequence[str | PathLike[str]], **options: Any
     ) -> list[Imported]:
-        """Makes history of existing checkpoints; see ``mvc.repo.importing``."""
+        """Makes history of existing checkpoints; see ``mvc.repo.importing.importing``."""
         return importing.import_checkpoints(self.context, [Path(s) for s in sources], **options)

@@ -9,15 +9,15 @@ from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.process import cpu_count
 from mvc.model.manifest import Manifest
 from mvc.repo.context import Context
-from mvc.repo.manifest_stream import ManifestStream
-from mvc.repo.objects import ObjectGraph
-from mvc.repo.pointers import branches, tags
-from mvc.store.entries import Region
-from mvc.store.graph import Step
-from mvc.store.index_folder import current
-from mvc.store.records import BLOB
-from mvc.store.speed import Speed
-from mvc.store.view import INDEX, View
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.repo.lookup.refs import branches, tags
+from mvc.repo.maintenance.objects import ObjectGraph
+from mvc.store.graph.search import Step
+from mvc.store.graph.speed import Speed
+from mvc.store.index.folder import current
+from mvc.store.journal.entries import Region
+from mvc.store.packs.records import BLOB
+from mvc.store.snapshot.view import INDEX, View
 
 __all__ = ["Stats", "stats"]
 
@@ -55,7 +55,7 @@ class Stats:
 
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest; no tensor."""
-    from mvc.store.calibrate import measure
+    from mvc.store.graph.calibrate import measure
 
     view = context.fresh()
     scan, stream = _Scan(view, measure()), ManifestStream(context.store)
@@ -155,7 +155,7 @@ class _Sketch:
 
     @classmethod
     def of(cls, manifest: Manifest) -> _Sketch:
-        from mvc.repo.hashing import pieces
+        from mvc.repo.content.hashing import pieces
 
         contents = {
             content.id: tuple(start for start, _ in pieces(content.spec))

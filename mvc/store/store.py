@@ -17,21 +17,21 @@ from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.process import cpu_count
 from mvc.limits import SLAB
 from mvc.model.canonical import Writer
-from mvc.store import keys
-from mvc.store.entries import Entry, RefChange, RefValue
 from mvc.store.format import FORMAT, add_features, format_line, read_features
-from mvc.store.graph import Graph
-from mvc.store.journal import GENESIS, Recorded, encode_entry
-from mvc.store.pack_ends import PackEnds
-from mvc.store.pack_writer import PackWriter
-from mvc.store.packs import pack_numbers, pack_path
-from mvc.store.publish import LOCK_SECONDS, publish
-from mvc.store.speed import Speed
-from mvc.store.view import JOURNAL, PACKS, View
+from mvc.store.graph.search import Graph
+from mvc.store.graph.speed import Speed
+from mvc.store.index import keys
+from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.store.journal.frames import GENESIS, Recorded, encode_entry
+from mvc.store.packs.reader import pack_numbers, pack_path
+from mvc.store.publishing.publish import LOCK_SECONDS, publish
+from mvc.store.snapshot.view import JOURNAL, PACKS, View
+from mvc.store.writing.pack_ends import PackEnds
+from mvc.store.writing.pack_writer import PackWriter
 
 if TYPE_CHECKING:
-    from mvc.store.arena import Arenas
-    from mvc.store.recover import Recovery
+    from mvc.store.packs.arena import Arenas
+    from mvc.store.recovery.recover import Recovery
 
 __all__ = ["CONFIG", "FOLDER", "Store", "create"]
 
@@ -123,14 +123,14 @@ class Store:
     @property
     def recovery(self) -> Recovery:
         """Decoding needs numpy, which a look-up such as ``mvc log`` must not pay for."""
-        from mvc.store.recover import Recovery
+        from mvc.store.recovery.recover import Recovery
 
         return Recovery(self.view, self.graph, self.pool)
 
     @property
     def arenas(self) -> Arenas:
         """Memory for encoded records, kept from one commit to the next."""
-        from mvc.store.arena import Arenas
+        from mvc.store.packs.arena import Arenas
 
         if self._arenas is None:
             self._arenas = Arenas(2 * SLAB)
@@ -152,7 +152,7 @@ class Store:
     def publish(
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None
     ) -> Recorded:
-        """See ``mvc.store.publish``; afterwards the index is brought up to date if it lags."""
+        """See ``publish``; afterwards the index is brought up to date if it lags."""
         recorded = publish(self.view, lambda: self._made(make), release=release)
         self.view.index_tail()
         return recorded

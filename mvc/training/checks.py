@@ -12,11 +12,11 @@ import torch
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import NotARepository, WrongUsage
 from mvc.model.names import check_path, check_ref
-from mvc.repo.author import check_author
+from mvc.repo.commit.author import check_author
 from mvc.repo.repository import Repository
 
 if TYPE_CHECKING:
-    from mvc.training.behind import Options
+    from mvc.training.writer_thread import Options
 
 __all__ = ["check_objects", "check_options", "opened", "whole"]
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from mvc.adapters.files.safetensors import parse_header, parse_safetensors
 from mvc.adapters.parsed import ParsedFile, SourceFile
-from mvc.adapters.python_state import from_state, to_state
-from mvc.adapters.safetensors import parse_header, parse_safetensors
+from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, Root
 from mvc.model.hashing import blob_id, digest
-from mvc.repo.hashing import entry_from
+from mvc.repo.content.hashing import entry_from
 
 __all__ = ["Image", "image_of", "read_image"]
 

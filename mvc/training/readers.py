@@ -19,8 +19,8 @@ from mvc.io.files import FileIdentity, FileSystem
 from mvc.io.shared import SharedMemory
 from mvc.model.names import check_ref
 from mvc.repo.repository import Repository
+from mvc.serving.served_version import Delivered
 from mvc.training import segment
-from mvc.training.delivered import Delivered
 from mvc.training.image import Served, read_image
 from mvc.training.sinks import SHARED, segment_path
 

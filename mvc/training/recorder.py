@@ -1,7 +1,7 @@
 """The Recorder: versions of a model while it trains, written behind the training's back.
 
 ``step`` copies the state and returns; a thread of its own commits the copies in order
-(``mvc.training.behind``).
+(``mvc.training.writer_thread``).
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, Literal, Self, overload
 import torch
 
 from mvc.errors import WrongUsage
-from mvc.repo.checkout import DEFAULT_STATE
+from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.training import ending
-from mvc.training.behind import Behind, Metrics, Options, reducing_for
+from mvc.serving.served_version import Delivered
+from mvc.training import shutdown
 from mvc.training.checks import check_objects, check_options, opened, whole
-from mvc.training.decay import Evaluate
-from mvc.training.delivered import Delivered
-from mvc.training.detect import Monitor
+from mvc.training.lossy.drift import Monitor
+from mvc.training.lossy.dsed import Evaluate
 from mvc.training.queue import Queue
 from mvc.training.report import Report, report_of
 from mvc.training.resume import Resumed
 from mvc.training.staging import measure
-from mvc.training.state import Parts, Source
+from mvc.training.state.parts import Parts, Source
+from mvc.training.writer_thread import Behind, Metrics, Options, reducing_for
 
 __all__ = ["Recorder", "Report"]
 
@@ -118,7 +118,7 @@ class Recorder:
             self._let_go()
             raise
         self._forget = self._repo.before_close(self.close)
-        ending.before_exit(self)
+        shutdown.before_exit(self)
 
     def _let_go(self) -> None:
         if self._own:
@@ -260,7 +260,7 @@ class Recorder:
             act()
         self._queue.close()
         self._behind.end()
-        ending.closed(self)
+        shutdown.closed(self)
         self._forget()
         self._let_go()
         if self._behind.first_failure is not None:
@@ -276,7 +276,7 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        ending.complete(self.close, error)
+        shutdown.complete(self.close, error)
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from mvc.repo.repository import Committed
 
 if TYPE_CHECKING:
-    from mvc.training.behind import Behind
     from mvc.training.queue import Queue
+    from mvc.training.writer_thread import Behind
 
 __all__ = ["Report", "report_of"]
 

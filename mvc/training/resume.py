@@ -15,13 +15,12 @@ import torch
 
 from mvc.errors import CannotResume
 from mvc.ids import CommitId
-from mvc.repo.checkout import DEFAULT_STATE
+from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.training.checks import check_objects
-from mvc.training.kinds import check_kind
-from mvc.training.optimizers import Placement
-from mvc.training.rng import check_rng, set_rng_state
-from mvc.training.state import (
+from mvc.training.state.component_types import check_kind
+from mvc.training.state.optimizers import Placement
+from mvc.training.state.parts import (
     PRODUCTION,
     SCHEMA,
     passing_buffers,
@@ -29,7 +28,8 @@ from mvc.training.state import (
     tied_names,
     training_path,
 )
-from mvc.training.wrapped import PREFIXES, without_wrappers
+from mvc.training.state.rng import check_rng, set_rng_state
+from mvc.training.unwrap import PREFIXES, without_wrappers
 
 __all__ = [
     "Resumed",

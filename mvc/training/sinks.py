@@ -17,9 +17,9 @@ from mvc.errors import Busy, InvalidName, IoFailed, WrongUsage
 from mvc.io.files import TEMPORARY, FileLock, FileSystem, WriteFile
 from mvc.io.shared import SharedMemory
 from mvc.model.names import printable
-from mvc.repo.outputs import refuse_store
+from mvc.repo.checkout.outputs import refuse_store
+from mvc.serving.served_version import Delivered
 from mvc.training import segment
-from mvc.training.delivered import Delivered
 from mvc.training.image import Image, image_of
 
 __all__ = ["SHARED", "FileSink", "SharedMemorySink", "segment_path"]

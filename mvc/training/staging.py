@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from mvc.adapters.keys import part_name
+from mvc.adapters.python.torch_arrays import tensor_spec
 from mvc.adapters.structure import MAX_DEPTH
-from mvc.adapters.torch_arrays import tensor_spec
 from mvc.errors import UnsupportedTensor
 
 __all__ = ["Slot", "measure"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.adapters.assemble import assemble
-from mvc.adapters.detect import parse_file
+from mvc.adapters.files.assemble import assemble
+from mvc.adapters.files.detect import parse_file
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.views import extract
 from mvc.model.hashing import blob_id, raw_blob_id

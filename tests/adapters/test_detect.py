@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mvc.adapters
-from mvc.adapters.detect import opaque, parse_file
+from mvc.adapters.files.detect import opaque, parse_file
 from mvc.errors import SourceChanged
 from mvc.io.files import FileSystem
 from tests.adapters.helpers import MemorySource, round_trip
@@ -33,7 +33,7 @@ def test_a_file_that_became_shorter_is_named():
 
 def test_parsing_imports_neither_torch_nor_numpy():
     code = (
-        "import sys, mvc.adapters.detect, mvc.adapters.assemble\n"
+        "import sys, mvc.adapters.files.detect, mvc.adapters.files.assemble\n"
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -41,7 +41,7 @@ def test_parsing_imports_neither_torch_nor_numpy():
 
 def test_numpy_states_import_no_torch():
     code = (
-        "import sys, numpy, mvc.adapters.python_state as p\n"
+        "import sys, numpy, mvc.adapters.python.state as p\n"
         "p.from_state({'a': numpy.ones(2)}).skeleton()\n"
         "sys.exit('torch' in sys.modules)"
     )

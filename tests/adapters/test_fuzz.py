@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import save as save_safetensors
 
-from mvc.adapters.detect import parse_file
-from mvc.adapters.python_state import from_state, to_state
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import MvcError
 from tests.adapters.helpers import MemorySource, rebuild, to_entry
 

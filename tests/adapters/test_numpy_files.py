@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.adapters.detect import parse_file
-from mvc.adapters.numpy_files import DESCRIPTIONS
-from mvc.adapters.python_state import to_state, values
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.files.numpy_files import DESCRIPTIONS
+from mvc.adapters.python.state import to_state, values
 from mvc.model.hashing import blob_id
 from tests.adapters.helpers import MemorySource, round_trip, to_entry
 

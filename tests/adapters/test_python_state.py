@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load, save
 
-from mvc.adapters.detect import parse_file
-from mvc.adapters.python_state import from_state, to_state, values
-from mvc.adapters.safetensors import CODES
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.files.safetensors import CODES
+from mvc.adapters.python.state import from_state, to_state, values
 from mvc.errors import (
     DamagedData,
     InvalidName,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from mvc.adapters.safetensors import CODES
+from mvc.adapters.files.safetensors import CODES
 from mvc.model.hashing import blob_id
 from tests.adapters.helpers import round_trip
 

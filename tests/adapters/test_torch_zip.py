@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save as save_safetensors
 
-from mvc.adapters.detect import parse_file
-from mvc.adapters.python_state import from_state, to_state
-from mvc.adapters.safetensors import CODES
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.files.safetensors import CODES
+from mvc.adapters.python.state import from_state, to_state
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
 from tests.adapters.helpers import MemorySource, rebuild, round_trip, to_entry

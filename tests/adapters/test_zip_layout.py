@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from mvc.adapters.zip_layout import find_checks, read_members
+from mvc.adapters.files.zip_layout import find_checks, read_members
 from mvc.errors import BadModelFile
 from tests.adapters.helpers import MemorySource
 

@@ -27,8 +27,8 @@ from safetensors.numpy import load_file, save_file
 import mvc
 from mvc.ids import ManifestId, Root
 from mvc.model.commit import Commit
-from mvc.store.entries import Entry, RefChange
-from mvc.store.publish import publish
+from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.publishing.publish import publish
 
 State = dict[str, torch.Tensor]
 

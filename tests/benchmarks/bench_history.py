@@ -236,8 +236,8 @@ def measured(root: Path, *arguments: str) -> tuple[float, float, float]:
 
 _OPENER = """
 import sys, time
-import mvc.store.view as views
-from mvc.store.index import Index
+import mvc.store.snapshot.view as views
+from mvc.store.index.index import Index
 made = []
 inner = Index.extend
 def extend(self, old, keys, position, instead=None):

@@ -7,8 +7,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from mvc.cli.main import run
-from mvc.repo import bench_run
-from mvc.repo.bench import PIPELINES
+from mvc.repo.bench import run as bench_run
+from mvc.repo.bench.bench import PIPELINES
 
 
 @pytest.fixture(autouse=True)

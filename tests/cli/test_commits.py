@@ -5,7 +5,7 @@ from mvc.cli.output import Output
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.repo.deployments import Deployed
-from mvc.repo.history import LogEntry
+from mvc.repo.history.log import LogEntry
 
 DAY = 86_400 * 10**9
 

@@ -7,7 +7,7 @@ import pytest
 
 from mvc.cli.commands.gc import command
 from mvc.cli.operations import ref_move
-from mvc.store.entries import RefChange
+from mvc.store.journal.entries import RefChange
 
 
 def grown(mvc, count: int = 6) -> list[str]:

@@ -25,7 +25,7 @@ from typing import Any
 
 from mvc.errors import Busy, MvcError
 from mvc.ids import CommitId
-from mvc.repo.fsck import rebuild_index
+from mvc.repo.fsck.fsck import rebuild_index
 from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.forks import Child, Send, fork, run

@@ -18,8 +18,8 @@ import numpy as np
 
 from mvc.errors import Busy
 from mvc.ids import CommitId
-from mvc.repo import manifests
-from mvc.repo.fsck import rebuild_index
+from mvc.repo.fsck.fsck import rebuild_index
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up

@@ -14,8 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from mvc.errors import MvcError, NotARepository
-from mvc.repo import gc, manifests
-from mvc.repo.fsck import rebuild_index
+from mvc.repo.fsck.fsck import rebuild_index
+from mvc.repo.gc import gc
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.state import (

@@ -18,10 +18,10 @@ import numpy as np
 from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.repo import manifests
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
-from mvc.store.journal import GENESIS, scan
-from mvc.store.view import JOURNAL
+from mvc.store.journal.frames import GENESIS, scan
+from mvc.store.snapshot.view import JOURNAL
 from tests.crash.state import check_arrays
 
 __all__ = [

@@ -22,7 +22,7 @@ from typing import Any
 
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
-from mvc.store import keys
+from mvc.store.index import keys
 from tests.crash import treatments
 from tests.crash.forks import run
 from tests.crash.ledger import Wrong

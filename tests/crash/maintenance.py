@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from mvc.ids import CommitId
 from mvc.repo.context import Context
-from mvc.repo.forget import choose, forget
-from mvc.repo.gc import collect as collect_garbage
-from mvc.repo.repack import repack as change_layout
-from mvc.repo.repack import wish_of
-from mvc.repo.retention import Retention
+from mvc.repo.gc.gc import collect as collect_garbage
+from mvc.repo.repack.repack import repack as change_layout
+from mvc.repo.repack.repack import wish_of
+from mvc.repo.retention.forget import choose, forget
+from mvc.repo.retention.rules import Retention
 
 
 def collect(context: Context) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mvc.io.files import FileSystem
-from mvc.store import index_folder
-from mvc.store.index import Index, Meta
-from mvc.store.pack_ends import PackEnds
-from mvc.store.runs import RunReader
+from mvc.store.index import folder as index_folder
+from mvc.store.index.index import Index, Meta
+from mvc.store.index.runs import RunReader
+from mvc.store.writing.pack_ends import PackEnds
 
 __all__ = ["lock_kept", "runs_by_number", "truncation_trusts_the_index"]
 

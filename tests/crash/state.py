@@ -13,11 +13,11 @@ import numpy as np
 from mvc.errors import StateForgotten
 from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY
-from mvc.repo import pending
 from mvc.repo.context import Context
+from mvc.repo.lookup import staged_removals
 from mvc.repo.repository import Repository
-from mvc.store.packs import PACK_HEADER, pack_numbers
-from mvc.store.view import PACKS
+from mvc.store.packs.reader import PACK_HEADER, pack_numbers
+from mvc.store.snapshot.view import PACKS
 
 Contents = Mapping[str, Any]
 """Path to bytes (a file) or to arrays (a Python state)."""
@@ -63,7 +63,7 @@ def state_of(context: Context) -> State:
         tuple(commits),
         tuple(sorted((name, value) for name, value in refs.items() if value is not None)),
         tuple(deployed),
-        pending.removed(context),
+        staged_removals.removed(context),
         tuple(sorted(forgotten)),
     )
 

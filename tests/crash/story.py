@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mvc.ids import CommitId
-from mvc.repo import manifests
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.state import (

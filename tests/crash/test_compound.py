@@ -17,7 +17,8 @@ import pytest
 
 from mvc.errors import MvcError, RefConflict
 from mvc.ids import CommitId
-from mvc.repo import manifests, pointers
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup import refs as pointers
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.repo import manifests
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash.crowd import acknowledged, state_for

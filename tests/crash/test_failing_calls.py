@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from mvc.errors import MvcError, Unattainable
-from mvc.repo import manifests
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance

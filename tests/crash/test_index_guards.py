@@ -16,8 +16,8 @@ import pytest
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
-from mvc.store.index import Index
-from mvc.store.journal import Position
+from mvc.store.index.index import Index
+from mvc.store.journal.frames import Position
 from tests.counters import count
 from tests.crash import mutations
 from tests.crash.forks import run

@@ -22,7 +22,8 @@ import pytest
 from mvc.errors import MvcError, StateForgotten
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.repo import gc, manifests
+from mvc.repo.gc import gc
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mvc.io.files import TEMPORARY
-from mvc.store.view import View
+from mvc.store.snapshot.view import View
 from tests.counters import count
 from tests.crash.images import Seen, check_crash, check_once, folder_in_memory
 from tests.crash.stories import STORIES, maintaining

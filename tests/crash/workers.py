@@ -25,11 +25,11 @@ from mvc.cli.main import run as command_line
 from mvc.errors import MvcError, RefConflict
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.repo.fsck import rebuild_index
+from mvc.repo.fsck.fsck import rebuild_index
 from mvc.repo.repository import Repository
-from mvc.store import keys
-from mvc.store.indexed import Indexed
-from mvc.store.journal import Recorded
+from mvc.store.index import keys
+from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot.index_reader import Indexed
 from tests.crash.forks import warm_up
 from tests.crash.ledger import (
     Deployment,

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
 
-from mvc.store import journal
-from mvc.store.entries import Entry
+from mvc.store.journal import frames as journal_frames
+from mvc.store.journal.entries import Entry
 
 __all__ = ["decoded_once"]
 
@@ -26,9 +26,9 @@ def _decode(payload: bytes, what: str) -> Entry:
 @contextmanager
 def decoded_once() -> Iterator[None]:
     """Inside, equal bytes are decoded once."""
-    real = journal.Entry
-    journal.Entry = SimpleNamespace(decode=_decode)  # type: ignore[assignment,misc]
+    real = journal_frames.Entry
+    journal_frames.Entry = SimpleNamespace(decode=_decode)  # type: ignore[assignment,misc]
     try:
         yield
     finally:
-        journal.Entry = real  # type: ignore[misc]
+        journal_frames.Entry = real  # type: ignore[misc]

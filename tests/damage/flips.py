@@ -36,12 +36,12 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from mvc.errors import MvcError
-from mvc.repo.fsck_journal import JournalCheck
-from mvc.repo.fsck_packs import PackCheck
-from mvc.store.graph import Graph, Place
-from mvc.store.graph import Path as Way
-from mvc.store.speed import Speed
-from mvc.store.view import View
+from mvc.repo.fsck.journal import JournalCheck
+from mvc.repo.fsck.packs import PackCheck
+from mvc.store.graph.search import Graph, Place
+from mvc.store.graph.search import Path as Way
+from mvc.store.graph.speed import Speed
+from mvc.store.snapshot.view import View
 from tests.damage import made
 from tests.damage.decoded import decoded_once
 from tests.damage.subject import Span, Subject, Wrong

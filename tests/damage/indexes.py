@@ -29,9 +29,9 @@ import numpy as np
 
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
-from mvc.repo.fsck import forget_index
+from mvc.repo.fsck.fsck import forget_index
 from mvc.repo.repository import Repository
-from mvc.store import keys
+from mvc.store.index import keys
 from tests.crash.story import state_of
 from tests.faults.clock import FixedClock
 from tests.index_files import index_file

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mvc.repo.repository import Repository
-from mvc.store import pack_writer
+from mvc.store.writing import pack_writer
 from tests.faults.clock import FixedClock
 
 __all__ = ["large", "small", "tiny"]

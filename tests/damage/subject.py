@@ -16,14 +16,14 @@ from mvc.ids import CommitId, ManifestId
 from mvc.io.clock import Clock
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import TensorSpec
-from mvc.repo import manifests
-from mvc.repo.contents import write_file
-from mvc.repo.fsck_versions import _blobs
-from mvc.repo.report import FsckReport
+from mvc.repo.content.contents import write_file
+from mvc.repo.fsck.versions import _blobs
+from mvc.repo.lookup import manifests
+from mvc.repo.maintenance.report import FsckReport
 from mvc.repo.repository import Repository
-from mvc.store.journal import Gap, Recorded
-from mvc.store.records import Member
-from mvc.store.recover import Request
+from mvc.store.journal.frames import Gap, Recorded
+from mvc.store.packs.records import Member
+from mvc.store.recovery.recover import Request
 from mvc.store.store import Store
 from tests.crash.state import InThisThread, open_quietly
 from tests.damage.decoded import decoded_once

@@ -18,7 +18,11 @@ import blake3
 import pytest
 
 from mvc.store import format as format_
-from mvc.store import index, journal, packs, records, recover, runs
+from mvc.store.index import index, runs
+from mvc.store.journal import frames as journal_frames
+from mvc.store.packs import reader as pack_reader
+from mvc.store.packs import records
+from mvc.store.recovery import recover
 from tests.damage import cuts, indexes, made
 from tests.damage.flips import flip_bits
 from tests.damage.subject import Subject, Wrong
@@ -87,7 +91,7 @@ def _format(patch: Patch) -> None:
 
 
 def _journal(patch: Patch) -> None:
-    patch.setattr(journal, "blake3", _Blind)
+    patch.setattr(journal_frames, "blake3", _Blind)
 
 
 def _headers(patch: Patch) -> None:
@@ -98,18 +102,18 @@ def _headers(patch: Patch) -> None:
             back.setattr(records, "blake3", blake3.blake3)
             return seeing(payload)
 
-    patch.setattr(packs, "payload_check", payload_check)
+    patch.setattr(pack_reader, "payload_check", payload_check)
     patch.setattr(records, "blake3", _Blind)
 
 
 def _first_bytes(patch: Patch) -> None:
-    from mvc.repo import fsck_packs
+    from mvc.repo.fsck import packs
 
-    patch.setattr(fsck_packs, "PACK_HEADER", _AnyBytes(packs.PACK_HEADER))
+    patch.setattr(packs, "PACK_HEADER", _AnyBytes(pack_reader.PACK_HEADER))
 
 
 def _payloads(patch: Patch) -> None:
-    patch.setattr(packs, "payload_check", lambda payload: _AnyBytes(8))
+    patch.setattr(pack_reader, "payload_check", lambda payload: _AnyBytes(8))
 
 
 def _objects(patch: Patch) -> None:
@@ -183,7 +187,7 @@ def test_lost_entries_are_seen_by_the_chain_of_the_journal(
     cases = cases[1:-1]  # the first is the repository's identity, the last the witness knows
     for case in cases[:5]:
         cuts.check(subject, case, Counter())
-    monkeypatch.setattr(journal, "_chain_of", lambda *given: _AnyBytes(16))
+    monkeypatch.setattr(journal_frames, "_chain_of", lambda *given: _AnyBytes(16))
     with pytest.raises(Wrong):
         for case in cases:
             cuts.check(subject, case, Counter())

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mvc.evaluation.stream import Stream
+from mvc.evaluation.drift.stream import Stream
 from tests.evaluation.small import recorded
 
 

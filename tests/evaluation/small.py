@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from mvc.evaluation.data import load_data
-from mvc.evaluation.experiment import Experiment, Settings
-from mvc.evaluation.stream import Stream, record
+from mvc.evaluation.common.data import load_data
+from mvc.evaluation.drift.experiment import Experiment, Settings
+from mvc.evaluation.drift.stream import Stream, record
 from mvc.io.files import FileSystem
 
 BATCHES = 24

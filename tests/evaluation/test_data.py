@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from mvc.errors import BadModelFile, UnknownPath, WrongUsage
-from mvc.evaluation import idx
-from mvc.evaluation.data import load_data
-from mvc.evaluation.texts import LENGTH, pick_classes, rows_of, words_of
+from mvc.evaluation.common import idx
+from mvc.evaluation.common.data import load_data
+from mvc.evaluation.common.texts import LENGTH, pick_classes, rows_of, words_of
 from mvc.io.files import FileSystem
 
 FS = FileSystem()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mvc.evaluation import __main__ as program
-from mvc.evaluation.session import NUMBERS
+from mvc.evaluation.drift.session import NUMBERS
 
 PROJECT = Path(__file__).parents[2]
 TINY = ("--batches", "12", "--epochs", "1", "--offline", "0.1", "--threads", "1")
@@ -175,7 +175,7 @@ def test_interrupted(call, monkeypatch, tmp_path):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mvc.evaluation.session.record", interrupt)
+    monkeypatch.setattr("mvc.evaluation.drift.session.record", interrupt)
     code, _, error = call("drift", "train", "--out", tmp_path)
     assert code == 130
     assert "call it again to go on" in error

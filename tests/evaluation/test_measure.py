@@ -11,13 +11,13 @@ import torch
 
 from mvc.codecs.pipeline import PRESETS
 from mvc.errors import BadModelFile, DamagedData
-from mvc.evaluation import replay as replaying
-from mvc.evaluation.folders import bytes_in, remove
-from mvc.evaluation.measure import Results
-from mvc.evaluation.names import Configuration
-from mvc.evaluation.plain import PlainChain
-from mvc.evaluation.replay import replay
-from mvc.evaluation.scoring import Scorer, curve_difference, normalised
+from mvc.evaluation.common.folders import bytes_in, remove
+from mvc.evaluation.drift import replay as replaying
+from mvc.evaluation.drift.measure import Results
+from mvc.evaluation.drift.names import Configuration
+from mvc.evaluation.drift.plain import PlainChain
+from mvc.evaluation.drift.replay import replay
+from mvc.evaluation.drift.scoring import Scorer, curve_difference, normalised
 from mvc.io.files import FileSystem
 from tests.evaluation.small import BATCHES
 
@@ -85,7 +85,7 @@ def test_measured_once(tmp_path, stream, monkeypatch):
     def never(*_):
         raise AssertionError("it was measured again")
 
-    monkeypatch.setattr("mvc.evaluation.measure.replay", never)
+    monkeypatch.setattr("mvc.evaluation.drift.measure.replay", never)
     assert Results(stream, tmp_path, FS).measured(Configuration("vsol-0-slow", 148)) == first
 
 
@@ -97,7 +97,7 @@ def test_what_an_interruption_left_is_removed(tmp_path, stream, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr("mvc.evaluation.measure.replay", interrupted)
+        context.setattr("mvc.evaluation.drift.measure.replay", interrupted)
         with pytest.raises(KeyboardInterrupt):
             results.measured(Configuration("vsol", 10))
     assert results.measured(Configuration("vsol", 10)).saved == BATCHES
@@ -112,7 +112,7 @@ def test_two_at_once_measure_once(tmp_path, stream, monkeypatch):
         calls.append(arguments)
         return replay(*arguments)
 
-    monkeypatch.setattr("mvc.evaluation.measure.replay", counted)
+    monkeypatch.setattr("mvc.evaluation.drift.measure.replay", counted)
     both = [Results(stream, tmp_path, FS) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(lambda each: each.measured(Configuration("vsol", 9)), both)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mvc.errors import WrongUsage
-from mvc.evaluation.data import Dataset
-from mvc.evaluation.models import (
+from mvc.evaluation.common.data import Dataset
+from mvc.evaluation.common.models import (
     RECIPES,
     conv,
     lstm,

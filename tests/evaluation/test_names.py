@@ -6,9 +6,9 @@ import pytest
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import InvalidPipeline
-from mvc.evaluation.names import Caption, Configuration, read_name
-from mvc.evaluation.thesis.curves import CURVES
-from mvc.evaluation.thesis.tables import MEASURED
+from mvc.evaluation.drift.names import Caption, Configuration, read_name
+from mvc.evaluation.drift.thesis.curves import CURVES
+from mvc.evaluation.drift.thesis.tables import MEASURED
 
 
 @pytest.mark.parametrize(

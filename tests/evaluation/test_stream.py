@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from mvc.errors import MvcError, WrongUsage
-from mvc.evaluation.experiment import Experiment, experiments
-from mvc.evaluation.learning import learn
-from mvc.evaluation.stream import Stream, record
+from mvc.evaluation.drift.experiment import Experiment, experiments
+from mvc.evaluation.drift.learning import learn
+from mvc.evaluation.drift.stream import Stream, record
 from mvc.io.files import FileSystem
 from tests.evaluation.small import BATCHES, SETTINGS, experiment, recorded
 

@@ -17,7 +17,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import DataLoaderConfiguration
 from torch import nn
 
-from mvc.frameworks.accelerate import Attached, attach
+from mvc.frameworks.accelerate.recording import Attached, attach
 
 SAMPLES, BATCH, ACCUMULATE = 28, 4, 2  # 7 batches an epoch
 

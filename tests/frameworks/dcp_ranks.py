@@ -24,7 +24,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import mvc
 
-_LOADED = ["tests.frameworks.dcp_ranks", "mvc.frameworks.filesystem", "torch._dynamo"]
+_LOADED = ["tests.frameworks.dcp_ranks", "mvc.frameworks.fsspec.filesystem", "torch._dynamo"]
 """What every rank would import otherwise, by itself."""
 
 PLACES = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from mvc.frameworks.accelerate import attach
-from mvc.frameworks.huggingface import MVCCallback
+from mvc.frameworks.accelerate.recording import attach
+from mvc.frameworks.huggingface.callback import MVCCallback
 from tests.frameworks.accelerate_runs import Run
 from tests.frameworks.huggingface_runs import bits, disturb, trainer
 

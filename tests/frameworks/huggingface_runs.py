@@ -18,7 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from mvc.frameworks.huggingface import MVCCallback
+from mvc.frameworks.huggingface.callback import MVCCallback
 
 SAMPLES, BATCH = 44, 4  # 11 batches an epoch
 SAID = "step"

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import mvc
-from mvc.frameworks.keras import MVCCallback
+from mvc.frameworks.keras.callback import MVCCallback
 
 SAMPLES, BATCH = 36, 8  # the last batch is a short one
 BATCHES = 5

@@ -10,7 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from mvc.frameworks.lightning import MVCCallback
+from mvc.frameworks.lightning.callback import MVCCallback
 from tests.frameworks.lightning_runs import existing, fit, validation
 
 EPOCHS = 6

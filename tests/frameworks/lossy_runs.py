@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 import mvc
-from mvc.training.delivered import Delivered
+from mvc.serving.served_version import Delivered
 from tests.training.runs import Bits, tensor_bits
 
 PIPELINE = "vsol-0-fast"

@@ -14,7 +14,7 @@ from tests.frameworks.need import need
 
 need("accelerate")
 
-from mvc.frameworks.accelerate import attach  # noqa: E402
+from mvc.frameworks.accelerate.recording import attach  # noqa: E402
 from tests.frameworks.accelerate_runs import Run  # noqa: E402
 from tests.frameworks.lossy_runs import (  # noqa: E402
     BY_DATA,

@@ -21,9 +21,9 @@ from torch.distributed.checkpoint import metadata as meta
 
 import mvc
 from mvc.errors import BadModelFile, UnsupportedTensor, WrongUsage
-from mvc.frameworks.dcp_metadata import Chunk, Placed, Record, read_metadata
-from mvc.frameworks.dcp_save import plain_value, saved_bytes
-from mvc.frameworks.dcp_shards import whole
+from mvc.frameworks.fsspec.dcp_metadata import Chunk, Placed, Record, read_metadata
+from mvc.frameworks.fsspec.dcp_save import plain_value, saved_bytes
+from mvc.frameworks.fsspec.dcp_shards import whole
 from mvc.model.tensor import TensorSpec
 from tests.frameworks.need import need
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import mvc
 from mvc.errors import InvalidName, NotARepository, UnknownRevision, WrongUsage
-from mvc.frameworks.filesystem_location import locate
-from mvc.frameworks.filesystem_parts import Parts
+from mvc.frameworks.fsspec.location import locate
+from mvc.frameworks.fsspec.parts import Parts
 from tests.frameworks.need import need
 
 fsspec = need("fsspec")

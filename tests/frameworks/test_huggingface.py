@@ -16,8 +16,8 @@ from tests.frameworks.need import need
 
 transformers = need("transformers", "accelerate")
 
-from mvc.frameworks import huggingface_state  # noqa: E402
-from mvc.frameworks.huggingface import MVCCallback  # noqa: E402
+from mvc.frameworks.huggingface import state  # noqa: E402
+from mvc.frameworks.huggingface.callback import MVCCallback  # noqa: E402
 from tests.frameworks.huggingface_runs import (  # noqa: E402
     bits,
     disturb,
@@ -296,7 +296,7 @@ def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.Monk
         class distributed_type:
             value = "FSDP"
 
-    monkeypatch.setattr(huggingface_state, "AcceleratorState", Sharded)
+    monkeypatch.setattr(state, "AcceleratorState", Sharded)
     with pytest.raises(WrongUsage, match="sharded"):
         trainer(tmp_path, [MVCCallback(repo)]).train()
 

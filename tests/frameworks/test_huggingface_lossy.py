@@ -16,7 +16,7 @@ from tests.frameworks.need import need
 
 transformers = need("transformers", "accelerate")
 
-from mvc.frameworks.huggingface import MVCCallback  # noqa: E402
+from mvc.frameworks.huggingface.callback import MVCCallback  # noqa: E402
 from tests.frameworks.huggingface_runs import bits, disturb, model, trainer  # noqa: E402
 from tests.frameworks.lossy_runs import (  # noqa: E402
     BY_DATA,

@@ -22,7 +22,7 @@ need("keras")
 import keras
 
 import mvc
-import mvc.frameworks.keras
+import mvc.frameworks.keras.callback
 from mvc.errors import (
     CannotResume,
     NotARepository,
@@ -31,8 +31,8 @@ from mvc.errors import (
     UnknownRevision,
     WrongUsage,
 )
-from mvc.frameworks.keras import MVCCallback, load
-from mvc.repo.history import LogEntry
+from mvc.frameworks.keras.callback import MVCCallback, load
+from mvc.repo.history.log import LogEntry
 from tests.frameworks.keras_runs import BATCHES, INPUTS, LABELS, bits_of, compiled, fit, made
 from tests.training.gate import Gate
 
@@ -206,9 +206,11 @@ def test_another_backend_is_refused(repo: mvc.Repository, monkeypatch: pytest.Mo
 
 
 def test_without_keras(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mvc.frameworks.keras.__file__ is not None
+    assert mvc.frameworks.keras.callback.__file__ is not None
     monkeypatch.setitem(sys.modules, "keras", None)
-    spec = spec_from_file_location("mvc.frameworks.keras_again", mvc.frameworks.keras.__file__)
+    spec = spec_from_file_location(
+        "mvc.frameworks.keras_again", mvc.frameworks.keras.callback.__file__
+    )
     assert spec is not None
     assert spec.loader is not None
     with pytest.raises(NotInstalled, match="Keras cannot be imported"):

@@ -18,7 +18,7 @@ need("keras")
 
 import mvc
 from mvc.errors import CannotResume, WrongUsage
-from mvc.frameworks.keras import MVCCallback, load
+from mvc.frameworks.keras.callback import MVCCallback, load
 from tests.frameworks.keras_runs import BATCHES, bits, fit, made
 from tests.frameworks.lossy_runs import BY_DATA, MODEL, PIPELINE, Served, check_versions
 from tests.training.runs import bits_of

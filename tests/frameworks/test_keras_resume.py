@@ -21,7 +21,7 @@ import keras
 
 import mvc
 from mvc.errors import CannotResume
-from mvc.frameworks.keras import MVCCallback
+from mvc.frameworks.keras.callback import MVCCallback
 from tests.frameworks.keras_runs import (
     BATCH,
     BATCHES,

@@ -18,7 +18,7 @@ from lightning.pytorch.strategies import FSDPStrategy  # noqa: E402
 
 import mvc  # noqa: E402
 from mvc.errors import NotARepository, StorageFull, UnsupportedTensor, WrongUsage  # noqa: E402
-from mvc.frameworks.lightning import MVCCallback, MVCCheckpointIO  # noqa: E402
+from mvc.frameworks.lightning.callback import MVCCallback, MVCCheckpointIO  # noqa: E402
 from tests.frameworks.lightning_runs import Net, bits, digest, existing, fit, loader, validation  # noqa: E402
 from tests.training.gate import Gate  # noqa: E402
 

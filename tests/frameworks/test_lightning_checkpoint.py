@@ -32,7 +32,7 @@ from mvc.errors import (  # noqa: E402
     UnsupportedTensor,
     WrongUsage,
 )
-from mvc.frameworks.lightning import MVCCallback, MVCCheckpointIO  # noqa: E402
+from mvc.frameworks.lightning.callback import MVCCallback, MVCCheckpointIO  # noqa: E402
 from tests.frameworks.lightning_runs import Net, digest, existing, fit, validation  # noqa: E402
 
 

@@ -17,7 +17,7 @@ from tests.frameworks.need import need
 need("lightning", "lightning.pytorch")
 
 from mvc.errors import CannotResume  # noqa: E402
-from mvc.frameworks.lightning import MVCCallback  # noqa: E402
+from mvc.frameworks.lightning.callback import MVCCallback  # noqa: E402
 from tests.frameworks.lightning_child import EPOCHS  # noqa: E402
 from tests.frameworks.lightning_runs import BATCHES, bits, existing, fit, validation  # noqa: E402
 

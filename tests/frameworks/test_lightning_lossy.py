@@ -15,7 +15,7 @@ need("lightning", "lightning.pytorch")
 
 import mvc  # noqa: E402
 from mvc.errors import CannotResume, InvalidPipeline, WrongUsage  # noqa: E402
-from mvc.frameworks.lightning import MVCCallback  # noqa: E402
+from mvc.frameworks.lightning.callback import MVCCallback  # noqa: E402
 from tests.frameworks.lightning_runs import (  # noqa: E402
     BATCHES,
     SIZE,

@@ -21,9 +21,9 @@ need("lightning", "lightning.pytorch")
 
 from lightning.fabric.utilities.data import AttributeDict  # noqa: E402
 
-from mvc.adapters.python_state import from_state  # noqa: E402
+from mvc.adapters.python.state import from_state  # noqa: E402
 from mvc.errors import DamagedData, UnsupportedTensor  # noqa: E402
-from mvc.frameworks.lightning_values import original, plain  # noqa: E402
+from mvc.frameworks.lightning.values import original, plain  # noqa: E402
 
 VALUES = {
     "attributes": AttributeDict(lr=0.1, inner=AttributeDict(path=Path("/a/b"))),

@@ -24,8 +24,8 @@ from blake3 import blake3
 from describe import describe
 from safetensors.numpy import save_file
 
-import mvc.store.choose
-import mvc.store.packs
+import mvc.store.packs.reader
+import mvc.store.writing.choose
 from mvc.io.clock import Clock
 from mvc.repo.repository import Repository
 from tests.oracle import reader
@@ -112,7 +112,7 @@ def history(root: Path) -> None:
 
 def codings(root: Path) -> None:
     """Every stage, bridge, shape and kind of record, and every dtype."""
-    mvc.store.choose._WORTH = 2.0  # a delta even where it saves nothing
+    mvc.store.writing.choose._WORTH = 2.0  # a delta even where it saves nothing
     pipelines = (
         "lossless",
         "vsol",
@@ -181,7 +181,7 @@ def files(root: Path) -> None:
 def _series(root: Path, *, packs: int = 0) -> None:
     """Five versions of a chain; a reset point in the third closes it from the other side."""
     if packs:
-        mvc.store.packs.PACK_TARGET = packs
+        mvc.store.packs.reader.PACK_TARGET = packs
     with Repository.init(root, clock=Ticking()) as repo:
         state = model(6)
         for step in range(5):
@@ -327,11 +327,11 @@ MAKERS: tuple[Callable[[Path], None], ...] = (
 def keep(maker: Callable[[Path], None], out: Path) -> None:
     """Makes one repository, stores it with what is answered now."""
     name = maker.__name__.replace("_", "-")
-    target, worth = mvc.store.packs.PACK_TARGET, mvc.store.choose._WORTH
+    target, worth = mvc.store.packs.reader.PACK_TARGET, mvc.store.writing.choose._WORTH
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve() / "repo"
         maker(root)
-        mvc.store.packs.PACK_TARGET, mvc.store.choose._WORTH = target, worth
+        mvc.store.packs.reader.PACK_TARGET, mvc.store.writing.choose._WORTH = target, worth
         with zipfile.ZipFile(out / f"{name}.zip", "x", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
             for path in sorted((root / ".mvc").rglob("*")):
                 kept = path.is_file() and path.name != "lock.mdb"

@@ -13,10 +13,10 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
 from mvc.repo.repository import Repository
-from mvc.store.entries import Entry, Region
-from mvc.store.journal import GENESIS, encode_entry, scan
-from mvc.store.packs import PACK_HEADER
-from mvc.store.records import BLOB, Coding, Member, encode_header, payload_check
+from mvc.store.journal.entries import Entry, Region
+from mvc.store.journal.frames import GENESIS, encode_entry, scan
+from mvc.store.packs.reader import PACK_HEADER
+from mvc.store.packs.records import BLOB, Coding, Member, encode_header, payload_check
 
 FULL = "planes | zstd:huff"
 DELTA = "sub | zigzag | elide | planes | zstd:huff"

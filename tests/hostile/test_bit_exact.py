@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mvc.adapters.safetensors import NAMES
+from mvc.adapters.files.safetensors import NAMES
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.repository import Repository

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mvc.codecs.patch import encode_patch
-from mvc.store.records import MANIFEST
+from mvc.store.packs.records import MANIFEST
 from tests.counters import count
 from tests.hostile.bounded import Outcome, bounded
 from tests.hostile.forged import DELTA, FULL, Forger, Piece, delta, full, name, raw_id, recover

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from mvc.adapters.detect import parse_file
+from mvc.adapters.files.detect import parse_file
 from mvc.codecs.streams import decode_stream
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData, MvcError
@@ -22,9 +22,9 @@ from mvc.ids import BlobId
 from mvc.model.canonical import Writer, encode_uint
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.store.entries import Entry
-from mvc.store.records import decode_header
-from mvc.store.runs import Directory, block_check
+from mvc.store.index.runs import Directory, block_check
+from mvc.store.journal.entries import Entry
+from mvc.store.packs.records import decode_header
 from tests.adapters.helpers import MemorySource
 from tests.hostile.bounded import bounded
 

@@ -16,8 +16,8 @@ import pytest
 
 from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
-from mvc.store import keys
-from mvc.store.index import Index
+from mvc.store.index import keys
+from mvc.store.index.index import Index
 from tests.counters import count
 from tests.hostile.bounded import ROOT
 from tests.store.repositories import History
@@ -47,7 +47,7 @@ def answers(history: History, *, fsck: bool = True) -> bool:
 
 
 def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mvc.store.index._FIRST_MAP", 1 << 16)
+    monkeypatch.setattr("mvc.store.index.index._FIRST_MAP", 1 << 16)
     with history.open() as repo:
         view = repo.context.store.view
         index = index_of(repo)
@@ -88,7 +88,7 @@ def child(code: str, *arguments: object, **options: object) -> subprocess.Popen[
 def test_another_process_makes_the_map_larger(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mvc.store.index._FIRST_MAP", 1 << 20)
+    monkeypatch.setattr("mvc.store.index.index._FIRST_MAP", 1 << 20)
     with history.open() as repo:
         assert history.wrong(repo) == []
         other = child(CHILD, history.root)

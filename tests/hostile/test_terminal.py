@@ -13,8 +13,8 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Content, FileEntry, LogicalTensor, Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.store.entries import Deployment, Entry, RefChange
-from mvc.store.records import MANIFEST
+from mvc.store.journal.entries import Deployment, Entry, RefChange
+from mvc.store.packs.records import MANIFEST
 from tests.cli.program import Mvc
 from tests.hostile.forged import Forger, Piece, full, raw_id
 

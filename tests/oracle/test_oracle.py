@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mvc.store.choose
+import mvc.store.writing.choose
 from mvc.codecs.pipeline import Pipeline
 from mvc.repo.repository import Repository
 from tests.oracle import reader
@@ -59,7 +59,9 @@ def test_long_series_has_reset_points_reached_from_both_sides(tmp_path: Path, pi
     ],
 )
 def test_every_shape_of_pipeline(tmp_path: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mvc.store.choose, "_WORTH", 2.0)  # a delta even where it saves nothing
+    monkeypatch.setattr(
+        mvc.store.writing.choose, "_WORTH", 2.0
+    )  # a delta even where it saves nothing
     oracle = commit_states(tmp_path, *series(3), pipeline=pipeline)
     assert Pipeline.parse(pipeline).text in codings_of(oracle)
 

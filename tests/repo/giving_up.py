@@ -10,12 +10,12 @@ import numpy as np
 import mvc
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
-from mvc.repo import manifests
-from mvc.repo.commits import get
-from mvc.repo.fsck import fsck
-from mvc.repo.inventory import inventory
-from mvc.store import keys
-from mvc.store.records import BASE_BYTES
+from mvc.repo.fsck.fsck import fsck
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.commits import get
+from mvc.repo.maintenance.inventory import inventory
+from mvc.store.index import keys
+from mvc.store.packs.records import BASE_BYTES
 
 Array = np.ndarray
 

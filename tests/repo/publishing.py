@@ -11,7 +11,7 @@ from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.repo.context import Context
 from mvc.repo.deployments import deployment_for
-from mvc.store.entries import Entry, RefChange
+from mvc.store.journal.entries import Entry, RefChange
 from tests.faults.clock import FixedClock
 from tests.faults.wrapped import Handle, WrappedFS
 from tests.repo.working import new_context

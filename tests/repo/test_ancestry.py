@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from mvc.ids import CommitId
-from mvc.repo.ancestry import Ancestors, is_ancestor
+from mvc.repo.lookup.ancestry import Ancestors, is_ancestor
 from tests.repo.publishing import commit, repository
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mvc.repo.inventory import inventory
-from mvc.repo.relayout import Relayout, execute, until_not_outrun
+from mvc.repo.maintenance.inventory import inventory
+from mvc.repo.maintenance.rewrite_plan import Relayout, execute, until_not_outrun
 from mvc.repo.repository import Repository
-from mvc.store.entries import Entry
+from mvc.store.journal.entries import Entry
 from tests.crash.child import state_for
 from tests.repo.working import tensors_of, write_model
 

@@ -13,11 +13,11 @@ from safetensors.numpy import save_file
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import BadModelFile, DamagedData, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.repo import bench_run
-from mvc.repo.bench import PIPELINES, Measured, bench
-from mvc.repo.bench_advice import Costs, Figures, Row, Rules, Series, advise, costs
-from mvc.repo.bench_pieces import batches
-from mvc.repo.bench_versions import find_versions, parent
+from mvc.repo.bench import run as bench_run
+from mvc.repo.bench.advice import Costs, Figures, Row, Rules, Series, advise, costs
+from mvc.repo.bench.bench import PIPELINES, Measured, bench
+from mvc.repo.bench.pieces import batches
+from mvc.repo.bench.versions import find_versions, parent
 from mvc.repo.repository import Repository
 
 FS = FileSystem()

@@ -13,8 +13,8 @@ import pytest
 from mvc.errors import InvalidTime
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
-from mvc.store.entries import Entry, RefChange
-from mvc.store.journal import encode_entry
+from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.frames import encode_entry
 from tests.faults.clock import FixedClock
 
 YEAR = 31_556_952 * 10**9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mvc.io.files import FileSystem
-from mvc.repo.repair_journal import before_opening
+from mvc.repo.repair.journal import before_opening
 from mvc.repo.repository import Repository
 from mvc.store.format import FORMAT, read_features
 

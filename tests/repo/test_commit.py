@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 
 import mvc
 from mvc.errors import InvalidConfig, NothingToCommit, SourceChanged, WrongUsage
-from mvc.repo import last as last_module
-from mvc.store.writer import ObjectWriter
+from mvc.repo.commit import base_cache as last_module
+from mvc.store.writing.object_writer import ObjectWriter
 
 RANDOM = np.random.default_rng(5)
 BASE = RANDOM.standard_normal((256, 512)).astype(np.float32)

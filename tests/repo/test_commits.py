@@ -6,7 +6,7 @@ import pytest
 
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
-from mvc.repo import commits
+from mvc.repo.lookup import commits
 from tests.repo.publishing import commit, repository, set_ref
 
 

@@ -5,7 +5,7 @@ import pytest
 from mvc.ids import BlobId
 from mvc.model.manifest import Content, FileEntry, LogicalTensor
 from mvc.model.tensor import TensorSpec
-from mvc.repo.compare import compare_files
+from mvc.repo.content.compare import compare_files
 
 SPEC = TensorSpec("float32", (2, 3))
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from mvc.errors import DamagedData, SourceChanged, UnknownPath, UnknownRevision, WrongUsage
-from mvc.repo import sides
-from mvc.repo.compare import FileDiff
-from mvc.repo.diff import Diff
+from mvc.repo.content.compare import FileDiff
+from mvc.repo.diff import sources
+from mvc.repo.diff.diff import Diff
 from mvc.repo.repository import Repository
 from tests.repo.working import tensors_of, write_model
 
@@ -71,13 +71,13 @@ def test_the_working_folder_is_the_default(repo: Repository) -> None:
 
 def test_only_tensors_that_differ_are_read(repo: Repository, monkeypatch) -> None:
     read = []
-    original = sides.tensor_pieces
+    original = sources.tensor_pieces
 
     def spy(side, reader, entry, tensor, buffer):
         read.append((side.label, tensor.key))
         return original(side, reader, entry, tensor, buffer)
 
-    monkeypatch.setattr(sides, "tensor_pieces", spy)
+    monkeypatch.setattr(sources, "tensor_pieces", spy)
     repo.diff("HEAD~1", "HEAD")
     assert sorted(read) == [("HEAD", "layer1.weight"), ("HEAD~1", "layer1.weight")]
 
@@ -189,20 +189,20 @@ def test_views_are_compared_as_tensors(repo: Repository) -> None:
 
 def test_a_file_that_changes_meanwhile(repo: Repository) -> None:
     change(repo, 1.0)
-    head = sides.version(repo.context, repo.find("HEAD"), "HEAD")
-    side = sides.working_folder(repo.context, head, [])
+    head = sources.version(repo.context, repo.find("HEAD"), "HEAD")
+    side = sources.working_folder(repo.context, head, [])
     entry = side.entries[NAME]
     change(repo, 7.0)
     tensor = next(t for t in entry.tensors if t.key == "layer1.weight")
     with side.open(entry) as read, pytest.raises(SourceChanged, match=NAME):
-        list(sides.tensor_pieces(side, read, entry, tensor, memoryview(bytearray(2400))))
+        list(sources.tensor_pieces(side, read, entry, tensor, memoryview(bytearray(2400))))
     write_model(repo.root / NAME, layers=5)
     with pytest.raises(SourceChanged), side.open(entry):
         pass
 
 
 def test_what_is_read_is_verified(repo: Repository, monkeypatch) -> None:
-    from mvc.store.recover import Recovery
+    from mvc.store.recovery.recover import Recovery
 
     original = Recovery.piece
 
@@ -222,7 +222,7 @@ def test_before_the_first_commit(tmp_path: Path) -> None:
 
 
 def test_progress_counts_what_is_read(repo: Repository) -> None:
-    from mvc.repo.diff import diff
+    from mvc.repo.diff.diff import diff
 
     told = []
     diff(repo.context, "HEAD~1", "HEAD", progress=lambda *args: told.append(args))

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 
 from mvc.limits import SLAB
 from mvc.model.tensor import DTYPES
-from mvc.repo.distance import Distance, measure, to_float64
+from mvc.repo.diff.distance import Distance, measure, to_float64
 
 
 def of(old: np.ndarray, new: np.ndarray, dtype: str, other: str | None = None) -> Distance:

@@ -10,8 +10,8 @@ import pytest
 
 from mvc.errors import StorageFull
 from mvc.io.files import TEMPORARY, FileSystem
-from mvc.repo import checkout
-from mvc.repo.folders import taken_back
+from mvc.repo.checkout import checkout
+from mvc.repo.checkout.folders import taken_back
 from mvc.repo.repository import Repository
 from tests.faults.crashfs import CrashFS
 from tests.faults.hooked import HookedFS

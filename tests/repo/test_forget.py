@@ -23,13 +23,16 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.repo import forget, gc, manifests, refs
-from mvc.repo.commits import get
-from mvc.repo.forget_price import price
-from mvc.repo.inventory import inventory
-from mvc.repo.retention import Retention
-from mvc.repo.undo import undo
-from mvc.store.entries import Entry, RefChange
+from mvc.repo import refs
+from mvc.repo.gc import gc
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.commits import get
+from mvc.repo.maintenance.inventory import inventory
+from mvc.repo.oplog.undo import undo
+from mvc.repo.retention import forget
+from mvc.repo.retention.price import price
+from mvc.repo.retention.rules import Retention
+from mvc.store.journal.entries import Entry, RefChange
 from tests.faults.clock import FixedClock
 from tests.repo.giving_up import Kept, traces
 

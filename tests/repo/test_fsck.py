@@ -10,10 +10,10 @@ from mvc.errors import HistoryMissing, MvcError, ReadOnly
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
-from mvc.repo.fsck import FsckReport, forget_index, fsck, rebuild_index
+from mvc.repo.fsck.fsck import FsckReport, forget_index, fsck, rebuild_index
 from mvc.repo.repository import Repository
-from mvc.store.entries import Deployment, Entry, RefChange
-from mvc.store.publish import publish
+from mvc.store.journal.entries import Deployment, Entry, RefChange
+from mvc.store.publishing.publish import publish
 from tests.repo.working import write_model
 
 NAME = "m.safetensors"
@@ -220,7 +220,7 @@ def test_a_commit_whose_root_is_not_its_files(repo: Repository) -> None:
 
 def test_full_finds_what_checksums_cannot(repo: Repository, monkeypatch) -> None:
     """A sound payload that decodes to something else, as a faulty encoder would write it."""
-    from mvc.store.recover import Recovery
+    from mvc.store.recovery.recover import Recovery
 
     original = Recovery.piece
 
@@ -240,7 +240,7 @@ def test_full_finds_what_checksums_cannot(repo: Repository, monkeypatch) -> None
 
 def test_an_index_that_lies_is_found_and_rebuilt(repo: Repository, tmp_path: Path) -> None:
     """An index of the same journal that lost some keys, with sound checksums."""
-    from mvc.store import keys
+    from mvc.store.index import keys
 
     view = repo.context.store.view
     original = keys.entry_keys

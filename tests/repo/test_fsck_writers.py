@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from mvc.errors import DamagedData
-from mvc.repo import fsck as fsck_module
+from mvc.repo.fsck import fsck as fsck_module
 from mvc.repo.repository import Repository
-from mvc.store.entries import Deployment, Entry
-from mvc.store.journal import encode_entry
+from mvc.store.journal.entries import Deployment, Entry
+from mvc.store.journal.frames import encode_entry
 
 # Without the flush of each entry a writer publishes thousands of operations a second, so that
 # runs of the index are added and merged while the other process checks.
@@ -23,8 +23,8 @@ WRITER = """
 import sys
 from mvc.repo.deployments import deployment_for
 from mvc.repo.repository import Repository
-from mvc.store.entries import Entry
-from mvc.store.publish import publish
+from mvc.store.journal.entries import Entry
+from mvc.store.publishing.publish import publish
 
 with Repository.open(sys.argv[1]) as repo:
     target, store = sys.argv[2], repo.context.store

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 import mvc
 from mvc.errors import DamagedData, InvalidTime, ReadOnly, UnknownRevision
 from mvc.ids import CommitId
-from mvc.repo import gc, oplog, refs
-from mvc.repo.grace import grace_of
-from mvc.repo.inventory import inventory
-from mvc.repo.undo import undo
+from mvc.repo import refs
+from mvc.repo.gc import gc
+from mvc.repo.gc.grace import grace_of
+from mvc.repo.maintenance.inventory import inventory
+from mvc.repo.oplog import oplog
+from mvc.repo.oplog.undo import undo
 from tests.faults.clock import FixedClock
 from tests.repo.giving_up import Kept, traces
 

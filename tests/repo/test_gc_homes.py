@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mvc.repo import gc
-from mvc.repo.forget import choose, forget
+from mvc.repo.gc import gc
 from mvc.repo.repository import Repository
+from mvc.repo.retention.forget import choose, forget
 
 Arrays = dict[str, np.ndarray]
 

@@ -10,9 +10,9 @@ import pytest
 
 from mvc.errors import IoFailed
 from mvc.ids import CommitId
-from mvc.repo import gc
-from mvc.repo.inventory import Record, inventory
-from mvc.store.packs import PACK_HEADER, pack_path
+from mvc.repo.gc import gc
+from mvc.repo.maintenance.inventory import Record, inventory
+from mvc.store.packs.reader import PACK_HEADER, pack_path
 from tests.repo.giving_up import Kept
 
 NOW = timedelta(0)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mvc.repo import gc
+from mvc.repo.gc import gc
 from mvc.repo.repository import Repository
-from mvc.store.entries import Entry, Forgotten
+from mvc.store.journal.entries import Entry, Forgotten
 
 VERSIONS = 12
 
@@ -56,7 +56,7 @@ def test_what_is_left_comes_back(
 
 def _contents(repo: Repository, id_: object) -> list:
     from mvc.model.manifest import Manifest
-    from mvc.repo.commits import get
+    from mvc.repo.lookup.commits import get
 
     context = repo.context
     manifest = Manifest.decode(context.store.recovery.manifest(get(context, id_).manifest))

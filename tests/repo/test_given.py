@@ -6,7 +6,7 @@ import torch
 
 import mvc
 from mvc.errors import InvalidName, WrongUsage
-from mvc.repo.given import paths_of
+from mvc.repo.commit.inputs import paths_of
 from mvc.repo.repository import Repository
 
 

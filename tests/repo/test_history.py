@@ -11,7 +11,7 @@ from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, retract
-from mvc.repo.history import is_reset_point, log
+from mvc.repo.history.log import is_reset_point, log
 from mvc.repo.repository import Repository
 from tests.repo.publishing import START, advance, commit, repository, set_ref
 

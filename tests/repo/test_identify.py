@@ -58,7 +58,7 @@ def test_among_several_paths_and_opaque_files(repo: Repository, tmp_path: Path) 
 
 
 def test_nothing_is_recovered(repo: Repository, monkeypatch) -> None:
-    from mvc.store.recover import Recovery
+    from mvc.store.recovery.recover import Recovery
 
     path = repo.root / "m.safetensors"
     write_model(path)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc.repo.ignore import Ignore
+from mvc.repo.worktree.ignore import Ignore
 
 
 def match(pattern: str, path: str, is_dir: bool = False) -> bool:

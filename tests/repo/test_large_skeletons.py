@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from mvc.model.tensor import TensorSpec
-from mvc.repo.keep import Keeper
+from mvc.repo.commit.state_writer import Keeper
 from mvc.repo.repository import Repository
-from mvc.store.records import BLOB
+from mvc.store.packs.records import BLOB
 from tests.store.sizes import shrink
 
 

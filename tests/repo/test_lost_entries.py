@@ -11,9 +11,10 @@ import pytest
 
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.ids import CommitId
-from mvc.repo import history, manifests
+from mvc.repo.history import log as history_log
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
-from mvc.store.journal import Recorded
+from mvc.store.journal.frames import Recorded
 from tests.cli.program import Mvc
 
 COUNT = 8
@@ -112,7 +113,7 @@ def test_fsck_names_what_is_lost(story: Story) -> None:
 def test_log_says_that_history_is_incomplete(story: Story, mvc: Mvc) -> None:
     with Repository.open(story.root) as repo:
         incomplete: list[DamagedData] = []
-        found = list(history.log(repo.context, str(story.ids[6]), incomplete=incomplete))
+        found = list(history_log.log(repo.context, str(story.ids[6]), incomplete=incomplete))
         assert [e.id for e in found] == [story.ids[i] for i in (6, 5, 4)]
         assert incomplete
         with pytest.raises(DamagedData):

@@ -8,11 +8,11 @@ import pytest
 
 from mvc.errors import DamagedData
 from mvc.ids import ManifestId
-from mvc.repo import manifest_stream, manifests
-from mvc.repo.inventory import Inventory, inventory
-from mvc.repo.manifest_stream import ManifestStream
+from mvc.repo.lookup import manifest_stream, manifests
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.repo.maintenance.inventory import Inventory, inventory
 from mvc.repo.repository import Repository
-from mvc.store.recover import Recovery
+from mvc.store.recovery.recover import Recovery
 from tests.store.repositories import History
 
 

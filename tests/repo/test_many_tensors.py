@@ -12,13 +12,13 @@ import pytest
 from safetensors.numpy import save_file
 
 import mvc
-from mvc.adapters.python_state import from_state
+from mvc.adapters.python.state import from_state
 from mvc.codecs import cast
 from mvc.codecs.pipeline import Pipeline
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
-from mvc.repo.masters import Masters
-from mvc.store.records import RecordHeader
+from mvc.repo.commit.precision_copies import Masters
+from mvc.store.packs.records import RecordHeader
 from tests.store.sizes import shrink
 
 State = dict[str, np.ndarray[Any, Any]]
@@ -91,7 +91,7 @@ def test_versions_one_after_another_look_at_held_tensors_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each object used to look at all objects of the version before."""
-    from mvc.store import onward
+    from mvc.store import sequential
 
     looked = 0
 
@@ -101,9 +101,9 @@ def test_versions_one_after_another_look_at_held_tensors_once(
             looked += len(self)
             return super().items()
 
-    fill = onward.fill_onward
+    fill = sequential.fill_onward
     monkeypatch.setattr(
-        "mvc.repo.versions.fill_onward",
+        "mvc.repo.checkout.versions.fill_onward",
         lambda store, requests, held: fill(store, requests, Held(held)),
     )
     with mvc.Repository.init(tmp_path) as repo:

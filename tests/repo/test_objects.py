@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from mvc.repo.objects import ObjectGraph
-from mvc.store.records import Coding, Member
+from mvc.repo.maintenance.objects import ObjectGraph
+from mvc.store.packs.records import Coding, Member
 
 
 def member(name: str, base: str = "", text: str = "sub | zstd:1", start: int = 0) -> Member:

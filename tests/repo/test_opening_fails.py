@@ -8,7 +8,7 @@ import pytest
 
 from mvc.errors import InvalidConfig
 from mvc.repo.repository import Repository
-from mvc.store import environments
+from mvc.store.index import environments
 
 
 def test_a_configuration_that_cannot_be_read_leaves_no_index_open(tmp_path: Path) -> None:

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-import mvc.store.known as known
+import mvc.store.snapshot.journal_reader as known
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
-from mvc.repo import oplog, refs
+from mvc.repo import refs
 from mvc.repo.context import Context
-from mvc.repo.oplog import label
-from mvc.repo.undo import undo
-from mvc.store.entries import Entry
-from mvc.store.journal import GENESIS, encode_entry
+from mvc.repo.oplog import oplog
+from mvc.repo.oplog.oplog import label
+from mvc.repo.oplog.undo import undo
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import GENESIS, encode_entry
 from tests.faults.clock import FixedClock
 from tests.repo.publishing import START, UnsyncedFS, advance, commit, repository
 from tests.repo.working import open_context

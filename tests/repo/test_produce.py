@@ -20,8 +20,8 @@ from mvc.errors import (
     UnknownPath,
     WrongUsage,
 )
-from mvc.repo.produce import is_optimizer
-from mvc.store.recover import Recovery
+from mvc.repo.lossy.reduce import is_optimizer
+from mvc.store.recovery.recover import Recovery
 from tests.training.runs import bits_of, tensor_bits
 
 LSB = "xor | lsb:20 | planes | zstd:1"

@@ -7,8 +7,8 @@ import pytest
 from mvc.errors import InvalidName, RefConflict, UnknownRevision
 from mvc.repo import refs
 from mvc.repo.context import Context
+from mvc.repo.lookup.revisions import resolve
 from mvc.repo.refs import Head, Ref
-from mvc.repo.revisions import resolve
 from tests.repo.publishing import commit, repository, set_ref
 
 

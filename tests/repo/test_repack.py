@@ -16,8 +16,8 @@ from safetensors.numpy import save_file
 import mvc
 from mvc.errors import DamagedData, ReadOnly, Unattainable, WrongUsage
 from mvc.repo.config import set_value
-from mvc.repo.repack import Repacked, draw_curve, make_plan, wish_of
-from mvc.repo.repacking.planner import present_figures
+from mvc.repo.repack.planner import present_figures
+from mvc.repo.repack.repack import Repacked, draw_curve, make_plan, wish_of
 from tests.oracle.holding import held_against
 
 
@@ -345,7 +345,7 @@ def test_a_folder_that_cannot_be_written(series: Series) -> None:
 
 def test_another_commit_in_between(series: Series, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that comes between plan and switch stays, and comes back."""
-    from mvc.repo import repack as verb
+    from mvc.repo.repack import repack as verb
 
     real = verb.execute
 

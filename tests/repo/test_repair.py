@@ -11,13 +11,13 @@ import pytest
 from mvc.errors import DamagedData, HistoryMissing, MvcError, ReadOnly, UnsupportedFormat
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.repo import manifests
-from mvc.repo.repair import before_opening, folder_of, repair
-from mvc.repo.report import Repaired
+from mvc.repo.lookup import manifests
+from mvc.repo.maintenance.report import Repaired
+from mvc.repo.repair.repair import before_opening, folder_of, repair
 from mvc.repo.repository import Repository
-from mvc.store.entries import Entry, Forgotten
 from mvc.store.format import format_line, read_features
-from mvc.store.graph import Step
+from mvc.store.graph.search import Step
+from mvc.store.journal.entries import Entry, Forgotten
 from tests.damage.subject import file_of
 from tests.repo.working import write_model
 
@@ -479,7 +479,7 @@ def test_forgotten_states_are_no_damage(tmp_path: Path) -> None:
 
 
 def test_an_index_that_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mvc.store import keys
+    from mvc.store.index import keys
 
     make(tmp_path)
     original = keys.entry_keys

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from mvc.errors import DamagedData
-from mvc.repo import manifests
 from mvc.repo.deployments import list_deployments, live_at
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
-from mvc.store.entries import Deployment, Entry, Relink
 from mvc.store.format import read_features
-from mvc.store.pack_ends import PackEnds
-from mvc.store.publish import publish
+from mvc.store.journal.entries import Deployment, Entry, Relink
+from mvc.store.publishing.publish import publish
+from mvc.store.writing.pack_ends import PackEnds
 from tests.oracle import reader
 
 

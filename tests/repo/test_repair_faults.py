@@ -14,10 +14,10 @@ import pytest
 
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
-from mvc.repo import manifests
-from mvc.repo.repair import before_opening, repair
+from mvc.repo.lookup import manifests
+from mvc.repo.repair.repair import before_opening, repair
 from mvc.repo.repository import Repository
-from mvc.store import pack_writer
+from mvc.store.writing import pack_writer
 from tests.crash.images import folder_in_memory
 from tests.damage.subject import named_lost
 from tests.faults.crashfs import CrashFS

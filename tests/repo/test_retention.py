@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from mvc.errors import UnknownMetric, UnknownTarget, WrongUsage
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
-from mvc.repo import deployments, forget, refs
+from mvc.repo import deployments, refs
 from mvc.repo.context import Context
-from mvc.repo.retention import Best, Retention, given_up, kept, too_few
-from mvc.repo.undo import undo
+from mvc.repo.oplog.undo import undo
+from mvc.repo.retention import forget
+from mvc.repo.retention.rules import Best, Retention, given_up, kept, too_few
 from tests.repo.publishing import SECOND, START, advance, commit, repository, set_ref
 
 HOUR = 3600 * SECOND

@@ -11,7 +11,7 @@ from mvc.errors import AmbiguousRevision, InvalidTime, MvcError, UnknownRevision
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.context import Context
-from mvc.repo.revisions import resolve, resolve_ref
+from mvc.repo.lookup.revisions import resolve, resolve_ref
 from mvc.repo.times import format_time
 from tests.repo.publishing import START, advance, commit, repository, set_ref
 

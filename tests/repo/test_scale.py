@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-import mvc.store.known as known
+import mvc.store.snapshot.journal_reader as known
 from mvc.errors import NoDeployment
 from mvc.ids import CommitId
-from mvc.repo import commits, refs
+from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deployments import list_deployments, live_at, retract
-from mvc.repo.history import is_ancestor, log
-from mvc.repo.revisions import resolve
+from mvc.repo.history.log import is_ancestor, log
+from mvc.repo.lookup import commits
+from mvc.repo.lookup.revisions import resolve
 from mvc.repo.times import format_time
 from tests.faults.clock import FixedClock
 from tests.index_files import index_file
@@ -161,7 +162,7 @@ from mvc.io.clock import Clock
 from tests.repo.publishing import commit
 from tests.repo.working import open_context
 from mvc.repo import refs
-from mvc.repo.revisions import resolve
+from mvc.repo.lookup.revisions import resolve
 context = open_context(Path(sys.argv[1]))
 seen = resolve(context, "HEAD")
 new = commit(context, deploy="prod")

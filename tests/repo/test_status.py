@@ -5,7 +5,7 @@ import pytest
 
 from mvc.errors import SourceChanged
 from mvc.repo.repository import Repository
-from mvc.repo.status import Change, Status
+from mvc.repo.worktree.status import Change, Status
 from tests.repo.working import write_model
 
 
@@ -157,6 +157,6 @@ def test_a_file_that_is_written_to_is_modified(
     def changing(*_: object) -> None:
         raise SourceChanged("m.safetensors changed while it was being read")
 
-    monkeypatch.setattr("mvc.repo.status.entry_of", changing)
+    monkeypatch.setattr("mvc.repo.worktree.status.entry_of", changing)
     (change,) = repo.status().changes
     assert (change.kind, change.detail) == ("modified", "it is being written to")

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from mvc.errors import MvcError, RefConflict, UnknownOperation
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.repo import oplog, pending, refs
+from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, live_at, retract
-from mvc.repo.pointers import BRANCH, HEAD, TAG
-from mvc.repo.undo import Undoing, plan, undo
-from mvc.store.entries import Entry, Forgotten, RefChange
+from mvc.repo.lookup import staged_removals
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
+from mvc.repo.oplog import oplog
+from mvc.repo.oplog.undo import Undoing, plan, undo
+from mvc.store.journal.entries import Entry, Forgotten, RefChange
 from tests.repo.publishing import commit, repository, set_ref
 from tests.repo.working import open_context
 
@@ -35,11 +37,11 @@ def state(context: Context) -> State:
     """Every pointer there is."""
     found: State = {BRANCH + b.name: b.commit for b in refs.branches(context)}
     found |= {TAG + t.name: t.commit for t in refs.tags(context)}
-    return found | {HEAD: context.store.ref(HEAD), "removed": pending.removed(context)}
+    return found | {HEAD: context.store.ref(HEAD), "removed": staged_removals.removed(context)}
 
 
 def removes(context: Context, *paths: str) -> None:
-    gone = tuple(sorted({*pending.removed(context), *paths}))
+    gone = tuple(sorted({*staged_removals.removed(context), *paths}))
     context.store.publish(lambda: Entry("rm", context.store.clock.now_ns(), removed=gone))
 
 
@@ -134,7 +136,7 @@ def test_a_commit_puts_the_removed_paths_back(context: Context) -> None:
 
     context.store.publish(make)
     assert undo(context).entry.removed == ("a",)
-    assert pending.removed(context) == ("a",)
+    assert staged_removals.removed(context) == ("a",)
 
 
 def commit_after(parent: CommitId) -> Commit:

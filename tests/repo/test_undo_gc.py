@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 
 from mvc.errors import RefConflict
-from mvc.repo import oplog, refs
-from mvc.repo.commit import commit as make_commit
+from mvc.repo import refs
+from mvc.repo.commit.commit import commit as make_commit
+from mvc.repo.commit.request import CommitRequest
 from mvc.repo.context import Context
-from mvc.repo.fsck import fsck
-from mvc.repo.gc import collect
-from mvc.repo.oplog import Operation
-from mvc.repo.request import CommitRequest
-from mvc.repo.undo import undo
-from mvc.store.entries import Entry, RefChange
+from mvc.repo.fsck.fsck import fsck
+from mvc.repo.gc.gc import collect
+from mvc.repo.oplog import oplog
+from mvc.repo.oplog.oplog import Operation
+from mvc.repo.oplog.undo import undo
+from mvc.store.journal.entries import Entry, RefChange
 from tests.repo.publishing import advance, repository
 
 

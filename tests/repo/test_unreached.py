@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mvc.ids import CommitId
+from mvc.repo.history.orphans import Unreached, unreached
 from mvc.repo.repository import Repository
-from mvc.repo.unreached import Unreached, unreached
 
 
 def record(repo: Repository, value: float, deploy: str | None = None) -> CommitId:

@@ -20,7 +20,7 @@ from mvc.errors import (
     UnknownTarget,
     WrongUsage,
 )
-from mvc.store.packs import PackReader
+from mvc.store.packs.reader import PackReader
 from tests.training.runs import tensor_bits
 
 SECOND = 1_000_000_000

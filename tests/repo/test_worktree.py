@@ -6,8 +6,8 @@ import pytest
 
 from mvc.errors import InvalidName, SourceChanged, UnknownPath
 from mvc.io.files import TEMPORARY, FileSystem
-from mvc.repo import worktree
 from mvc.repo.context import Context
+from mvc.repo.worktree import worktree
 from tests.repo.working import new_context, open_context, write_model
 
 ROOT = Path("/r/models")

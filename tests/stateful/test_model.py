@@ -22,8 +22,9 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
-from mvc.repo import manifests, refs
-from mvc.repo.fsck import rebuild_index
+from mvc.repo import refs
+from mvc.repo.fsck.fsck import rebuild_index
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance, treatments

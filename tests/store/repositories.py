@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from mvc.ids import CommitId
-from mvc.repo import manifests
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
-from mvc.store.view import View
+from mvc.store.snapshot.view import View
 from tests.index_files import index_file
 
 _BASE = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)

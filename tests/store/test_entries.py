@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from mvc.errors import DamagedData, MvcError
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
-from mvc.store.entries import Deployment, Entry, Forgotten, RefChange, Region, Relink, Retraction
+from mvc.store.journal.entries import (
+    Deployment,
+    Entry,
+    Forgotten,
+    RefChange,
+    Region,
+    Relink,
+    Retraction,
+)
 
 IDS = st.binary(min_size=32, max_size=32).map(CommitId)
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

@@ -11,9 +11,9 @@ import pytest
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.repo.repository import Repository
-from mvc.store.graph import Graph
-from mvc.store.speed import Speed
-from mvc.store.writer import ObjectWriter
+from mvc.store.graph.search import Graph
+from mvc.store.graph.speed import Speed
+from mvc.store.writing.object_writer import ObjectWriter
 from tests.store.repositories import History, view_of
 
 LONG = 60

@@ -12,7 +12,7 @@ import pytest
 
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
-from mvc.store.index_pages import check_pages
+from mvc.store.index.pages import check_pages
 from tests.counters import count
 from tests.seeds import draw
 

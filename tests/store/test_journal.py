@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import DamagedData, MvcError
-from mvc.store.entries import Entry
-from mvc.store.journal import (
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import (
     GENESIS,
     Gap,
     Position,

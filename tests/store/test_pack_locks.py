@@ -10,7 +10,7 @@ import pytest
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
-from mvc.store.packs import PackReader
+from mvc.store.packs.reader import PackReader
 from tests.faults.hooked import HookedFS
 
 

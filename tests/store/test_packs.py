@@ -9,11 +9,11 @@ import pytest
 
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
-from mvc.store.entries import Region
-from mvc.store.pack_ends import PackEnds
-from mvc.store.pack_writer import PackWriter
-from mvc.store.packs import PACK_HEADER, PackReader, pack_numbers, pack_path
-from mvc.store.records import BLOB, Coding, Member, encode_header, payload_check
+from mvc.store.journal.entries import Region
+from mvc.store.packs.reader import PACK_HEADER, PackReader, pack_numbers, pack_path
+from mvc.store.packs.records import BLOB, Coding, Member, encode_header, payload_check
+from mvc.store.writing.pack_ends import PackEnds
+from mvc.store.writing.pack_writer import PackWriter
 from tests.store.repositories import History, view_of
 from tests.store.sizes import shrink
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mvc.errors import Busy, MvcError, RefConflict, StorageFull
-from mvc.store import publish as publishing
-from mvc.store.entries import Entry
+from mvc.store.journal.entries import Entry
+from mvc.store.publishing import publish as publishing
 from tests.faults.failing import FailingFS
 from tests.faults.recording import RecordingFS
 from tests.repo.working import new_context, open_context

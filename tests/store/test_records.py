@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import DamagedData
 from mvc.limits import MAX_RECORD_HEADER
-from mvc.store.records import (
+from mvc.store.packs.records import (
     BLOB,
     CHECK_SIZE,
     MANIFEST,

@@ -12,7 +12,7 @@ from mvc.errors import DamagedData, MvcError
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
 from mvc.repo.repository import Repository
-from mvc.store.recover import Request
+from mvc.store.recovery.recover import Request
 from tests.seeds import draw
 from tests.store.repositories import History
 from tests.store.sizes import shrink

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from mvc.io.files import TEMPORARY
-from mvc.repo import gc, manifests
+from mvc.repo.gc import gc
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.faults.hooked import HookedFS
 

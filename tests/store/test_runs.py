@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
-from mvc.store.index import Index, Meta
-from mvc.store.journal import GENESIS, Position
-from mvc.store.runs import BLOCK_KEYS, Directory, RunReader, block_check, build_run
+from mvc.store.index.index import Index, Meta
+from mvc.store.index.runs import BLOCK_KEYS, Directory, RunReader, block_check, build_run
+from mvc.store.journal.frames import GENESIS, Position
 
 KEYS = st.sets(st.binary(min_size=1, max_size=12), max_size=60)
 LOW, HIGH = b"", b"\xff" * 40

@@ -14,8 +14,10 @@ import pytest
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
-from mvc.store import environments, index_folder, keys, view
-from mvc.store.entries import Entry
+from mvc.store.index import environments, keys
+from mvc.store.index import folder as index_folder
+from mvc.store.journal.entries import Entry
+from mvc.store.snapshot import view
 from tests.crash.story import state_of
 from tests.store.repositories import History, state, view_of
 

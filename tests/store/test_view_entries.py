@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mvc.repo.inventory import inventory
+from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.repository import Repository
 
 

@@ -15,8 +15,9 @@ import pytest
 from mvc.errors import HistoryMissing, IoFailed
 from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
-from mvc.store import indexed, keys, view
-from mvc.store.index import Index
+from mvc.store.index import keys
+from mvc.store.index.index import Index
+from mvc.store.snapshot import index_reader, view
 from tests.store.repositories import History, state, view_of
 
 ALL = (b"", b"\xff" * 40)
@@ -29,7 +30,7 @@ def history(tmp_path: Path) -> History:
 
 @pytest.fixture(autouse=True)
 def _far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexed, "_FAR", 1)
+    monkeypatch.setattr(index_reader, "_FAR", 1)
 
 
 @pytest.fixture
@@ -56,12 +57,12 @@ def everything(repo: Repository) -> list[bytes]:
 def test_opening_indexes_what_was_lost(
     history: History, extended: list[int], monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    monkeypatch.setattr(indexed, "_FAR", 1 << 40)
+    monkeypatch.setattr(index_reader, "_FAR", 1 << 40)
     with history.open() as repo:
         before = everything(repo)
         assert view_of(repo)._tail
-    monkeypatch.setattr(indexed, "_FAR", 1)
-    monkeypatch.setattr(indexed, "_REBUILD_BATCH", batch)
+    monkeypatch.setattr(index_reader, "_FAR", 1)
+    monkeypatch.setattr(index_reader, "_REBUILD_BATCH", batch)
     shutil.rmtree(history.root / ".mvc/index.lmdb")
     extended.clear()
     with history.open() as repo:
@@ -102,7 +103,7 @@ _OPEN = """
 import sys
 from pathlib import Path
 from mvc.store import indexed, view
-from mvc.store.index import Index
+from mvc.store.index.index import Index
 from mvc.io.files import FileSystem
 indexed._FAR = 1
 made = []

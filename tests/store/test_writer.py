@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mvc.errors import SourceChanged
-from mvc.repo import manifests
+from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.store.sizes import shrink
 
@@ -108,7 +108,7 @@ def test_a_tensor_that_changes_meanwhile_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was hashed and what was encoded must be one thing."""
-    from mvc.store.writer import ObjectWriter
+    from mvc.store.writing.object_writer import ObjectWriter
 
     with Repository.init(tmp_path / "repo") as repo:
         state = {"w": NOISE[:5000].copy()}

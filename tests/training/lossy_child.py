@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.training.delivered import Delivered
+from mvc.serving.served_version import Delivered
 from mvc.training.sinks import FileSink
 from tests.training.child import digest
 

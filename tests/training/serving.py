@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mvc.ids import CommitId
-from mvc.training.delivered import Delivered
+from mvc.serving.served_version import Delivered
 from mvc.training.readers import FileReader, Reader
 from mvc.training.sinks import FileSink, SharedMemorySink
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import mvc
 from mvc.errors import WrongUsage
-from mvc.training.state import no_weights
+from mvc.training.state.parts import no_weights
 from tests.training.runs import bits_of
 
 

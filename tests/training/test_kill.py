@@ -13,7 +13,7 @@ import torch
 
 import mvc
 from mvc.errors import UnknownRevision
-from mvc.repo.history import LogEntry
+from mvc.repo.history.log import LogEntry
 from tests.counters import count
 from tests.seeds import draw
 from tests.training.child import STEPS, digest

@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 
 import mvc
 from mvc.errors import CannotResume
-from mvc.training.kinds import check_kind, described, kind_of
+from mvc.training.state.component_types import check_kind, described, kind_of
 
 
 def made() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -14,7 +14,7 @@ from torch import nn
 import mvc
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
-from mvc.training.delivered import Delivered
+from mvc.serving.served_version import Delivered
 from mvc.training.resume import training_state, training_weights
 from tests.training.gate import Gate
 from tests.training.runs import INPUTS, LABELS, Bits, Net, Run, bits_of, tensor_bits

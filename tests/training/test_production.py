@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import InvalidPipeline, WrongUsage
-from mvc.training.production import Production
+from mvc.training.lossy.production import Production
 
 LSB = "xor | lsb:20 | planes | zstd:1"
 

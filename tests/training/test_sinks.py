@@ -27,7 +27,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.training.delivered import Delivered
+from mvc.serving.served_version import Delivered
 from mvc.training.readers import FileReader, Reader
 from mvc.training.sinks import FileSink, SharedMemorySink
 from tests.seeds import draw

@@ -12,7 +12,7 @@ from torch import nn
 
 import mvc
 from mvc.errors import CannotResume
-from mvc.training.wrapped import without_wrappers
+from mvc.training.unwrap import without_wrappers
 from tests.training.runs import tensor_bits
 
 

@@ -16,11 +16,11 @@ from mvc.cli.tables import Column, show
 from mvc.cli.text import count, percent, seconds, size
 from mvc.errors import NotARepository
 from mvc.model.names import printable
-from mvc.repo.bench import MAX_BYTES, bench
+from mvc.repo.bench.bench import MAX_BYTES, bench
 
 if TYPE_CHECKING:
-    from mvc.repo.bench import Measured
-    from mvc.repo.bench_advice import Figures, Row
+    from mvc.repo.bench.advice import Figures, Row
+    from mvc.repo.bench.bench import Measured
     from mvc.repo.context import Context
 
 _COLUMNS = (

@@ -14,8 +14,8 @@ from mvc.cli.session import Session
 from mvc.cli.text import number, shape, size
 from mvc.errors import UnknownPath, WouldOverwrite
 from mvc.model.names import printable
-from mvc.repo import manifests, revisions
-from mvc.repo.outputs import refuse_store
+from mvc.repo.checkout.outputs import refuse_store
+from mvc.repo.lookup import manifests, revisions
 
 if TYPE_CHECKING:
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest

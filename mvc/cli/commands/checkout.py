@@ -12,7 +12,9 @@ from mvc.cli.session import Session
 from mvc.cli.text import one_line
 from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
-from mvc.repo import commits, deployments, manifests, pointers
+from mvc.repo import deployments
+from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import refs as pointers
 from mvc.repo.times import format_time
 
 

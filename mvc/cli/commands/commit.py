@@ -15,9 +15,9 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, one_line, stored_for
 from mvc.model.names import printable
-from mvc.repo import commits, manifests
-from mvc.repo.identify import earlier
+from mvc.repo.lookup import commits, manifests
 from mvc.repo.times import format_time
+from mvc.repo.worktree.identify import earlier
 
 if TYPE_CHECKING:
     from mvc.cli.output import Output

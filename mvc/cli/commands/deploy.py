@@ -10,7 +10,8 @@ from mvc.cli.options import json_option, moment, revision
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
-from mvc.repo import commits, deployments, revisions
+from mvc.repo import deployments
+from mvc.repo.lookup import commits, revisions
 from mvc.repo.times import format_time
 
 

@@ -15,7 +15,8 @@ from mvc.cli.tables import Column, show
 from mvc.cli.text import one_line
 from mvc.errors import DamagedData
 from mvc.model.names import printable
-from mvc.repo import commits, deployments, manifests
+from mvc.repo import deployments
+from mvc.repo.lookup import commits, manifests
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:

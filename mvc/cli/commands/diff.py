@@ -13,11 +13,11 @@ from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.cli.text import count, number, percent, shape
 from mvc.model.names import printable
-from mvc.repo.diff import diff
+from mvc.repo.diff.diff import diff
 
 if TYPE_CHECKING:
     from mvc.model.tensor import TensorSpec
-    from mvc.repo.diff import Diff, FileDiff, TensorDiff
+    from mvc.repo.diff.diff import Diff, FileDiff, TensorDiff
 
 _COLUMNS = (
     Column("tensor", give="middle"),

@@ -16,15 +16,16 @@ from mvc.cli.tables import Column, show
 from mvc.cli.text import count, one_line, size
 from mvc.errors import NotConfirmed
 from mvc.model.names import printable
-from mvc.repo import forget, manifests
-from mvc.repo.grace import grace_of
-from mvc.repo.retention import Best, Retention
+from mvc.repo.gc.grace import grace_of
+from mvc.repo.lookup import manifests
+from mvc.repo.retention import forget
+from mvc.repo.retention.rules import Best, Retention
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.repo.forget import Chosen
-    from mvc.repo.forget_price import Price
-    from mvc.store.journal import Recorded
+    from mvc.repo.retention.forget import Chosen
+    from mvc.repo.retention.price import Price
+    from mvc.store.journal.frames import Recorded
 
 _FIRST = 10
 _COLUMNS = (
@@ -83,7 +84,7 @@ def command(
     Either of those named, or of those that the rules give up. Commits, ids and history stay; the
     next 'mvc gc' removes the bytes.
     """
-    from mvc.repo.forget_price import price
+    from mvc.repo.retention.price import price
 
     session: Session = ctx.obj
     best = tuple(Best.parse(text) for text in keep_best)

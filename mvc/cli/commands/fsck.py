@@ -14,12 +14,12 @@ from mvc.cli.text import count, size
 from mvc.errors import HistoryMissing, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
-from mvc.repo.fsck import forget_index, fsck, lost_end, rebuild_index
-from mvc.repo.repair_quarantine import QUARANTINE
+from mvc.repo.fsck.fsck import forget_index, fsck, lost_end, rebuild_index
+from mvc.repo.maintenance.quarantine import QUARANTINE
 from mvc.store.store import FOLDER
 
 if TYPE_CHECKING:
-    from mvc.repo.report import FsckReport, Healed, Problem, Repaired
+    from mvc.repo.maintenance.report import FsckReport, Healed, Problem, Repaired
 
 _DAMAGED = 4
 _FIRST = 10
@@ -72,7 +72,7 @@ def command(
 
 def _before_opening(other: Path | None) -> list[Healed]:
     """Journal and format, without which nothing can be opened."""
-    from mvc.repo.repair import before_opening, folder_of
+    from mvc.repo.repair.repair import before_opening, folder_of
 
     fs = FileSystem()
     folder = _folder(fs)
@@ -84,7 +84,7 @@ def _before_opening(other: Path | None) -> list[Healed]:
 def _repair(
     session: Session, full: bool, other: Path | None, healed: list[Healed], as_json: bool
 ) -> FsckReport:
-    from mvc.repo.repair import folder_of, repair
+    from mvc.repo.repair.repair import folder_of, repair
 
     fs = session.context.store.fs
     source = None if other is None else folder_of(fs, other)

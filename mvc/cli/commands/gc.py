@@ -11,12 +11,12 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
 from mvc.errors import InvalidTime, WrongUsage
-from mvc.repo.grace import grace_of
+from mvc.repo.gc.grace import grace_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from mvc.repo.gc import Collection
+    from mvc.repo.gc.gc import Collection
 
 
 @click.command("gc", cls=Verb, example="mvc gc -n --grace 3d")
@@ -34,7 +34,7 @@ def command(session: Session, dry_run: bool, grace: str | None, as_json: bool) -
     Refs, HEAD, deployments and the operations within the grace lead to versions. States that
     were forgotten go at once.
     """
-    from mvc.repo.gc import collect, plan_collection
+    from mvc.repo.gc.gc import collect, plan_collection
 
     try:
         span = grace_of(session.context, grace)

@@ -13,12 +13,12 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import one_line
 from mvc.model.names import printable
-from mvc.repo import commits
-from mvc.repo.identify import identify
+from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
+from mvc.repo.worktree.identify import identify
 
 if TYPE_CHECKING:
-    from mvc.repo.identify import Identified
+    from mvc.repo.worktree.identify import Identified
 
 
 @click.command("identify", cls=Verb, example="mvc identify downloaded.pt")

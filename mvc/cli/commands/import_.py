@@ -15,11 +15,11 @@ from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.cli.text import count, size, stored_for
 from mvc.model.names import printable
-from mvc.repo.importing import import_checkpoints
+from mvc.repo.importing.importing import import_checkpoints
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.repo.importing import Imported
+    from mvc.repo.importing.importing import Imported
 
 
 @click.command("import", cls=Verb, example="mvc import runs/2026-11 --time mtime --deploy prod")

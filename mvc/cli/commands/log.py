@@ -11,11 +11,12 @@ from mvc.cli.commits import as_json as commit_json
 from mvc.cli.options import json_option, moment, revision, target_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
-from mvc.repo import history, pointers
+from mvc.repo.history import log as history_log
+from mvc.repo.lookup import refs as pointers
 
 if TYPE_CHECKING:
     from mvc.errors import DamagedData
-    from mvc.repo.history import LogEntry
+    from mvc.repo.history.log import LogEntry
 
 
 @click.command("log", cls=Verb, example="mvc log -n 20 --oneline")
@@ -45,7 +46,7 @@ def command(
     """
     context, out = session.context, session.out
     incomplete: list[DamagedData] = []
-    entries = history.log(
+    entries = history_log.log(
         context,
         rev,
         limit=limit,
@@ -64,7 +65,7 @@ def command(
         return
     show = _Printer(session, pointers.head_if_known(context).branch, oneline=oneline)
     if graph:
-        for row in history.graph_lines(entries):
+        for row in history_log.graph_lines(entries):
             show.entry(row.entry, row.first, row.rest)
             for link in row.links:
                 out.line(link)

@@ -9,7 +9,7 @@ from mvc.cli.options import json_option, revision
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
-from mvc.repo import manifests, revisions
+from mvc.repo.lookup import manifests, revisions
 
 
 @click.command("ls", cls=Verb, example="mvc ls HEAD~1")

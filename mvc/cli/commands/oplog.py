@@ -12,11 +12,11 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.model.names import printable
-from mvc.repo import oplog
+from mvc.repo.oplog import oplog
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.repo.oplog import Operation
+    from mvc.repo.oplog.oplog import Operation
 
 _COLUMNS = (
     Column("number", right=True, style="id"),

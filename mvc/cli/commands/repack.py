@@ -16,13 +16,13 @@ from mvc.cli.tables import Column, show
 from mvc.cli.text import count, seconds, size
 from mvc.errors import WouldOverwrite
 from mvc.model.names import printable
-from mvc.repo.outputs import refuse_store
+from mvc.repo.checkout.outputs import refuse_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.ids import CommitId
-    from mvc.repo.repack import CurvePoint, Figures, RepackCurve, Repacked, RepackPlan, Wish
+    from mvc.repo.repack.repack import CurvePoint, Figures, RepackCurve, Repacked, RepackPlan, Wish
 
 _NAMED = 8  # versions listed by id, unless -v
 
@@ -79,8 +79,8 @@ def command(
     Without an aim the settings are applied: store.max_recovery, else store.reset_interval.
     --add and --remove take several versions: the REVs that follow go with them.
     """
-    from mvc.repo.repack import draw_curve, wish_of
-    from mvc.repo.revisions import resolve
+    from mvc.repo.lookup.revisions import resolve
+    from mvc.repo.repack.repack import draw_curve, wish_of
 
     if rev and bool(add) == bool(remove):
         raise click.UsageError("revisions follow --add or --remove")
@@ -113,7 +113,7 @@ def command(
 
 
 def _repack(session: Session, wish: Wish, *, dry_run: bool, as_json: bool) -> None:
-    from mvc.repo.repack import repack
+    from mvc.repo.repack.repack import repack
 
     with session.progress("repacking", counted=True) as progress:
         done = repack(session.context, wish, dry_run=dry_run, progress=progress)

@@ -8,7 +8,8 @@ from mvc.cli.options import json_option, revision, target_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
-from mvc.repo import deployments, revisions, times
+from mvc.repo import deployments, times
+from mvc.repo.lookup import revisions
 
 
 @click.command("rev-parse", cls=Verb, example='mvc rev-parse "main@{1 hour ago}~2"')

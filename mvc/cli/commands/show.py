@@ -15,13 +15,15 @@ from mvc.cli.session import Session
 from mvc.cli.text import count
 from mvc.errors import DamagedData
 from mvc.model.names import printable
-from mvc.repo import history, manifests, pointers
+from mvc.repo.history import log as history_log
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup import refs as pointers
 
 if TYPE_CHECKING:
     from mvc.ids import CommitId
     from mvc.model.manifest import FileEntry, Manifest
     from mvc.repo.context import Context
-    from mvc.repo.history import LogEntry
+    from mvc.repo.history.log import LogEntry
 
 _FIRST = 20
 
@@ -37,7 +39,7 @@ def command(session: Session, rev: str, as_json: bool) -> None:
     """
     context, out = session.context, session.out
     incomplete: list[DamagedData] = []
-    found = history.log(context, rev, limit=1, reset_points=True, incomplete=incomplete)
+    found = history_log.log(context, rev, limit=1, reset_points=True, incomplete=incomplete)
     entry = next(found)
     manifest = manifests.if_kept(context, entry.id) or manifests.EMPTY
     before = entry.commit.parents[0] if entry.commit.parents else None

@@ -12,11 +12,11 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import one_line
 from mvc.model.names import printable
-from mvc.repo import commits
-from mvc.repo.status import status as read_status
+from mvc.repo.lookup import commits
+from mvc.repo.worktree.status import status as read_status
 
 if TYPE_CHECKING:
-    from mvc.repo.status import Change, Status
+    from mvc.repo.worktree.status import Change, Status
 
 _OLDER = (
     "As in another version (use 'mvc checkout HEAD PATH'; 'mvc commit -a' records it once more):"

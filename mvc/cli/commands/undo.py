@@ -12,13 +12,14 @@ from mvc.cli.options import json_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
-from mvc.repo import deployments, undo
+from mvc.repo import deployments
+from mvc.repo.oplog import undo
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
     from mvc.repo.context import Context
     from mvc.repo.deployments import Deployed
-    from mvc.repo.undo import Undoing
+    from mvc.repo.oplog.undo import Undoing
 
 
 @click.command("undo", cls=Verb, example="mvc undo")

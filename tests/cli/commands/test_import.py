@@ -82,7 +82,7 @@ def test_quiet_says_nothing(mvc, tmp_path) -> None:
 def test_an_interruption_says_what_was_kept(mvc, monkeypatch) -> None:
     for i in range(3):
         mvc.write(i, f"runs/{i}.safetensors")
-    from mvc.repo import importing
+    from mvc.repo.importing import importing
 
     take, calls = importing._Run.take, []
 

@@ -6,8 +6,8 @@ from hypothesis.extra import numpy as arrays
 
 from mvc.codecs.lossy.bits import high_mask, low_mask
 from mvc.codecs.lossy.floats import FORMATS
-from mvc.codecs.lossy.produce import produce
 from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.produce import produce
 
 
 def made(text, previous, training, **options):

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc.codecs.lossy.grid import wanted_exponent
-from mvc.codecs.lossy.produce import produce
 from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.produce import produce
 
 GRID = Pipeline.parse("grid:1 | steps | gaps | zstd:huff")
 

@@ -3,7 +3,7 @@
 
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
-from mvc.store.entries import Deployment, Entry, Forgotten, RefChange, Region, Retraction
+from mvc.store.journal.entries import Deployment, Entry, Forgotten, RefChange, Region, Retraction
 
 _ID = CommitId(bytes(range(32)))
 

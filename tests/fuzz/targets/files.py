@@ -1,7 +1,7 @@
 """What the targets of model files share: parse, and put the same bytes together again."""
 
-from mvc.adapters.detect import parse_file
-from mvc.adapters.python_state import to_state
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.python.state import to_state
 from tests.adapters.helpers import MemorySource, rebuild, to_entry
 
 

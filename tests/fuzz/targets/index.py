@@ -2,9 +2,9 @@
 
 from blake3 import blake3
 
-from mvc.store.index import Meta
-from mvc.store.journal import GENESIS
-from mvc.store.runs import Block, Directory, RunReader, block_check, build_run
+from mvc.store.index.index import Meta
+from mvc.store.index.runs import Block, Directory, RunReader, block_check, build_run
+from mvc.store.journal.frames import GENESIS
 
 
 def run(data: bytes) -> None:

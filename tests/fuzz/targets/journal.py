@@ -1,7 +1,7 @@
 """A whole journal: frames, copies, chain, interrupted ends."""
 
-from mvc.store.entries import Entry, RefChange
-from mvc.store.journal import GENESIS, encode_entry, read_entry, scan
+from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.frames import GENESIS, encode_entry, read_entry, scan
 from tests.hostile.forged import Bytes
 
 

@@ -3,8 +3,8 @@
 import io
 import zipfile
 
-from mvc.adapters.pickle_nodes import read_pickle
-from mvc.adapters.torch_tensors import find_tensors
+from mvc.adapters.files.pickle_nodes import read_pickle
+from mvc.adapters.files.torch_tensors import find_tensors
 from tests.adapters import test_fuzz
 
 

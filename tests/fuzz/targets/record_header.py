@@ -4,7 +4,7 @@ import struct
 
 from blake3 import blake3
 
-from mvc.store.records import Coding, Member, decode_header, encode_header
+from mvc.store.packs.records import Coding, Member, decode_header, encode_header
 
 _FIXED = 16
 

@@ -1,0 +1,51 @@
+"""Which format a file has, told from its content; what does not parse is opaque."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mvc.adapters.files.numpy_files import MAGIC, parse_npy, parse_npz
+from mvc.adapters.files.opaque import opaque
+from mvc.adapters.files.safetensors import parse_safetensors
+from mvc.adapters.files.torch_zip import archive_name, parse_torch_zip
+from mvc.adapters.files.zip_layout import read_members
+from mvc.adapters.parsed import FileParts, ParsedFile, Source, SourceFile
+from mvc.errors import BadModelFile, DamagedData, InvalidName, UnsupportedTensor
+
+__all__ = ["opaque", "parse_file"]
+
+_HEAD = 9
+# What a parser raises when a file is not what it looked like. Failures of the
+# operating system and files that change under the reader are no such reason.
+_NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, UnsupportedTensor)
+
+
+def parse_file(source: Source, name: str) -> ParsedFile:
+    """Takes a file apart by its magic bytes; any bytes at all can be versioned.
+
+    ``name`` is only used in messages. Raises IoFailed and SourceChanged.
+    """
+    parser = _parser(source.read(0, _HEAD))
+    if parser is None:
+        return opaque(source, name)
+    try:
+        return SourceFile(source, name, source.size(), parser(source, name))
+    except _NOT_UNDERSTOOD:
+        return opaque(source, name)
+
+
+def _parser(head: bytes) -> Callable[[Source, str], FileParts] | None:
+    if head.startswith(b"PK\x03\x04"):
+        return _parse_zip
+    if head.startswith(MAGIC):
+        return parse_npy
+    return parse_safetensors if head[8:] == b"{" else None
+
+
+def _parse_zip(source: Source, name: str) -> FileParts:
+    members = read_members(source, name)
+    parse = parse_npz if archive_name(members) is None else parse_torch_zip
+    parts = parse(source, name, members)
+    if not parts.tensors and parts.format == "npz":
+        raise BadModelFile(f"{name}: a zip file without arrays")
+    return parts

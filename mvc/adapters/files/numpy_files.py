@@ -1,0 +1,91 @@
+"""numpy's .npy and .npz files: a short header of text, then the numbers.
+
+The header is matched against exactly what numpy writes; it is never evaluated.
+Little-endian row-major arrays of numbers become tensors, any other array of an
+.npz stays raw bytes. Format: numpy/lib/format.py (versions 1.0, 2.0, 3.0).
+"""
+
+from __future__ import annotations
+
+import re
+
+from mvc.adapters.files.zip_layout import Member, find_checks
+from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source
+from mvc.errors import BadModelFile
+from mvc.limits import MAX_DIMENSIONS
+from mvc.model.tensor import TensorSpec
+
+__all__ = ["DESCRIPTIONS", "MAGIC", "parse_npy", "parse_npz"]
+
+DESCRIPTIONS = {
+    "|b1": "bool",
+    "|i1": "int8",
+    "|u1": "uint8",
+    "<i2": "int16",
+    "<u2": "uint16",
+    "<i4": "int32",
+    "<u4": "uint32",
+    "<i8": "int64",
+    "<u8": "uint64",
+    "<f2": "float16",
+    "<f4": "float32",
+    "<f8": "float64",
+    "<c8": "complex64",
+    "<c16": "complex128",
+}
+"""numpy's name of a little-endian dtype (``dtype.str``) -> name in ``mvc.model.tensor``."""
+
+MAGIC = b"\x93NUMPY"
+_SUFFIX = ".npy"
+_KEY = "array"
+_MAX_HEADER = 1 << 16
+_HEADER = re.compile(
+    rb"\{'descr': '([<|][a-z][0-9]{1,2})', 'fortran_order': False, "
+    rb"'shape': \(((?:[0-9]{1,19}, )*(?:[0-9]{1,19},?)?)\), \} *\n"
+)
+
+
+def parse_npy(source: Source, name: str) -> FileParts:
+    """One array under the key ``array``. Raises BadModelFile for what is no plain array."""
+    start, spec = _array(source, 0, source.size(), name)
+    return FileParts("npy", (ParsedContent(start, spec),), (ParsedTensor(_KEY, spec, 0),))
+
+
+def parse_npz(source: Source, name: str, members: tuple[Member, ...]) -> FileParts:
+    """Arrays under their names without ``.npy``. Raises BadModelFile if one is compressed."""
+    contents: list[ParsedContent] = []
+    tensors: list[ParsedTensor] = []
+    for member in members:
+        if not member.stored:
+            raise BadModelFile(f"{name}: its arrays are compressed")
+        try:
+            start, spec = _array(source, member.start, member.size, member.name)
+        except BadModelFile:
+            contents.append(ParsedContent(member.start, TensorSpec("raw", (member.size,))))
+            continue
+        key = member.name.removesuffix(_SUFFIX)
+        tensors.append(ParsedTensor(key, spec, len(contents)))
+        contents.append(ParsedContent(start, spec))
+    return FileParts("npz", tuple(contents), tuple(tensors), find_checks(source, name, members))
+
+
+def _array(source: Source, start: int, size: int, name: str) -> tuple[int, TensorSpec]:
+    """Where the numbers start and what they are; they fill the rest of the ``size`` bytes."""
+    head = source.read(start, min(size, 12))
+    version = head[6:8]
+    width = {b"\1\0": 2, b"\2\0": 4, b"\3\0": 4}.get(version, 0)
+    length = int.from_bytes(head[8 : 8 + width], "little")
+    data = 8 + width + length
+    if head[:6] != MAGIC or not width or data > size or length > _MAX_HEADER:
+        raise BadModelFile(f"{name} is no numpy array")
+    match = _HEADER.fullmatch(source.read(start + 8 + width, length))
+    dtype = DESCRIPTIONS.get(match[1].decode()) if match else None
+    if match is None or dtype is None:
+        raise BadModelFile(f"{name} is no plain array of numbers")
+    shape = tuple(int(n) for n in re.findall(rb"[0-9]+", match[2]))
+    if len(shape) > MAX_DIMENSIONS:
+        raise BadModelFile(f"{name} has too many dimensions")
+    spec = TensorSpec(dtype, shape)
+    if data + spec.nbytes != size:
+        raise BadModelFile(f"{name} does not have the size that its header says")
+    return start + data, spec

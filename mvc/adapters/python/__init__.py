@@ -1,0 +1,4 @@
+"""States given from Python: nested dictionaries of torch tensors and numpy arrays.
+
+Files: ``files``.
+"""

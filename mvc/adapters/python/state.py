@@ -1,0 +1,269 @@
+"""Python states (nested dictionaries of torch tensors and numpy arrays) as virtual files.
+
+A state is laid out as the safetensors file that would hold it: the tensors under
+their places joined with '.', largest item size first so that all are aligned,
+and the nesting with its other values as JSON in ``__metadata__["mvc"]``
+(``mvc.adapters.structure``). Every safetensors reader takes that file, unless a
+tensor is complex32 or complex128: the format has no names for these, and mvc
+writes ``C32`` and ``C128``.
+
+Tied tensors are kept under each of their names, with equal content. Whether a
+tensor was a Parameter, on which device it lay, and attributes of dictionaries
+such as ``_metadata`` are not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mvc.adapters.files.safetensors import NAMES, parse_header, to_file_shape
+from mvc.adapters.keys import Names
+from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.adapters.python.numpy_arrays import array_bytes, array_spec, has_dtype, make_array
+from mvc.adapters.python.torch_arrays import contiguous, make_tensor, tensor_bytes, tensor_spec
+from mvc.adapters.structure import decode, encode
+from mvc.adapters.views import extract
+from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
+from mvc.limits import MAX_SAFETENSORS_HEADER
+from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.names import check_key
+from mvc.model.tensor import DTYPES, TensorSpec
+
+__all__ = ["Buffers", "Deferred", "from_state", "to_state", "values"]
+
+Buffers = Callable[[int], Any]
+"""Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
+
+_ALIGNMENT = 64
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Stands in a state for a torch tensor whose bytes are put together as they are read.
+
+    ``read(start, out)`` fills ``out`` with its row-major bytes from ``start`` on; it is
+    called from several threads.
+    """
+
+    spec: TensorSpec
+    read: Callable[[int, memoryview], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """One torch tensor or numpy array of a state."""
+
+    key: str
+    spec: TensorSpec
+    value: Any
+    is_torch: bool
+
+    def borrow(self) -> memoryview | None:
+        if isinstance(self.value, Deferred):
+            return None
+        if self.is_torch:
+            return tensor_bytes(self.value)
+        return array_bytes(self.value) if self.value.flags.c_contiguous else None
+
+    def copy(self) -> memoryview:
+        if self.is_torch:
+            view = tensor_bytes(contiguous(self.value))
+            if view is None:
+                raise UnsupportedTensor(f"{self.key} cannot be brought into memory")
+            return view
+        return array_bytes(np.ascontiguousarray(self.value))
+
+
+class _Collector:
+    """Takes the arrays out of a state as its structure is written."""
+
+    def __init__(self) -> None:
+        self.arrays: list[_Array] = []
+        self._names = Names()
+        self._names.unique("__metadata__")  # taken in the header
+        # Without torch in the process nothing in the state can be a torch tensor.
+        self._torch: Any = sys.modules.get("torch")
+
+    def leaf(self, place: str, value: Any) -> tuple[str, str] | None:
+        if self._torch is not None and isinstance(value, self._torch.Tensor):
+            return "torch", self._add(place, tensor_spec(value, place), value, is_torch=True)
+        if isinstance(value, Deferred):
+            return "torch", self._add(place, value.spec, value, is_torch=True)
+        if isinstance(value, np.generic):
+            array = np.asarray(value)
+            return "scalar", self._add(place, array_spec(array, place), array, is_torch=False)
+        if type(value) in {np.ndarray, np.memmap}:
+            return "numpy", self._add(place, array_spec(value, place), value, is_torch=False)
+        return None
+
+    def _add(self, place: str, spec: TensorSpec, value: Any, *, is_torch: bool) -> str:
+        key = check_key(self._names.unique(place))
+        self.arrays.append(_Array(key, spec, value, is_torch))
+        return key
+
+
+class _ParsedState(ParsedFile):
+    """The virtual file; reads the arrays themselves, so they must not change meanwhile."""
+
+    format = "state"
+    checks = ()
+
+    def __init__(self, header: bytes, arrays: list[_Array]) -> None:
+        self._header = header
+        self._arrays = arrays
+        self._lock = threading.Lock()
+        # The last array that had to be copied; one at a time bounds the memory.
+        self._copied: tuple[int, memoryview] | None = None
+        contents, end = [], len(header)
+        for array in arrays:
+            contents.append(ParsedContent(end, array.spec))
+            end += array.spec.nbytes
+        self.contents = tuple(contents)
+        self.tensors = tuple(ParsedTensor(a.key, a.spec, i) for i, a in enumerate(arrays))
+        self.size = end
+
+    def borrow(self, content: int) -> memoryview | None:
+        return self._arrays[content].borrow()
+
+    def read(self, content: int, start: int, out: memoryview) -> None:
+        value = self._arrays[content].value
+        if isinstance(value, Deferred):
+            value.read(start, out)
+            return
+        view = self.borrow(content)
+        if view is None:
+            with self._lock:
+                if self._copied is None or self._copied[0] != content:
+                    self._copied = None
+                    self._copied = (content, self._arrays[content].copy())
+                view = self._copied[1]
+        out[:] = view[start : start + len(out)]
+
+    def skeleton(self) -> bytes:
+        return self._header
+
+
+def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
+    """A state as a virtual safetensors file; contiguous arrays in memory are not copied.
+
+    Raises UnsupportedTensor naming the place of anything that cannot be kept
+    exactly, and InvalidName for a name that mvc does not accept.
+    """
+    if not isinstance(obj, Mapping):
+        raise WrongUsage(
+            f"a state is a dictionary, not a {type(obj).__qualname__}",
+            hint="commit model.state_dict(), or a dictionary that holds the tensor",
+        )
+    collector = _Collector()
+    structure = encode(obj, collector.leaf)
+    arrays = sorted(collector.arrays, key=lambda a: -DTYPES[a.spec.dtype].itemsize)
+    return _ParsedState(_header(structure, arrays), arrays)
+
+
+def _header(structure: str, arrays: list[_Array]) -> bytes:
+    metadata = {"mvc": structure}
+    if any(a.is_torch for a in arrays):
+        metadata["format"] = "pt"  # what readers of other tools look for
+    # Entry by entry: the objects of 100,000 of them would take more memory than the text.
+    parts = [_json({"__metadata__": metadata})[:-1]]
+    end = 0
+    for array in arrays:
+        described = {
+            "dtype": NAMES[array.spec.dtype],
+            "shape": to_file_shape(array.spec),
+            "data_offsets": [end, end + array.spec.nbytes],
+        }
+        parts.append(_json({array.key: described})[1:-1])
+        end += array.spec.nbytes
+    text = (",".join(parts) + "}").encode()
+    text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
+    if len(text) > MAX_SAFETENSORS_HEADER:
+        raise UnsupportedTensor(
+            f"the state's values beside its tensors take more than {MAX_SAFETENSORS_HEADER} bytes",
+            hint="keep long lists of numbers as arrays",
+        )
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:
+    """The nested state back, or {key: tensor} for a file of another format.
+
+    Tensors are torch's where torch's went in and for torch and safetensors files,
+    else numpy's; strided views become contiguous. Raises DamagedData.
+    """
+    reader = _Reader(entry, content)
+    if entry.format != "state":
+        library = "numpy" if entry.format in {"npz", "npy"} else "torch"
+        return {t.key: reader.array(t, library) for t in entry.tensors}
+
+    def lookup(tag: str, name: str) -> Any:
+        array = reader.array(reader.find(name), "torch" if tag == "torch" else "numpy")
+        return array[()] if tag == "scalar" else array
+
+    header = parse_header(skeleton[_LENGTH_BYTES:], entry.path)
+    structure = header.get("__metadata__", {}).get("mvc")
+    if structure is None:
+        raise DamagedData(f"{entry.path} has lost the structure of its state")
+    return decode(structure, lookup)
+
+
+def values(
+    entry: FileEntry, content: Buffers, keys: Collection[str] | None, library: str
+) -> dict[str, Any]:
+    """Single tensors by name (all where ``keys`` is None) as ``torch`` or ``numpy`` arrays.
+
+    A dtype that numpy lacks comes back as a torch tensor. Raises UnknownPath.
+    """
+    reader = _Reader(entry, content)
+    wanted = [t.key for t in entry.tensors] if keys is None else keys
+    missing = [key for key in wanted if key not in reader.by_key]
+    if missing:
+        raise UnknownPath(
+            f"{entry.path} has no tensor {missing[0]}", hint="`mvc ls` lists what a version holds"
+        )
+    return {key: reader.array(reader.find(key), library) for key in wanted}
+
+
+class _Reader:
+    """Makes arrays of an entry's tensors; keeps the last raw storage that views lie in."""
+
+    def __init__(self, entry: FileEntry, content: Buffers) -> None:
+        self.by_key = {t.key: t for t in entry.tensors}
+        self._path = entry.path
+        self._content = content
+        self._storage: tuple[int, memoryview] | None = None
+
+    def find(self, key: str) -> LogicalTensor:
+        if key not in self.by_key:
+            raise DamagedData(f"{self._path} has lost the tensor {key}")
+        return self.by_key[key]
+
+    def array(self, tensor: LogicalTensor, library: str) -> Any:
+        make: Any = (
+            make_array if library == "numpy" and has_dtype(tensor.spec.dtype) else make_tensor
+        )
+        return make(tensor.spec, self._bytes(tensor))
+
+    def _bytes(self, tensor: LogicalTensor) -> memoryview:
+        if tensor.view is None:
+            return _as_bytes(self._content(tensor.content))
+        if self._storage is None or self._storage[0] != tensor.content:
+            self._storage = None
+            self._storage = (tensor.content, _as_bytes(self._content(tensor.content)))
+        return extract(self._storage[1], tensor.spec, tensor.view)
+
+
+def _as_bytes(buffer: Any) -> memoryview:
+    view = memoryview(buffer)
+    return view.cast("B") if view.nbytes else memoryview(b"")

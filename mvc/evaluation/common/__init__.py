@@ -1,0 +1,4 @@
+"""Data sets and networks that the experiments share.
+
+The experiments: ``drift``.
+"""

@@ -1,0 +1,4 @@
+"""The experiments of VSOL's thesis on virtual drift.
+
+Data sets and networks: ``mvc.evaluation.common``.
+"""

@@ -1,0 +1,145 @@
+"""Where a training stands in its data, so that an epoch can be entered in the middle.
+
+The order of an epoch is drawn as it begins, and so is a number for the workers. To have the
+same order again the generators are set to what they were then, the batches that were done are
+skipped without being made, and the generators are set to what they were at the save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mvc.errors import CannotResume, WrongUsage
+from mvc.frameworks.common.data_sizes import changed, sizes
+from mvc.frameworks.huggingface.data import Drawing, order_generator, order_seed, set_order_seed
+from mvc.training.state.rng import rng_state, set_rng_state
+
+__all__ = ["Epochs"]
+
+
+@dataclass
+class _Position:
+    """Of one loader: epochs begun before, batches ``done`` of the present one.
+
+    ``rng``: the global generators as the epoch began; None between epochs. ``order``: the
+    state of the loader's own generator then. ``restored``: what the global ones are once an
+    epoch that was kept has been entered again.
+    """
+
+    epoch: int = 0
+    done: int = 0
+    rng: Mapping[str, Any] | None = None
+    order: torch.Tensor | None = None
+    restored: Mapping[str, Any] | None = None
+
+
+class Epochs:
+    """Positions of all prepared loaders, in accelerate's order."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+        self._positions: dict[int, _Position] = {}
+        self._drawing = Drawing()
+
+    @property
+    def draws(self) -> bool:
+        """Whether batches were seen to draw from the global generators."""
+        return self._drawing.seen
+
+    def epoch(self, loader: Any) -> int:
+        """The number of the epoch that ``batches`` would give now, from 0."""
+        position = self._position(loader)
+        left = position.rng is not None and position.restored is None
+        return position.epoch + left
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """The batches of an epoch, or what is left of it after ``restore``."""
+        position = self._position(loader)
+        position.epoch = self.epoch(loader)
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(position.epoch)
+        restored, position.restored = position.restored, None
+        if restored is not None and position.rng is not None:
+            set_rng_state(position.rng)
+            loader = self._accelerator.skip_first_batches(loader, position.done)
+        else:
+            position.rng, position.done = rng_state(), 0
+            position.order = _order(loader)
+        batches = iter(loader)
+        batch = next(batches, self)
+        if restored is not None:
+            set_rng_state(restored)
+        while batch is not self:
+            position.done += 1
+            yield batch
+            self._drawing.watch()
+            batch = next(batches, self)
+            self._drawing.look()
+        position.epoch, position.done, position.rng = position.epoch + 1, 0, None
+
+    def state(self) -> list[dict[str, Any]]:
+        """What a version keeps of each loader."""
+        kept = []
+        for loader in self._accelerator._dataloaders:
+            at = self._position(loader)
+            stateful = getattr(loader, "use_stateful_dataloader", False)
+            kept.append(
+                {
+                    "epoch": at.epoch,
+                    "done": at.done,
+                    "rng": at.rng,
+                    "order": _order(loader) if at.rng is None else at.order,
+                    "order_seed": order_seed(loader),
+                    "loader": loader.state_dict() if stateful else None,
+                    "sizes": sizes(loader),
+                }
+            )
+        return kept
+
+    def check_sizes(self, kept: list[Mapping[str, Any]]) -> list[str]:
+        """What differs of the data's amount; CannotResume if that is in the middle of an epoch."""
+        found = []
+        for loader, at in zip(self._accelerator._dataloaders, kept, strict=True):
+            lines = changed(at.get("sizes", {}), sizes(loader))  # versions of before do not say
+            if lines and at["rng"] is not None:
+                raise CannotResume(
+                    "the version lies in the middle of an epoch whose data were others: "
+                    + ", ".join(lines),
+                    hint="pass the same data and batch size, or go on from the end of an epoch",
+                )
+            found += lines
+        return found
+
+    def restore(
+        self, kept: list[Mapping[str, Any]], rng: Mapping[str, Any], *, draws: bool
+    ) -> None:
+        """Sets the positions; ``rng`` are the generators at the save."""
+        for loader, at in zip(self._accelerator._dataloaders, kept, strict=True):
+            inside = rng if at["rng"] is not None else None
+            self._positions[id(loader)] = _Position(
+                at["epoch"], at["done"], at["rng"], at["order"], inside
+            )
+            generator = order_generator(loader)
+            if generator is not None and at["order"] is not None:
+                generator.set_state(at["order"])
+            if at["order_seed"] is not None:
+                set_order_seed(loader, at["order_seed"])
+            if at["loader"] is not None and getattr(loader, "use_stateful_dataloader", False):
+                loader.load_state_dict(at["loader"])
+        self._drawing = Drawing(seen=draws)
+
+    def _position(self, loader: Any) -> _Position:
+        if not any(loader is prepared for prepared in self._accelerator._dataloaders):
+            raise WrongUsage(
+                "this loader was not prepared", hint="loader = accelerator.prepare(loader)"
+            )
+        return self._positions.setdefault(id(loader), _Position())
+
+
+def _order(loader: Any) -> torch.Tensor | None:
+    generator = order_generator(loader)
+    return generator.get_state() if generator is not None else None

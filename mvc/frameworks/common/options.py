@@ -1,0 +1,35 @@
+"""The options of a Recorder that a callback is given, looked at before a training begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mvc.errors import WrongUsage
+from mvc.training.checks import check_options
+from mvc.training.queue import Queue
+from mvc.training.state.parts import PARTS
+from mvc.training.writer_thread import Options
+
+__all__ = ["checked", "included"]
+
+
+def checked(**options: Any) -> dict[str, Any]:
+    """``options`` as they are. Raises WrongUsage, InvalidName or InvalidPipeline naming one."""
+    chosen = Options(**options)
+    check_options(chosen)
+    Queue(chosen.when_full, chosen.queue_bytes)
+    return options
+
+
+def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tuple[str, ...] | None:
+    """The parts that ``include`` names, one or more; None where it is None. Raises WrongUsage."""
+    if include is None:
+        return None
+    names = (include,) if isinstance(include, str) else tuple(include)
+    if not names:
+        raise WrongUsage("include names nothing", hint="it takes " + ", ".join(parts))
+    for name in names:
+        if name not in parts:
+            raise WrongUsage(f"include names {name!r}", hint="it takes " + ", ".join(parts))
+    return names

@@ -1,0 +1,297 @@
+"""Repositories as an fsspec file system: ``mvc://REPOSITORY@REVISION/PATH``.
+
+Any revision can be read; a branch can be written, and what is written becomes a commit: a
+file when it is closed, everything in ``with fs.transaction`` at its end, a checkpoint of
+torch.distributed.checkpoint when it is complete.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.utils import stringify_path
+
+from mvc.errors import NotARepository, UnknownRevision, WrongUsage
+from mvc.frameworks.fsspec import dcp_load, dcp_save
+from mvc.frameworks.fsspec.dcp_staging import METADATA, Staging, is_staged
+from mvc.frameworks.fsspec.listing import absent, described, is_folder, listed
+from mvc.frameworks.fsspec.location import (
+    Location,
+    Opened,
+    absolute,
+    branch_of,
+    locate,
+    opened,
+    version_of,
+)
+from mvc.frameworks.fsspec.parts import PartsFile, entry_parts
+from mvc.frameworks.fsspec.write import (
+    OneCommit,
+    Planned,
+    Spool,
+    check_place,
+    keep,
+    scratch,
+    stored,
+)
+from mvc.frameworks.fsspec.written import opening
+from mvc.io.files import WriteFile
+from mvc.model.manifest import Manifest
+from mvc.repo.commit.request import Change
+
+__all__ = ["MvcFileSystem"]
+
+_BLOCK = 1 << 20
+
+
+class MvcFileSystem(AbstractFileSystem):
+    """fsspec's interface to versions; names are absolute, ``/models@main/model.safetensors``.
+
+    Errors are ``mvc.MvcError``; a path that a version lacks is FileNotFoundError as well, and
+    writing to what is no branch PermissionError.
+    """
+
+    protocol = "mvc"
+    root_marker = "/"
+    transaction_type = OneCommit
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(p) for p in path]
+        text = str(stringify_path(path))
+        for start in (f"{cls.protocol}://", f"{cls.protocol}::"):
+            text = text.removeprefix(start)
+        return (text.rstrip("/") or "/") if text.startswith("/") else absolute(text)
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Size, type (``file`` or ``directory``), commit, and for files the content's id."""
+        del kwargs
+        at, _, commit, manifest = self._look(path)
+        found = described(at, commit, manifest)
+        if found is not None:
+            return found
+        made = self._made(path)
+        return {"name": at.name(at.path), "size": made.size, "type": "file", "commit": commit}
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """What lies in a folder of a version, by name; a file's own entry for a file."""
+        del kwargs
+        at, _, commit, manifest = self._look(path)
+        found = listed(at, commit, manifest)
+        if not found and at.path:
+            found = [self.info(path)]
+        return found if detail else [entry["name"] for entry in found]
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Whether the version has this path; False too where there is no such version."""
+        del kwargs
+        try:
+            at, _, _, manifest = self._look(path)
+        except (NotARepository, UnknownRevision):
+            return False
+        known = at.path in manifest.by_path or is_folder(manifest, at.path)
+        return known or dcp_load.made_from(manifest, at.path) is not None
+
+    def ukey(self, path: str) -> str:
+        """Changes when the content does."""
+        found = self.info(path)
+        return str(found.get("id") or found["commit"])
+
+    # -- reading and writing -----------------------------------------------------------------
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: Any = None,
+        **kwargs: Any,
+    ) -> io.RawIOBase:
+        del block_size, cache_options, kwargs
+        if mode == "rb":
+            return self._open_read(path)
+        if mode not in {"wb", "xb"}:
+            raise WrongUsage(f"files of a version are written as a whole, not in mode {mode!r}")
+        if mode == "xb" and self.exists(path):
+            raise FileExistsError(path)
+        return self._open_write(path, autocommit)
+
+    def _open_read(self, path: str) -> PartsFile:
+        at, here, _, manifest = self._look(path)
+        entry = manifest.by_path.get(at.path)
+        if entry is not None:
+            return PartsFile(entry_parts(here.context, entry), at.name(at.path))
+        if is_folder(manifest, at.path):
+            raise IsADirectoryError(f"a folder: {at.name(at.path)}")
+        return self._made(path)
+
+    def _open_write(self, path: str, autocommit: bool) -> Spool:
+        at, here, branch, manifest = self._target(path)
+        folder, _, name = at.path.rpartition("/")
+        if is_staged(at.path):
+            file = Staging(here, branch, folder).open_write(name)
+            return Spool(file, at.name(at.path), lambda _: None, later=False)
+        if name == METADATA:
+            raise WrongUsage(
+                f"{METADATA} is made by mvc and cannot be written",
+                hint="load the checkpoint with dcp.load and save it with dcp.save",
+            )
+        check_place(manifest, at.path)
+        plans = None if autocommit else self.transaction.plans
+
+        def finish(file: WriteFile) -> None:
+            change = Change(at.path, opening(file, at.path))
+            plan = Planned(here, branch, (change,), f"write {at.path}")
+            keep([plan]) if plans is None else plans.append(plan)
+
+        spool = Spool(scratch(here.context), at.name(at.path), finish, later=not autocommit)
+        if not autocommit:
+            self.transaction.spools.append(spool)
+        return spool
+
+    # -- changing names ------------------------------------------------------------------------
+
+    def rm_file(self, path: str) -> None:
+        """A commit without this path."""
+        self.rm(path)
+
+    def rm(
+        self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None
+    ) -> None:
+        """One commit without these paths; ``recursive`` takes folders as well."""
+        names = [path] if isinstance(path, str) else path
+        self._keep([p for name in names for p in self._removals(name, recursive, maxdepth)])
+
+    def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[Planned]:
+        at = locate(self._strip_protocol(path))
+        message = f"remove {at.path or 'everything'}"
+        if at.path and is_staged(at.path):
+            self._staging(path).remove(at.path.rpartition("/")[2])
+            return
+        for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
+            at, here, branch, manifest = self._target(name)
+            if at.path in manifest.by_path:
+                yield Planned(here, branch, (Change(at.path, None),), message)
+            elif dcp_load.made_from(manifest, at.path) is not None:
+                # What writes a checkpoint takes the old .metadata away before it renames.
+                if not self._staging(name).holds(f"{METADATA}.tmp"):
+                    raise WrongUsage(
+                        f"{at.path} is made from {dcp_save.STATE} beside it",
+                        hint="remove that, or the whole folder",
+                    )
+            elif not is_folder(manifest, at.path):
+                raise absent(at)
+            elif not recursive:
+                raise IsADirectoryError(f"a folder: {at.name(at.path)}")
+
+    def mv(
+        self,
+        path1: str,
+        path2: str,
+        recursive: bool = False,
+        maxdepth: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """One commit in which a file or folder has another name."""
+        del kwargs
+        old = locate(self._strip_protocol(path1))
+        if old.path and is_staged(old.path):
+            self._complete(path1, path2)
+            return
+        source, here, branch, _ = self._target(path1)
+        target, there, other, manifest = self._target(path2)
+        if here is not there or branch != other:
+            self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise")
+            self.rm(path1, recursive=recursive, maxdepth=maxdepth)
+            return
+        moved = {
+            entry.path: target.path + entry.path.removeprefix(source.path)
+            for entry in manifest.entries
+            if source.path and f"{entry.path}/".startswith(f"{source.path}/")
+        }
+        if not moved:
+            raise absent(source)
+        check_place(Manifest(()), target.path)
+        changes = [Change(name, None) for name in moved if name not in moved.values()]
+        for name, new in moved.items():
+            check_place(Manifest(e for e in manifest.entries if e.path not in moved), new)
+            changes.append(stored(here.context, manifest.by_path[name], new))
+        message = f"move {source.path} to {target.path}"
+        self._keep([Planned(here, branch, tuple(changes), message)])
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """A commit with a copy of a file, which may come from any version."""
+        del kwargs
+        source, here, _, manifest = self._look(path1)
+        entry = manifest.by_path.get(source.path)
+        target, there, branch, onto = self._target(path2)
+        if entry is None and is_folder(manifest, source.path):
+            return  # folders exist by their files
+        if entry is None or here is not there:
+            with self.open(path1, "rb") as old, self.open(path2, "wb") as new:
+                while data := old.read(_BLOCK):
+                    new.write(data)
+            return
+        check_place(onto, target.path)
+        change = stored(here.context, entry, target.path)
+        message = f"copy {source.path} to {target.path}"
+        self._keep([Planned(there, branch, (change,), message)])
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Folders exist by their files; this only says whether there may be one."""
+        del create_parents, kwargs
+        self.makedirs(path)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """As ``mkdir``; also clears away what a checkpoint that failed has left here."""
+        if not exist_ok and self.exists(path):
+            raise FileExistsError(path)
+        self._staging(path, itself=True).clear()
+
+    # -- helpers -------------------------------------------------------------------------------
+
+    def _look(self, path: str) -> tuple[Location, Opened, str | None, Manifest]:
+        """Where a path leads, with the version there."""
+        at = locate(self._strip_protocol(path))
+        here = opened(at.root)
+        commit, manifest = version_of(here.context, at)
+        return at, here, None if commit is None else str(commit), manifest
+
+    def _target(self, path: str) -> tuple[Location, Opened, str, Manifest]:
+        """Where a path leads, with the branch that writing there moves."""
+        at = locate(self._strip_protocol(path))
+        here = opened(at.root)
+        branch = branch_of(here.context, at)
+        return at, here, branch, version_of(here.context, at)[1]
+
+    def _staging(self, path: str, *, itself: bool = False) -> Staging:
+        """The place of the checkpoint that a file belongs to, or that is in this folder."""
+        at, here, branch, _ = self._target(path)
+        return Staging(here, branch, at.path if itself else at.path.rpartition("/")[0])
+
+    def _complete(self, path1: str, path2: str) -> None:
+        old, here, branch, manifest = self._target(path1)
+        new, there, other, _ = self._target(path2)
+        folder, _, name = old.path.rpartition("/")
+        wanted = dcp_save.inside(folder, METADATA)
+        if (here, branch, new.path) != (there, other, wanted) or name != f"{METADATA}.tmp":
+            raise WrongUsage(f"{old.path} belongs to a checkpoint that is being saved")
+        dcp_save.finish(Staging(here, branch, folder), manifest)
+
+    def _made(self, path: str) -> PartsFile:
+        at, here, _, manifest = self._look(path)
+        entry = dcp_load.made_from(manifest, at.path)
+        if entry is None:
+            raise absent(at)
+        parts = dcp_load.made(here.context, manifest, at.path, entry)
+        return PartsFile(parts, at.name(at.path))
+
+    def _keep(self, plans: Iterable[Planned]) -> None:
+        self.transaction.plans.extend(plans) if self._intrans else keep(plans)

@@ -1,0 +1,209 @@
+"""Files of a version read at any place, without writing them out first.
+
+Only what is asked for is recovered, each content as a whole, because its hash is what says
+that it is right. What was read last is kept, up to a limit.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import zlib
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mvc.adapters.parsed import CHECK_BYTES, gaps
+from mvc.errors import DamagedData
+from mvc.limits import CHUNK, MIB
+from mvc.model.manifest import Check, FileEntry
+from mvc.repo.content.contents import in_memory, skeleton_of
+from mvc.repo.context import Context
+from mvc.types import Bytes
+
+__all__ = ["Parts", "PartsFile", "entry_parts"]
+
+_KEPT = 64 * MIB
+_TOGETHER = 8 * MIB  # contents of a file that are recovered in one go: a record's worth
+
+
+class Parts:
+    """``size`` bytes in parts that lie behind one another without gaps.
+
+    ``load(i)`` gives the bytes of part i, and of others where they come along. Safe in
+    several threads.
+    """
+
+    def __init__(self, lengths: Sequence[int], load: Callable[[int], Mapping[int, Bytes]]) -> None:
+        self._starts = [0]
+        for length in lengths:
+            self._starts.append(self._starts[-1] + length)
+        self.size = self._starts.pop()
+        self._lengths = tuple(lengths)
+        self._load = load
+        self._kept: OrderedDict[int, memoryview] = OrderedDict()
+        self._held = 0
+        self._lock = threading.RLock()
+
+    def read_into(self, start: int, out: memoryview) -> int:
+        """Fills ``out`` from ``start`` on; how many bytes that are, fewer only at the end."""
+        done = 0
+        index = bisect_right(self._starts, start) - 1
+        while done < len(out) and index < len(self._starts):
+            inside = start + done - self._starts[index]
+            length = min(self._lengths[index] - inside, len(out) - done)
+            if length > 0:
+                out[done : done + length] = self._part(index)[inside : inside + length]
+                done += length
+            index += 1
+        return done
+
+    def _part(self, index: int) -> memoryview:
+        with self._lock:
+            if index not in self._kept:
+                for i, data in self._load(index).items():
+                    self._keep(i, memoryview(data).cast("B"))
+            self._kept.move_to_end(index)
+            return self._kept[index]
+
+    def _keep(self, index: int, data: memoryview) -> None:
+        if len(data) != self._lengths[index]:
+            raise DamagedData("a part of a file has a wrong length")
+        if index in self._kept:
+            return
+        while self._kept and self._held + len(data) > _KEPT:
+            self._held -= len(self._kept.popitem(last=False)[1])
+        self._kept[index] = data
+        self._held += len(data)
+
+
+class PartsFile(io.RawIOBase):
+    """``Parts`` as a binary file to read, with the attributes that fsspec's files have."""
+
+    mode = "rb"
+
+    def __init__(self, parts: Parts, name: str) -> None:
+        super().__init__()
+        self._parts = parts
+        self._at = 0
+        self.path = self.name = name
+        self.size = parts.size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if at < 0:
+            raise ValueError("a place before the beginning of the file")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._check_open()
+        count = self._parts.read_into(self._at, memoryview(buffer).cast("B"))
+        self._at += count
+        return count
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self.size - self._at)
+        out = bytearray(left if size is None or size < 0 else min(size, left))
+        self.readinto(out)
+        return bytes(out)
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+
+def entry_parts(context: Context, entry: FileEntry) -> Parts:
+    """Every byte of a path of a version."""
+    source = _Entry(context, entry)
+    source.parts = Parts([length for length, _, _ in source.layout], source.load)
+    return source.parts
+
+
+class _Entry:
+    """A file as contents, runs of its skeleton, and checksums that follow from the rest."""
+
+    parts: Parts
+
+    def __init__(self, context: Context, entry: FileEntry) -> None:
+        self._context = context
+        self._entry = entry
+        self._skeleton: bytes | None = None
+        self._summing: set[Check] = set()
+        spans = [(c.offset, c.spec.nbytes) for c in entry.contents]
+        found = [(offset, n, "content", i) for i, (offset, n) in enumerate(spans) if n]
+        fields = sorted((c.position, i) for i, c in enumerate(entry.checks))
+        done = 0
+        for start, length in gaps(spans, entry.size):
+            for at, n, check in _cut(start, length, fields):
+                kind = "skeleton" if check is None else "check"
+                found.append((at, n, kind, done if check is None else check))
+                done += n
+        self.layout = [(n, kind, i) for _, n, kind, i in sorted(found)]
+
+    def load(self, index: int) -> Mapping[int, Bytes]:
+        length, kind, at = self.layout[index]
+        if kind == "content":
+            return self._contents(index)
+        if kind == "check":
+            return {index: self._sum(self._entry.checks[at])}
+        if self._skeleton is None:
+            self._skeleton = skeleton_of(self._context, self._entry)
+        return {index: memoryview(self._skeleton)[at : at + length]}
+
+    def _contents(self, first: int) -> Mapping[int, Bytes]:
+        """One content, and those behind it as far as they are small."""
+        chosen: dict[int, int] = {}
+        total = 0
+        for index in range(first, len(self.layout)):
+            length, kind, content = self.layout[index]
+            if kind != "content":
+                continue
+            total += length
+            if chosen and total > _TOGETHER:
+                break
+            chosen[index] = content
+        found = in_memory(self._context, self._entry, set(chosen.values()))
+        return {index: found[content] for index, content in chosen.items()}
+
+    def _sum(self, check: Check) -> bytes:
+        if check in self._summing:
+            raise DamagedData(f"a checksum of {self._entry.path} covers itself")
+        self._summing.add(check)
+        value, buffer = 0, memoryview(bytearray(min(CHUNK, check.length)))
+        for at in range(0, check.length, CHUNK):
+            piece = buffer[: check.length - at]
+            if self.parts.read_into(check.start + at, piece) != len(piece):
+                raise DamagedData(f"a checksum of {self._entry.path} covers bytes past its end")
+            value = zlib.crc32(piece, value)
+        self._summing.discard(check)
+        return value.to_bytes(CHECK_BYTES, "little")
+
+
+def _cut(
+    start: int, length: int, fields: list[tuple[int, int]]
+) -> Iterator[tuple[int, int, int | None]]:
+    """A run of bytes outside the contents, cut where checksum fields lie."""
+    end = start + length
+    for position, check in fields[bisect_left(fields, (start, 0)) :]:
+        if position >= end:
+            break
+        if position > start:
+            yield start, position - start, None
+        yield position, CHECK_BYTES, check
+        start = position + CHECK_BYTES
+    if start < end:
+        yield start, end - start, None

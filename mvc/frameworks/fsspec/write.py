@@ -1,0 +1,267 @@
+"""What is written through ``mvc://``, on its way into a commit.
+
+A file is gathered in a temporary file in the repository's folder, which has no name any
+more, so nothing is left of it when the process dies. Closing the file makes a commit; in a
+transaction the end of that does, one for all files of a branch.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fsspec.transaction import Transaction
+
+from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.errors import IoFailed, NothingToCommit, WrongUsage
+from mvc.frameworks.fsspec.location import Opened
+from mvc.frameworks.fsspec.parts import entry_parts
+from mvc.io.files import TEMPORARY, WriteFile
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import check_path
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.content.contents import skeleton_of
+from mvc.repo.context import Context
+from mvc.store.store import FOLDER
+
+__all__ = [
+    "OneCommit",
+    "Planned",
+    "Spool",
+    "check_place",
+    "keep",
+    "scratch",
+    "staging_folder",
+    "stored",
+]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Changes of one branch that go into one commit, and what to say there."""
+
+    opened: Opened
+    branch: str
+    changes: tuple[Change, ...]
+    message: str
+
+
+def keep(plans: Iterable[Planned]) -> None:
+    """One commit for each branch of each repository; none where nothing would change.
+
+    Of several changes of a path the last one counts.
+    """
+    groups: dict[tuple[int, str], list[Planned]] = {}
+    for plan in plans:
+        groups.setdefault((id(plan.opened), plan.branch), []).append(plan)
+    for group in groups.values():
+        opened, branch = group[0].opened, group[0].branch
+        changes = {change.path: change for plan in group for change in plan.changes}
+        _check_apart({path for path, change in changes.items() if change.open is not None})
+        said = {plan.message for plan in group}
+        message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
+        request = CommitRequest(tuple(changes.values()), message, branch=branch)
+        with opened.lock, suppress(NothingToCommit):
+            commit(opened.context, request)
+
+
+def _check_apart(paths: set[str]) -> None:
+    """Of paths written together none is a folder above another."""
+    for path in paths:
+        above = path.rpartition("/")[0]
+        while above:
+            if above in paths:
+                raise WrongUsage(f"{above} is to be a file, and a folder for {path}")
+            above = above.rpartition("/")[0]
+
+
+def staging_folder(context: Context) -> Path:
+    """Where files wait for their commit; made where it is absent.
+
+    Raises IoFailed where something else stands, such as a link to somebody else's folder.
+    """
+    own = context.root / FOLDER
+    try:
+        context.store.fs.make_dir(own / "staging", exist_ok=True, within=own)
+    except FileExistsError:
+        raise IoFailed(
+            f"{own / 'staging'} is not a folder", hint="move away what stands there"
+        ) from None
+    return own / "staging"
+
+
+def scratch(context: Context) -> WriteFile:
+    """A new file without a name, which is gone once it is closed."""
+    fs = context.store.fs
+    folder = staging_folder(context)
+    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    file = fs.open_write(path, create=True, exclusive=True, within=folder)
+    fs.unlink(path, missing_ok=True, within=folder)
+    return file
+
+
+def check_place(manifest: Manifest, path: str) -> None:
+    """Whether ``path`` can be a file: no folder has that name, and no file is above it."""
+    if not path:
+        raise WrongUsage("a version is a folder", hint="name a path in it")
+    check_path(path)
+    for known in manifest.by_path:
+        if known.startswith(f"{path}/"):
+            raise WrongUsage(f"{path} is a folder of this version", hint="write to another name")
+        if path.startswith(f"{known}/"):
+            raise WrongUsage(f"{known} is a file of this version, and no folder for {path}")
+
+
+class Spool(io.RawIOBase):
+    """A file that is being written. ``finish`` gets what was written when it is closed.
+
+    An exception that leaves the ``with`` block, or under which it is closed, discards it.
+    With ``later`` what was written stays there until ``discard``.
+    """
+
+    mode = "wb"
+
+    def __init__(
+        self, file: WriteFile, name: str, finish: Callable[[WriteFile], object], *, later: bool
+    ) -> None:
+        super().__init__()
+        self._file = file
+        self._finish = finish
+        self._later = later
+        self._outside = sys.exception()
+        self.path = self.name = name
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def tell(self) -> int:
+        return self._file.position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.position}
+        at = offset + (base[whence] if whence in base else self._file.size())
+        if at < 0:
+            raise ValueError("a place before the beginning of the file")
+        self._file.position = at
+        return at
+
+    def truncate(self, size: int | None = None, /) -> int:
+        at = self._file.position
+        self._file.truncate(at if size is None else size)
+        self._file.position = at
+        return self._file.size()
+
+    def write(self, data: Any, /) -> int:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        view = memoryview(data)
+        self._file.write(view)
+        return view.nbytes
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        # fsspec closes files at the end of a block without saying that the block failed.
+        error = sys.exception()
+        if error is not None and error is not self._outside:
+            self.discard()
+            return
+        super().close()
+        try:
+            self._finish(self._file)
+        finally:
+            if not self._later:
+                self._file.close()
+
+    def discard(self) -> None:
+        """Throws away what was written."""
+        super().close()
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        if not self.closed:
+            warnings.warn(
+                f"{self.name} was never closed, so it was not committed", ResourceWarning, 2
+            )
+            self.discard()
+
+
+class OneCommit(Transaction):
+    """``with fs.transaction``: everything until its end is one commit, or nothing is kept."""
+
+    def __init__(self, fs: Any, **options: Any) -> None:
+        super().__init__(fs, **options)
+        self.fs: Any = fs
+        self.spools: list[Spool] = []
+        self.plans: list[Planned] = []
+
+    def complete(self, commit: bool = True) -> None:
+        """Makes the commit, or throws everything away."""
+        self.files.clear()
+        spools, plans = self.spools, self.plans
+        self.spools, self.plans = [], []
+        try:
+            if commit:
+                keep(plans)
+        finally:
+            for spool in spools:
+                spool.discard()
+            if self.fs is not None:
+                self.fs._intrans = False
+                self.fs._transaction = None
+                self.fs = None
+
+
+def stored(context: Context, entry: FileEntry, path: str) -> Change:
+    """A path of a version once more, under another name."""
+
+    @contextmanager
+    def opened() -> Iterator[ParsedFile]:
+        yield _Stored(context, entry)
+
+    return Change(path, opened)
+
+
+class _Stored(ParsedFile):
+    """A file of a version as one to commit; it keeps its format and its tensors."""
+
+    def __init__(self, context: Context, entry: FileEntry) -> None:
+        self._context, self._entry = context, entry
+        self._parts = entry_parts(context, entry)
+        self.format, self.size, self.checks = entry.format, entry.size, entry.checks
+        self.contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
+        self.tensors = tuple(ParsedTensor(t.key, t.spec, t.content, t.view) for t in entry.tensors)
+
+    def read(self, content: int, start: int, out: memoryview) -> None:
+        self._parts.read_into(self.contents[content].offset + start, out)
+
+    def skeleton(self) -> bytes:
+        return skeleton_of(self._context, self._entry)

@@ -1,0 +1,142 @@
+"""A version as the folder that the Trainer resumes from.
+
+The names and the form of the files are transformers' own (``Trainer._save_checkpoint``). Files
+in torch's format are only written here, never read: the Trainer reads them without executing
+anything (``weights_only``).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mvc.adapters.python.state import from_state
+from mvc.errors import CannotResume, WouldOverwrite
+from mvc.ids import CommitId
+from mvc.io.files import FileSystem, WriteFile
+from mvc.repo.repository import Repository
+from mvc.training.resume import training_state, training_weights
+from mvc.training.state.parts import PRODUCTION
+
+__all__ = ["write_checkpoint"]
+
+
+def write_checkpoint(
+    repo: Repository, commit: CommitId, folder: Path, name: str, *, full: bool
+) -> None:
+    """Writes the files into ``folder``, which is made if need be.
+
+    Without ``full`` only what the Trainer itself must find: weights, generators, its own state.
+    Of production weights these are the training weights that were kept beside them.
+    Raises CannotResume for a version that MVCCallback did not make, or without those.
+    """
+    kept = training_state(repo, commit, name, production=True)
+    if kept.get("trainer") is None or kept.get("rng") is None:
+        raise CannotResume(
+            f"{commit.short} was not recorded from a Trainer, or without the random generators",
+            hint="record with MVCCallback, and with 'rng' in include",
+        )
+    files = {"trainer_state.json": _json(kept["trainer"])}
+    files.update(_generators(kept))
+    if full:
+        files.update(_others(kept))
+    fs = repo.context.store.fs
+    for file in ["model.safetensors", *files]:
+        if fs.stat(folder / file) is not None:
+            raise WouldOverwrite(f"{folder / file} exists already", hint="name another folder")
+    fs.make_dirs(folder)
+    weights = folder / "model.safetensors"
+    if kept["schema"] == PRODUCTION:
+        _write_tensors(fs, weights, training_weights(repo, commit, name, kept))
+    else:
+        repo.restore(commit, paths=[name], output=weights)
+    for file, data in files.items():
+        fs.write_atomic(folder / file, data)
+
+
+def _write_tensors(fs: FileSystem, path: Path, state: Mapping[str, Any]) -> None:
+    """A safetensors file of a state that no version has as a path."""
+    parsed = from_state(state)
+
+    def write(file: WriteFile) -> None:
+        file.write(parsed.skeleton())
+        for i, content in enumerate(parsed.contents):
+            data = parsed.borrow(i)
+            if data is None:
+                data = memoryview(bytearray(content.spec.nbytes))
+                parsed.read(i, 0, data)
+            file.write(data)
+
+    fs.replace_file(path, write, mode=None, durable=True)
+
+
+def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
+    files = {}
+    if kept["config"] is not None:
+        files["config.json"] = kept["config"].encode()
+    if kept["optimizer"] is not None:
+        files["optimizer.pt"] = _torch(_numbered(kept["optimizer"]))
+    if kept["scheduler"] is not None:
+        files["scheduler.pt"] = _torch(kept["scheduler"])
+    if kept["scaler"] is not None:
+        files["scaler.pt"] = _torch(kept["scaler"])
+    return files
+
+
+def _numbered(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer's state as torch numbers it: group by group."""
+    names = [name for group in kept["groups"] for name in group["names"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    state = {numbers[name]: values for name, values in kept["state"].items()}
+    groups = [
+        {**group["values"], "params": [numbers[name] for name in group["names"]]}
+        for group in kept["groups"]
+    ]
+    return {"state": {**state, **kept["other"]}, "param_groups": groups}
+
+
+def _generators(kept: Mapping[str, Any]) -> dict[str, bytes]:
+    """One file, or one for every process."""
+    if kept["run"]["processes"] == 1:
+        own = _rng(kept["rng"])
+        if "cuda" in own:
+            own["cuda"] = own["cuda"][torch.cuda.current_device()]
+        return {"rng_state.pth": _torch(own)}
+    return {
+        f"rng_state_{i}.pth": _torch(_rng(state))
+        for i, state in enumerate([kept["rng"], *kept["others"]])
+    }
+
+
+def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
+    python, numpy = kept["python"], kept["numpy"]
+    states: dict[str, Any] = {
+        "python": (python["version"], tuple(python["words"].tolist()), python["gauss"]),
+        "numpy": (
+            numpy["kind"],
+            numpy["keys"],
+            numpy["position"],
+            numpy["has_gauss"],
+            numpy["cached"],
+        ),
+        "cpu": kept["torch"],
+    }
+    if kept["cuda"]:
+        states["cuda"] = kept["cuda"]
+    return states
+
+
+def _torch(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _json(value: Any) -> bytes:
+    text = json.dumps(value, indent=2, sort_keys=True, default=lambda number: number.item())
+    return f"{text}\n".encode()

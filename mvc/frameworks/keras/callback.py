@@ -1,0 +1,255 @@
+"""Keras 3 on the torch backend: a version of the model for every batch or epoch of ``fit``.
+
+``MVCCallback`` records and resumes, ``load`` puts the weights of a version into a model.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
+from mvc.frameworks.common.options import checked
+from mvc.frameworks.common.stages import refuse_data
+from mvc.frameworks.keras.data import data_sizes, unrepeatable
+from mvc.frameworks.keras.random import Order
+from mvc.frameworks.keras.resume import Restored, load_weights
+from mvc.frameworks.keras.skip import Skip
+from mvc.frameworks.keras.state import Place, TrainingSource, chosen
+from mvc.ids import CommitId
+from mvc.repo.checkout.checkout import DEFAULT_STATE
+from mvc.repo.repository import Repository
+from mvc.serving.served_version import Delivered
+from mvc.training.checks import opened, whole
+from mvc.training.recorder import Recorder, Report
+from mvc.training.resume import Resumed
+
+try:
+    import keras
+except ImportError as error:
+    raise NotInstalled(
+        f"Keras cannot be imported: {error}",
+        hint=f"{how_to_install('keras')}, and set KERAS_BACKEND=torch",
+    ) from error
+
+__all__ = ["MVCCallback", "load"]
+
+
+class MVCCallback(keras.callbacks.Callback):
+    """Records a training; list it last, so that what other callbacks change is in the version.
+
+    ``repo`` is an open Repository, or the path of an existing one.
+    ``every`` is ``batch`` or ``epoch``; with batches, every ``every_n_batches``-th is recorded.
+    ``resume`` names the version from which the first ``fit`` goes on. ``include`` names any of
+    ``model``, ``optimizer``, ``rng``; by default all. The other options are those of
+    ``mvc.Recorder``. A pipeline that decides by the data of a batch is refused, since Keras
+    does not show it; one that goes by the loss takes the one that Keras logs.
+    """
+
+    def __init__(
+        self,
+        repo: Repository | str | PathLike[str],
+        *,
+        every: str = "batch",
+        every_n_batches: int = 1,
+        deploy: str | None = None,
+        pipeline: str = "lossless",
+        when_full: str = "block",
+        metrics: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
+        include: Sequence[str] | None = None,
+        name: str = DEFAULT_STATE,
+        queue_bytes: int | None = None,
+        resume: str | CommitId | None = None,
+        on_deploy: Callable[[Delivered], object] | None = None,
+        exact: Sequence[str] = (),
+        keep_training: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_backend()
+        if every not in ("batch", "epoch"):
+            raise WrongUsage(f"every is {every!r}", hint="it takes batch, epoch")
+        every_n_batches = whole("every_n_batches", every_n_batches, 1)
+        if every == "epoch" and every_n_batches != 1:
+            raise WrongUsage("every_n_batches goes with every='batch' only")
+        self._by_epoch = every == "epoch"
+        self._include = chosen(include)
+        self._resume = resume
+        self._name = name
+        self._options = checked(
+            deploy=deploy, pipeline=pipeline, every=every_n_batches, when_full=when_full,
+            metrics=metrics, name=name, queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact,
+            keep_training=keep_training,
+        )  # fmt: skip
+        refuse_data(pipeline, "Keras does not hand batches to callbacks")
+        self.repo = opened(repo)[0]
+        self._recorder: Recorder | None = None
+        self._report: Report | None = None
+        self._told: BaseException | None = None  # a failure that fit has raised already
+        self._steps = 0
+        self._restored: Restored | None = None  # until its epoch has begun
+        self._skip: Skip | None = None
+        self.resumed: Resumed | None = None
+
+    @property
+    def report(self) -> Report | None:
+        """Counts of the recorder of this ``fit``, or of the last one."""
+        return self._report if self._recorder is None else self._recorder.report
+
+    def close(self) -> Report | None:
+        """Completes what is queued. ``on_train_end`` does that; call it after an exception."""
+        if self._skip is not None:
+            self._skip.end()
+            self._skip = None
+        if self._restored is not None:  # fit had no epoch left
+            self._restored = None
+            self.model._initial_epoch = None
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            self._steps = recorder.report.steps + self._steps
+            try:
+                recorder.close()
+            except BaseException as failure:
+                if failure is not self._told:
+                    raise
+            finally:
+                self._report = recorder.report
+        return self._report
+
+    # -- called by Keras -----------------------------------------------------------------
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 (the name is Keras's)
+        self.close()  # of a fit that ended with an exception
+        model = self.model
+        if model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        order = Order(unrepeatable(), data_sizes())
+        origin = self._begin_resumed(self._resume, order) if self._resume is not None else None
+        self._thread = threading.get_ident()
+        self._source = TrainingSource(model, self._include, order)
+        self._recorder = Recorder.of(
+            self.repo, self._source, start=self._steps, origin=origin, **self._options
+        )
+
+    def _begin_resumed(self, rev: str | CommitId, order: Order) -> CommitId:
+        epochs = (self.params or {}).get("epochs")
+        restored = Restored(self.repo, rev, self._name, self.model, order, epochs)
+        self._resume = None
+        self._restored, self.resumed = restored, restored.resumed
+        self._steps = restored.step
+        # What BackupAndRestore does: fit reads it as soon as every on_train_begin has returned.
+        self.model._initial_epoch = restored.epoch
+        return restored.commit
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        restored, self._restored = self._restored, None
+        batches = (self.params or {}).get("steps")
+        if restored is not None:
+            self._enter(restored, epoch, batches)
+        self._expected = restored.digest if restored is not None else None
+        self._source.place = Place(epoch, 0, batches)
+        self._source.order.epoch_begins()
+
+    def _enter(self, restored: Restored, epoch: int, batches: int | None) -> None:
+        self.model._initial_epoch = None
+        if epoch != restored.epoch:
+            raise CannotResume(
+                f"{restored.commit.short} goes on in epoch {restored.epoch}, not {epoch}",
+                hint=f"pass initial_epoch={restored.epoch} to fit",
+            )
+        if not restored.batch:
+            return
+        if batches != restored.batches:
+            raise CannotResume(
+                f"an epoch had {restored.batches} batches, here it has {batches}",
+                hint="pass the same data and batch size, or resume from the end of an epoch",
+            )
+        restored.enter_epoch()
+        self._entered = restored
+        self._skip = Skip(self.model, restored.batch, restored.logs)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        self._check_thread()
+        order = self._source.order
+        order.batch_begins()
+        if self._expected is not None and order.digest != self._expected:
+            self.close()
+            raise CannotResume(
+                "the order of the data was not drawn as it was: "
+                "the batches that were trained cannot be told from those to come",
+                hint="pass the same data, batch size and shuffle, and the same callbacks",
+            )
+        if self._skip is not None:
+            self._skip.announce()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._check_thread()
+        if self._skip is not None:
+            if not self._skip.left:
+                self._skip.end()
+                self._skip = None
+                self._entered.leave_skipped()
+            return
+        if not self._by_epoch:
+            place = self._source.place
+            place.batch, place.logs = batch + 1, _numbers(logs)
+            self._step({"epoch": place.epoch, "batch": place.batch}, place.logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._skip is not None:
+            left = self._skip.left
+            self.close()
+            raise CannotResume(
+                f"the epoch ended {left} batches before the place of the version",
+                hint="pass the same data and batch size",
+            )
+        if self._by_epoch:
+            self._source.place.batch = 0
+            self._step({"epoch": epoch + 1, "batch": 0}, _numbers(logs))
+
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        self.close()
+
+    def _step(self, position: Mapping[str, int], metrics: Mapping[str, float]) -> None:
+        assert self._recorder is not None
+        try:
+            self._recorder.step(batch=dict(position), metrics=metrics)
+        except BaseException as failure:
+            self._told = failure
+            raise
+
+    def _check_thread(self) -> None:
+        # A callback that is not in a list goes unseen by Keras, which then calls it from
+        # threads of its own while the next batch trains.
+        if threading.get_ident() != self._thread:
+            raise WrongUsage(
+                "Keras calls this callback from another thread, beside the training",
+                hint="pass the callbacks as a list: callbacks=[MVCCallback(repo)]",
+            )
+
+
+def load(
+    model: Any, repo: Repository, rev: str | CommitId = "HEAD", *, name: str = DEFAULT_STATE
+) -> CommitId:
+    """Puts the weights of a version into ``model``, which must be built; the version's id.
+
+    Raises CannotResume naming the first weight that is missing, too many, or of another shape
+    or dtype; then nothing has changed.
+    """
+    _check_backend()
+    return load_weights(model, repo, rev, name)
+
+
+def _numbers(logs: Any) -> dict[str, float]:
+    return {name: value for name, value in (logs or {}).items() if isinstance(value, float)}
+
+
+def _check_backend() -> None:
+    backend = keras.backend.backend()
+    if backend != "torch":
+        raise WrongUsage(
+            f"Keras runs on {backend}; versions are recorded on its torch backend only, "
+            "because the state of the others lies outside of torch",
+            hint="set KERAS_BACKEND=torch before Keras is imported",
+        )

@@ -1,0 +1,269 @@
+"""A checkpoint plugin: what ModelCheckpoint saves becomes versions.
+
+A checkpoint is two paths of one commit: the model's ``state_dict``, and all the rest beside it.
+Where Lightning expects a file it finds a *marker*, a few lines of text that name the commit, so
+that looking for checkpoints, linking, renaming and deleting work as with any other file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import CheckpointIO
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
+from mvc.frameworks.lightning.repository import Place
+from mvc.frameworks.lightning.values import original, plain
+from mvc.ids import CommitId
+from mvc.io.files import FileSystem
+from mvc.model.names import check_path, check_ref
+from mvc.repo.repository import Repository
+from mvc.training.state.parts import training_path
+
+__all__ = ["MVCCheckpointIO"]
+
+_SCHEMA = "mvc.lightning-checkpoint/1"
+_HEAD = "mvc lightning checkpoint 1"
+_MARKER = re.compile(_HEAD.encode() + rb"\ncommit ([0-9a-f]{64})\npath ([^\n]+)\n")
+_MARKER_LIMIT = 4096
+_PREFIX = "mvc:"
+_SUFFIX = ".safetensors"
+_TRAINING = ".training.safetensors"
+
+
+class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
+    """``Trainer(plugins=[MVCCheckpointIO(repo)])`` keeps every checkpoint in a repository.
+
+    ``repo`` is an open Repository, or the path of an existing one. Each checkpoint is durable
+    when ``save_checkpoint`` returns. ``deploy`` names the target on which it goes live.
+    """
+
+    def __init__(
+        self,
+        repo: Repository | str | PathLike[str],
+        *,
+        deploy: str | None = None,
+        pipeline: str | None = None,
+    ) -> None:
+        if deploy is not None:
+            check_ref("deployment target", deploy)
+        if pipeline is not None and _loses(Pipeline.parse(pipeline)):
+            raise WrongUsage(
+                f"a checkpoint comes back exactly, and the pipeline {pipeline} loses bits",
+                hint=f"use {Pipeline.parse(pipeline).coding().text}",
+            )
+        self._place = Place(repo)
+        self._deploy = deploy
+        self._pipeline = pipeline
+
+    @property
+    def repo(self) -> Repository:
+        """The repository; opened if need be."""
+        return self._place.repo
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: str | PathLike[str],
+        storage_options: Any | None = None,
+    ) -> None:
+        """Makes a version of a checkpoint, then the marker at ``path``.
+
+        Raises UnsupportedTensor naming what cannot be kept exactly; then nothing is written.
+        """
+        if storage_options is not None:
+            raise WrongUsage("MVCCheckpointIO takes no storage_options")
+        files = self.repo.context.store.fs
+        file = _local(files, path)
+        name = _tracked(self.repo, file)
+        model = checkpoint.get("state_dict")
+        apart = _is_model(model)
+        rest = {
+            key: None if apart and key == "state_dict" else value
+            for key, value in checkpoint.items()
+        }
+        beside = {
+            "schema": _SCHEMA,
+            "apart": apart,
+            "metadata": plain(getattr(model, "_metadata", None) if apart else None, "metadata"),
+            "checkpoint": plain(rest, "checkpoint"),
+        }
+        states: dict[str, Any] = {training_path(name): beside}
+        if apart:
+            states = {name: model, **states}
+        (first, state), *others = states.items()
+        made = self.repo.commit(
+            state,
+            name=first,
+            beside=dict(others),
+            message=f"checkpoint {file.name}",
+            deploy=self._deploy,
+            pipeline=self._exact_pipeline(),
+        )
+        files.make_dirs(file.parent)
+        files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())
+
+    def _exact_pipeline(self) -> str | None:
+        """The one asked for; the coding alone of a configured one that loses bits."""
+        if self._pipeline is not None:
+            return self._pipeline
+        configured = Pipeline.parse(str(self.repo.context.config.get("commit.pipeline")))
+        return configured.coding().text if _loses(configured) else None
+
+    def load_checkpoint(
+        self,
+        path: str | PathLike[str],
+        map_location: Any | None = None,
+        weights_only: bool | None = None,  # noqa: ARG002 (nothing is ever run)
+    ) -> dict[str, Any]:
+        """The dictionary as it was saved: from a marker's path, or from ``mvc:REV``.
+
+        ``mvc:REV`` means the checkpoint that this version added or changed. Tensors lie on the
+        processor unless ``map_location`` says otherwise. Raises UnknownPath.
+        """
+        text = str(path)
+        if text.startswith(_PREFIX):
+            commit = self.repo.find(text.removeprefix(_PREFIX))
+            name = _added(self.repo, commit)
+        else:
+            commit, name = self._marked(path)
+        beside = self.repo.checkout(commit, path=training_path(name))
+        if not isinstance(beside, Mapping) or beside.get("schema") != _SCHEMA:
+            hint = None
+            if isinstance(beside, Mapping) and "lightning" in beside:
+                hint = "MVCCallback recorded it: ckpt_path=callback.resume(REV)"
+            raise UnknownPath(
+                f"{training_path(name)} of {commit.short} is no checkpoint", hint=hint
+            )
+        made: dict[str, Any] = original(beside["checkpoint"])
+        if beside["apart"]:
+            weights = made["state_dict"] = self.repo.checkout(commit, path=name)
+            metadata = original(beside["metadata"])
+            if metadata is not None:
+                weights._metadata = metadata
+        return made if map_location is None else _mapped(made, map_location)
+
+    def remove_checkpoint(self, path: str | PathLike[str]) -> None:
+        """Takes the marker away, and the checkpoint out of the versions to come.
+
+        The version that made it stays in the history until it is forgotten.
+        """
+        files = self.repo.context.store.fs
+        file = _local(files, path)
+        found = files.stat(file, follow=False)
+        if found is None:
+            return
+        if not found.is_symlink:
+            _, name = self._marked(path)
+            with suppress(UnknownRevision):  # HEAD may be on a branch without versions
+                tracked = self.repo.manifest().by_path
+                gone = [p for p in (name, training_path(name)) if p in tracked]
+                if gone:
+                    self.repo.remove(gone, cached=True)
+        files.unlink(file, missing_ok=True)
+
+    def teardown(self) -> None:
+        """Lets go of the repository, if it was opened here."""
+        self._place.close()
+
+    def _marked(self, path: str | PathLike[str]) -> tuple[CommitId, str]:
+        """What the marker at ``path`` names. Raises UnknownPath or WrongUsage if there is none."""
+        files = self.repo.context.store.fs
+        file = _local(files, path)
+        if files.stat(file) is None:
+            raise UnknownPath(f"there is no checkpoint at {file}")
+        with files.open_read(file) as opened:
+            match = _MARKER.fullmatch(opened.read(0, _MARKER_LIMIT))
+        if match is None:
+            raise WrongUsage(
+                f"{file} is not a checkpoint of mvc",
+                hint="load a file of torch.save without MVCCheckpointIO, and save it with it",
+            )
+        return CommitId.parse(match[1].decode()), check_path(match[2].decode(errors="replace"))
+
+
+def _loses(pipeline: Pipeline) -> bool:
+    return bool(pipeline.lossy or pipeline.decisions)
+
+
+def _is_model(model: Any) -> bool:
+    """Whether a ``state_dict`` can be a path of its own: names and plain tensors."""
+    return (
+        type(model) in {dict, OrderedDict}
+        and bool(model)
+        and all(type(k) is str and type(v) is torch.Tensor for k, v in model.items())
+    )
+
+
+def _local(files: FileSystem, path: str | PathLike[str]) -> Path:
+    if "://" in str(path):
+        raise WrongUsage(
+            f"checkpoints of mvc need a folder of this machine, not {path}",
+            hint="set dirpath of ModelCheckpoint, or default_root_dir of the Trainer",
+        )
+    return files.cwd() / path
+
+
+def _tracked(repo: Repository, file: Path) -> str:
+    """The model's path in a version: below the repository's folder, the current one, or the root.
+
+    It never is the marker's own, so that ``commit -a`` does not take a marker for a model.
+    """
+    files = repo.context.store.fs
+    where = files.realpath(file.parent)
+    parts = where.parts[1:]
+    for base in (repo.root, files.realpath(files.cwd())):
+        if where.is_relative_to(base):
+            parts = where.relative_to(base).parts
+            break
+    return check_path("/".join([*parts, file.name.removesuffix(".ckpt") + _SUFFIX]))
+
+
+def _added(repo: Repository, commit: CommitId) -> str:
+    """The checkpoint that a version added or changed, or its only one."""
+    entries = repo.manifest(commit).by_path
+    names = [path for path in entries if path.endswith(_TRAINING)]
+    parents = next(repo.log(str(commit), limit=1)).commit.parents
+    before = repo.manifest(parents[0]).by_path if parents else {}
+    new = [
+        path
+        for path in names
+        if path not in before or before[path].content_id != entries[path].content_id
+    ]
+    chosen = new if len(new) == 1 else names
+    if len(chosen) != 1:
+        raise UnknownPath(
+            f"{commit.short} has {len(chosen)} checkpoints, and none of them is its own",
+            hint="load the one you mean by the path of its file",
+        )
+    return chosen[0].removesuffix(_TRAINING) + _SUFFIX
+
+
+def _mapped(value: Any, location: Any) -> Any:
+    """Tensors moved to where ``location`` (as for ``torch.load``) says."""
+    if isinstance(value, torch.Tensor):
+        return value.to(_device(value, location))
+    if isinstance(value, dict):
+        for key, item in value.items():
+            value[key] = _mapped(item, location)
+        return value
+    if type(value) in {list, tuple}:
+        return type(value)(_mapped(item, location) for item in value)
+    return value
+
+
+def _device(tensor: torch.Tensor, location: Any) -> Any:
+    if isinstance(location, Mapping):
+        return location.get("cpu", "cpu")
+    if callable(location):
+        moved = location(tensor.untyped_storage(), "cpu")
+        return tensor.device if moved is None else moved.device
+    return location

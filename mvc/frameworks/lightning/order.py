@@ -1,0 +1,199 @@
+"""The order of an epoch's batches: how it was drawn, and drawing it again.
+
+A loader that shuffles draws its order from a generator when the epoch begins: a base seed as
+its iterator is made, the order itself when the first batch is fetched. Whoever enters an epoch
+in the middle needs the generators of these two moments, then leaves out the batches that were
+trained on, then needs the generators as they were after the last of them.
+
+Lightning has no hook at either moment, so two methods of its loops (2.6) are wrapped while a
+``fit`` runs: what is called just before the first iterator is made, and the start of an epoch's
+loop, which makes the later ones.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import lightning
+import torch
+
+from mvc.errors import CannotResume, NotInstalled
+from mvc.frameworks.common.data_sizes import Sizes, changed, sizes
+from mvc.training.state.rng import check_rng, rng_state, set_rng_state
+
+__all__ = ["Order", "check_draws"]
+
+_Fetcher = Any
+_WARNING = "You're resuming from a checkpoint that ended before the epoch ended"
+_NEEDED = ("_load_combined_loader_states", "is_resuming", "reset_restart_stage")
+
+
+class Order:
+    """Watches one ``fit``. ``enter``: what is to happen once, before the first fetch."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._loop = trainer.fit_loop
+        if not all(hasattr(self._loop, name) for name in _NEEDED):
+            raise NotInstalled(
+                f"MVCCallback needs Lightning 2.6 or newer, this is {lightning.__version__}",
+                hint="pip install -U lightning",
+            )
+        self._iterator: dict[str, Any] | None = None
+        self._first: dict[str, Any] | None = None
+        self._enter: Callable[[_Fetcher], None] | None = None
+        self._watch()
+
+    # -- watching ---------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        loop, epoch = self._loop, self._loop.epoch_loop
+        ready, start = loop._load_combined_loader_states, epoch.on_run_start
+
+        def loaders_ready() -> None:
+            ready()
+            self._iterator = self._draw()
+
+        def on_run_start(fetcher: _Fetcher) -> None:
+            before, present = self._draw(), loop._combined_loader._iterator
+            start(fetcher)
+            if loop._combined_loader._iterator is not present:
+                self._iterator = before
+            self._first = self._draw()
+            enter, self._enter = self._enter, None
+            if enter is not None:
+                enter(fetcher)
+
+        loop._load_combined_loader_states = loaders_ready
+        epoch.on_run_start = on_run_start
+
+    def release(self) -> None:
+        """Gives the loops their own methods back."""
+        for owner, name in (
+            (self._loop, "_load_combined_loader_states"),
+            (self._loop.epoch_loop, "on_run_start"),
+            (self._loop.epoch_loop, "reset"),
+        ):
+            vars(owner).pop(name, None)
+
+    def _draw(self) -> dict[str, Any]:
+        """The global generators and those of the loaders, at this moment."""
+        return {"rng": rng_state(), "own": self._own()}
+
+    def _own(self) -> list[torch.Tensor]:
+        return [generator.get_state() for generator in self._generators()]
+
+    def _generators(self) -> Iterator[torch.Generator]:
+        seen = set()
+        for loader in self._loaders():
+            batches = getattr(loader, "batch_sampler", None)
+            for owner in (loader, getattr(loader, "sampler", None), batches,
+                          getattr(batches, "sampler", None)):  # fmt: skip
+                generator = getattr(owner, "generator", None)
+                if isinstance(generator, torch.Generator) and id(generator) not in seen:
+                    seen.add(id(generator))
+                    yield generator
+
+    def _loaders(self) -> list[Any]:
+        combined = self._loop._combined_loader
+        return [] if combined is None else list(combined.flattened)
+
+    # -- keeping and going back -------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What ``go_on`` needs: generators now and at both moments, the loaders there are."""
+        loaders = self._loaders()
+        stateful = [hasattr(loader, "load_state_dict") for loader in loaders]
+        return {
+            "now": self._own(),
+            "iterator": self._iterator,
+            "first": self._first,
+            "stateful": stateful,
+            "sizes": [sizes(loader) for loader in loaders],
+            "limit": self._limit(),
+        }
+
+    def _limit(self) -> Sizes:
+        """The batches that the Trainer takes of an epoch; None where it takes all there are."""
+        limit = self._loop.max_batches
+        return {"batches that the Trainer takes": limit if isinstance(limit, int) else None}
+
+    def check_sizes(self, kept: Mapping[str, Any], *, middle: bool) -> list[str]:
+        """What differs of the data's amount; CannotResume if an epoch is entered in its middle."""
+        here = [sizes(loader) for loader in self._loaders()]
+        pairs = zip(kept.get("sizes", []), here, strict=False)  # versions of before do not say
+        found = [line for then, now in pairs for line in changed(then, now)]
+        if found and middle:
+            raise CannotResume(
+                "the version lies in the middle of an epoch whose data were others: "
+                + ", ".join(found),
+                hint="pass the same data and batch size, or resume from the end of an epoch",
+            )
+        return found or changed(kept.get("limit", {}), self._limit())
+
+    def go_on(self, kept: Mapping[str, Any], rng: Mapping[str, Any], *, middle: bool) -> None:
+        """Has the next epoch begin with the generators as they were.
+
+        With ``middle`` the epoch is entered where Lightning's loop says it was left.
+        """
+
+        def enter(fetcher: _Fetcher) -> None:
+            if middle and not all(kept["stateful"]):
+                self._draw_again(kept, fetcher)
+            self._set(kept["now"], rng)
+
+        if middle:
+            self._enter = enter
+            self._hush()
+        else:
+            self._set(kept["now"], rng)
+
+    def _hush(self) -> None:
+        """The epoch is entered exactly, of which Lightning warns that it cannot know."""
+        epoch = self._loop.epoch_loop
+        reset = epoch.reset
+
+        def quietly() -> None:
+            del epoch.reset
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=_WARNING)
+                reset()
+
+        epoch.reset = quietly
+
+    def _draw_again(self, kept: Mapping[str, Any], fetcher: _Fetcher) -> None:
+        done = self._loop.epoch_loop.batch_progress.current.ready
+        self._set(kept["iterator"]["own"], kept["iterator"]["rng"])
+        iter(fetcher)
+        self._set(kept["first"]["own"], kept["first"]["rng"])
+        for _ in range(done):
+            next(fetcher)
+        self._iterator, self._first = kept["iterator"], kept["first"]
+
+    def _set(self, own: list[torch.Tensor], rng: Mapping[str, Any]) -> None:
+        generators = list(self._generators())
+        if len(generators) != len(own):
+            raise CannotResume(
+                f"the training's loaders had {len(own)} generators of their own, "
+                f"here they have {len(generators)}",
+                hint="make the loaders as they were made before",
+            )
+        for generator, state in zip(generators, own, strict=True):
+            generator.set_state(state)
+        set_rng_state(rng)
+
+
+def check_draws(kept: Mapping[str, Any]) -> None:
+    """Raises CannotResume where an epoch cannot be entered in the middle."""
+    if all(kept["stateful"]):  # Lightning itself sets such loaders back
+        return
+    if len(kept["stateful"]) > 1:
+        raise CannotResume(
+            "the version lies in the middle of an epoch with several training loaders, "
+            "whose orders cannot be drawn again together",
+            hint="resume from the last version of an epoch",
+        )
+    for moment in ("iterator", "first"):
+        check_rng(kept[moment]["rng"] if kept[moment] else None)

@@ -1,0 +1,243 @@
+"""checkout: write a version's files, each replaced in one step, or hand out its state.
+
+Files that no named version holds are somebody's work: without ``force`` nothing is written
+if any of them would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mvc.adapters.python.state import to_state
+from mvc.errors import DamagedData, StateForgotten, UnknownPath, WouldOverwrite, WrongUsage
+from mvc.ids import CommitId
+from mvc.io.files import WriteFile
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.repo.checkout.outputs import refuse_store
+from mvc.repo.checkout.plan import Plan
+from mvc.repo.content.contents import in_memory, skeleton_of, write_file
+from mvc.repo.context import Context, Progress
+from mvc.repo.history.orphans import Unreached, unreached
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head_if_known
+from mvc.repo.refs import head
+from mvc.repo.sparse import SparseWriter
+from mvc.store.journal.entries import Entry, RefChange, RefValue
+
+__all__ = ["DEFAULT_STATE", "Restored", "export", "load_state", "restore_all", "restore_paths"]
+
+DEFAULT_STATE = "model.safetensors"
+"""The path of a Python state that was committed without a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was written, deleted and left alone, and where HEAD is now.
+
+    ``unreached``: what a detached HEAD that was left led to, and no branch or tag does.
+    """
+
+    commit: CommitId
+    written: tuple[str, ...]
+    deleted: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    branch: str | None
+    moved_head: bool
+    unreached: Unreached | None = None
+
+
+def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
+    """A version's state in memory: nested as it was committed, or {key: tensor} of a file."""
+    entry = one_entry(manifests.of_commit(context, commit), path)
+    contents = in_memory(context, entry)
+    return to_state(entry, skeleton_of(context, entry), lambda i: contents[i])
+
+
+def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
+    """The entry at ``path``; without one, the version's only file with tensors, or only file.
+
+    Where there are several, ``DEFAULT_STATE`` is meant, if it is among them.
+    """
+    if path is not None:
+        entry = manifest.by_path.get(path)
+        if entry is None:
+            raise UnknownPath(
+                f"the version has no path {path}",
+                hint="it has " + ", ".join(sorted(manifest.by_path)[:10]),
+            )
+        return entry
+    states = [e for e in manifest.entries if e.tensors] or list(manifest.entries)
+    if len(states) == 1:
+        return states[0]
+    if not states:
+        raise UnknownPath("the version has no files")
+    if DEFAULT_STATE in manifest.by_path:
+        return manifest.by_path[DEFAULT_STATE]
+    names = ", ".join(e.path for e in states[:10])
+    raise UnknownPath(f"the version has several states: {names}", hint="name one of them")
+
+
+def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
+    """The entries that ``paths`` (files or folders) name; all of them for none."""
+    if not paths:
+        return list(manifest.entries)
+    chosen: dict[str, FileEntry] = {}
+    for path in paths:
+        inside = path.rstrip("/") + "/"
+        found = [
+            e
+            for e in manifest.entries
+            if e.path == path or e.path.startswith(inside) or path == "."
+        ]
+        if not found:
+            raise UnknownPath(f"the version has no path {path}")
+        chosen |= {e.path: e for e in found}
+    return list(chosen.values())
+
+
+def restore_all(
+    context: Context,
+    commit: CommitId,
+    to: RefValue,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes the whole set of a version and moves HEAD to ``to``: a branch's name or a commit."""
+    before = head(context)
+    here = before.branch if before.branch else before.commit
+    if here != to:
+        context.store.now_ns()
+    new = manifests.of_commit(context, commit)
+    old = _present_version(context, before.commit, force)
+    gone = [e for e in old.entries if e.path not in new.by_path]
+    plan = Plan(context, old, force)
+    writes, same = plan.writes(new.entries)
+    deletes = plan.deletes(gone)
+    pairs = [(e, context.root / e.path) for e in writes]
+    _write_all(context, pairs, context.root, progress)
+    for entry in deletes:
+        context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
+    _move_head(context, here, to)
+    left = None
+    if before.branch is None and before.commit is not None:
+        left = unreached(context, before.commit, commit)
+    return Restored(
+        commit,
+        tuple(e.path for e in writes),
+        tuple(e.path for e in deletes),
+        tuple(e.path for e in same),
+        to if isinstance(to, str) else None,
+        True,
+        left,
+    )
+
+
+def restore_paths(
+    context: Context,
+    commit: CommitId,
+    paths: Sequence[str],
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes some paths of a version in place; HEAD stays."""
+    at = head(context)
+    new = manifests.of_commit(context, commit)
+    plan = Plan(context, manifests.of_commit(context, at.commit), force)
+    writes, same = plan.writes(select(new, paths))
+    pairs = [(e, context.root / e.path) for e in writes]
+    _write_all(context, pairs, context.root, progress)
+    return Restored(
+        commit, tuple(e.path for e in writes), (), tuple(e.path for e in same), at.branch, False
+    )
+
+
+def export(
+    context: Context,
+    commit: CommitId,
+    paths: Sequence[str],
+    output: Path,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes to ``output``: a file for a single path, else a folder. HEAD and tree stay."""
+    refuse_store(context.store.fs, output)
+    entries = select(manifests.of_commit(context, commit), paths)
+    identity = context.store.fs.stat(output)
+    folder = len(entries) != 1 or (identity is not None and identity.is_dir)
+    if folder and identity is not None and not identity.is_dir:
+        raise WrongUsage(f"{output} is a file, but {len(entries)} files are to be written")
+    pairs = [(e, output / e.path if folder else output) for e in entries]
+    taken = [str(p) for _, p in pairs if context.store.fs.stat(p) is not None]
+    if taken and not force:
+        raise WouldOverwrite(f"{taken[0]} exists already", hint="add -f to replace it")
+    if folder:
+        context.store.fs.make_dirs(output)
+    _write_all(context, pairs, output if folder else None, progress)
+    branch = head_if_known(context).branch
+    return Restored(commit, tuple(str(p) for _, p in pairs), (), (), branch, False)
+
+
+def _present_version(context: Context, commit: CommitId | None, force: bool) -> Manifest:
+    """What the working folder stands for; with ``force`` a damaged HEAD does not hold it fast,
+    nor one that was forgotten.
+    """
+    try:
+        return manifests.of_commit(context, commit)
+    except (DamagedData, StateForgotten):
+        if force:
+            return manifests.EMPTY
+        raise
+
+
+def _write_all(
+    context: Context,
+    pairs: Sequence[tuple[FileEntry, Path]],
+    within: Path | None,
+    progress: Progress | None,
+) -> None:
+    """Writes each entry to its path; no symbolic link below ``within`` is written through."""
+    total = sum(entry.size for entry, _ in pairs)
+    done = 0
+    folded: dict[str, Path] = {}
+    for entry, path in pairs:
+        other = folded.setdefault(str(path).casefold(), path)
+        if other != path and _same_file(context, other, path):
+            raise WouldOverwrite(
+                f"{entry.path} and {other.name} are one name on this file system",
+                hint="check them out one at a time with -o, or where case is told apart",
+            )
+        context.store.fs.make_dirs(path.parent, within=within)
+
+        def advance(count: int, path: str = entry.path) -> None:
+            nonlocal done
+            done += count
+            if progress is not None:
+                progress(done, total, path)
+
+        def fill(file: WriteFile, entry: FileEntry = entry) -> None:
+            sparse = SparseWriter(file)
+            write_file(context, entry, sparse.write_at, advance)
+            sparse.finish(entry.size)
+
+        context.store.fs.replace_file(path, fill, mode=None, durable=True, within=within)
+
+
+def _same_file(context: Context, one: Path, other: Path) -> bool:
+    """Whether two names that differ in case lead to one file here."""
+    a, b = (context.store.fs.stat(path, follow=False) for path in (one, other))
+    return a is not None and b is not None and (a.device, a.inode) == (b.device, b.inode)
+
+
+def _move_head(context: Context, old: RefValue, to: RefValue) -> None:
+    def make() -> Entry:
+        change = RefChange("HEAD", context.store.ref("HEAD"), to)
+        return Entry("checkout", context.store.clock.now_ns(), refs=(change,))
+
+    if old != to:
+        context.store.publish(make)

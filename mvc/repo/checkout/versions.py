@@ -1,0 +1,154 @@
+"""Many versions in order, each decoded once: from the one before it.
+
+The next version is decoded by a thread while the caller works on this one. At most two
+states are in memory beside those that the caller keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mvc.adapters.files.safetensors import parse_header
+from mvc.adapters.python.state import to_state, values
+from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownPath, WrongUsage
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.model.manifest import FileEntry
+from mvc.repo import deployments
+from mvc.repo.checkout.checkout import one_entry
+from mvc.repo.content.contents import skeleton_of
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed
+from mvc.repo.history import log as history_log
+from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.store.recovery.recover import Request
+from mvc.store.sequential import fill_onward
+
+__all__ = ["ON_ERROR", "Version", "iter_versions"]
+
+Version: TypeAlias = Commit | Deployed
+
+ON_ERROR = ("raise", "skip", "yield")
+
+
+def iter_versions(
+    context: Context,
+    *,
+    since: int | None = None,
+    until: int | None = None,
+    target: str | None = None,
+    rev: str | CommitId = "HEAD",
+    path: str | None = None,
+    keys: Collection[str] | None = None,
+    on_error: str = "raise",
+) -> Iterator[tuple[Version, Any]]:
+    """Versions with their states, oldest first; ``Repository.iter_versions`` says more.
+
+    Times in nanoseconds since 1970, both included. Raises UnknownRevision, UnknownTarget and
+    WrongUsage at once.
+    """
+    if on_error not in ON_ERROR:
+        raise WrongUsage(f"on_error is {on_error!r}", hint="it takes " + ", ".join(ON_ERROR))
+    if since is not None and until is not None and since > until:
+        raise WrongUsage("since is later than until")
+    if keys is not None:
+        keys = [keys] if isinstance(keys, str) else list(keys)
+    found: list[Version] = []
+    if target is None:
+        log = history_log.log(context, rev, since=since, until=until)
+        found += [entry.commit for entry in log][::-1]
+    else:
+        low, high = since or 0, until
+        found += [
+            deployed
+            for deployed in deployments.list_deployments(context, target)
+            if not deployed.retracted
+            and low <= deployed.time_ns
+            and (high is None or deployed.time_ns <= high)
+        ]
+    return _ahead(found, _Decoder(context, path, keys).load, on_error)
+
+
+def _ahead(
+    versions: list[Version], load: Callable[[Version], Any], on_error: str
+) -> Iterator[tuple[Version, Any]]:
+    """Loads each version while the one before it is being looked at."""
+    if not versions:
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="mvc-versions") as worker:
+        coming = worker.submit(load, versions[0])
+        for i, version in enumerate(versions):
+            error = coming.exception()
+            state = None if error is not None else coming.result()
+            if i + 1 < len(versions):
+                coming = worker.submit(load, versions[i + 1])
+            if error is None:
+                yield version, state
+            elif not isinstance(error, MvcError) or on_error == "raise":
+                raise error
+            elif on_error == "yield":
+                yield version, error
+            del state
+
+
+class _Decoder:
+    """Remembers the contents of the version before; they are the caller's as well, who may
+    change them: that is found out by the next one's hashes.
+    """
+
+    def __init__(self, context: Context, path: str | None, keys: Collection[str] | None) -> None:
+        self._context = context
+        self._path = path
+        self._keys = keys
+        self._manifests = ManifestStream(context.store)
+        self._held: dict[bytes, memoryview] = {}
+        self._skeleton: tuple[bytes | None, bytes] = (None, b"")
+
+    def load(self, version: Version) -> Any:
+        """The state. Raises DamagedData, StateForgotten, UnknownPath that name the version."""
+        id_ = version.id if isinstance(version, Commit) else version.commit
+        try:
+            commit = commits.get(self._context, id_)
+            manifests.check_kept(self._context, id_)
+            return self._state(one_entry(self._manifests.load(commit.manifest), self._path))
+        except StateForgotten:
+            raise
+        except (DamagedData, UnknownPath) as error:
+            raise type(error)(f"version {id_.short}: {error.message}", hint=error.hint) from error
+
+    def _state(self, entry: FileEntry) -> Any:
+        keys = self._keys
+        kept = range(len(entry.contents)) if keys is None else _holding(entry, keys)
+        out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in kept}
+        contents = {i: entry.contents[i] for i in out}
+        requests = [Request(c.id, c.spec, out[i]) for i, c in contents.items()]
+        fill_onward(self._context.store, requests, self._held)
+        self._held = {c.id: out[i] for i, c in contents.items()}
+        skeleton = self._skeleton_of(entry)
+        if self._keys is None:
+            return to_state(entry, skeleton, out.__getitem__)
+        return values(entry, out.__getitem__, self._keys, _library(entry, skeleton))
+
+    def _skeleton_of(self, entry: FileEntry) -> bytes:
+        """The same for most versions."""
+        if entry.skeleton != self._skeleton[0]:
+            self._skeleton = entry.skeleton, skeleton_of(self._context, entry)
+        return self._skeleton[1]
+
+
+def _holding(entry: FileEntry, keys: Collection[str]) -> Collection[int]:
+    """The contents that these tensors lie in."""
+    return sorted({tensor.content for tensor in entry.tensors if tensor.key in keys})
+
+
+def _library(entry: FileEntry, skeleton: bytes) -> str:
+    """What single tensors come back as: what the whole state would."""
+    if entry.format == "state":
+        facts = parse_header(skeleton[8:], entry.path).get("__metadata__", {})
+        return "torch" if facts.get("format") == "pt" else "numpy"
+    return "numpy" if entry.format in {"npz", "npy"} else "torch"

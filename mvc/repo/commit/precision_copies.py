@@ -1,0 +1,111 @@
+"""Copies in lower precision beside their masters: a bf16 tensor that is its fp32 one, rounded.
+
+Both are new in one commit, so the master cannot be found in the parent. A sample
+tells; the cast leaves a residue of zeros, which costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from blake3 import blake3
+
+from mvc.adapters.parsed import ParsedFile
+from mvc.codecs import cast
+from mvc.ids import BlobId
+from mvc.limits import SLAB
+from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
+from mvc.store.writing.choose import BasePiece
+from mvc.types import Bytes
+
+__all__ = ["Masters"]
+
+_SAMPLE = 4096  # elements that must agree
+_WIDE = ("float32", "float64")
+
+
+@dataclass(frozen=True, slots=True)
+class _Master:
+    """A tensor of this commit, still at hand in its file: a base for its copies."""
+
+    id: BlobId
+    spec: TensorSpec
+    parsed: ParsedFile
+    content: int
+
+    def piece(self, start: int) -> BasePiece:
+        """The tensor whole: it is not larger than a piece."""
+        return BasePiece(self._read(start, self.spec.nbytes - start), 0, 0)
+
+    def sample(self, elements: int) -> memoryview:
+        return self._read(0, elements * DTYPES[self.spec.dtype].itemsize)
+
+    def _read(self, start: int, length: int) -> memoryview:
+        borrowed = self.parsed.borrow(self.content)
+        if borrowed is not None:
+            return borrowed[start : start + length]
+        out = np.empty(length, np.uint8).data
+        self.parsed.read(self.content, start, out)
+        return out
+
+
+class Masters:
+    """The floating tensors of one commit that wide copies may be made of.
+
+    A search costs one look-up, however many tensors there are: the beginning of every
+    master is rounded once for each narrower dtype, and found by its hash.
+    """
+
+    def __init__(self) -> None:
+        self._masters: dict[TensorSpec, list[_Master]] = {}
+        self._rounded: dict[tuple[TensorSpec, str], _Rounded] = {}
+
+    def add(self, parsed: ParsedFile, content: int, id_: BlobId) -> None:
+        spec = parsed.contents[content].spec
+        if spec.dtype in _WIDE and 0 < spec.nbytes <= SLAB:
+            self._masters.setdefault(spec, []).append(_Master(id_, spec, parsed, content))
+
+    def forget(self, parsed: ParsedFile) -> None:
+        """The file is about to be closed."""
+        kept = {
+            spec: [m for m in masters if m.parsed is not parsed]
+            for spec, masters in self._masters.items()
+        }
+        self._masters = {spec: masters for spec, masters in kept.items() if masters}
+        self._rounded.clear()
+
+    def find(self, spec: TensorSpec, data: memoryview) -> _Master | None:
+        """The first tensor whose beginning, rounded, is the beginning of ``data``."""
+        for wide in _WIDE:
+            if cast.supported(wide, spec.dtype):
+                masters = self._masters.get(shared_spec(wide, spec.shape), [])
+                found = self._find(masters, spec, data) if masters else None
+                if found is not None:
+                    return found
+        return None
+
+    def _find(self, masters: list[_Master], spec: TensorSpec, data: memoryview) -> _Master | None:
+        rounded = self._rounded.setdefault((masters[0].spec, spec.dtype), _Rounded())
+        count = min(_SAMPLE, spec.elements)
+        rounded.catch_up(masters, spec.dtype, count)
+        return rounded.by_hash.get(_hash(data[: count * DTYPES[spec.dtype].itemsize]))
+
+
+@dataclass(slots=True)
+class _Rounded:
+    """Masters of one spec by the hash of their beginning, rounded to one dtype."""
+
+    by_hash: dict[bytes, _Master] = field(default_factory=dict)
+    seen: int = 0
+
+    def catch_up(self, masters: list[_Master], dtype: str, count: int) -> None:
+        """Adds the masters that came since the last search."""
+        for master in masters[self.seen :]:
+            rounded = cast.cast(master.sample(count), master.spec.dtype, dtype)
+            self.by_hash.setdefault(_hash(rounded), master)
+        self.seen = len(masters)
+
+
+def _hash(sample: Bytes) -> bytes:
+    return blake3(sample).digest(16)

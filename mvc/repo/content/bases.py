@@ -1,0 +1,176 @@
+"""Finding what a new blob may be coded against.
+
+By name in the parent's file of the same path, else by a name that differs only in a
+wrapper's prefix, else by dtype, shape and position, else in another path of the
+parent. Copies of masters that are new in the same commit: see ``masters``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mvc.codecs import cast
+from mvc.errors import DamagedData
+from mvc.ids import BlobId
+from mvc.limits import SLAB
+from mvc.model.manifest import Content, FileEntry, Manifest
+from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.store.graph.search import Graph, Path
+from mvc.store.packs.arena import Arena
+from mvc.store.writing.choose import BasePiece
+
+__all__ = ["BaseFinder", "HeldBase", "Recovers", "StoredBase", "bare_name", "content_names"]
+
+_WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_module.")
+
+
+def bare_name(key: str) -> str:
+    """A tensor's name without the prefixes that wrappers add (DataParallel, compile, FSDP)."""
+    while True:
+        for prefix in _WRAPPERS:
+            if key.startswith(prefix) and len(key) > len(prefix):
+                key = key[len(prefix) :]
+                break
+        else:
+            return key
+
+
+class Recovers(Protocol):
+    """Gives the bytes of a blob's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Path: ...
+
+
+class _Placed(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def content(self) -> int: ...
+
+
+def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> list[str]:
+    """A name for every content of a file: its first tensor's key, or its place among the raw."""
+    names: dict[int, str] = {}
+    for tensor in tensors:
+        names.setdefault(tensor.content, tensor.key)
+    raw = 0
+    result = []
+    for i, _ in enumerate(contents):
+        if i not in names:
+            names[i] = f"\0raw{raw}"
+            raw += 1
+        result.append(names[i])
+    return result
+
+
+@dataclass(frozen=True)
+class StoredBase:
+    """A blob of the repository as a base; its pieces are recovered when asked for."""
+
+    id: BlobId
+    spec: TensorSpec
+    recovery: Recovers
+    arena: Arena
+
+    def piece(self, start: int) -> BasePiece:
+        """The base's own piece at ``start``, whole, however long the new one is.
+
+        Whoever decodes has all of it, so whoever encodes must not see less.
+        """
+        out = self.arena.take(min(SLAB, self.spec.nbytes - start))
+        path = self.recovery.piece(self.id, start, out)
+        return BasePiece(out, path.depth, path.stored)
+
+
+@dataclass(frozen=True)
+class HeldBase:
+    """Bytes in memory as a base: a large skeleton of the version before."""
+
+    id: BlobId
+    data: bytes
+    graph: Graph
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec("raw", (len(self.data),))
+
+    def piece(self, start: int) -> BasePiece:
+        """As of ``StoredBase``; DamagedData where it is not stored by pieces of this size."""
+        part = memoryview(self.data)[start : start + SLAB]
+        path = self.graph.path(self.id, start)
+        if path.steps[-1].member.nbytes != len(part):
+            raise DamagedData(f"object {self.id.short} is stored whole")
+        return BasePiece(part, path.depth, path.stored)
+
+
+@dataclass
+class _Candidates:
+    """One file of the parent, by every way to find a content in it."""
+
+    by_name: dict[str, Content] = field(default_factory=dict)
+    by_bare: dict[str, Content] = field(default_factory=dict)
+    by_shape: dict[TensorSpec, list[Content]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entry: FileEntry) -> _Candidates:
+        made = cls()
+        for name, content in zip(
+            content_names(entry.contents, entry.tensors), entry.contents, strict=True
+        ):
+            made.by_name.setdefault(name, content)
+            made.by_bare.setdefault(bare_name(name), content)
+            made.by_shape.setdefault(content.spec, []).append(content)
+        return made
+
+    def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
+        """Candidates, best first. ``position``: among the new file's contents of this spec."""
+        for found in (self.by_name.get(name), self.by_bare.get(bare_name(name))):
+            if found is not None:
+                yield found
+        same = self.by_shape.get(spec, [])
+        if position < len(same):
+            yield same[position]
+
+
+class BaseFinder:
+    """Looks for bases of one commit's blobs among the parent's and the commit's own."""
+
+    def __init__(self, parent: Manifest, recovery: Recovers, arena: Arena) -> None:
+        self._recovery = recovery
+        self._arena = arena
+        self._entries = parent.by_path
+        self._files: dict[str, _Candidates] = {}  # made when they are first asked for
+        self._seen: dict[tuple[str, TensorSpec], int] = {}
+
+    def find(self, path: str, name: str, spec: TensorSpec) -> StoredBase | None:
+        """A blob of the parent that is likely to be close to the new one."""
+        position = self._seen.get((path, spec), 0)
+        self._seen[(path, spec)] = position + 1
+        for candidates in self._nearest_first(path):
+            for content in candidates.find(name, spec, position):
+                if _related(content.spec, spec):
+                    return StoredBase(content.id, content.spec, self._recovery, self._arena)
+        return None
+
+    def _nearest_first(self, path: str) -> Iterator[_Candidates]:
+        """The parent's file of the same path, then its other ones."""
+        if path in self._entries:
+            yield self._candidates(path)
+        yield from (self._candidates(other) for other in self._entries if other != path)
+
+    def _candidates(self, path: str) -> _Candidates:
+        found = self._files.get(path)
+        if found is None:
+            found = self._files[path] = _Candidates.of(self._entries[path])
+        return found
+
+
+def _related(old: TensorSpec, new: TensorSpec) -> bool:
+    """Whether a delta between the two makes sense at all."""
+    if old.dtype == new.dtype:
+        inner = old.shape[1:] == new.shape[1:] or old.elements == new.elements
+        return new.dtype == "raw" or inner
+    same = old.elements == new.elements and DTYPES[old.dtype].floating
+    return same and cast.supported(old.dtype, new.dtype)

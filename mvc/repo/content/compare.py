@@ -1,0 +1,163 @@
+"""Comparing files tensor by tensor from their hashes alone; no tensor is read.
+
+Merkle trees first (MMlib §3.2): only where two inner nodes differ are both children
+looked at. States whose keys differ are joined by name instead, then by content, then
+by names without the prefixes that wrappers add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.merkle import compare as compare_trees
+from mvc.model.tensor import TensorSpec
+
+__all__ = ["FileDiff", "TensorDiff", "compare_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDiff:
+    """What became of one tensor.
+
+    ``kind``: unchanged, changed, added, removed, resized (another shape) or renamed (its
+    content or its bare name was under ``renamed_from``). The numbers are None where they
+    were not asked for or are not defined: ``changed_share`` of the elements differ in
+    their bits (all of them where the dtype differs); ``l2`` norm and ``max_abs`` of the
+    difference and the ``cosine`` of old and new are float64, over the elements that are
+    finite on both sides; ``nonfinite`` counts the others.
+    """
+
+    key: str
+    kind: str
+    old_spec: TensorSpec | None
+    new_spec: TensorSpec | None
+    renamed_from: str | None = None
+    changed_share: float | None = None
+    l2: float | None = None
+    max_abs: float | None = None
+    cosine: float | None = None
+    nonfinite: int = 0
+
+    @property
+    def same(self) -> bool:
+        """Whether the content is the same, be it under another name."""
+        return self.changed_share == 0.0
+
+
+@dataclass(frozen=True)
+class FileDiff:
+    """What became of one path: unchanged, changed, added, removed or renamed.
+
+    ``other_changed``: bytes outside the tensors differ (metadata, order, padding).
+    ``comparisons`` counts the hashes that were compared.
+    """
+
+    path: str
+    kind: str
+    tensors: tuple[TensorDiff, ...]
+    comparisons: int
+    other_changed: bool = False
+    renamed_from: str | None = None
+
+    @property
+    def changed_tensors(self) -> int:
+        """Tensors that are not exactly as they were."""
+        return sum(t.kind != "unchanged" for t in self.tensors)
+
+
+def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> FileDiff:
+    """How ``new`` differs from ``old``; None stands for a file that is not there."""
+    if old is None or new is None:
+        if (present := new or old) is None:
+            raise ValueError("one of the two files must be there")
+        kind = "added" if old is None else "removed"
+        tensors = tuple(_alone(t, kind) for t in present.tensors)
+        return FileDiff(path, kind, tensors, 0, bool(present.skeleton_size or not tensors))
+    tensors, comparisons = _tensors(old, new)
+    same = old.content_id == new.content_id
+    quiet = all(t.kind == "unchanged" for t in tensors)
+    other = not same and (quiet or _rest(old) != _rest(new))
+    return FileDiff(path, "unchanged" if same else "changed", tensors, comparisons, other)
+
+
+def _rest(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
+    """What a file holds beside its tensors."""
+    used = {t.content for t in entry.tensors}
+    return entry.skeleton, tuple(c.id for i, c in enumerate(entry.contents) if i not in used)
+
+
+def _tensors(old: FileEntry, new: FileEntry) -> tuple[tuple[TensorDiff, ...], int]:
+    """Tensors in the new file's order, then those that are gone; hashes compared."""
+    before = {t.key: t for t in old.tensors}
+    after = {t.key: t for t in new.tensors}
+    if before.keys() == after.keys():
+        found = compare_trees(old.state.tree, new.state.tree)
+        differing = {new.state.tensors[i].key for i in found.changed}
+        comparisons = found.comparisons
+    else:
+        shared = before.keys() & after.keys()
+        differing = {key for key in shared if not _equal(before[key], after[key])}
+        comparisons = 1 + len(shared)
+    origins = _origins(
+        [t for t in old.tensors if t.key not in after],
+        [t for t in new.tensors if t.key not in before],
+    )
+    rows = [
+        _row(t, before.get(t.key) or origins.get(t.key), t.key in differing) for t in after.values()
+    ]
+    taken = {t.key for t in origins.values()}
+    gone = (t for t in old.tensors if t.key not in after and t.key not in taken)
+    return (*rows, *(_alone(t, "removed") for t in gone)), comparisons
+
+
+def _row(new: LogicalTensor, old: LogicalTensor | None, differs: bool) -> TensorDiff:
+    if old is None:
+        return _alone(new, "added")
+    renamed = old.key if old.key != new.key else None
+    if renamed is None and not differs:
+        return TensorDiff(new.key, "unchanged", old.spec, new.spec, None, 0.0, 0.0, 0.0)
+    if renamed is not None and _equal(old, new):
+        return TensorDiff(new.key, "renamed", old.spec, new.spec, renamed, 0.0, 0.0, 0.0)
+    kind = "changed" if old.spec.shape == new.spec.shape else "resized"
+    return TensorDiff(new.key, "renamed" if renamed else kind, old.spec, new.spec, renamed)
+
+
+def _alone(tensor: LogicalTensor, kind: str) -> TensorDiff:
+    spec = tensor.spec
+    added = kind == "added"
+    return TensorDiff(tensor.key, kind, None if added else spec, spec if added else None)
+
+
+def _equal(a: LogicalTensor, b: LogicalTensor) -> bool:
+    return a.id == b.id and a.spec == b.spec
+
+
+def _origins(
+    gone: Iterable[LogicalTensor], fresh: Iterable[LogicalTensor]
+) -> dict[str, LogicalTensor]:
+    """Which vanished tensor a new one was, by the new one's key; each is taken once."""
+    from mvc.repo.content.bases import bare_name
+
+    left = {t.key: t for t in gone}
+    waiting = list(fresh)
+    found: dict[str, LogicalTensor] = {}
+    # Content says more than a name; of equal contents the one with the same bare name.
+    for by_content, by_name in ((True, True), (True, False), (False, True)):
+        table: dict[object, list[LogicalTensor]] = {}
+
+        def signature(
+            t: LogicalTensor, by_content: bool = by_content, by_name: bool = by_name
+        ) -> object:
+            return t.spec, t.id if by_content else None, bare_name(t.key) if by_name else None
+
+        for tensor in left.values():
+            table.setdefault(signature(tensor), []).append(tensor)
+        for tensor in waiting:
+            if candidates := table.get(signature(tensor)):
+                found[tensor.key] = candidates.pop(0)
+        taken = {t.key for t in found.values()}
+        left = {key: t for key, t in left.items() if key not in taken}
+        waiting = [t for t in waiting if t.key not in found]
+    return found

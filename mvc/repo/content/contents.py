@@ -1,0 +1,112 @@
+"""The bytes of a version's files: whole in memory, or streamed to disk in windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+import numpy as np
+
+from mvc.adapters.files.assemble import assemble
+from mvc.errors import DamagedData
+from mvc.limits import SLAB
+from mvc.model.hashing import BlobHasher
+from mvc.model.manifest import Content, FileEntry
+from mvc.model.tensor import TensorSpec
+from mvc.repo.content.hashing import pieces
+from mvc.repo.context import Context
+from mvc.store.recovery.recover import Recovery, Request
+from mvc.types import Bytes
+
+__all__ = ["in_memory", "skeleton_of", "write_file"]
+
+
+def skeleton_of(context: Context, entry: FileEntry) -> bytes:
+    """Every byte of the file outside its contents."""
+    if entry.skeleton is None:
+        return b""
+    spec = TensorSpec("raw", (entry.skeleton_size,))
+    return bytes(context.store.recovery.blob(entry.skeleton, spec))
+
+
+def in_memory(
+    context: Context, entry: FileEntry, wanted: Collection[int] | None = None
+) -> dict[int, memoryview]:
+    """Contents by position, each in writable memory of its own, verified."""
+    chosen = range(len(entry.contents)) if wanted is None else sorted(wanted)
+    out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in chosen}
+    context.store.recovery.fill(
+        Request(entry.contents[i].id, entry.contents[i].spec, out[i]) for i in chosen
+    )
+    return out
+
+
+def write_file(
+    context: Context,
+    entry: FileEntry,
+    write_at: Callable[[int, Bytes], None],
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Writes every byte of the file. Memory: a slab or two, whatever the file's size."""
+    stream = _Stream(context.store.recovery, entry, progress)
+    assemble(entry, skeleton_of(context, entry), stream.content, write_at)
+
+
+class _Stream:
+    """Contents in file order; those that fit a slab together are recovered together."""
+
+    def __init__(
+        self, recovery: Recovery, entry: FileEntry, progress: Callable[[int], None] | None
+    ) -> None:
+        self._recovery = recovery
+        self._contents = entry.contents
+        self._progress = progress
+        self._window: dict[int, memoryview] = {}
+        self._buffer: memoryview | None = None
+
+    def content(self, i: int) -> Iterator[memoryview]:
+        content = self._contents[i]
+        if content.spec.nbytes > SLAB:
+            yield from self._large(content)
+        else:
+            if i not in self._window:
+                self._load(i)
+            yield self._window[i]
+        if self._progress is not None:
+            self._progress(content.spec.nbytes)
+
+    def _load(self, first: int) -> None:
+        """Recovers ``first`` and as many of its successors as fit into the window."""
+        buffer = self._room()
+        self._window.clear()
+        at = 0
+        for i in range(first, len(self._contents)):
+            size = self._contents[i].spec.nbytes
+            if at + size > SLAB and i > first:
+                break
+            self._window[i] = buffer[at : at + size]
+            at += size
+        self._recovery.fill(
+            Request(self._contents[i].id, self._contents[i].spec, out)
+            for i, out in self._window.items()
+        )
+
+    def _room(self) -> memoryview:
+        if self._buffer is None:
+            size = min(SLAB, sum(c.spec.nbytes for c in self._contents))
+            self._buffer = np.empty(size, np.uint8).data
+        return self._buffer
+
+    def _large(self, content: Content) -> Iterator[memoryview]:
+        """Slab by slab; the hash is known only at the end, and then nothing was published yet."""
+        hasher = BlobHasher(content.spec, parallel=True)
+        for start, length in pieces(content.spec):
+            part = self._room()[:length]
+            self._window.clear()
+            self._recovery.piece(content.id, start, part)
+            hasher.update(part)
+            yield part
+        if hasher.done() != content.id:
+            raise DamagedData(
+                f"object {content.id.short} does not match its hash after decoding",
+                hint="run 'mvc fsck' to see which versions it touches",
+            )

@@ -1,0 +1,4 @@
+"""fsck: every byte is read, damage is named.
+
+Healing it: ``repair``.
+"""

@@ -1,0 +1,254 @@
+"""fsck, journal: both copies of every entry, the chain, what entries say about each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+
+from mvc.errors import Busy, DamagedData
+from mvc.ids import CommitId
+from mvc.repo.maintenance.report import Problem
+from mvc.store.index import keys
+from mvc.store.journal.entries import Entry, Relink
+from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
+from mvc.store.snapshot.view import JOURNAL, View
+
+__all__ = ["JournalCheck"]
+
+
+_LOCK_SECONDS = 10.0
+
+
+@dataclass
+class JournalCheck:
+    """Goes through the journal once, up to where it ended when the check began; entries that
+    are lost in both copies are passed over.
+
+    ``last``: the last entry of the check. ``forgotten``: commits whose state was given up,
+    which is no damage. ``lost``: commits that sound entries name and no sound entry has.
+    ``relinks``: corrections of predecessors that the journal proves to be wrong.
+    """
+
+    view: View
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    count: int = 0
+    last: Recorded | None = None
+    forgotten: set[CommitId] = field(default_factory=set)
+    lost: dict[CommitId, None] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    relinks: list[Relink] = field(default_factory=list)
+    _halved = (
+        "nothing is lost while the other copy of an entry is read, but no later commit writes "
+        "the damaged one again: 'mvc fsck --repair' does"
+    )
+    _broken = (
+        "what stands behind the damaged entry is read, but refs and deployments may lack what "
+        "it said, and versions that nothing else names are not counted; the entry itself is in a "
+        "copy of the same journal: "
+        "'mvc fsck --repair --from BACKUP'"
+    )
+    _commits: set[CommitId] = field(default_factory=set)
+    _missing: dict[CommitId, None] = field(default_factory=dict)
+    _newest: dict[str, int] = field(default_factory=dict)
+    _deployed: set[tuple[str, int]] = field(default_factory=set)
+    _places: dict[tuple[str, int], int | None] = field(default_factory=dict)
+    _sequences: set[int] = field(default_factory=set)
+    _wrong_links: dict[tuple[str, int], tuple[int | None, int | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.end = self.view.position
+        self._lost_end = [gap for gap in self.view.gaps if gap.start.offset >= self.end.offset]
+
+    def entries(self) -> Iterator[Recorded]:
+        """Every entry that can be read, each checked on the way."""
+        at = 0
+        try:
+            for recorded in self.view.entries(lost=self._gap):
+                if recorded.offset >= self.end.offset:
+                    break
+                at = recorded.after.offset
+                yield self._checked(recorded)
+            for gap in self._lost_end:
+                self._gap(gap)
+            self._finish()
+        except DamagedData as error:
+            self._report(f"byte {at}", error.message)
+            self.notes.append(self._broken)
+            yield from self._beyond(at)
+        self._links()
+        self._name_lost()
+
+    def _gap(self, gap: Gap) -> None:
+        if gap.start.offset >= self.end.offset and gap not in self._lost_end:
+            return
+        self.gaps.append(gap)
+        if self._broken not in self.notes:
+            self.notes.append(self._broken)
+        ids = self._known_lost(gap)
+        named = f"; it had version {', '.join(ids)}" if ids else ""
+        what = "both copies are damaged" if gap.after.offset > gap.start.offset else "it is missing"
+        self._report(f"byte {gap.start.offset}", f"{gap} is lost, {what}{named}")
+
+    def _known_lost(self, gap: Gap) -> list[str]:
+        """The first digits of the versions of lost entries, as far as an index knew them."""
+        return [
+            key[1 : 1 + keys.ID_BYTES].hex()[:10]
+            for key in self.view.under(keys.COMMIT)
+            if gap.start.offset <= keys.offset_of(key) < gap.after.offset
+        ]
+
+    def _name_lost(self) -> None:
+        """Versions that are named but that nothing has, where entries are lost."""
+        if not self.gaps:
+            return
+        self.lost = {id_: None for id_ in self._missing if id_ not in self._commits}
+        for id_ in self.lost:
+            why = "the journal entry that it was published with is lost"
+            self.problems.append(Problem("lost", id_.hex(), "", why, (id_,)))
+
+    def _beyond(self, broken: int) -> Iterator[Recorded]:
+        """Entries from a break in the chain on, by the index; the break itself is reported."""
+        tables = (keys.REF, keys.COMMIT, keys.DEPLOYED, keys.RETRACTED, keys.PACK, keys.PENDING)
+        offsets = {keys.offset_of(key) for table in tables for key in self.view.under(table)}
+        for offset in sorted(o for o in offsets if broken <= o < self.end.offset):
+            try:
+                recorded = self.view.entry(offset)
+            except DamagedData as error:
+                if offset > broken:
+                    self._report(f"byte {offset}", error.message)
+            else:
+                yield self._checked(recorded)
+
+    def _checked(self, recorded: Recorded) -> Recorded:
+        self.count += 1
+        self.last = recorded
+        self._sequences.add(recorded.sequence)
+        # The last entry may still be being written: see ``_finish``.
+        if recorded.copies < 2 and recorded.after.offset < self.end.offset:
+            self._half(recorded)
+        self._references(recorded.entry, recorded.sequence)
+        return recorded
+
+    def _half(self, recorded: Recorded) -> None:
+        if self._halved not in self.notes:
+            self.notes.append(self._halved)
+        self._report(
+            f"byte {recorded.offset}",
+            f"one of the two copies of entry {recorded.sequence} is damaged; the other is read",
+        )
+
+    def _finish(self) -> None:
+        """The last entry and what stands behind it, looked at while nobody writes."""
+        if not (self._is_half() or self._rest()):
+            return
+        with ExitStack() as held:
+            if self.view.writable:
+                try:
+                    lock = self.view.fs.lock(self.view.folder / JOURNAL, timeout=_LOCK_SECONDS)
+                except Busy:
+                    return  # somebody writes all the time: nothing was interrupted
+                held.enter_context(lock)
+            half, rest, size = self._is_half(), self._rest(), self._size()
+        if half and self.last is not None:
+            if self.last.after.offset > size:
+                self.notes.append(
+                    "the last operation's second copy was cut off; the next one completes it"
+                )
+            else:
+                self._half(self.last)
+        if rest > 0 and not self._lost_end:
+            whose = "an interrupted" if self.view.writable else "an interrupted or running"
+            self.notes.append(f"{rest:,} bytes of {whose} operation end the journal")
+
+    def _is_half(self) -> bool:
+        """Whether the last entry of the check is there in one copy only, as of now."""
+        if self.last is None or self.last.copies == 2:
+            return False
+        with self.view.fs.open_read(self.view.folder / JOURNAL) as file:
+            if file.size() < self.last.after.offset:
+                return True
+            try:
+                return read_entry(file, self.last.offset).copies < 2
+            except DamagedData:
+                return False  # its writer took it back meanwhile, or the journal was replaced
+
+    def _rest(self) -> int:
+        """Bytes behind the last entry that is there by now; others may have appended some."""
+        with self.view.fs.open_read(self.view.folder / JOURNAL) as file:
+            size, end = file.size(), self.end.offset
+            with suppress(DamagedData):  # what others replaced or took back is another journal
+                for recorded in scan(file, self.end):
+                    end = recorded.after.offset
+            return max(0, size - end)
+
+    def _size(self) -> int:
+        identity = self.view.fs.stat(self.view.folder / JOURNAL)
+        return 0 if identity is None else identity.size
+
+    def _references(self, entry: Entry, sequence: int) -> None:
+        """Everything an entry points to was published before it, or in it."""
+        self._commits.update(commit.id for commit in entry.commits)
+        self.forgotten.update(each.commit for each in entry.forgotten)
+        for commit in entry.commits:
+            for parent in commit.parents:
+                self._exists(parent, f"the parent of {commit.id.short}", sequence)
+        for change in entry.refs:
+            if isinstance(change.new, CommitId):
+                self._exists(change.new, change.name, sequence)
+        for deployment in entry.deployments:
+            target = deployment.target
+            self._exists(deployment.commit, f"a deployment on {target}", sequence)
+            before = self._newest.get(target)
+            if deployment.previous != before:
+                self._wrong_links[target, sequence] = deployment.previous, before
+            self._newest[target] = sequence
+            self._deployed.add((target, sequence))
+            self._places[target, sequence] = before
+        for relink in entry.relinks:
+            self._relinked(relink, sequence)
+        for retraction in entry.retractions:
+            if (retraction.target, retraction.sequence) not in self._deployed:
+                what = f"a deployment on {retraction.target} is retracted that is not recorded"
+                self._wrong(retraction.target, sequence, what)
+
+    def _relinked(self, relink: Relink, sequence: int) -> None:
+        """A correction that an earlier repair has recorded."""
+        place = relink.target, relink.sequence
+        if place not in self._places:
+            what = f"a deployment on {relink.target} is corrected that is not recorded"
+            self._wrong(relink.target, sequence, what)
+        elif relink.previous == self._places[place]:
+            self._wrong_links.pop(place, None)
+        else:
+            self._wrong_links[place] = relink.previous, self._places[place]
+
+    def _links(self) -> None:
+        """Deployments that name another predecessor than the journal has.
+
+        What a deployment names and the journal does not have may have been lost. But where
+        every entry is there, the order of the entries proves which one came before.
+        """
+        whole = not self.gaps and not any(p.kind == "journal" for p in self.problems)
+        for (target, sequence), (said, before) in self._wrong_links.items():
+            names = "none" if said is None else f"operation {said}"
+            there = "there is none" if before is None else f"it is operation {before}"
+            why = f"the deployments on {target} have a gap: {names} is named as the one before"
+            self._wrong(target, sequence, f"{why}, but {there}")
+            if whole and (said is None or said in self._sequences):
+                self.relinks.append(Relink(target, sequence, before))
+
+    def _exists(self, commit: CommitId, what: str, sequence: int) -> None:
+        if commit not in self._commits:
+            self._missing[commit] = None
+            why = f"commit {commit.short} is not in the repository"
+            self.problems.append(
+                Problem("reference", what, f"journal entry {sequence}", why, (commit,))
+            )
+
+    def _wrong(self, what: str, sequence: int, why: str) -> None:
+        self.problems.append(Problem("reference", what, f"journal entry {sequence}", why))
+
+    def _report(self, where: str, why: str) -> None:
+        self.problems.append(Problem("journal", JOURNAL, where, why))

@@ -1,0 +1,4 @@
+"""gc: deciding what nothing reaches, and deleting it.
+
+Forgetting states: ``retention``.
+"""

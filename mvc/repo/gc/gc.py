@@ -1,0 +1,266 @@
+"""gc: delete what nothing reaches, give the space back.
+
+Plan and execution are apart. The plan says what stays (``reachable``), which codings that
+takes (``gc_storage``), what the journal still has to say (``gc_journal``) and which packs
+hold enough that goes to be worth writing anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from mvc.errors import DamagedData
+from mvc.ids import CommitId
+from mvc.repo.context import Context, Progress
+from mvc.repo.gc.journal import shortened
+from mvc.repo.gc.quarantine import delete, purged, total
+from mvc.repo.gc.storage import decide
+from mvc.repo.lookup import manifests
+from mvc.repo.maintenance.inventory import Inventory, inventory
+from mvc.repo.maintenance.quarantine import files_in
+from mvc.repo.maintenance.reachable import Reach, reachable, tail_needs
+from mvc.repo.maintenance.rewrite_plan import (
+    Place,
+    Relayout,
+    check_writable,
+    execute,
+    until_not_outrun,
+)
+from mvc.repo.maintenance.sampled import Sampler
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
+from mvc.store.publishing.publish import Outrun
+from mvc.store.snapshot.view import JOURNAL, PACKS
+
+__all__ = ["DEFAULT_GRACE", "Collection", "collect", "plan_collection"]
+
+DEFAULT_GRACE = timedelta(days=14)
+_WORTH = 0.05  # share of a file that goes, from which on what stays of it is moved
+_BLOCK = 4096  # bytes of a journal that are not worth a new one
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a collection does, or would do. Sizes are bytes on disk.
+
+    ``commits`` are versions that nothing leads to, ``objects`` tensors and manifests that
+    no version needs, ``operations`` those left out of the journal. ``phantoms`` are kept
+    as steps to others, ``recoded`` stored anew instead. ``freed`` is an estimate in a plan, and
+    measured in a result. ``quarantined`` bytes are what repairs have put aside and stays,
+    ``unquarantined`` those of it that go, because they may be of states forgotten by name.
+    """
+
+    commits: tuple[CommitId, ...]
+    forgotten: int
+    objects: int
+    phantoms: int
+    recoded: int
+    operations: int
+    packs: int
+    before: int
+    freed: int
+    quarantined: int
+    unquarantined: int
+
+
+@dataclass
+class _Plan:
+    reach: Reach
+    found: Inventory
+    relayout: Relayout
+    quarantine: list[Path]  # files that go
+    summary: Collection
+
+
+def plan_collection(
+    context: Context,
+    *,
+    grace: timedelta = DEFAULT_GRACE,
+    forget: Mapping[CommitId, bool] | None = None,
+    progress: Progress | None = None,
+) -> Collection:
+    """What ``collect`` would do now, as if the states in ``forget`` were (by name: True)."""
+    return _plan(context, grace, forget, progress).summary
+
+
+def collect(
+    context: Context, *, grace: timedelta = DEFAULT_GRACE, progress: Progress | None = None
+) -> Collection:
+    """Deletes what nothing reaches and no operation within the grace has named.
+
+    Safe beside running commits and readers. Raises ReadOnly, Busy, and DamagedData where
+    something that stays is damaged; then nothing is changed.
+    """
+    check_writable(context, "collected")
+    before = _size(context)
+    done: list[_Plan] = []
+
+    def attempt() -> Recorded | None:
+        plan = _plan(context, grace, None, progress)
+        done[:] = [plan]
+        if not plan.relayout:
+            delete(context.store.fs, plan.quarantine)
+            context.store.sweep()
+            return None
+        note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
+
+        def last() -> Entry:
+            # Before the journal says that a collection took place: later ones do not look again.
+            delete(context.store.fs, plan.quarantine)
+            return Entry("gc", context.store.clock.now_ns(), note)
+
+        return execute(
+            context,
+            plan.found,
+            plan.relayout,
+            last,
+            admit=lambda recorded: _admit(plan, recorded, context),
+            progress=progress,
+        )
+
+    until_not_outrun(context, attempt)
+    return replace(done[0].summary, before=before, freed=before - _size(context))
+
+
+def _plan(
+    context: Context,
+    grace: timedelta,
+    forget: Mapping[CommitId, bool] | None,
+    progress: Progress | None,
+) -> _Plan:
+    found = inventory(context.store.view)
+    if found.damaged:
+        raise DamagedData(
+            f"nothing is collected from a damaged repository: {found.damaged[0].message}",
+            hint="run 'mvc fsck --repair' first",
+        )
+    cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
+    reach = reachable(context, found, cutoff, forget=forget, progress=progress)
+    kept = decide(found, reach, Sampler(context, reach.blobs))
+    leave = {c.place for c in found.all_codings() if c.place not in kept.places}
+    leave |= set(_dangling(found, reach))
+    packs = _packs(context, found, leave)
+    moved = {n for n, p in packs.items() if p.goes >= _WORTH * p.size}
+    moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
+    if reach.purge:
+        moved |= {n for n, p in packs.items() if p.goes}
+    edits, shorter = shortened(found, reach, cutoff)
+    gone = tuple(
+        commit.id
+        for recorded in found.entries
+        for commit in recorded.entry.commits
+        if commit.id not in reach.commits
+    )
+    worth = max(_BLOCK, _WORTH * _journal_size(context))
+    saved = shorter if gone or shorter >= worth else 0
+    # Nothing of a state that was given up may stay named, except as a step to others.
+    split = {
+        c.place[:2]
+        for id_ in reach.given_up - kept.phantoms
+        for c in found.codings.get(id_, ())
+        if c.record.pack not in moved
+    }
+    relayout = Relayout(leave, kept.add, moved, edits if saved else {}, reach.blobs, records=split)
+    if not (moved or split or saved or kept.add):
+        relayout = Relayout()
+    freed = saved + sum(packs[n].goes for n in moved if n in packs) - kept.added_bytes
+    stays = {place[:2] for place in kept.places} - split  # records
+    lost = {
+        id_
+        for id_, codings in found.codings.items()
+        if not reach.needs(id_)
+        and not any(c.record.pack not in moved and c.place[:2] in stays for c in codings)
+    }
+    fs, folder = context.store.fs, context.store.folder
+    quarantine = purged(fs, folder, reach)
+    unquarantined = total(fs, quarantine)
+    summary = Collection(
+        gone,
+        sum(id_ not in reach.states for id_ in reach.commits),
+        len(lost - kept.phantoms) if relayout else 0,
+        len(kept.phantoms),
+        len(kept.add),
+        sum(made is None for made in relayout.edits.values()),
+        len(moved),
+        _size(context),
+        max(0, freed),
+        total(fs, [path for path in files_in(fs, folder) if path not in quarantine]),
+        unquarantined,
+    )
+    return _Plan(reach, found, relayout, quarantine, summary)
+
+
+def _dangling(found: Inventory, reach: Reach) -> Iterator[Place]:
+    """Deltas whose base is stored no more, of objects that have another coding or nobody needs.
+
+    They lead nowhere, and their bases' names may be of states that were forgotten since.
+    """
+    for records in found.records:
+        for record in records:
+            for i, member in enumerate(record.header.members):
+                lost = member.base and found.meaning(member.base) is None
+                if lost and (member.id in found.codings or not reach.needs(member.id)):
+                    yield record.pack, record.offset, i
+
+
+@dataclass
+class _Pack:
+    """Bytes of the file, and those of them that go."""
+
+    size: int
+    goes: int
+
+
+def _packs(context: Context, found: Inventory, leave: set[Place]) -> dict[int, _Pack]:
+    """Every pack that an entry names; bytes between its records go, too."""
+    stays: dict[int, int] = {}
+    for records in found.records:
+        for record in records:
+            members = record.header.members
+            kept = [i for i in range(len(members)) if (record.pack, record.offset, i) not in leave]
+            size = record.header.size
+            if not record.header.group and kept:
+                size -= sum(m.stored for m in members) - sum(members[i].stored for i in kept)
+            stays[record.pack] = stays.get(record.pack, 0) + (size if kept else 0)
+    packs = {}
+    for number, bytes_ in stays.items():
+        path = pack_path(context.store.folder / PACKS, number)
+        identity = context.store.fs.stat(path)
+        size = 0 if identity is None else identity.size
+        packs[number] = _Pack(size, max(0, size - bytes_ - len(PACK_HEADER)))
+    return packs
+
+
+def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
+    """What came in meanwhile must not need what is about to go, nor give up what stays."""
+    if recorded.entry.forgotten:
+        raise Outrun("states were forgotten that were to stay")
+    if tail_needs(plan.reach, recorded):
+        raise Outrun("an operation came to need a version that was to be collected")
+
+    def goes(id_: bytes | None) -> bool:
+        return id_ in plan.found.codings and not plan.reach.needs(id_ or b"")
+
+    for commit in recorded.entry.commits:
+        manifest = manifests.load(context, commit.manifest)
+        if any(map(goes, (*manifests.objects(manifest), commit.manifest))):
+            raise Outrun("a commit came to need an object that was to be collected")
+    for _, _, header in context.store.view.records(recorded.offset):
+        if any(goes(plan.found.meaning(m.base)) for m in header.members if m.base):
+            raise Outrun("a commit came to build on an object that was to be collected")
+
+
+def _journal_size(context: Context) -> int:
+    identity = context.store.fs.stat(context.store.folder / JOURNAL)
+    return 0 if identity is None else identity.size
+
+
+def _size(context: Context) -> int:
+    """Bytes of journal and packs; the index comes and goes."""
+    fs, folder = context.store.fs, context.store.folder / PACKS
+    sizes = [fs.stat(pack_path(folder, number)) for number in pack_numbers(fs, folder)]
+    return _journal_size(context) + sum(each.size for each in sizes if each is not None)

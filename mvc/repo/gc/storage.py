@@ -1,0 +1,155 @@
+"""Which codings can go when some objects are no longer needed, and what replaces them.
+
+Where the way to an object leads through ones that go, three things are possible: it is
+coded anew against the next object that stays (the deltas between them become one), it is
+stored in full, or what goes is kept as a *phantom*, a step that belongs to no version.
+The cheapest is taken; a state forgotten by name is never kept as a phantom.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mvc.repo.maintenance.encode import Wanted
+from mvc.repo.maintenance.inventory import Coding, Inventory
+from mvc.repo.maintenance.reachable import Reach
+from mvc.repo.maintenance.rewrite_plan import Place
+from mvc.repo.maintenance.sampled import Sampler
+from mvc.store.packs.records import BASE_BYTES
+
+__all__ = ["Kept", "decide"]
+
+_Piece = tuple[bytes, int]
+
+
+@dataclass
+class Kept:
+    """``places`` stay; ``add`` are the codings to make; ``phantoms`` the objects kept as steps."""
+
+    places: set[Place] = field(default_factory=set)
+    add: list[Wanted] = field(default_factory=list)
+    phantoms: set[bytes] = field(default_factory=set)
+    added_bytes: int = 0
+
+
+def decide(found: Inventory, reach: Reach, sampler: Sampler) -> Kept:
+    """What to keep of ``found`` so that everything ``reach`` needs can be recovered."""
+    kept = Kept()
+    work = _Decision(found, reach, kept, sampler)
+    work.keep_needed()
+    work.mend()
+    return kept
+
+
+class _Decision:
+    def __init__(self, found: Inventory, reach: Reach, kept: Kept, sampler: Sampler) -> None:
+        self._found = found
+        self._reach = reach
+        self._kept = kept
+        self._sampler = sampler
+        self._edges: dict[_Piece, list[_Piece]] = {}
+        self._reached: set[_Piece] = set()
+        self._named: set[bytes] = set()  # objects that a coding of their own names in full
+        self._from: dict[bytes, list[Coding]] = {}  # what leads back to an object
+        for coding in found.all_codings():
+            if coding.undirected and coding.base is not None:
+                self._from.setdefault(coding.base, []).append(coding)
+
+    def _stays(self, id_: bytes) -> bool:
+        return self._reach.needs(id_) or id_[:BASE_BYTES] in self._found.ambiguous
+
+    def keep_needed(self) -> None:
+        """Codings of what stays, from what stays; and what full records then lead to."""
+        sources: list[_Piece] = []
+        for id_, codings in self._found.codings.items():
+            if self._stays(id_):
+                for coding in codings:
+                    if coding.base is None or self._stays(coding.base):
+                        sources += self._take(coding)
+        self._spread(sources)
+
+    def _take(self, coding: Coding) -> list[_Piece]:
+        """Keeps a coding; returns the pieces that it leads to from what is reached already."""
+        self._kept.places.add(coding.place)
+        self._named.add(coding.member.id)
+        node = (coding.member.id, coding.member.start)
+        if coding.base is None:
+            return [node]
+        origin = (coding.base, coding.member.start)
+        self._edges.setdefault(origin, []).append(node)
+        led = [node] if origin in self._reached else []
+        if coding.undirected:
+            self._edges.setdefault(node, []).append(origin)
+            led += [origin] if node in self._reached else []
+        return led
+
+    def _spread(self, nodes: Iterable[_Piece]) -> None:
+        waiting = deque(nodes)
+        while waiting:
+            node = waiting.popleft()
+            if node not in self._reached:
+                self._reached.add(node)
+                waiting.extend(self._edges.get(node, ()))
+
+    def mend(self) -> None:
+        """Gives every object that nothing leads to any more a way of its own, oldest first.
+
+        An object that is only what a kept delta starts from needs a coding as well: a delta
+        names its base by 8 bytes, and nothing else would say which object that is.
+        """
+        for id_, codings in self._found.codings.items():
+            if self._stays(id_):
+                pieces = {(id_, coding.member.start) for coding in codings}
+                if id_ not in self._named or not pieces <= self._reached:
+                    self._reconnect(id_, pieces)
+
+    def _reconnect(self, id_: bytes, pieces: set[_Piece]) -> None:
+        base, steps = self._way(id_) or (self._neighbour(id_), [])
+        size = self._sampler.full(id_) if base is None else self._sampler.delta(id_, base)
+        if steps and sum(step.stored for step in steps) < size and self._are_fit(id_, steps):
+            for step in steps:
+                self._kept.phantoms |= {step.member.id, step.base or b""} - {id_, base}
+                self._spread(self._take(step))
+            if pieces <= self._reached:
+                return
+        self._kept.added_bytes += size
+        self._kept.add.append(Wanted(id_, base))
+        self._named.add(id_)
+        self._spread(pieces)
+
+    def _are_fit(self, id_: bytes, steps: list[Coding]) -> bool:
+        """Whether codings can be kept as they are: each end is named, nothing is banned."""
+        ends = {end for step in steps for end in (step.member.id, step.base) if end is not None}
+        named = self._named | {step.member.id for step in steps}
+        shared = any(step.record.header.group for step in steps)
+        return not shared and {*ends, id_} <= named and not ends & self._reach.banned
+
+    def _neighbour(self, id_: bytes) -> bytes | None:
+        """An object that is coded against this one, and stays."""
+        for coding in self._from.get(id_, ()):
+            other = coding.member.id
+            if coding.place in self._kept.places and self._is_base(other):
+                return other
+        return None
+
+    def _is_base(self, id_: bytes) -> bool:
+        return (id_, 0) in self._reached and self._reach.needs(id_)
+
+    def _way(self, id_: bytes) -> tuple[bytes, list[Coding]] | None:
+        """The nearest object that stays, behind ones that go, and the codings that lead from it."""
+        seen = {id_}
+        waiting: deque[tuple[bytes, list[Coding]]] = deque([(id_, [])])
+        while waiting:
+            at, steps = waiting.popleft()
+            for coding in (*self._found.codings.get(at, ()), *self._from.get(at, ())):
+                other = coding.base if coding.member.id == at else coding.member.id
+                if other is None or other in seen or coding.place in self._kept.places:
+                    continue
+                seen.add(other)
+                if not self._stays(other):
+                    waiting.append((other, [coding, *steps]))
+                elif self._is_base(other):
+                    return other, [coding, *steps]
+        return None

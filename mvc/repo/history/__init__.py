@@ -1,0 +1,4 @@
+"""log: versions and how they follow one another.
+
+Revisions such as ``HEAD~3``: ``lookup``.
+"""

@@ -1,0 +1,4 @@
+"""import: an existing folder of checkpoints becomes history.
+
+Understanding a file: ``mvc.adapters``.
+"""

@@ -1,0 +1,80 @@
+"""Reading many manifests in the order in which they were published.
+
+A manifest is mostly a patch against the one before it. Whoever reads all of them keeps the
+last few, so that each costs one patch, and not the chain that leads to it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from mvc.codecs.patch import decode_patch
+from mvc.errors import DamagedData
+from mvc.ids import ManifestId
+from mvc.limits import MAX_MANIFEST, MIB
+from mvc.model.manifest import Manifest
+from mvc.store.graph.search import Step
+from mvc.store.packs.records import BASE_BYTES, patch_extra
+from mvc.store.store import Store
+
+__all__ = ["ManifestStream"]
+
+_KEPT_BYTES = 16 * MIB
+_KEPT = 256
+
+
+class ManifestStream:
+    """Loads manifests one after another, each verified; keeps at most 16 MiB of them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._recovery = store.recovery
+        self._kept: OrderedDict[bytes, bytes] = OrderedDict()  # by what names a base
+        self._size = 0
+
+    def load(self, id_: ManifestId, codings: Iterable[Step] | None = None) -> Manifest:
+        """One manifest. ``codings``: where it is stored, if known; else the index is asked.
+
+        Raises DamagedData as ``Recovery.manifest`` does.
+        """
+        if codings is None:
+            codings = self._store.graph.codings(id_)
+        found = self.near(id_, codings)
+        if found is None:
+            data = self._recovery.manifest(id_)
+            found = Manifest.decode(data)
+            self._keep(id_, data)
+        return found
+
+    def near(self, id_: ManifestId, codings: Iterable[Step]) -> Manifest | None:
+        """One that is stored in full, or as a patch against one of the last; else None."""
+        for step in codings:
+            data = self._decoded(step)
+            if data is not None and Manifest.id_of(data) == id_:
+                found = Manifest.decode(data)
+                self._keep(id_, data)
+                return found
+        return None
+
+    def _decoded(self, step: Step) -> bytes | None:
+        """What a coding gives; a wrong base is found out by the hash of the result."""
+        member = step.member
+        if member.coding.bridge != "patch" or member.nbytes > MAX_MANIFEST:
+            return None
+        base = self._kept.get(member.base) if member.base else b""
+        if base is None:
+            return None
+        try:
+            payload = self._store.view.packs.payload(step.pack, step.offset, step.header, member)
+            extra = patch_extra(step.header.members, member.kind)
+            return decode_patch(payload, memoryview(base), extra, member.nbytes)
+        except DamagedData:
+            return None
+
+    def _keep(self, id_: ManifestId, data: bytes) -> None:
+        name = id_[:BASE_BYTES]
+        self._size += len(data) - len(self._kept.pop(name, b""))
+        self._kept[name] = data
+        while self._kept and (self._size > _KEPT_BYTES or len(self._kept) > _KEPT):
+            self._size -= len(self._kept.popitem(last=False)[1])

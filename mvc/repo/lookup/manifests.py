@@ -1,0 +1,90 @@
+"""Loading manifests: by commit, verified, the last few kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+
+from mvc.errors import StateForgotten
+from mvc.ids import CommitId, ManifestId
+from mvc.model.manifest import Manifest
+from mvc.model.tensor import TensorSpec
+from mvc.repo.context import Context
+from mvc.repo.lookup.commits import get as get_commit
+from mvc.repo.times import format_time
+
+__all__ = [
+    "EMPTY",
+    "check_kept",
+    "forgotten_ns",
+    "if_kept",
+    "load",
+    "objects",
+    "of_commit",
+    "remember",
+]
+
+EMPTY = Manifest(())
+_KEPT = 16
+_kept: OrderedDict[ManifestId, Manifest] = OrderedDict()
+_lock = Lock()
+
+
+def load(context: Context, id_: ManifestId) -> Manifest:
+    """The manifest with this id. Values are immutable, so all repositories share the cache."""
+    with _lock:
+        if (found := _kept.get(id_)) is not None:
+            _kept.move_to_end(id_)
+            return found
+    found = Manifest.decode(context.store.recovery.manifest(id_))
+    remember(id_, found)
+    return found
+
+
+def remember(id_: ManifestId, manifest: Manifest) -> None:
+    """Keeps a manifest that was just made or read."""
+    with _lock:
+        _kept[id_] = manifest
+        if len(_kept) > _KEPT:
+            _kept.popitem(last=False)
+
+
+def of_commit(context: Context, id_: CommitId | None) -> Manifest:
+    """The paths of a version; none for no version."""
+    if id_ is None:
+        return EMPTY
+    commit = get_commit(context, id_)
+    check_kept(context, id_)
+    return load(context, commit.manifest)
+
+
+def if_kept(context: Context, id_: CommitId) -> Manifest | None:
+    """As ``of_commit``, but None where the state was given up."""
+    return None if forgotten_ns(context, id_) is not None else of_commit(context, id_)
+
+
+def forgotten_ns(context: Context, id_: CommitId) -> int | None:
+    """When the state of a version was given up, in ns; None if it is there."""
+    recorded = context.store.view.forgotten(id_)
+    return None if recorded is None else recorded.entry.time_ns
+
+
+def check_kept(context: Context, id_: CommitId) -> None:
+    """Raises StateForgotten if the state of a version was given up."""
+    time_ns = forgotten_ns(context, id_)
+    if time_ns is not None:
+        date = format_time(time_ns, precise=False)
+        raise StateForgotten(
+            f"the state of version {id_.short} was forgotten on {date}",
+            hint="its commit is still shown by 'mvc log'; what it held is gone",
+        )
+
+
+def objects(manifest: Manifest) -> dict[bytes, TensorSpec]:
+    """Every blob of a version and what it is; skeletons are raw bytes."""
+    found: dict[bytes, TensorSpec] = {}
+    for entry in manifest.entries:
+        found.update((content.id, content.spec) for content in entry.contents)
+        if entry.skeleton is not None:
+            found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))
+    return found

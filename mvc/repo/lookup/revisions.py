@@ -1,0 +1,184 @@
+"""From what people write to a commit: ids, branches, tags, HEAD, ``~n``, ``^n``, ``@{TIME}``.
+
+A name is looked up as branch, then tag, then as the beginning of an id; ``heads/NAME``
+and ``tags/NAME`` say which is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+
+from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
+from mvc.ids import CommitId
+from mvc.model.names import printable
+from mvc.repo.context import Context
+from mvc.repo.lookup import commits
+from mvc.repo.lookup import refs as pointers
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
+from mvc.repo.times import format_time, parse_time
+from mvc.store.index import keys
+from mvc.store.snapshot.view import View
+
+__all__ = ["resolve", "resolve_ref"]
+
+# No zero byte: in the index it ends a name, and what follows it could be another one's.
+_REVISION = re.compile(r"([^~^@{}\0]+)(?:@\{([^{}]*)\})?((?:[~^][0-9]{0,9})*)", re.ASCII)
+_STEP = re.compile(r"([~^])([0-9]*)", re.ASCII)
+_DIGITS = re.compile(r"[0-9a-fA-F]{4,64}", re.ASCII)
+_FORMS = "a revision is an id, a branch, a tag or HEAD, then ~2, ^1 or @{2026-11-20T10:00}"
+_SHOWN = 10
+
+
+def resolve(context: Context, rev: str | CommitId) -> CommitId:
+    """The commit that ``rev`` means: a text as people write it, or the id of a commit.
+
+    Raises UnknownRevision, AmbiguousRevision, InvalidTime; WrongUsage for other types.
+    """
+    return resolve_ref(context, rev)[0]
+
+
+def resolve_ref(context: Context, rev: str | CommitId) -> tuple[CommitId, str | None]:
+    """The commit, and the branch if ``rev`` is a text that names one or is HEAD on one."""
+    context.fresh()
+    if isinstance(rev, CommitId):
+        return commits.get(context, rev).id, None
+    if not isinstance(rev, str):
+        raise _wrong_type(rev)
+    return _read(context, rev)
+
+
+def _wrong_type(rev: object) -> WrongUsage:
+    of_result = isinstance(getattr(rev, "id", None), CommitId)
+    return WrongUsage(
+        f"a revision is a text or a CommitId, not a {type(rev).__name__}",
+        hint="pass its .id" if of_result else _FORMS,
+    )
+
+
+def _read(context: Context, text: str) -> tuple[CommitId, str | None]:
+    match = _REVISION.fullmatch(text.strip())
+    if match is None:
+        raise UnknownRevision(f"this is not a revision: {printable(text[:100])!r}", hint=_FORMS)
+    base, moment, steps = match.groups()
+    if moment is not None:
+        id_, branch = _at(context, base, moment), None
+    else:
+        id_, branch = _named(context, base)
+    for kind, count in _STEP.findall(steps):
+        branch = None
+        number = int(count) if count else 1
+        id_ = _back(context, id_, number, text) if kind == "~" else _up(context, id_, number, text)
+    return id_, branch
+
+
+def _named(context: Context, name: str) -> tuple[CommitId, str | None]:
+    if name == HEAD:
+        at = pointers.head(context)
+        if at.commit is None:
+            raise UnknownRevision(
+                f"HEAD has no version yet: nothing was committed on {at.branch}",
+                hint="make one with 'mvc commit'",
+            )
+        return at.commit, at.branch
+    for full in _candidates(name):
+        value = context.store.ref(full)
+        if isinstance(value, CommitId):
+            return value, full.removeprefix(BRANCH) if full.startswith(BRANCH) else None
+    if _DIGITS.fullmatch(name):
+        return _by_digits(context, name), None
+    raise _unknown(context, name)
+
+
+def _candidates(name: str) -> list[str]:
+    """Full names of the refs that a short name can mean, the likeliest first."""
+    full = [name] if name.startswith((BRANCH, TAG)) else []
+    return [BRANCH + name, TAG + name, *full]
+
+
+def _by_digits(context: Context, digits: str) -> CommitId:
+    found = commits.starting_with(context.store.view, digits)
+    if len(found) == 1:
+        return found[0][1].id
+    if not found:
+        raise _unknown(context, digits)
+    shown = [
+        f"{c.id.short} {format_time(c.time_ns, c.zone_minutes, precise=False)} "
+        f"{printable(c.message.partition(chr(10))[0][:40])}".rstrip()
+        for _, c in found[:_SHOWN]
+    ]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    raise AmbiguousRevision(
+        f"{digits} is the beginning of {len(found)} ids: {'; '.join(shown)}{more}",
+        hint="write more digits",
+    )
+
+
+def _unknown(context: Context, name: str) -> UnknownRevision:
+    context.store.view.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
+    refs = [*pointers.branches(context), *pointers.tags(context)]
+    close = get_close_matches(name, [HEAD, *(ref.name for ref in refs)], n=3, cutoff=0.5)
+    return UnknownRevision(
+        f"there is no version, branch or tag {printable(name[:100])}",
+        hint=f"did you mean {' or '.join(close)}?"
+        if close
+        else "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names",
+    )
+
+
+def _at(context: Context, name: str, moment: str) -> CommitId:
+    """What a ref pointed to at a moment; HEAD on a branch means that branch's commit then."""
+    view = context.store.view
+    time_ns = parse_time(moment, now_ns=context.store.clock.now_ns())
+    logged = [HEAD] if name == HEAD else _candidates(name)
+    full = next((n for n in logged if _has_log(view, n)), None)
+    if full is None:
+        raise _unknown(context, name)
+    value = pointers.value_at(view, full, time_ns)
+    if isinstance(value, str):
+        full = BRANCH + value
+        value = pointers.value_at(view, full, time_ns)
+    if isinstance(value, CommitId):
+        return value
+    raise UnknownRevision(
+        f"{printable(name)} pointed to no version at {format_time(time_ns)}",
+        hint=_first_change(context, full),
+    )
+
+
+def _has_log(view: View, full: str) -> bool:
+    low = keys.REFLOG + keys.text(full)
+    return view.last(low, keys.after(low)) is not None
+
+
+def _first_change(context: Context, full: str) -> str | None:
+    view = context.store.view
+
+    def look() -> int | None:
+        logged = view.under(keys.REFLOG + keys.text(full))
+        return view.entry(keys.offset_of(logged[0])).entry.time_ns if logged else None
+
+    time_ns = view.steady(look)
+    return None if time_ns is None else f"its record begins at {format_time(time_ns)}"
+
+
+def _back(context: Context, id_: CommitId, count: int, text: str) -> CommitId:
+    for done in range(count):
+        parents = commits.get(context, id_).parents
+        if not parents:
+            raise UnknownRevision(
+                f"{printable(text)}: {id_.short} is the first version of its history",
+                hint=f"the furthest back is ~{done} from there",
+            )
+        id_ = parents[0]
+    return id_
+
+
+def _up(context: Context, id_: CommitId, number: int, text: str) -> CommitId:
+    if number == 0:
+        return id_
+    parents = commits.get(context, id_).parents
+    if number > len(parents):
+        count = {0: "no parent", 1: "one parent"}.get(len(parents), f"{len(parents)} parents")
+        raise UnknownRevision(f"{printable(text)}: {id_.short} has {count}")
+    return parents[number - 1]

@@ -1,0 +1,183 @@
+"""Lossy commits: production weights in place of training weights, before anything is stored.
+
+A parsed file or state goes in, and one with the same tensors but new contents comes out, made
+of it and of the version before. Everything behind it is lossless, so what is stored is what is
+deployed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.python.numpy_arrays import has_dtype, make_array
+from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.produce import produce
+from mvc.model.manifest import FileEntry
+from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.repo.commit.base_cache import LastVersion
+from mvc.repo.context import Context
+from mvc.store.recovery.recover import Request
+
+__all__ = ["Arrays", "ProducedFile", "Weights", "is_optimizer", "reduce", "weights_before"]
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_OF_TRAINING = {
+    "optimizer", "optimizers", "optimizer_state", "optimizer_states", "optimizer_state_dict",
+    "optim", "optim_state", "opt", "opt_state", "scheduler", "schedulers", "lr_scheduler",
+    "lr_schedulers", "scaler", "grad_scaler", "rng", "rng_state",
+}  # fmt: skip
+_MOMENTS = {
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg",
+    "grad_avg", "acc_delta",
+}  # fmt: skip
+
+
+def is_optimizer(key: str) -> bool:
+    """Whether a tensor's name says that it is state of the training and no weight."""
+    parts = key.lower().split(".")
+    return not _OF_TRAINING.isdisjoint(parts) or parts[-1] in _MOMENTS
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Tensors of a file as arrays, by name.
+
+    A dtype that numpy lacks is there as words; ``dtypes`` names it. ``contents`` says where in
+    the file each of them lies.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    dtypes: dict[str, str]
+    contents: dict[str, int]
+
+    @classmethod
+    def of(cls, parsed: ParsedFile) -> Weights:
+        """Those that are contents of their own; what looks into a raw storage is not among them.
+
+        Arrays lie in the file's own memory where that is possible; they are for reading.
+        """
+        made = cls({}, {}, {})
+        seen: set[int] = set()
+        for tensor in parsed.tensors:
+            spec = parsed.contents[tensor.content].spec
+            if tensor.view is not None or tensor.content in seen:
+                continue
+            seen.add(tensor.content)
+            data = parsed.borrow(tensor.content)
+            if data is None:
+                data = np.empty(spec.nbytes, np.uint8).data
+                parsed.read(tensor.content, 0, data)
+            made.arrays[tensor.key] = _array(spec, data)
+            made.contents[tensor.key] = tensor.content
+            if not has_dtype(spec.dtype):
+                made.dtypes[tensor.key] = spec.dtype
+        return made
+
+
+def _array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
+    if has_dtype(spec.dtype):
+        return make_array(spec, data)
+    words = np.dtype(f"<u{DTYPES[spec.dtype].itemsize}")
+    return np.frombuffer(data, words).reshape(spec.shape)
+
+
+def reduce(
+    pipeline: Pipeline,
+    previous: Arrays | None,
+    training: Arrays,
+    *,
+    loss: float | None = None,
+    exact: Collection[str] = (),
+    dtypes: Mapping[str, str] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """As ``produce``; names of one memory (tied weights) stay equal: the first is reduced."""
+    firsts: dict[object, str] = {}
+    first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
+    made = produce(
+        pipeline,
+        previous,
+        {name: training[name] for name in firsts.values()},
+        loss=loss,
+        exact=exact,
+        dtypes=dtypes,
+    )
+    return {name: made[first] for name, first in first_of.items()}
+
+
+def _memory(array: NDArray[Any]) -> object:
+    """Equal for arrays that are the same entries in memory."""
+    if not array.size:
+        return id(array)
+    return array.__array_interface__["data"][0], array.dtype, array.shape, array.strides
+
+
+def weights_before(
+    context: Context,
+    entry: FileEntry | None,
+    names: Sequence[str],
+    last: LastVersion | None = None,
+) -> dict[str, NDArray[Any]]:
+    """The tensors of these names in a stored version; those it has, for reading only.
+
+    From ``last`` where that holds them in memory, else recovered and verified.
+    """
+    if entry is None:
+        return {}
+    asked = set(names)
+    wanted = {t.key: t for t in entry.tensors if t.key in asked and t.view is None}
+    held = {key: last.content(key, t.id, t.spec) for key, t in wanted.items()} if last else {}
+    out = {
+        key: np.empty(t.spec.nbytes, np.uint8).data
+        for key, t in wanted.items()
+        if held.get(key) is None
+    }
+    context.store.recovery.fill(
+        Request(wanted[key].id, wanted[key].spec, data) for key, data in out.items()
+    )
+    found = {key: data for key, data in held.items() if data is not None} | out
+    return {key: _array(t.spec, found[key]) for key, t in wanted.items()}
+
+
+class ProducedFile(ParsedFile):
+    """A file whose contents are partly others; ``made`` are these, by position."""
+
+    def __init__(self, parsed: ParsedFile, made: Mapping[int, memoryview]) -> None:
+        self._parsed = parsed
+        self._made = made
+        self.format = parsed.format
+        self.size = parsed.size
+        self.contents = parsed.contents
+        self.checks = parsed.checks
+        self.tensors = parsed.tensors
+
+    def borrow(self, content: int) -> memoryview | None:
+        """The new content, or the old one where it stays."""
+        made = self._made.get(content)
+        return self._parsed.borrow(content) if made is None else made
+
+    def read(self, content: int, start: int, out: memoryview) -> None:
+        """As ``ParsedFile.read``."""
+        made = self._made.get(content)
+        if made is None:
+            self._parsed.read(content, start, out)
+        else:
+            out[:] = made[start : start + len(out)]
+
+    def skeleton(self) -> bytes:
+        """The file's own: names, shapes and everything beside contents stay."""
+        return self._parsed.skeleton()
+
+    def copied(self, content: int) -> memoryview:
+        """A content in memory that belongs to nobody else."""
+        if content in self._made:
+            return self._made[content]
+        out = np.empty(self.contents[content].spec.nbytes, np.uint8).data
+        self._parsed.read(content, 0, out)
+        return out

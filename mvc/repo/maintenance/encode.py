@@ -1,0 +1,117 @@
+"""Coding an object anew, out of what the repository holds.
+
+What is encoded is recovered and compared with its hash first, piece by piece, so that
+maintenance never passes damage on and memory does not grow with the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData
+from mvc.ids import BlobId
+from mvc.limits import SLAB
+from mvc.model.hashing import BlobHasher
+from mvc.model.tensor import TensorSpec
+from mvc.repo.content.bases import Recovers, StoredBase
+from mvc.repo.content.hashing import pieces
+from mvc.repo.context import Context
+from mvc.store.packs.arena import Arena
+from mvc.store.packs.records import MANIFEST
+from mvc.store.writing.choose import Policy
+from mvc.store.writing.object_writer import ObjectWriter
+from mvc.store.writing.pack_writer import PackWriter
+
+__all__ = ["Recoder", "Source", "Wanted"]
+
+_ARENA = 2 * SLAB
+_UNBOUNDED = 1 << 30
+
+
+class Source(Recovers, Protocol):
+    """Where the bytes of objects come from: as a rule the repository's own recovery."""
+
+    def manifest(self, id_: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A coding to make: a full record, or a delta from ``base``.
+
+    A delta that would not save a tenth of the full record becomes a full record.
+    """
+
+    id: bytes
+    base: bytes | None
+
+
+class Recoder:
+    """Writes new codings through one pack writer. ``specs``: every blob that may be met."""
+
+    def __init__(
+        self,
+        context: Context,
+        packs: PackWriter,
+        specs: Mapping[bytes, TensorSpec],
+        source: Source | None = None,
+    ) -> None:
+        store = context.store
+        pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
+        policy = Policy(pipeline, _UNBOUNDED, float("inf"))
+        self._recovery: Source = source or store.recovery
+        self._specs = specs
+        self._new, self._old = Arena(_ARENA), Arena(_ARENA)
+        self._taken = 0
+        store.require(pipeline.features)
+        self.writer = ObjectWriter(store.graph, packs, store.pool, policy, store.arenas)
+
+    def blob(self, wanted: Wanted) -> None:
+        """Adds a coding of a blob; DamagedData if it cannot be recovered."""
+        spec = self._specs[wanted.id]
+        base = None
+        base_spec = None if wanted.base is None else self._specs.get(wanted.base)
+        if wanted.base is not None and base_spec is not None:
+            base = StoredBase(BlobId(wanted.base), base_spec, self._recovery, self._old)
+        self.writer.begin(wanted.id)
+        hasher = BlobHasher(spec, parallel=True)
+        for start, length in pieces(spec):
+            if self._taken + length > SLAB:
+                self._drain()
+            self._taken += length
+            part = self._new.take(length)
+            self._recovery.piece(wanted.id, start, part)
+            hasher.update(part)
+            self.writer.put(wanted.id, spec, start, part, base)
+        if hasher.done() != wanted.id:
+            raise DamagedData(
+                f"object {wanted.id.hex()[:10]} does not match its hash",
+                hint="run 'mvc fsck --full --repair' first",
+            )
+
+    def manifest(self, wanted: Wanted) -> None:
+        """Adds a coding of a manifest, in a record of its own."""
+        data = self._recovery.manifest(wanted.id)
+        base = None
+        if wanted.base is not None:
+            with suppress(DamagedData):  # what is lost itself is no base
+                base = (wanted.base, self._recovery.manifest(wanted.base))
+        self.writer.put_bytes(MANIFEST, wanted.id, data, base)
+        self.flush()
+
+    def _drain(self) -> None:
+        self.writer.drain()
+        self._new.reset()
+        self._old.reset()
+        self._taken = 0
+
+    def flush(self) -> None:
+        """Appends what waits."""
+        self._drain()
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()

@@ -1,0 +1,123 @@
+"""Everything that is stored, in memory: entries, records, and every coding of every object.
+
+For the verbs that change how versions are stored. An object is a blob or a manifest; a
+*coding* is one way to get it: a full record, or a delta from its base. Memory grows with
+the number of objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mvc.errors import DamagedData
+from mvc.store.graph.search import Step
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.records import BASE_BYTES, Member, RecordHeader
+from mvc.store.snapshot.view import View
+
+__all__ = ["Coding", "Inventory", "Record", "inventory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record where it lies. ``home``: which entry of the inventory names it."""
+
+    home: int
+    pack: int
+    offset: int
+    header: RecordHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """One member of a record. ``base``: the id that its base's bytes mean, None if full.
+
+    ``stored``: bytes of its payload; of a group's payload its share by raw size.
+    ``sought``: whether readers at the base find it; they seek in later operations only.
+    """
+
+    record: Record
+    index: int
+    member: Member
+    base: bytes | None
+    stored: int
+    sought: bool = True
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """What tells it from every other coding: pack, offset, position in the record."""
+        return self.record.pack, self.record.offset, self.index
+
+    @property
+    def step(self) -> Step:
+        """The coding as what a path is made of."""
+        return Step(self.record.pack, self.record.offset, self.record.header, self.member, False)
+
+    @property
+    def undirected(self) -> bool:
+        """Whether it leads from the object back to its base as well."""
+        return self.base is not None and self.sought and not self.member.coding.bridge
+
+
+@dataclass
+class Inventory:
+    """``ambiguous``: first bytes that several objects share. What goes by such a name stays."""
+
+    generation: int
+    entries: list[Recorded] = field(default_factory=list)
+    records: list[list[Record]] = field(default_factory=list)
+    codings: dict[bytes, list[Coding]] = field(default_factory=dict)
+    homes: dict[bytes, int] = field(default_factory=dict)
+    ambiguous: set[bytes] = field(default_factory=set)
+    damaged: list[DamagedData] = field(default_factory=list)
+    _meaning: dict[bytes, bytes] = field(default_factory=dict)
+
+    def meaning(self, prefix: bytes) -> bytes | None:
+        """The object that a base's bytes mean: the first one published with them."""
+        return self._meaning.get(prefix)
+
+    def all_codings(self) -> Iterator[Coding]:
+        for codings in self.codings.values():
+            yield from codings
+
+    def add(self, recorded: Recorded, records: list[tuple[int, int, RecordHeader]]) -> None:
+        """Takes in an entry with its records; ``resolve`` follows when all are in."""
+        home = len(self.entries)
+        self.entries.append(recorded)
+        placed = [Record(home, *each) for each in records]
+        self.records.append(placed)
+        for record in placed:
+            for member in record.header.members:
+                first = self._meaning.setdefault(member.id[:BASE_BYTES], member.id)
+                if first != member.id:
+                    self.ambiguous.add(member.id[:BASE_BYTES])
+                self.homes.setdefault(member.id, home)
+
+    def resolve(self) -> None:
+        """Finds out what the bases of all codings mean: one may be published after its delta."""
+        for record in (record for placed in self.records for record in placed):
+            for i, member in enumerate(record.header.members):
+                base = self._meaning.get(member.base) if member.base else None
+                if member.base and base is None:
+                    continue  # what it builds on is lost: it leads nowhere
+                share = record.header.share(member)
+                sought = base is None or self.homes[base] <= record.home
+                self.codings.setdefault(member.id, []).append(
+                    Coding(record, i, member, base, share, sought)
+                )
+
+
+def inventory(view: View) -> Inventory:
+    """All that the view knows. Damaged records are left out and listed."""
+    view.refresh()
+    found = Inventory(view.generation)
+    for recorded in view.entries():
+        records = [
+            (region.pack, at, header)
+            for region in recorded.entry.regions
+            for at, header in view.packs.sound_records(region, found.damaged.append)
+        ]
+        found.add(recorded, records)
+    found.resolve()
+    return found

@@ -1,0 +1,167 @@
+"""What has to stay: the versions that something leads to, and their objects.
+
+Roots are refs and HEAD, every deployment (it is evidence, retracted or not) and what the
+operations within the grace moved. A version that a root leads to stays with all its
+ancestors; its state stays as well, unless it was forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mvc.errors import DamagedData
+from mvc.ids import CommitId, ManifestId
+from mvc.model.commit import Commit
+from mvc.model.tensor import TensorSpec
+from mvc.repo.context import Context, Progress
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.repo.maintenance.inventory import Inventory
+from mvc.store.journal.entries import Entry, RefValue
+from mvc.store.journal.frames import Recorded
+
+__all__ = ["Reach", "closure", "names_of", "reachable", "tail_needs"]
+
+
+@dataclass
+class Reach:
+    """``commits`` stay; ``states`` are those of them whose state stays, too.
+
+    ``blobs`` and ``manifests`` are what these states are made of. ``given_up`` are objects
+    that only forgotten states have, ``banned`` those of them that were forgotten by name: no
+    copy may be kept, not even as a step to other objects. ``purge``: since the last collection a
+    state was forgotten by name, so bytes that no entry names must go from the disk as well.
+    """
+
+    commits: dict[CommitId, Commit] = field(default_factory=dict)
+    states: set[CommitId] = field(default_factory=set)
+    manifests: set[ManifestId] = field(default_factory=set)
+    blobs: dict[bytes, TensorSpec] = field(default_factory=dict)
+    given_up: set[bytes] = field(default_factory=set)
+    banned: set[bytes] = field(default_factory=set)
+    forgotten: dict[CommitId, bool] = field(default_factory=dict)
+    purge: bool = False
+
+    def needs(self, id_: bytes) -> bool:
+        """Whether a state that stays has this object."""
+        return id_ in self.blobs or id_ in self.manifests
+
+
+def reachable(
+    context: Context,
+    found: Inventory,
+    cutoff_ns: int,
+    *,
+    forget: Mapping[CommitId, bool] | None = None,
+    progress: Progress | None = None,
+) -> Reach:
+    """What stays if operations before ``cutoff_ns`` no longer count.
+
+    ``forget``: states to treat as forgotten on top of those that are (by name: True).
+    """
+    reach = Reach()
+    known: dict[CommitId, Commit] = {}
+    refs: dict[str, RefValue] = {}
+    roots: set[CommitId] = set()
+    fresh: set[CommitId] = set()  # forgotten by name since the last collection
+    for recorded in found.entries:
+        entry = recorded.entry
+        known.update((commit.id, commit) for commit in entry.commits)
+        refs.update((change.name, change.new) for change in entry.refs)
+        roots.update(d.commit for d in entry.deployments)
+        if entry.time_ns >= cutoff_ns:
+            roots.update(names_of(entry))
+        for each in entry.forgotten:
+            reach.forgotten[each.commit] = reach.forgotten.get(each.commit, False) or each.named
+        fresh = set() if entry.operation == "gc" else fresh
+        fresh.update(each.commit for each in entry.forgotten if each.named)
+    for id_, named in (forget or {}).items():
+        reach.forgotten[id_] = reach.forgotten.get(id_, False) or named
+        fresh.update({id_} if named else ())
+    roots.update(value for value in refs.values() if isinstance(value, CommitId))
+    reach.commits = closure(known, roots)
+    reach.purge = bool(fresh)
+    reach.states = {id_ for id_ in reach.commits if id_ not in reach.forgotten}
+    _collect(context, found, reach, progress)
+    _give_up(context, found, reach, known, fresh)
+    return reach
+
+
+def names_of(entry: Entry) -> set[CommitId]:
+    """Every commit that an operation made, moved a ref from or to."""
+    named = {commit.id for commit in entry.commits}
+    for change in entry.refs:
+        named.update(v for v in (change.old, change.new) if isinstance(v, CommitId))
+    return named
+
+
+def closure(known: Mapping[CommitId, Commit], roots: Iterable[CommitId]) -> dict[CommitId, Commit]:
+    """Roots and all their ancestors, as far as they are known."""
+    into: dict[CommitId, Commit] = {}
+    waiting = list(roots)
+    while waiting:
+        id_ = waiting.pop()
+        if id_ in into or id_ not in known:
+            continue
+        into[id_] = known[id_]
+        waiting.extend(known[id_].parents)
+    return into
+
+
+def _collect(context: Context, found: Inventory, reach: Reach, progress: Progress | None) -> None:
+    """The objects of every state that stays; manifests are read once, oldest first."""
+    ids = {commit.manifest for id_, commit in reach.commits.items() if id_ in reach.states}
+    stream = ManifestStream(context.store)
+    specs: dict[TensorSpec, TensorSpec] = {}  # versions have the same shapes again and again
+    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.homes.get(id_, 0))):
+        reach.manifests.add(id_)
+        codings = [coding.step for coding in found.codings.get(id_, ())]
+        for blob, spec in manifests.objects(stream.load(id_, codings)).items():
+            reach.blobs[blob] = specs.setdefault(spec, spec)
+        if progress is not None:
+            progress(done + 1, len(ids), "versions")
+
+
+def _give_up(
+    context: Context,
+    found: Inventory,
+    reach: Reach,
+    known: Mapping[CommitId, Commit],
+    fresh: set[CommitId],
+) -> None:
+    """Objects that only forgotten states have.
+
+    Where the list of a state's objects is gone (it was forgotten by rule first, and
+    collected) or damaged, its objects may be among the steps that were kept: then no object
+    stays that no version needs.
+    """
+    for id_, named in reach.forgotten.items():
+        objects = _objects_of(context, found, known.get(id_))
+        if named and not objects and id_ in fresh:
+            objects = set(found.codings)
+        alone = {each for each in objects if not reach.needs(each)}
+        reach.given_up |= alone
+        reach.banned |= alone if named else set()
+
+
+def _objects_of(context: Context, found: Inventory, commit: Commit | None) -> set[bytes]:
+    """The objects of a version and its manifest, or nothing if that cannot be read."""
+    if commit is None or commit.manifest not in found.codings:
+        return set()
+    try:
+        manifest = manifests.load(context, commit.manifest)
+    except DamagedData:
+        return set()
+    return {*manifests.objects(manifest), commit.manifest}
+
+
+def tail_needs(reach: Reach, recorded: Recorded) -> set[CommitId]:
+    """Commits that an operation published meanwhile leads to and that were to go.
+
+    What it publishes itself stays from now on.
+    """
+    reach.commits.update((commit.id, commit) for commit in recorded.entry.commits)
+    named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
+    named |= {parent for commit in recorded.entry.commits for parent in commit.parents}
+    return {id_ for id_ in named if id_ not in reach.commits}

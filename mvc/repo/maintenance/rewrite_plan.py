@@ -1,0 +1,269 @@
+"""Storing the same versions otherwise: the plan as a value, and its execution.
+
+A plan names codings to leave out, codings to make and packs to give up. Its execution
+writes what remains of those packs, and the new codings, into new packs, entry by entry,
+and replaces the journal in one step (``mvc.store.publishing.rewrite``). Identities stay, and
+an object stays with the operation that first published it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from mvc.errors import Busy, DamagedData, ReadOnly
+from mvc.model.tensor import TensorSpec
+from mvc.repo.context import Context, Progress
+from mvc.repo.maintenance.encode import Recoder, Source, Wanted
+from mvc.repo.maintenance.inventory import Inventory, Record
+from mvc.store.journal.entries import Entry, Region
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.records import BLOB, MANIFEST, Member, encode_header
+from mvc.store.publishing.publish import Outrun
+from mvc.store.publishing.rewrite import Rewrite
+
+__all__ = ["Place", "Relayout", "check_writable", "execute", "until_not_outrun"]
+
+Place = tuple[int, int, int]
+"""Pack, offset of a record, position of the member in it."""
+_TRIES = 8
+
+
+@dataclass
+class Relayout:
+    """``leave``: codings to leave out. ``packs``: those to give up, what stays of them moves.
+    ``records`` (pack, offset) move as well, though their packs stay: what is left out of them
+    is then named no more.
+
+    ``edits``: by an entry's place in the inventory, what it says from now on, None to drop
+    it. ``specs``: every blob that is to be coded anew, or coded against. ``source``: where
+    the bytes of these come from, if not from the repository's own paths.
+    """
+
+    leave: set[Place] = field(default_factory=set)
+    add: list[Wanted] = field(default_factory=list)
+    packs: set[int] = field(default_factory=set)
+    edits: dict[int, Entry | None] = field(default_factory=dict)
+    specs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
+    source: Source | None = None
+    records: set[tuple[int, int]] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.leave or self.add or self.packs or self.records or self.edits)
+
+
+def check_writable(context: Context, what: str) -> None:
+    """ReadOnly where nothing can be ``what`` ("collected"), before anything is tried.
+
+    Likewise InvalidTime where the operation's time cannot be recorded.
+    """
+    if not context.store.writable:
+        raise ReadOnly(
+            f"nothing can be {what}: the repository's folder cannot be written",
+            hint="check the permissions of the folder, or work on a copy that can be written",
+        )
+    context.store.now_ns()
+
+
+def until_not_outrun(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
+    """Runs plan and execution again where other operations have come between them.
+
+    Then, what looks like damage may be what others have moved or deleted.
+    """
+    view = context.store.view
+    for _ in range(_TRIES):
+        generation = view.generation
+        try:
+            return attempt()
+        except Outrun:
+            continue
+        except DamagedData as error:
+            view.refresh()
+            if view.generation == generation:
+                raise _to_repair(error) from error
+    raise Busy(
+        "other operations changed the repository again and again while this one ran",
+        hint="run it again when fewer commits are made",
+    )
+
+
+def _to_repair(error: DamagedData) -> DamagedData:
+    """The same, with the advice that goes for whoever moves data: look-ups say otherwise."""
+    hint = error.hint
+    if hint is None or "--repair" not in hint:
+        hint = "run 'mvc fsck --repair' first"
+    return DamagedData(error.message, hint=hint)
+
+
+def execute(
+    context: Context,
+    found: Inventory,
+    plan: Relayout,
+    last: Callable[[], Entry],
+    *,
+    admit: Callable[[Recorded], None] | None = None,
+    progress: Progress | None = None,
+) -> Recorded:
+    """Carries out a plan; ``last`` makes the entry that records it.
+
+    ``admit`` is told of every operation that came in meanwhile and raises Outrun if the
+    plan takes away what it needs. Raises DamagedData where something to be moved is
+    damaged; then nothing has changed.
+    """
+    view = context.store.view
+    if view.generation != found.generation:
+        raise Outrun("the journal was replaced since the plan was made")
+    with Rewrite(view, context.store.pack_writer(fresh=True)) as rewrite:
+        work = _Work(context, found, plan, rewrite)
+        try:
+            for home, recorded in enumerate(found.entries):
+                rewrite.keep(recorded, work.entry(home))
+                if progress is not None:
+                    progress(home + 1, len(found.entries), "operations")
+        finally:
+            work.recoder.close()
+
+        everything = list(found.entries)
+
+        def tail(recorded: Recorded) -> Entry:
+            if admit is not None:
+                admit(recorded)
+            everything.append(recorded)
+            return work.moved(recorded)
+
+        recorded = rewrite.publish(tail, lambda: _marked(last(), everything, plan))
+    context.store.index_anew()
+    context.store.sweep()
+    return recorded
+
+
+def _marked(entry: Entry, everything: Iterable[Recorded], plan: Relayout) -> Entry:
+    """Adds empty regions that say how far packs were ever used: their bytes must not be used again.
+
+    Else a power loss that brings back the old journal could find them overwritten.
+    ``everything`` the old journal says: the newest entry that names a pack tells its end.
+    """
+    ends: dict[int, int] = {}
+    for recorded in everything:
+        for region in recorded.entry.regions:
+            ends[region.pack] = max(ends.get(region.pack, 0), region.start + region.length)
+    highest = max(ends, default=0)
+    marks = [
+        Region(pack, 0 if pack in plan.packs else end, 0)
+        for pack, end in sorted(ends.items())
+        if pack == highest or (end and pack not in plan.packs)
+    ]
+    return replace(entry, regions=(*entry.regions, *marks))
+
+
+class _Work:
+    """One execution."""
+
+    def __init__(
+        self, context: Context, found: Inventory, plan: Relayout, rewrite: Rewrite
+    ) -> None:
+        self._view = context.store.view
+        self._found = found
+        self._plan = plan
+        self._packs = rewrite.packs
+        self.recoder = Recoder(context, rewrite.packs, plan.specs, plan.source)
+        self._add: dict[int, list[Wanted]] = {}
+        for wanted in plan.add:
+            self._add.setdefault(found.homes[wanted.id], []).append(wanted)
+
+    def entry(self, home: int) -> Entry | None:
+        """What an entry says from now on: its records, moved, and the new codings."""
+        recorded = self._found.entries[home]
+        entry = self._plan.edits.get(home, recorded.entry)
+        regions: list[Region] = []
+        again: list[Wanted] = []
+        for record in self._found.records[home]:
+            kept = [i for i in range(len(record.header.members)) if self._stays(record, i)]
+            at = record.pack, record.offset
+            if record.pack in self._plan.packs or at in self._plan.records:
+                again += self._move(record, kept)
+                regions += self._packs.cut()
+            elif kept:
+                regions.append(Region(record.pack, record.offset, record.header.size))
+        wanted = [*again, *self._add.get(home, ())]
+        for each in wanted:
+            if each.id in self._plan.specs:
+                self.recoder.blob(each)
+        if wanted:
+            self.recoder.flush()
+        for each in wanted:
+            if each.id not in self._plan.specs:
+                self.recoder.manifest(each)
+        regions += self._packs.cut()
+        if entry is None:
+            if not regions:
+                return None
+            entry = Entry(recorded.entry.operation, recorded.entry.time_ns)
+        return replace(entry, regions=_joined(regions))
+
+    def _stays(self, record: Record, i: int) -> bool:
+        return (record.pack, record.offset, i) not in self._plan.leave
+
+    def _move(self, record: Record, kept: list[int]) -> list[Wanted]:
+        """Copies what stays of a record; returns what has to be coded anew instead."""
+        members = record.header.members
+        if not kept:
+            return []
+        if len(kept) == len(members):
+            head, body = self._view.packs.raw(record.pack, record.offset, record.header)
+            self._packs.append(head, [body])
+            return []
+        if record.header.group:
+            return [self._again(members[i]) for i in kept]
+        gone = [members[i] for i in range(len(members)) if i not in set(kept)]
+        again: list[Wanted] = []
+        if any(member.kind == BLOB for member in gone):
+            # A manifest's patch draws on the ids of the blobs beside it.
+            again = [self._again(members[i]) for i in kept if members[i].kind == MANIFEST]
+            kept = [i for i in kept if members[i].kind != MANIFEST]
+        if kept:
+            self._append(record, [members[i] for i in kept])
+        return again
+
+    def _again(self, member: Member) -> Wanted:
+        base = self._found.meaning(member.base) if member.base else None
+        return Wanted(member.id, base)
+
+    def _append(self, record: Record, members: list[Member]) -> None:
+        """The payloads of some members as a record of their own; others may be damaged."""
+        packs = self._view.packs
+        moved, parts, at = [], [], 0
+        for member in members:
+            parts.append(packs.payload(record.pack, record.offset, record.header, member))
+            moved.append(replace(member, at=at))
+            at += member.stored
+        self._packs.append(encode_header(moved, group=False, body_size=at), parts)
+
+    def moved(self, recorded: Recorded) -> Entry:
+        """An entry that came in meanwhile: its records leave the packs that are given up."""
+        regions: list[Region] = []
+        for region in recorded.entry.regions:
+            if region.pack not in self._plan.packs:
+                regions.append(region)
+                continue
+            for at, header in self._view.packs.records(region):
+                head, body = self._view.packs.raw(region.pack, at, header)
+                self._packs.append(head, [body])
+            regions += self._packs.cut()
+        return replace(recorded.entry, regions=_joined(regions))
+
+
+def _joined(regions: list[Region]) -> tuple[Region, ...]:
+    """Regions that follow one another become one."""
+    joined: list[Region] = []
+    for region in regions:
+        before = joined[-1] if joined else None
+        if (
+            before is not None
+            and before.pack == region.pack
+            and (before.start + before.length == region.start)
+        ):
+            joined[-1] = Region(region.pack, before.start, before.length + region.length)
+        else:
+            joined.append(region)
+    return tuple(joined)

@@ -1,0 +1,133 @@
+"""Repair: everything that is stored, told apart into what is sound and what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mvc.errors import DamagedData
+from mvc.repo.context import Progress
+from mvc.repo.maintenance.inventory import Inventory
+from mvc.repo.maintenance.rewrite_plan import Place
+from mvc.store.journal.entries import Region
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.reader import PackReader
+from mvc.store.packs.records import BASE_BYTES, RecordHeader
+from mvc.store.snapshot.view import View
+
+__all__ = ["Stretch", "Survey", "survey"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes [start, end) of a pack that are given up, and what is wrong with them."""
+
+    pack: int
+    start: int
+    end: int
+    why: str
+
+
+@dataclass
+class Survey:
+    """``found``: every record whose header is sound. ``damaged``: those of its codings whose
+    payload is not. ``stretches``: where damaged bytes lie.
+
+    ``first``: by the first bytes of an id, the earliest entry that speaks of the object, as
+    something stored or as a base: there a new record of it has to go.
+    ``shared``: records (pack, offset) in bytes that two entries claim.
+    """
+
+    found: Inventory
+    damaged: set[Place] = field(default_factory=set)
+    stretches: list[Stretch] = field(default_factory=list)
+    first: dict[bytes, int] = field(default_factory=dict)
+    shared: set[tuple[int, int]] = field(default_factory=set)
+
+
+def survey(view: View, progress: Progress | None = None) -> Survey:
+    """Reads every byte of every record.
+
+    Only bytes that do not fit their checksum, or are not there, count as damaged: a disk
+    that cannot be read raises IoFailed.
+    """
+    view.refresh()
+    view.packs.forget()
+    made = Survey(Inventory(view.generation))
+    entries = list(view.entries())
+    total = sum(region.length for recorded in entries for region in recorded.entry.regions)
+    done = 0
+    for recorded in entries:
+        _entry(made, view.packs, recorded)
+        done += sum(region.length for region in recorded.entry.regions)
+        if progress is not None:
+            progress(done, total, "packs")
+    _share(made)
+    return made
+
+
+def _share(made: Survey) -> None:
+    """Finds records in bytes that more than one entry claims."""
+    homes: dict[int, list[tuple[int, int, int]]] = {}
+    for home, recorded in enumerate(made.found.entries):
+        for region in recorded.entry.regions:
+            if region.length:
+                end = region.start + region.length
+                homes.setdefault(region.pack, []).append((region.start, end, home))
+    twice: dict[int, list[tuple[int, int]]] = {}
+    for pack, claims in homes.items():
+        reached = 0
+        for start, end, _ in sorted(claims):
+            if start < reached:
+                twice.setdefault(pack, []).append((start, min(end, reached)))
+            reached = max(reached, end)
+    for records in made.found.records if twice else ():
+        for record in records:
+            end = record.offset + record.header.size
+            if any(a < end and record.offset < b for a, b in twice.get(record.pack, ())):
+                made.shared.add((record.pack, record.offset))
+
+
+def _entry(made: Survey, packs: PackReader, recorded: Recorded) -> None:
+    home = len(made.found.entries)
+    records: list[tuple[int, int, RecordHeader]] = []
+    for region in recorded.entry.regions:
+        for at, header in _sound(made, packs, region):
+            records.append((region.pack, at, header))
+            for member in header.members:
+                made.first.setdefault(member.id[:BASE_BYTES], home)
+                if member.base:
+                    made.first.setdefault(member.base, home)
+            _payloads(made, packs, region.pack, at, header)
+    made.found.add(recorded, records)
+
+
+def _sound(made: Survey, packs: PackReader, region: Region) -> Iterator[tuple[int, RecordHeader]]:
+    """The records of a region; what lies between them is damaged."""
+    reasons: list[DamagedData] = []
+    reached, end = region.start, region.start + region.length
+    for at, header in packs.sound_records(region, reasons.append):
+        _stretch(made, region.pack, reached, at, reasons)
+        reached = at + header.size
+        yield at, header
+    _stretch(made, region.pack, reached, end, reasons)
+
+
+def _stretch(made: Survey, pack: int, start: int, end: int, reasons: list[DamagedData]) -> None:
+    if end > start:
+        why = reasons[0].message if reasons else "no record stands there"
+        made.stretches.append(Stretch(pack, start, end, why))
+    reasons.clear()
+
+
+def _payloads(made: Survey, packs: PackReader, pack: int, at: int, header: RecordHeader) -> None:
+    why = ""
+    for i, member in enumerate(header.members[:1] if header.group else header.members):
+        try:
+            packs.payload(pack, at, header, member)
+        except DamagedData as error:
+            why = why or error.message
+            hit = range(len(header.members)) if header.group else (i,)
+            made.damaged.update((pack, at, j) for j in hit)
+    if why:
+        made.stretches.append(Stretch(pack, at, at + header.size, why))

@@ -1,0 +1,4 @@
+"""The operation log, and undo.
+
+The entries themselves: ``mvc.store.journal``.
+"""

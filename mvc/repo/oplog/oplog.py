@@ -1,0 +1,97 @@
+"""The operation log: what was done to the repository, newest first.
+
+An operation is a journal entry; its number is the entry's sequence number. Numbers are
+never given twice, but a compacted journal lacks those that nothing needs any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from mvc.errors import DamagedData, UnknownOperation, WrongUsage
+from mvc.repo.context import Context
+from mvc.repo.lookup.refs import BRANCH, TAG
+from mvc.store.index import keys
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot.view import View
+
+__all__ = ["Operation", "find", "label", "newest_first", "oplog", "undone_by"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation. ``undone_by``: the number of the undo that holds against it, if one does.
+
+    An undo that was undone itself holds no more: the operation counts again.
+    """
+
+    number: int
+    entry: Entry
+    undone_by: int | None
+
+
+def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
+    """Operations from the newest back, ``limit`` at most; read only as far as taken.
+
+    Raises WrongUsage at once for a limit below 0.
+    """
+    if limit is not None and limit < 0:
+        raise WrongUsage(f"a limit of {limit} operations makes no sense")
+    view = context.fresh()
+    return islice((_operation(view, recorded) for recorded in newest_first(view)), limit)
+
+
+def find(view: View, number: int) -> Operation:
+    """The operation with this number; UnknownOperation if there is none."""
+    recorded = view.by_sequence(number) if 0 <= number < view.position.sequence else None
+    if recorded is None:
+        raise UnknownOperation(
+            f"there is no operation {number}", hint="'mvc oplog' lists the operations there are"
+        )
+    return _operation(view, recorded)
+
+
+def newest_first(view: View) -> Iterator[Recorded]:
+    """Every entry there is; one look-up each, however many numbers are left out between."""
+    high = keys.after(keys.OPERATION)
+    while (recorded := _last_below(view, high)) is not None:
+        yield recorded
+        high = keys.OPERATION + keys.number(recorded.sequence)
+
+
+def _last_below(view: View, high: bytes) -> Recorded | None:
+    def look() -> Recorded | None:
+        key = view.last(keys.OPERATION, high)
+        return None if key is None else view.entry(keys.offset_of(key))
+
+    return view.steady(look)
+
+
+def undone_by(view: View, number: int) -> int | None:
+    """The undo that holds against an operation: its newest one, unless that is undone."""
+    first, at, steps = None, number, 0
+    while (found := view.newest(keys.UNDONE + keys.number(at))) is not None:
+        if found.sequence <= at:
+            raise DamagedData(
+                f"operation {found.sequence} undoes a later one", hint="run 'mvc fsck'"
+            )
+        first, at, steps = first or found.sequence, found.sequence, steps + 1
+    return first if steps % 2 else None
+
+
+def _operation(view: View, recorded: Recorded) -> Operation:
+    return Operation(
+        recorded.sequence,
+        recorded.entry,
+        view.steady(lambda: undone_by(view, recorded.sequence)),
+    )
+
+
+def label(ref: str) -> str:
+    """A ref's name for people: ``main``, ``tag v1``, ``HEAD``."""
+    if ref.startswith(TAG):
+        return f"tag {ref.removeprefix(TAG)}"
+    return ref.removeprefix(BRANCH)

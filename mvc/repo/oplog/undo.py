@@ -1,0 +1,279 @@
+"""undo: set back what an operation moved, as an operation of its own.
+
+An operation that moved refs, or changed the list of removed paths, is undone by an entry
+that gives each of them its value from before. That is done only while they still have the
+value that the operation gave them; undoing an undo does the operation again. Deployments
+are evidence: they stay on record and are retracted, not undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mvc.errors import RefConflict
+from mvc.ids import CommitId
+from mvc.model.names import printable
+from mvc.repo import deployments
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed
+from mvc.repo.lookup import commits, manifests, staged_removals
+from mvc.repo.lookup import refs as pointers
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head
+from mvc.repo.oplog.oplog import Operation, find, label, newest_first, undone_by
+from mvc.repo.times import format_time
+from mvc.store.index import keys
+from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot.view import View
+
+__all__ = ["Undoing", "plan", "undo"]
+
+_NOT_UNDONE = {
+    "init": ("made the repository", None),
+    "deploy": (
+        "recorded a deployment, which is retracted, not undone",
+        "use 'mvc deploy REV TARGET --retract'",
+    ),
+    "retract": (
+        "retracted a deployment, which is recorded anew, not undone",
+        "use 'mvc deploy REV TARGET --at TIME'",
+    ),
+    "forget": ("gave up states, which are gone", None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Undoing:
+    """What undoing an operation changes, or has changed.
+
+    ``entry``: what the undo itself is recorded as. ``deployments``: those that the
+    operation recorded; they stay, and count.
+    ``number``: that of the undo itself, None if it was not done.
+    """
+
+    operation: Operation
+    entry: Entry
+    before: Head
+    after: Head
+    deployments: tuple[Deployed, ...]
+    number: int | None = None
+
+
+def plan(context: Context, number: int | None = None) -> Undoing:
+    """What ``undo`` would do; raises what it would raise."""
+    view = context.fresh()
+    return view.steady(lambda: _plan(context, number))
+
+
+def undo(context: Context, number: int | None = None) -> Undoing:
+    """Undoes an operation; durable on return. Working files stay as they are.
+
+    Without a number it is the newest one that moved anything, is no undo and is not undone.
+    Raises UnknownOperation; RefConflict if there is nothing to undo, if the operation moved
+    nothing or is undone already, and if what it moved has moved since or cannot go back.
+    """
+    planned: list[Undoing] = []
+
+    def make() -> Entry:
+        found = _plan(context, number)
+        planned[:] = [found]
+        return found.entry
+
+    recorded = context.store.publish(make)
+    return replace(planned[0], number=recorded.sequence)
+
+
+def _plan(context: Context, number: int | None) -> Undoing:
+    view = context.store.view
+    operation, recorded = _chosen(view, number)
+    back = _Back(context, recorded)
+    back.check()
+    entry = Entry(
+        "undo",
+        context.store.clock.now_ns(),
+        operation.entry.operation,
+        refs=back.refs,
+        removed=back.removed,
+        undoes=operation.number,
+    )
+    return Undoing(
+        operation,
+        entry,
+        pointers.head(context),
+        back.head(),
+        _standing(view, operation),
+    )
+
+
+def _chosen(view: View, number: int | None) -> tuple[Operation, Recorded]:
+    if number is None:
+        return _newest(view)
+    operation = find(view, number)
+    recorded = view.by_sequence(number)
+    assert recorded is not None
+    if operation.undone_by is not None:
+        raise RefConflict(
+            f"operation {number} is undone already, by operation {operation.undone_by}",
+            hint=f"'mvc undo {operation.undone_by}' does it again",
+        )
+    if not _moved(view, recorded):
+        name = operation.entry.operation
+        what, hint = _NOT_UNDONE.get(name, ("moved no branch, no tag and not HEAD", None))
+        raise RefConflict(
+            f"operation {number} ({printable(name)}) {what}: there is nothing to undo", hint=hint
+        )
+    return operation, recorded
+
+
+def _newest(view: View) -> tuple[Operation, Recorded]:
+    for recorded in newest_first(view):
+        if recorded.entry.undoes is None and _moved(view, recorded):
+            undoer = undone_by(view, recorded.sequence)
+            if undoer is None:
+                return Operation(recorded.sequence, recorded.entry, None), recorded
+    raise RefConflict("there is nothing to undo", hint="'mvc oplog' lists the operations")
+
+
+def _moved(view: View, recorded: Recorded) -> bool:
+    if recorded.sequence == 0:  # it made the repository
+        return False
+    refs, removed = _inverse(view, recorded)
+    return bool(refs) or removed is not None
+
+
+def _inverse(
+    view: View, recorded: Recorded
+) -> tuple[tuple[RefChange, ...], tuple[str, ...] | None]:
+    """The operation's changes backwards, without those that changed nothing."""
+    first: dict[str, RefValue] = {}
+    last: dict[str, RefValue] = {}
+    for change in recorded.entry.refs:
+        first.setdefault(change.name, change.old)
+        last[change.name] = change.new
+    refs = tuple(RefChange(n, last[n], old) for n, old in first.items() if last[n] != old)
+    removed = recorded.entry.removed
+    if removed is None:
+        return refs, None
+    key = view.last(keys.PENDING, keys.PENDING + keys.number(recorded.offset))
+    old_list = () if key is None else view.entry(keys.offset_of(key)).entry.removed or ()
+    return refs, None if old_list == removed else old_list
+
+
+class _Back:
+    """The repository's pointers as they will be."""
+
+    def __init__(self, context: Context, recorded: Recorded) -> None:
+        self._context = context
+        self._view = context.store.view
+        self._recorded = recorded
+        self._number = recorded.sequence
+        self.refs, self.removed = _inverse(self._view, recorded)
+        self._values: Mapping[str, RefValue] = {c.name: c.new for c in self.refs}
+
+    def head(self) -> Head:
+        at = self._after(HEAD)
+        if not isinstance(at, str):
+            return Head(None, at)
+        tip = self._after(BRANCH + at)
+        return Head(at, tip if isinstance(tip, CommitId) else None)
+
+    def check(self) -> None:
+        """Raises RefConflict for what stands against it."""
+        for change in self.refs:
+            if self._context.store.ref(change.name) != change.old:
+                raise self._since(
+                    f"{_shown(change.name)} has moved", keys.REF + keys.text(change.name)
+                )
+            if isinstance(change.new, CommitId) and commits.find(self._view, change.new) is None:
+                raise RefConflict(
+                    f"{_shown(change.name)} pointed to {change.new.short}, which is gone",
+                    hint="'mvc log' lists the versions there are",
+                )
+        listed = self._recorded.entry.removed
+        if self.removed is not None and staged_removals.removed(self._context) != listed:
+            raise self._since("the list of removed paths has changed", keys.PENDING)
+        self._refuse_namesakes()
+        self._refuse_lost_branch()
+        self._refuse_forgotten()
+
+    def _after(self, name: str) -> RefValue:
+        return self._values[name] if name in self._values else self._context.store.ref(name)
+
+    def _before(self, name: str) -> RefValue:
+        """A ref's value when the operation began."""
+        if name in self._values:
+            return self._values[name]
+        low = keys.REF + keys.text(name)
+        key = self._view.last(low, low + keys.number(self._recorded.offset))
+        if key is None:
+            return None
+        entry = self._view.entry(keys.offset_of(key)).entry
+        return next(c.new for c in reversed(entry.refs) if c.name == name)
+
+    def _since(self, what: str, prefix: bytes) -> RefConflict:
+        later, since = self._view.newest(prefix), f"{what} since operation {self._number}"
+        if later is None:
+            return RefConflict(since, hint="'mvc oplog' lists the operations")
+        return RefConflict(
+            f"{since}: operation {later.sequence} ({printable(later.entry.operation)}) did that",
+            hint=f"undo that one first: 'mvc undo {later.sequence}'",
+        )
+
+    def _refuse_namesakes(self) -> None:
+        """A name that came back may have been given to something else in the meantime."""
+        branch = self._after(HEAD)
+        for name in {c.name.removeprefix(BRANCH).removeprefix(TAG) for c in self.refs} | {branch}:
+            if not isinstance(name, str) or name == HEAD:
+                continue
+            is_branch = name == branch or self._after(BRANCH + name) is not None
+            if is_branch and self._after(TAG + name) is not None:
+                raise RefConflict(
+                    f"{printable(name)} would be a branch and a tag at once",
+                    hint=f"rename or delete the one that there is: 'mvc branch -m {name} NEW' "
+                    f"or 'mvc tag -d {name}'",
+                )
+
+    def _refuse_forgotten(self) -> None:
+        """HEAD stands on no version whose state was given up: nothing could follow it."""
+        at = self.head().commit
+        if at is None or at == pointers.head(self._context).commit:
+            return
+        time_ns = manifests.forgotten_ns(self._context, at)
+        if time_ns is not None:
+            when = format_time(time_ns, precise=False)
+            raise RefConflict(
+                f"HEAD would stand on {at.short}, whose state was forgotten on {when}",
+                hint="switch to another branch first",
+            )
+
+    def _refuse_lost_branch(self) -> None:
+        """HEAD stays on a branch without a version only where it was so before."""
+        branch = self._after(HEAD)
+        if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:
+            return
+        if HEAD not in self._values and BRANCH + branch not in self._values:
+            return
+        if self._before(HEAD) == branch and self._before(BRANCH + branch) is None:
+            return
+        if HEAD not in self._values:
+            raise RefConflict(
+                f"{printable(branch)}, which would go, is the current branch",
+                hint="switch to another one first",
+            )
+        raise self._since(f"{printable(branch)} went away", keys.REF + keys.text(BRANCH + branch))
+
+
+def _shown(ref: str) -> str:
+    return printable(label(ref))
+
+
+def _standing(view: View, operation: Operation) -> tuple[Deployed, ...]:
+    return tuple(
+        deployed
+        for made in operation.entry.deployments
+        for deployed in deployments.of_commit(view, made.commit)
+        if deployed.sequence == operation.number
+        and deployed.target == made.target
+        and not deployed.retracted
+    )

@@ -1,0 +1,191 @@
+"""The versions of a repository as a planning problem: what each node and edge would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from mvc.repo.repack.candidates import Option, Options, is_sought
+from mvc.repo.repack.sizes import Sizes
+from mvc.repo.repack.solve.model import Edge, Layout, Versions
+from mvc.repo.repack.survey import Survey
+from mvc.store.graph.speed import Speed
+
+__all__ = ["Costs"]
+
+_LOSS = 0.02  # of a version's bytes; an edge that loses more on the way back leads forward only
+
+
+class Costs:
+    """Prices blobs and deltas, stored or not, and makes the planner's graph of them."""
+
+    def __init__(self, survey: Survey, options: Options, sizes: Sizes, speed: Speed) -> None:
+        self.survey = survey
+        self.options = options
+        self.sizes = sizes
+        self.speed = speed
+        self._bases: dict[tuple[int, int], dict[bytes, bytes]] = {}
+        self._spans: dict[tuple[bytes, bytes | None], int] = {}
+        self._roots = self._families()
+        self._common = self._shared_blobs()
+        self.sources = {i for i in range(len(survey.versions)) if self._is_source(i)}
+        self.first: dict[bytes, int] = {}
+        for i, version in enumerate(survey.versions):
+            for id_ in version.blobs:
+                self.first.setdefault(id_, i)
+
+    def full(self, i: int, id_: bytes) -> list[Option]:
+        """The full records of a blob of version i."""
+        nbytes = self.survey.size(id_)
+        line = self.survey.versions[i].blobs[id_]
+        return self.options.full(id_, nbytes) or self.sizes.full(id_, line, i)
+
+    def alone(self, id_: bytes) -> list[Option]:
+        """The full records of a blob, whatever version it is of."""
+        return self.full(self.first[id_], id_)
+
+    def between(self, a: int, b: int, span: int) -> dict[bytes, list[Option]]:
+        """For each blob of b that a lacks, how it is made where version a is there."""
+        blobs_a, blobs_b = self.survey.versions[a].blobs, self.survey.versions[b].blobs
+        found: dict[bytes, list[Option]] = {}
+        for id_ in self.survey.new_in(a, b):
+            nbytes = self.survey.size(id_)
+            stored = self.options.delta(id_, nbytes, blobs_a.keys())
+            stored = stored or self.options.delta(id_, nbytes, blobs_b.keys())
+            if stored is None and b not in self.sources and self.options.full(id_, nbytes):
+                found[id_] = self.full(b, id_)  # as a commit found, a delta is not worth it
+                continue
+            base = None if stored else self.bases(a, b).get(id_)
+            if base is not None:
+                stored = self.options.delta(base, self.survey.size(base), [id_])
+            if stored is not None:
+                found[id_] = stored
+            elif base is not None:
+                self._spans[id_, base] = span
+                found[id_] = self._delta(id_, base)
+            else:
+                found[id_] = self.full(b, id_)
+        return found
+
+    def _delta(self, id_: bytes, base: bytes) -> list[Option]:
+        i = self.first[id_]
+        line = self.survey.versions[i].blobs[id_]
+        made = self.sizes.delta(id_, base, line, i, self._spans[id_, base])
+        return made if made[0].base is not None else self.full(i, id_)
+
+    def attempt(self, id_: bytes, base: bytes | None) -> None:
+        """Finds out by trial what a coding that is not stored takes."""
+        i = self.first[id_]
+        span = 0 if base is None else self._spans[id_, base]
+        self.sizes.attempt(id_, base, self.survey.versions[i].blobs[id_], i, span)
+
+    def tried(self, id_: bytes, base: bytes) -> list[Option]:
+        """A delta that is not stored, after trying it."""
+        self.attempt(id_, base)
+        return self._delta(id_, base)
+
+    def turned(self, option: Option) -> Option:
+        """The delta that leads back from a piece to its base, of the same size."""
+        id_, base = option.base, option.id
+        assert id_ is not None
+        self._spans[id_, base] = self._spans.get((base, id_), 1)
+        undirected = is_sought(self.survey.found, id_, base)
+        return replace(option, id=id_, base=base, undirected=undirected, place=None, grouped=False)
+
+    def stored_long(self) -> set[tuple[int, int, int]]:
+        """Stored deltas over more than one generation: (from, to, generations)."""
+        found = set()
+        for option in self.options:
+            if option.base is None or not {option.id, option.base} <= self.first.keys():
+                continue
+            older, newer = sorted((option.id, option.base), key=self.first.__getitem__)
+            b: int = self.first[newer]
+            a, span = self.survey.versions[b].parent, 1
+            if older in self.survey.versions[b].blobs:
+                continue
+            while a is not None and older not in self.survey.versions[a].blobs:
+                # No version before the first one that has the blob can have it.
+                a = self.survey.versions[a].parent if a > self.first[older] else None
+                span += 1
+            if a is not None and span > 1:
+                found.add((a, b, span))
+        return found
+
+    def bases(self, a: int, b: int) -> dict[bytes, bytes]:
+        """As ``Survey.bases``, remembered."""
+        if (a, b) not in self._bases:
+            self._bases[a, b] = self.survey.bases(a, b)
+        return self._bases[a, b]
+
+    def versions(self, long: Iterable[tuple[int, int, int]] = ()) -> Versions:
+        """The planner's graph; ``long`` are further deltas (from, to, versions between)."""
+        full_bytes, full_ns = [], []
+        for i, version in enumerate(self.survey.versions):
+            fulls = {id_: self.full(i, id_) for id_ in version.blobs}
+            common = self._common[self._roots[i]]
+            full_bytes.append(sum(_bytes(o) for id_, o in fulls.items() if id_ not in common))
+            full_ns.append(round(sum(self._ns(options) for options in fulls.values())))
+        edges = [
+            self._edge(version.parent, i, 1, long=False)
+            for i, version in enumerate(self.survey.versions)
+            if version.parent is not None
+        ]
+        edges += [self._edge(a, b, span, long=True) for a, b, span in long]
+        shared = {id_ for ids in self._common.values() for id_ in ids}
+        once = sum(_bytes(self.alone(id_)) for id_ in shared)
+        return Versions(full_bytes, full_ns, edges, once)
+
+    def _edge(self, a: int, b: int, span: int, *, long: bool) -> Edge:
+        made = self.between(a, b, span)
+        deltas = [options for options in made.values() if any(o.base for o in options)]
+        lost = set(self.survey.new_in(b, a))
+        every = [option for options in made.values() for option in options]
+        lost -= {option.base for option in every if option.base and not option.bridge}
+        lost -= {option.id for option in every}
+        size = sum(self.survey.size(id_) for id_ in self.survey.versions[a].blobs)
+        forward = sum(self.survey.size(id_) for id_ in lost) > _LOSS * size
+        ns = sum(self._ns(options) for options in deltas)
+        return Edge(a, b, sum(map(_bytes, made.values())), round(ns), forward, long, span)
+
+    def today(self, versions: Versions) -> Layout:
+        """The layout that is stored."""
+        sources = frozenset(self.sources)
+        edges = {n for n, edge in enumerate(versions.edges) if self._is_stored(edge, sources)}
+        return Layout(sources, frozenset(edges))
+
+    def _is_source(self, i: int) -> bool:
+        """Whether a version is a reset point: all of its blobs are full records."""
+        blobs = self.survey.versions[i].blobs
+        return all(self.options.full(id_, self.survey.size(id_)) for id_ in blobs)
+
+    def _is_stored(self, edge: Edge, sources: frozenset[int]) -> bool:
+        made = self.between(edge.a, edge.b, edge.span).values()
+        if any(option.place is None for options in made for option in options):
+            return False
+        deltas = any(option.base for options in made for option in options)
+        return deltas or edge.b not in sources or not made
+
+    def _ns(self, options: Iterable[Option]) -> float:
+        return sum(option.ns(self.speed) for option in options)
+
+    def _families(self) -> list[int]:
+        """The first version that each descends from."""
+        roots: list[int] = []
+        for i, version in enumerate(self.survey.versions):
+            roots.append(i if version.parent is None else roots[version.parent])
+        return roots
+
+    def _shared_blobs(self) -> dict[int, set[bytes]]:
+        """By first version, the blobs that it and all its descendants have."""
+        common: dict[int, set[bytes]] = {}
+        for i, version in enumerate(self.survey.versions):
+            root = self._roots[i]
+            if root == i:
+                common[root] = set(version.blobs)
+            else:
+                common[root] &= version.blobs.keys()
+        return common
+
+
+def _bytes(options: Iterable[Option]) -> int:
+    return sum(option.stored for option in options)

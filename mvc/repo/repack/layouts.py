@@ -1,0 +1,73 @@
+"""Layouts that are asked for by their shape: an interval, reset points by name, super-steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+
+from mvc.repo.repack.solve.model import Layout, Versions
+
+__all__ = ["at_interval", "connected", "depths", "with_steps", "without"]
+
+
+def depths(versions: Versions) -> list[int]:
+    """How many versions each descends from."""
+    found = [0] * len(versions)
+    for tree in versions.trees:
+        for node, link in zip(tree.nodes, tree.up, strict=True):
+            if link is not None:
+                found[node] = found[tree.nodes[link[0]]] + 1
+    return found
+
+
+def at_interval(versions: Versions, interval: int) -> Layout:
+    """A reset point every so many versions from the first on, and every delta to a parent.
+
+    So that a version comes from the nearer reset point on either side (VSOL §3.2.8).
+    """
+    sources = frozenset(i for i, depth in enumerate(depths(versions)) if depth % interval == 0)
+    edges = frozenset(i for i, edge in enumerate(versions.edges) if not edge.long)
+    return Layout(sources, edges)
+
+
+def with_steps(versions: Versions, today: Layout, pairs: Iterable[tuple[int, int]]) -> Layout:
+    """Longer deltas beside today's layout (LC-Checkpoint §3.2).
+
+    With a delta over every M versions, a walk takes at most n / M long ones and M short ones.
+    """
+    wanted = set(pairs)
+    edges = {i for i, e in enumerate(versions.edges) if (e.a, e.b) in wanted or not e.long}
+    return Layout(today.sources, today.edges | edges)
+
+
+def without(versions: Versions, today: Layout, sources: Iterable[int]) -> Layout:
+    """Today's layout without some of its reset points; deltas that are then missing are added."""
+    return connected(versions, Layout(today.sources - frozenset(sources), today.edges))
+
+
+def connected(versions: Versions, layout: Layout) -> Layout:
+    """The layout with the cheapest further deltas that make all versions recoverable.
+
+    What no delta leads to stays out of reach.
+    """
+    edges = set(layout.edges)
+    found = versions.recovery(layout)
+    reached = [ns is not None for ns in found]
+    heap = [
+        (0 if edge in edges else versions.edges[edge].bytes, edge, other)
+        for node, known in enumerate(reached)
+        if known
+        for other, edge in versions.around[node]
+        if not reached[other]
+    ]
+    heapify(heap)
+    while heap:
+        _, number, node = heappop(heap)
+        if reached[node]:
+            continue
+        reached[node] = True
+        edges.add(number)
+        for other, edge in versions.around[node]:
+            if not reached[other]:
+                heappush(heap, (0 if edge in edges else versions.edges[edge].bytes, edge, other))
+    return Layout(layout.sources, frozenset(edges))

@@ -1,0 +1,162 @@
+"""What a selection of codings costs: bytes in packs, and the recovery of every version."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData
+from mvc.ids import CommitId
+from mvc.repo.maintenance.inventory import Record
+from mvc.repo.repack.candidates import Node, Option, starts_of
+from mvc.repo.repack.costs import Costs
+from mvc.repo.repack.selection import Selection
+from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Coding, Member, encode_header
+
+__all__ = ["Figures", "figures"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """``bytes``: of all packs. A recovery is that of a whole version: estimated seconds on
+    this machine, stored bytes to decode, and the longest chain of deltas in it.
+    ``reset_points`` in the order of versions.
+    """
+
+    bytes: int
+    reset_points: tuple[CommitId, ...]
+    worst_seconds: float
+    mean_seconds: float
+    worst_bytes: int
+    mean_bytes: float
+    worst_deltas: int
+    mean_deltas: float
+    worst_commit: CommitId | None
+
+
+def figures(costs: Costs, selection: Selection) -> Figures:
+    """Of codings from which every version can be recovered; DamagedData if one cannot."""
+    reached = _reach(costs, selection)
+    survey = costs.survey
+    full = {option.node for option in selection if option.base is None}
+    times, sizes, depths, reset_points = [], [], [], []
+    for version in survey.versions:
+        nodes = [(i, start) for i in version.blobs for start in starts_of(survey.size(i))]
+        for id_, _ in (node for node in nodes if node not in reached):
+            raise DamagedData(
+                f"version {version.commit.short} is damaged: object {id_.hex()[:10]} is lost",
+                hint="run 'mvc fsck --repair', with --from if there is a backup; else 'mvc forget "
+                f"{version.commit.short}' gives the version up",
+            )
+        ways = [reached[node] for node in nodes]
+        times.append(sum(way[0] for way in ways) / 1e9)
+        sizes.append(sum(way[2] for way in ways))
+        depths.append(max((way[1] for way in ways), default=0))
+        if all(node in full for node in nodes):
+            reset_points.append(version.commit)
+    count = max(1, len(times))
+    worst = max(range(len(times)), key=times.__getitem__, default=None)
+    return Figures(
+        _packed(costs, selection),
+        tuple(reset_points),
+        max(times, default=0.0),
+        sum(times) / count,
+        max(sizes, default=0),
+        sum(sizes) / count,
+        max(depths, default=0),
+        sum(depths) / count,
+        None if worst is None else survey.versions[worst].commit,
+    )
+
+
+def _reach(costs: Costs, selection: Selection) -> dict[Node, tuple[float, int, int]]:
+    """(nanoseconds, deltas, stored bytes) of the cheapest way to each piece."""
+    ways: dict[Node, list[tuple[Node, float, int]]] = defaultdict(list)
+    heap: list[tuple[float, int, int, Node]] = []
+    for option in selection:
+        ns = option.ns(costs.speed)
+        if option.base is None:
+            heap.append((ns, 0, option.stored, option.node))
+            continue
+        base = (option.base, option.start)
+        ways[base].append((option.node, ns, option.stored))
+        if option.undirected:
+            ways[option.node].append((base, ns, option.stored))
+    heapify(heap)
+    found: dict[Node, tuple[float, int, int]] = {}
+    while heap:
+        ns, depth, stored, node = heappop(heap)
+        if node in found:
+            continue
+        found[node] = (ns, depth, stored)
+        for other, more, size in ways[node]:
+            if other not in found:
+                heappush(heap, (ns + more, depth + 1, stored + size, other))
+    return found
+
+
+# -- bytes in packs ------------------------------------------------------------------------
+
+
+def _packed(costs: Costs, selection: Selection) -> int:
+    """Bytes of all records once what is not chosen is gone and what is new is there."""
+    gone = defaultdict(set)
+    for option in selection.left_out():
+        assert option.place is not None
+        gone[option.place[:2]].add(option.place[2])
+    found = costs.survey.found
+    total = sum(
+        _record(record, gone.get((record.pack, record.offset), set()))
+        for records in found.records
+        for record in records
+    )
+    fresh: dict[int, list[Option]] = defaultdict(list)
+    for option in selection.new:
+        fresh[found.homes[option.id]].append(option)
+    pipeline = Pipeline.parse(costs.survey.context.config.get("commit.pipeline")).coding()
+    return total + sum(_added(options, pipeline) for options in fresh.values())
+
+
+def _record(record: Record, gone: set[int]) -> int:
+    header = record.header
+    kept = [member for i, member in enumerate(header.members) if i not in gone]
+    if len(kept) == len(header.members):
+        return header.size
+    if not kept or header.group:  # a group goes as a whole
+        return 0 if not kept else header.size
+    size = sum(member.stored for member in kept)
+    apart = [member for member in kept if member.kind == MANIFEST]
+    for manifest in apart:
+        # It is coded again by itself, without the ids beside it to draw on.
+        ids = sum(member.kind == BLOB for member in header.members)
+        size += 32 * ids + len(encode_header([manifest], group=False, body_size=0))
+    together = [member for member in kept if member.kind != MANIFEST]
+    return size + (_head(together) if together else 0)
+
+
+def _added(options: Sequence[Option], pipeline: Pipeline) -> int:
+    """A record of new codings."""
+    texts = (Coding(pipeline.full().text), Coding(pipeline.text))
+    members = [
+        Member(
+            BLOB,
+            option.id,
+            option.start,
+            option.nbytes,
+            texts[option.base is not None],
+            (option.base or b"")[:BASE_BYTES],
+            0,
+            option.stored,
+            bytes(8),
+        )
+        for option in options
+    ]
+    return _head(members) + sum(option.stored for option in options)
+
+
+def _head(members: Iterable[Member]) -> int:
+    listed = [replace(member, at=0) for member in members]
+    return len(encode_header(listed, group=False, body_size=0))

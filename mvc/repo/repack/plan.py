@@ -1,0 +1,63 @@
+"""A repack's plan and the storage/recovery curve, as values that can be printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mvc.ids import CommitId
+from mvc.repo.maintenance.rewrite_plan import Relayout
+from mvc.repo.repack.costs import Costs
+from mvc.repo.repack.goal import Wish
+from mvc.repo.repack.metrics import Figures
+
+__all__ = ["CurvePoint", "RepackCurve", "RepackPlan"]
+
+
+@dataclass(frozen=True)
+class RepackPlan:
+    """``relayout`` is what is to be done; a plan with nothing to do is false.
+
+    ``full_*`` and ``delta_*`` count codings of tensors. ``costs`` is what the plan was made from.
+    """
+
+    wish: Wish
+    before: Figures
+    after: Figures
+    full_added: int
+    full_removed: int
+    deltas_added: int
+    deltas_removed: int
+    relayout: Relayout = field(repr=False)
+    costs: Costs = field(repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.relayout)
+
+    @property
+    def added(self) -> tuple[CommitId, ...]:
+        """Versions that become reset points."""
+        known = set(self.before.reset_points)
+        return tuple(id_ for id_ in self.after.reset_points if id_ not in known)
+
+    @property
+    def removed(self) -> tuple[CommitId, ...]:
+        """Versions that are reset points no more."""
+        left = set(self.after.reset_points)
+        return tuple(id_ for id_ in self.before.reset_points if id_ not in left)
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """Bytes of all packs; estimated seconds until a version is back."""
+
+    bytes: int
+    worst_seconds: float
+    mean_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RepackCurve:
+    """Layouts from the fastest recovery to the least bytes, and what is stored now."""
+
+    points: tuple[CurvePoint, ...]
+    today: CurvePoint

@@ -1,0 +1,121 @@
+"""What a plan is made on: the versions, what is stored, and what it costs."""
+
+from __future__ import annotations
+
+from mvc.errors import DamagedData
+from mvc.repo.context import Context, Progress
+from mvc.repo.maintenance.encode import Wanted
+from mvc.repo.maintenance.inventory import inventory
+from mvc.repo.maintenance.rewrite_plan import Relayout
+from mvc.repo.repack.candidates import Options
+from mvc.repo.repack.costs import Costs
+from mvc.repo.repack.goal import Wish
+from mvc.repo.repack.metrics import figures
+from mvc.repo.repack.plan import RepackPlan
+from mvc.repo.repack.selection import Selection, of_layout, of_store
+from mvc.repo.repack.sizes import Sizes
+from mvc.repo.repack.solve.model import Layout, Versions
+from mvc.repo.repack.survey import Survey, survey
+from mvc.repo.repack.trials import learn_stored, try_missing, try_new
+from mvc.store.graph.calibrate import measure
+
+__all__ = ["Ground"]
+
+
+class Ground:
+    """Raises DamagedData where a record is damaged: what is moved must be sound."""
+
+    def __init__(self, context: Context, wish: Wish, progress: Progress | None = None) -> None:
+        found = inventory(context.store.view)
+        if found.damaged:
+            raise DamagedData(
+                f"the repository is damaged: {found.damaged[0].message}",
+                hint="run 'mvc fsck --repair' first",
+            )
+        self.wish = wish
+        self.progress = progress
+        self.survey: Survey = survey(context, found, progress)
+        options = Options(found)
+        self.costs = Costs(self.survey, options, Sizes(self.survey), measure())
+        learn_stored(self.costs)
+        self.long = self._long_pairs()
+        self.stored = of_store(self.costs)
+        self.before = figures(self.costs, self.stored)
+
+    def _long_pairs(self) -> list[tuple[int, int, int]]:
+        """Deltas over several generations: those that are stored, and those asked for."""
+        pairs = self.costs.stored_long()
+        if self.wish.super_step is not None:
+            pairs |= set(self.steps())
+        return sorted(pairs)
+
+    def steps(self) -> list[tuple[int, int, int]]:
+        """From every M-th version of a line of descent to the next one."""
+        step = self.wish.super_step or 1
+        depth: list[int] = []
+        found = []
+        for i, version in enumerate(self.survey.versions):
+            depth.append(0 if version.parent is None else depth[version.parent] + 1)
+            if depth[i] and depth[i] % step == 0 and step > 1:
+                start = self.survey.ancestor(i, step)
+                assert start is not None
+                found.append((start, i, step))
+        return found
+
+    def versions(self, *, full: bool) -> tuple[Versions, Layout]:
+        """The planner's graph and the layout that is stored, after some trials.
+
+        ``full``: whether full records that are not stored will be asked for.
+        """
+        try_missing(self.costs, self.long, self.progress, full=full)
+        versions = self.costs.versions(self.long)
+        return versions, self.costs.today(versions)
+
+    def with_edges(self, versions: Versions, layout: Layout, *, complete: bool = True) -> Selection:
+        """Everything stored, and the deltas of a layout."""
+
+        def build() -> Selection:
+            chosen = of_store(self.costs)
+            chosen.add_edges(versions, layout)
+            return chosen
+
+        self.attempt(build())
+        chosen = build()
+        if complete:
+            chosen.complete()
+        return chosen
+
+    def mapped(self, versions: Versions, layout: Layout) -> Selection:
+        """What a layout needs, with what is new in it tried."""
+        self.attempt(of_layout(self.costs, versions, layout))
+        return of_layout(self.costs, versions, layout)
+
+    def attempt(self, chosen: Selection) -> None:
+        """Tries what is new in a selection."""
+        try_new(self.costs, chosen.new, self.progress)
+
+    def plan_of(self, chosen: Selection) -> RepackPlan:
+        """What has to be done to store these codings and no others."""
+        gone, new = chosen.left_out(), chosen.new
+        places = {option.place for option in gone if option.place is not None}
+        relayout = Relayout(
+            leave=places,
+            add=[Wanted(*pair) for pair in dict.fromkeys((o.id, o.base) for o in new)],
+            packs={pack for pack, _, _ in places},
+            specs=self.survey.specs,
+        )
+        return RepackPlan(
+            self.wish,
+            self.before,
+            figures(self.costs, chosen) if relayout else self.before,
+            sum(o.base is None for o in new),
+            sum(o.base is None for o in gone),
+            sum(o.base is not None for o in new),
+            sum(o.base is not None for o in gone),
+            relayout,
+            self.costs,
+        )
+
+    def unchanged(self) -> RepackPlan:
+        """The plan of doing nothing."""
+        return self.plan_of(self.stored)

@@ -1,0 +1,110 @@
+"""The two ends of the trade-off: least bytes within a recovery bound, least recovery within a size.
+
+Without long deltas the layouts are optimal. With them the best of the optimum without
+them, the modified Prim's tree and the present layout is taken, so that what comes out is
+never worse than what is there.
+"""
+
+from __future__ import annotations
+
+from mvc.errors import Unattainable
+from mvc.repo.repack.solve.linear import cheapest_chain
+from mvc.repo.repack.solve.model import Layout, Tree, Versions
+from mvc.repo.repack.solve.prim import grown, soonest
+from mvc.repo.repack.solve.tree import MOST, cheapest_tree
+
+__all__ = ["fastest", "smallest", "within_bytes", "within_time"]
+
+
+def fastest(versions: Versions) -> int:
+    """The shortest worst recovery that any layout has, in nanoseconds."""
+    return versions.worst(versions.everything) or 0
+
+
+def smallest(versions: Versions, today: Layout | None = None) -> Layout:
+    """The layout of least bytes, however long recovery takes."""
+    layout = within_time(versions, _endless(versions), today)
+    assert layout is not None  # every version in full is one
+    return layout
+
+
+def within_time(versions: Versions, bound: int, today: Layout | None = None) -> Layout | None:
+    """The layout of least bytes found with no recovery above ``bound`` nanoseconds.
+
+    None if there is none. ``today`` stays where nothing smaller is found.
+    """
+    exact = _by_trees(versions, bound)
+    found = [] if exact is None else [exact]
+    others = [today]
+    if exact is None or versions.has_long:
+        others += [grown(versions, bound), soonest(versions)]
+    found += [layout for layout in others if layout and _meets(versions, layout, bound)]
+    best = min(found, key=versions.stored, default=None)
+    if best is None or today not in found or versions.stored(today) > versions.stored(best):
+        return best
+    return today
+
+
+def within_bytes(versions: Versions, size: int, today: Layout | None = None) -> Layout:
+    """The layout of at most ``size`` bytes with the shortest worst recovery.
+
+    Raises Unattainable with the smallest possible size.
+    """
+    layout = smallest(versions, today)
+    least = versions.stored(layout)
+    if least > size:
+        raise Unattainable(
+            f"no layout fits into {size} bytes: the smallest takes {least}",
+            hint=f"allow at least {least} bytes",
+        )
+    low, high = fastest(versions), versions.worst(layout) or 0
+    middle = low
+    while low < high:
+        found = within_time(versions, middle, today)
+        if found is not None and versions.stored(found) <= size:
+            layout, high = found, versions.worst(found) or 0
+        else:
+            low = middle + 1
+        middle = (low + high) // 2
+    return layout
+
+
+def _by_trees(versions: Versions, bound: int) -> Layout | None:
+    sources: set[int] = set()
+    edges: set[int] = set()
+    for tree in versions.trees:
+        found = _of_tree(versions, tree, bound)
+        if found is None:
+            return None
+        sources |= found.sources
+        edges |= found.edges
+    return Layout(frozenset(sources), frozenset(edges))
+
+
+def _of_tree(versions: Versions, tree: Tree, bound: int) -> Layout | None:
+    if tree.is_chain:
+        return _of_chain(versions, tree, bound)
+    return cheapest_tree(versions, tree, bound) if len(tree.nodes) <= MOST else None
+
+
+def _of_chain(versions: Versions, tree: Tree, bound: int) -> Layout | None:
+    numbers = [link[1] for link in tree.up if link is not None]
+    segments = cheapest_chain(
+        [versions.full_bytes[i] for i in tree.nodes],
+        [versions.full_ns[i] for i in tree.nodes],
+        [versions.edges[i] for i in numbers],
+        bound,
+    )
+    if segments is None:
+        return None
+    kept = (numbers[i] for first, _, last in segments for i in range(first, last))
+    return Layout(frozenset(tree.nodes[s] for _, s, _ in segments), frozenset(kept))
+
+
+def _meets(versions: Versions, layout: Layout, bound: int) -> bool:
+    worst = versions.worst(layout)
+    return worst is not None and worst <= bound
+
+
+def _endless(versions: Versions) -> int:
+    return max(versions.full_ns, default=0) + sum(edge.ns for edge in versions.edges)

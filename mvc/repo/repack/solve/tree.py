@@ -1,0 +1,140 @@
+"""The cheapest layout of versions that branch, with deltas between parent and child. Exact.
+
+As in a chain, what one source serves is connected and needs no second source. For every
+version v and every source s that could serve it, the cost of v's descendants is the sum
+over its children of the cheaper of: served by s as well, or by a source of their own.
+Rows over all sources are numpy arrays, so n versions take n row operations of length n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.repo.repack.solve.model import Layout, Tree, Versions
+
+__all__ = ["MOST", "cheapest_tree"]
+
+MOST = 10_000  # versions of one tree; rows and decisions of more take too long
+_NEVER = np.int64(1) << 60
+
+_Row = NDArray[np.int64]
+
+
+def cheapest_tree(versions: Versions, tree: Tree, bound: int) -> Layout | None:
+    """Sources and deltas of least bytes with no recovery above ``bound``; None if there are none.
+
+    The tree's versions are in preorder, so that a family is a slice.
+    """
+    return _Search(versions, tree, bound).run()
+
+
+@dataclass(slots=True)
+class _Best:
+    """The cheapest way to store a family by itself."""
+
+    bytes: int
+    source: int
+
+
+class _Search:
+    def __init__(self, versions: Versions, tree: Tree, bound: int) -> None:
+        self._versions, self._tree, self._bound = versions, tree, bound
+        count = len(tree.nodes)
+        self._full = np.array([versions.full_bytes[i] for i in tree.nodes], np.int64)
+        self._bytes = np.zeros(count, np.int64)
+        self._ns = np.zeros(count, np.int64)
+        self._barriers = np.zeros(count, np.int64)  # forward deltas between the first and each
+        self._end = list(range(1, count + 1))  # of each family's slice
+        depth = np.zeros(count, np.int64)
+        for i, link in enumerate(tree.up):
+            if link is None:
+                continue
+            edge = versions.edges[link[1]]
+            self._bytes[i], self._ns[i] = edge.bytes, edge.ns
+            depth[i] = depth[link[0]] + edge.ns
+            self._barriers[i] = self._barriers[link[0]] + edge.forward
+        for i in range(count - 1, 0, -1):
+            link = tree.up[i]
+            assert link is not None
+            self._end[link[0]] = max(self._end[link[0]], self._end[i])
+        # Of the version at hand: time from every source, and whether the way up is barred.
+        self._away = depth + np.array([versions.full_ns[i] for i in tree.nodes], np.int64)
+        self._barred = self._barriers > 0
+        self._costs: dict[int, _Row] = {}  # of the families of children met so far
+        self._own: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)] * count
+        self._best: list[_Best | None] = [None] * count
+
+    def run(self) -> Layout | None:
+        """Depth first, with the rows moved along every edge and back."""
+        count = len(self._tree.nodes)
+        path = [0]
+        for i in range(1, count + 1):
+            link = self._tree.up[i] if i < count else None
+            parent = -1 if link is None else link[0]
+            while path and path[-1] != parent:
+                self._leave(path.pop(), path[-1] if path else None)
+            if i < count:
+                self._move(i, down=True)
+                path.append(i)
+        best = self._best[0]
+        return None if best is None else self._unwound()
+
+    def _move(self, i: int, *, down: bool) -> None:
+        """From the parent to version i, or back up."""
+        step = self._ns[i] if down else -self._ns[i]
+        family = slice(i, self._end[i])
+        self._away += step
+        self._away[family] -= 2 * step
+        above = i if down else self._above(i)
+        self._barred[family] = self._barriers[family] > self._barriers[above]
+
+    def _above(self, i: int) -> int:
+        link = self._tree.up[i]
+        assert link is not None
+        return link[0]
+
+    def _leave(self, i: int, parent: int | None) -> None:
+        """All descendants of i are known: so is its row."""
+        row = self._costs.pop(i, None)
+        if row is None:
+            row = np.zeros(len(self._away), np.int64)
+        row[(self._away > self._bound) | self._barred] = _NEVER
+        family = slice(i, self._end[i])
+        own = np.minimum(row[family] + self._full[family], _NEVER)
+        at = int(np.argmin(own))
+        if own[at] < _NEVER:
+            self._best[i] = _Best(int(own[at]), i + at)
+        if parent is None:
+            return
+        row += self._bytes[i]
+        best = self._best[i]
+        alone = _NEVER if best is None else np.int64(best.bytes)
+        cut = row > alone
+        cut[family] = False  # a source inside the family that serves the parent serves i, too
+        self._own[i] = np.packbits(cut)
+        np.copyto(row, alone, where=cut)
+        np.minimum(row, _NEVER, out=row)
+        known = self._costs.get(parent)
+        self._costs[parent] = row if known is None else np.minimum(known + row, _NEVER)
+        self._move(i, down=False)
+
+    def _unwound(self) -> Layout:
+        served: list[int] = []
+        edges = []
+        for i, link in enumerate(self._tree.up):
+            source = None if link is None else served[link[0]]
+            if source is not None and not self._cut(i, source):
+                served.append(source)
+                assert link is not None
+                edges.append(link[1])
+                continue
+            best = self._best[i]
+            assert best is not None
+            served.append(best.source)
+        return Layout(frozenset(self._tree.nodes[s] for s in served), frozenset(edges))
+
+    def _cut(self, i: int, source: int) -> bool:
+        return bool(self._own[i][source >> 3] >> (7 - (source & 7)) & 1)

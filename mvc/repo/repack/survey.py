@@ -1,0 +1,112 @@
+"""The versions that are there: what each is made of, and which descend from which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mvc.ids import CommitId, ManifestId
+from mvc.model.commit import Commit
+from mvc.model.manifest import Manifest
+from mvc.model.tensor import TensorSpec
+from mvc.repo.content.bases import BaseFinder, content_names
+from mvc.repo.context import Context, Progress
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.repo.maintenance.inventory import Inventory
+from mvc.store.packs.arena import Arena
+
+__all__ = ["Survey", "Version", "survey"]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """``blobs``: its contents, each with the name of the line of tensors it belongs to."""
+
+    commit: CommitId
+    manifest: ManifestId
+    parent: int | None
+    blobs: Mapping[bytes, str]
+
+
+@dataclass
+class Survey:
+    """Versions in the order of publication; parents before children."""
+
+    context: Context
+    found: Inventory
+    versions: list[Version] = field(default_factory=list)
+    specs: dict[bytes, TensorSpec] = field(default_factory=dict)
+    numbers: dict[CommitId, int] = field(default_factory=dict)
+
+    def size(self, id_: bytes) -> int:
+        """Raw bytes of a blob."""
+        return self.specs[id_].nbytes
+
+    def new_in(self, a: int, b: int) -> list[bytes]:
+        """Blobs of version b that version a does not have."""
+        there = self.versions[a].blobs
+        return [id_ for id_ in self.versions[b].blobs if id_ not in there]
+
+    def bases(self, a: int, b: int) -> dict[bytes, bytes]:
+        """For blobs that b has and a has not, the blob of a that a delta would start from."""
+        new = set(self.new_in(a, b))
+        if not new:
+            return {}
+        finder = BaseFinder(self.manifest(a), self.context.store.recovery, Arena(0))
+        found: dict[bytes, bytes] = {}
+        for entry in self.manifest(b).entries:
+            names = content_names(entry.contents, entry.tensors)
+            for name, content in zip(names, entry.contents, strict=True):
+                base = finder.find(entry.path, name, content.spec)
+                if base is not None and content.id in new:
+                    found.setdefault(content.id, base.id)
+        return found
+
+    def manifest(self, i: int) -> Manifest:
+        return manifests.load(self.context, self.versions[i].manifest)
+
+    def ancestor(self, i: int, steps: int) -> int | None:
+        """The version so many steps back; None before the first."""
+        at: int | None = i
+        for _ in range(steps):
+            if at is None:
+                return None
+            at = self.versions[at].parent
+        return at
+
+
+def survey(context: Context, found: Inventory, progress: Progress | None = None) -> Survey:
+    """Reads every manifest. States that were forgotten are no versions any more."""
+    made, stream = Survey(context, found), ManifestStream(context.store)
+    gone = {f.commit for recorded in found.entries for f in recorded.entry.forgotten}
+    commits = {c.id: c for recorded in found.entries for c in recorded.entry.commits}
+    for id_, commit in commits.items():
+        if id_ in gone or id_ in made.numbers:
+            continue
+        parent = _nearest(commit, commits, made.numbers)
+        blobs: dict[bytes, str] = {}
+        steps = [coding.step for coding in found.codings.get(commit.manifest, ())]
+        for entry in stream.load(commit.manifest, steps).entries:
+            names = content_names(entry.contents, entry.tensors)
+            for name, content in zip(names, entry.contents, strict=True):
+                blobs.setdefault(content.id, f"{entry.path}\0{name}")
+                made.specs[content.id] = content.spec
+        made.numbers[id_] = len(made.versions)
+        number = None if parent is None else made.numbers[parent]
+        made.versions.append(Version(id_, commit.manifest, number, blobs))
+        if progress is not None:
+            progress(len(made.versions), len(commits), "versions")
+    return made
+
+
+def _nearest(
+    commit: Commit, commits: Mapping[CommitId, Commit], there: Mapping[CommitId, int]
+) -> CommitId | None:
+    """The nearest ancestor along first parents whose state is there."""
+    at: Commit | None = commit
+    while at is not None and at.parents:
+        if at.parents[0] in there:
+            return at.parents[0]
+        at = commits.get(at.parents[0])
+    return None

@@ -1,0 +1,269 @@
+"""Repair, before anything can be opened: the journal's copies and the file ``format``.
+
+An entry is written twice. A damaged copy is written again from its twin. Where both are
+damaged, at different bytes, the two together still give the frame; else another copy of
+the repository may have it. Either is believed only if its checksum and its place in the
+chain are right, so nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData, InvalidPipeline, UnsupportedFormat
+from mvc.io.files import FileSystem, ReadFile, WriteFile
+from mvc.repo.maintenance.report import Healed
+from mvc.store.format import FORMAT, format_line, parse_format
+from mvc.store.journal.entries import Region
+from mvc.store.journal.frames import (
+    GENESIS,
+    OVERHEAD,
+    Position,
+    Recorded,
+    complete,
+    frame_of,
+    frames_behind,
+    read_entry,
+    scan,
+)
+from mvc.store.journal.high_water_mark import read_witness
+from mvc.store.packs.reader import PackReader
+from mvc.store.publishing.publish import LOCK_SECONDS
+from mvc.store.snapshot.view import JOURNAL, PACKS
+
+__all__ = ["before_opening"]
+
+_MOST_DIFFERENCES = 14  # bytes in which two damaged copies may differ: 2^14 frames to try
+_MAX_FORMAT = 4096
+_MAINTENANCE = frozenset({"gc", "repack", "repair"})
+
+
+def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> list[Healed]:
+    """Heals journal and ``format`` of the repository folder ``folder``, in place.
+
+    ``other``: the folder of a copy of the same repository. Raises DamagedData where what
+    is lost cannot be told from what is there, UnsupportedFormat for a newer format; then
+    nothing else is changed.
+    """
+    path = folder / FORMAT
+    known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
+    try:
+        parse_format(known or b"")
+    except UnsupportedFormat:
+        raise
+    except DamagedData:
+        sound = False
+    else:
+        sound = True
+    if fs.stat(folder / JOURNAL) is None:
+        raise DamagedData(
+            "the repository has no journal",
+            hint="restore .mvc/journal from a copy: it says what the repository holds",
+        )
+    with fs.lock(folder / JOURNAL, timeout=LOCK_SECONDS):
+        with fs.open_write(folder / JOURNAL) as file:
+            work = _Journal(fs, folder, file, other)
+            healed = list(work.heal())
+        if not sound:
+            if not work.entries:
+                raise DamagedData(
+                    "neither the journal nor the format file of the repository can be read",
+                    hint="restore .mvc/journal from a copy: it says what the repository holds",
+                )
+            stages = _stages(fs, folder, work.regions)
+            line, why = _format(known or b"", work.features | stages)
+            fs.write_atomic(path, line)
+            healed.append(Healed("format", FORMAT, why))
+    return healed
+
+
+def _format(damaged: bytes, features: frozenset[str]) -> tuple[bytes, str]:
+    """The line that ``format`` held: the same but for one bit, else what the journal needs."""
+    for at in range(len(damaged)):
+        for bit in range(8):
+            line = bytearray(damaged)
+            line[at] ^= 1 << bit
+            try:
+                parse_format(bytes(line))
+            except DamagedData:
+                continue
+            return bytes(line), "the one bit that was wrong"
+    return format_line(features), "what the journal and the packs need"
+
+
+def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
+    """The features that codings need, of the records that can be read."""
+    packs = PackReader(fs, folder / PACKS)
+    texts = {
+        member.coding.pipeline
+        for region in regions
+        for _, header in packs.sound_records(region, lambda _: None)
+        for member in header.members
+    } - {"patch"}
+    found: set[str] = set()
+    for text in texts:
+        with suppress(InvalidPipeline):
+            found |= Pipeline.parse(text).features
+    return frozenset(found)
+
+
+class _Journal:
+    """One pass over a journal that is locked and open for writing."""
+
+    def __init__(self, fs: FileSystem, folder: Path, file: WriteFile, other: Path | None) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._file = file
+        self._other: ReadFile | None = None
+        if other is not None and fs.stat(other / JOURNAL) is not None:
+            self._other = fs.open_read(other / JOURNAL)
+        self._at = GENESIS
+        self.entries = 0
+        self.features: frozenset[str] = frozenset()
+        self.regions: list[Region] = []
+
+    def heal(self) -> Iterator[Healed]:
+        while True:
+            try:
+                for recorded in scan(self._file, self._at):
+                    yield from self._passed(recorded)
+            except DamagedData as error:
+                frame, source = self._restored()
+                if frame is None:
+                    raise DamagedData(error.message, hint=self._advice()) from error
+                yield self._written(frame, source)
+                continue
+            end, source = self._lost_end()
+            if end is None:
+                return
+            yield self._written(end, source)
+
+    def _advice(self) -> str:
+        if self._other is None:
+            return "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
+        return (
+            "the journal given with --from does not continue this one there; it has to be a copy "
+            "of this very journal, with the entry and one behind it, made since the last gc or "
+            "repack"
+        )
+
+    def _passed(self, recorded: Recorded) -> Iterator[Healed]:
+        """An entry that can be read; its second copy is made good."""
+        entry = recorded.entry
+        self.entries += 1
+        self.features |= entry.features
+        self.regions += entry.regions
+        marks = any(not region.length for region in entry.regions)
+        if recorded.sequence != self._at.sequence or marks or entry.operation in _MAINTENANCE:
+            self.features |= {"compacted"}
+        if recorded.copies < 2:
+            cut_off = recorded.after.offset > self._file.size()
+            complete(self._file, recorded)
+            self._file.sync()
+            if not cut_off:
+                yield Healed("journal", f"entry {recorded.sequence}", "its other copy")
+        self._at = recorded.after
+
+    def _written(self, frame: bytes, source: str) -> Healed:
+        """Puts a frame in its place, twice, one copy after the other."""
+        for begin in (self._at.offset, self._at.offset + len(frame)):
+            self._file.write_at(begin, frame)
+            self._file.sync()
+        sequence = read_entry(self._file, self._at.offset).sequence
+        return Healed("journal", f"entry {sequence}", source)
+
+    def _restored(self) -> tuple[bytes | None, str]:
+        """The frame that should stand where the chain breaks; None if nobody has it."""
+        at, size = self._at, self._file.size()
+        rest = self._file.read(at.offset, size - at.offset)
+        begin, length = self._next_sound(rest)
+        for frame in _joined(rest, begin):
+            if self._fits(frame):
+                return frame, "its two damaged copies together"
+        found = self._elsewhere()
+        # A frame says what stood before it: where the other journal has the one that
+        # follows here, everything up to it is the same.
+        follows = rest[begin : begin + length]
+        if found is None or not self._fits(found) or not length:
+            return None, ""
+        if self._other is None or self._other.read(at.offset + begin, length) != follows:
+            return None, ""
+        return found, "the other repository"
+
+    def _next_sound(self, rest: bytes) -> tuple[int, int]:
+        """(begin, length) of the next frame that can be read; length 0 if there is none."""
+        for begin, (payload, sequence, _, _) in frames_behind(rest, 1):
+            if sequence >= self._at.sequence:
+                return begin, OVERHEAD + len(payload)
+        return len(rest), 0
+
+    def _fits(self, frame: bytes) -> bool:
+        """Whether a frame is sound and continues the chain."""
+        found = frame_of(frame)
+        return found is not None and found[1] >= self._at.sequence and found[2] == self._at.chain
+
+    def _elsewhere(self) -> bytes | None:
+        """What stands at the same place of the other journal."""
+        other, at = self._other, self._at.offset
+        if other is None or other.size() <= at:
+            return None
+        try:
+            found = read_entry(other, at)
+        except DamagedData:
+            return None
+        for begin in (at, at + found.half):
+            data = other.read(begin, found.half)
+            if frame_of(data) is not None:
+                return data
+        return None
+
+    def _lost_end(self) -> tuple[bytes | None, str]:
+        """The next entry, where the journal ends too early: the witness knows how far it was."""
+        at, size = self._at, self._file.size()
+        if size > at.offset:
+            for frame in _joined(self._file.read(at.offset, size - at.offset), size - at.offset):
+                if self._fits(frame):
+                    return frame, "its two damaged copies together"
+        first = read_entry(self._file, 0) if at.offset else None
+        reached = None if first is None else read_witness(self._fs, self._folder, first.check)
+        if reached is None or reached.sequence <= at.sequence or not self._knows(reached):
+            return None, ""
+        found = self._elsewhere()
+        if found is None or not self._fits(found):
+            return None, ""
+        return found, "the other repository"
+
+    def _knows(self, reached: Position) -> bool:
+        """Whether the other journal has the very entry that was the last one here."""
+        other = self._other
+        if other is None or other.size() < reached.offset:
+            return False
+        return other.read(reached.offset - len(reached.chain), len(reached.chain)) == reached.chain
+
+
+def _joined(rest: bytes, distance: int) -> Iterator[bytes]:
+    """Frames that two damaged copies at the beginning of ``rest`` may have been.
+
+    ``distance``: bytes to the next sound frame. Where the copies differ, either may be right.
+    """
+    halves = {int.from_bytes(rest[4:8], "little") + OVERHEAD}
+    second = rest.find(b"mvJ1", 1)
+    if second > 0:
+        halves.add(second)
+    halves.add(distance // 2)
+    for half in sorted(halves):
+        if not OVERHEAD < half <= len(rest) // 2:
+            continue
+        a, b = rest[:half], rest[half : 2 * half]
+        places = [i for i in range(half) if a[i] != b[i]]
+        if len(places) > _MOST_DIFFERENCES:
+            continue
+        for choice in product((a, b), repeat=len(places)):
+            frame = bytearray(a)
+            for i, source in zip(places, choice, strict=True):
+                frame[i] = source[i]
+            yield bytes(frame)

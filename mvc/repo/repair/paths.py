@@ -1,0 +1,130 @@
+"""Repair: ways to objects that everyday look-ups no longer know.
+
+An object whose record is damaged has no place in index and packs, but deltas may still
+lead to it, and versions say its name. This graph knows all names, and what lies in
+quarantine as well. What it gives is compared with its hash, like everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from mvc.errors import DamagedData
+from mvc.io.files import FileSystem, ReadFile
+from mvc.repo.maintenance.quarantine import files_in
+from mvc.repo.maintenance.rewrite_plan import Place
+from mvc.repo.maintenance.survey import Survey
+from mvc.store.graph.search import Graph, Step
+from mvc.store.graph.speed import Speed
+from mvc.store.journal.entries import Region
+from mvc.store.packs.reader import PACK_HEADER, PackReader
+from mvc.store.packs.records import BASE_BYTES, RecordHeader
+from mvc.store.recovery.recover import Recovery
+from mvc.store.snapshot.view import PACKS, View
+
+__all__ = ["SoundGraph", "SoundRecovery"]
+
+_BEYOND = 1 << 40  # from here on numbers mean files of the quarantine
+
+
+class _Packs(PackReader):
+    """Packs, and files of the quarantine under numbers that no pack has."""
+
+    def __init__(self, fs: FileSystem, folder: Path, files: list[Path]) -> None:
+        super().__init__(fs, folder)
+        self._files = files
+
+    def _file(self, pack: int) -> ReadFile:
+        if pack < _BEYOND:
+            return super()._file(pack)
+        handle = self._open.get(pack)
+        if handle is None:
+            handle = self._open[pack] = self._fs.open_read(self._files[pack - _BEYOND])
+        return handle
+
+
+class SoundGraph(Graph):
+    """Everything sound that is stored, in memory. ``name`` makes an object known by its id."""
+
+    def __init__(self, view: View, survey: Survey) -> None:
+        super().__init__(view, Speed())
+        self._named: dict[bytes, bytes] = {}
+        self._to: dict[bytes, list[Step]] = {}
+        self._from: dict[bytes, list[Step]] = {}
+        quarantined = files_in(view.fs, view.folder)
+        self.packs = _Packs(view.fs, view.folder / PACKS, quarantined)
+        for records in survey.found.records:
+            for record in records:
+                self._add(record.pack, record.offset, record.header, survey.damaged)
+        for i, path in enumerate(quarantined):
+            self._add_file(_BEYOND + i, path)
+
+    def _add(self, pack: int, at: int, header: RecordHeader, damaged: set[Place]) -> None:
+        for i, member in enumerate(header.members):
+            self.name(member.id)
+            if (pack, at, i) in damaged:
+                continue
+            self._to.setdefault(member.id, []).append(Step(pack, at, header, member, False))
+            if member.base and not member.coding.bridge:
+                undone = Step(pack, at, header, member, True)
+                self._from.setdefault(member.base, []).append(undone)
+
+    def _add_file(self, number: int, path: Path) -> None:
+        begin = len(PACK_HEADER)
+        with self._view.fs.open_read(path) as file:
+            region = Region(number, begin, max(0, file.size() - begin))
+        for at, header in self.packs.sound_records(region, _passed_over):
+            damaged: set[Place] = set()
+            for i, member in enumerate(header.members):
+                try:
+                    self.packs.payload(number, at, header, member)
+                except DamagedData:
+                    damaged.add((number, at, i))
+            self._add(number, at, header, damaged)
+
+    def name(self, id_: bytes) -> None:
+        """The first object with its first bytes is what these mean as a base."""
+        self._named.setdefault(id_[:BASE_BYTES], id_)
+
+    def meaning(self, prefix: bytes) -> bytes | None:
+        return self._named.get(prefix)
+
+    def steps(self, id_: bytes) -> list[Step]:
+        """Every sound coding of an object."""
+        return self._to.get(id_, [])
+
+    def _neighbours(
+        self, node: tuple[bytes, int]
+    ) -> Iterator[tuple[tuple[bytes, int] | None, Step]]:
+        id_, start = node
+        for step in self._to.get(id_, ()):
+            base = step.member.base
+            if step.member.start != start:
+                continue
+            if not base:
+                yield None, step
+            elif (origin := self.meaning(base)) is not None:
+                yield (origin, start), step
+        if self.nameable(id_):
+            for step in self._from.get(id_[:BASE_BYTES], ()):
+                if step.member.start == start and step.member.id != id_:
+                    yield (step.member.id, start), step
+
+    def close(self) -> None:
+        self.packs.close()
+
+
+def _passed_over(damage: DamagedData) -> None:
+    """What is damaged in the quarantine was reported when it was put there."""
+    del damage
+
+
+class SoundRecovery(Recovery):
+    """Recovers objects over a ``SoundGraph``."""
+
+    def __init__(self, graph: SoundGraph, pool: ThreadPoolExecutor) -> None:
+        self._packs = graph.packs
+        self._graph = graph
+        self._pool = pool

@@ -1,0 +1,275 @@
+"""Repair: what stays as it is, what is stored anew from where, what is given up.
+
+Afterwards every record in the packs leads somewhere: an object that cannot be recovered
+is not kept in part, so that whoever commits its content again stores it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mvc.ids import CommitId, ManifestId
+from mvc.model.commit import Commit
+from mvc.model.tensor import TensorSpec
+from mvc.repo.content.hashing import pieces
+from mvc.repo.lookup.manifests import objects
+from mvc.repo.maintenance.encode import Wanted
+from mvc.repo.maintenance.report import Healed
+from mvc.repo.maintenance.rewrite_plan import Relayout
+from mvc.repo.maintenance.survey import Stretch, Survey
+from mvc.repo.repair.manifests import Rebuilder
+from mvc.repo.repair.paths import SoundGraph
+from mvc.repo.repair.sources import Sources
+from mvc.store.packs.records import BASE_BYTES
+
+__all__ = ["Needs", "Plan", "make_plan", "needs_of"]
+
+_Piece = tuple[bytes, int]
+
+
+@dataclass
+class Needs:
+    """What versions are made of. ``specs``: by id, None for a manifest, in the order of
+    versions. ``first``: the entry of the first version that has it. ``paths``: file names.
+    """
+
+    specs: dict[bytes, TensorSpec | None] = field(default_factory=dict)
+    first: dict[bytes, int] = field(default_factory=dict)
+    paths: dict[str, None] = field(default_factory=dict)
+
+    def take(self, id_: bytes, spec: TensorSpec | None, home: int) -> None:
+        self.specs.setdefault(id_, spec)
+        self.first.setdefault(id_, home)
+
+
+@dataclass
+class Plan:
+    """``lost``: objects that versions name and nothing gives; ``stretches`` go to quarantine.
+
+    A new journal names only what is sound, so ``needed`` also where the layout stays.
+    """
+
+    relayout: Relayout
+    healed: list[Healed] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+    lost: set[bytes] = field(default_factory=set)
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.relayout or self.stretches)
+
+
+def needs_of(survey: Survey, graph: SoundGraph, sources: Sources) -> Needs:
+    """All objects of all states that were not forgotten, as far as their manifests are there.
+
+    Names every one of them in ``graph``.
+    """
+    needs = Needs()
+    entries = survey.found.entries
+    forgotten = {each.commit for recorded in entries for each in recorded.entry.forgotten}
+    holders: dict[ManifestId, int] = {}
+    commits: dict[CommitId, tuple[Commit, int]] = {}
+    for home, recorded in enumerate(entries):
+        for commit in recorded.entry.commits:
+            if commit.id not in forgotten:
+                graph.name(commit.manifest)
+                holders.setdefault(commit.manifest, home)
+                commits[commit.id] = commit, home
+    lost = [id_ for id_, home in holders.items() if not _take(needs, graph, sources, id_, home)]
+    if lost:
+        _rebuild(survey, sources, commits, lost)
+        for id_ in lost:
+            _take(needs, graph, sources, id_, holders[id_])
+    return needs
+
+
+def _take(needs: Needs, graph: SoundGraph, sources: Sources, id_: ManifestId, home: int) -> bool:
+    """A manifest and what it names; false if it is lost."""
+    manifest = sources.load(id_)
+    if manifest is not None:
+        for blob, spec in objects(manifest).items():
+            graph.name(blob)
+            needs.take(blob, spec, home)
+        needs.paths.update((entry.path, None) for entry in manifest.entries)
+    needs.take(id_, None, home)
+    return manifest is not None
+
+
+def _rebuild(
+    survey: Survey,
+    sources: Sources,
+    commits: dict[CommitId, tuple[Commit, int]],
+    lost: list[ManifestId],
+) -> None:
+    """Puts lost manifests together from their neighbours', as far as these are known."""
+    rebuilder = Rebuilder(survey, sources.entry)
+    children: dict[CommitId, list[CommitId]] = {}
+    for id_, (commit, _) in commits.items():
+        for parent in commit.parents:
+            children.setdefault(parent, []).append(id_)
+    waiting = [each for each in commits.values() if each[0].manifest in lost]
+    before = -1
+    while before != len(waiting):
+        before = len(waiting)
+        for commit, home in list(waiting):
+            parents = [commits[id_] for id_ in commit.parents if id_ in commits]
+            following = [commits[id_] for id_ in children.get(commit.id, ())]
+            olders = [m for each, _ in parents if (m := sources.load(each.manifest))]
+            newers = {at: m for each, at in following if (m := sources.load(each.manifest))}
+            made = rebuilder.rebuild(commit.manifest, home, olders, newers)
+            if made is not None:
+                sources.adopt(made)
+            if made is not None or sources.load(commit.manifest) is not None:
+                waiting.remove((commit, home))
+
+
+def make_plan(survey: Survey, graph: SoundGraph, needs: Needs, sources: Sources) -> Plan:
+    """Decides about every object; ``sources`` remembers where each comes from."""
+    work = _Planning(survey, graph, needs, sources)
+    work.settle()
+    return work.plan()
+
+
+class _Planning:
+    def __init__(self, survey: Survey, graph: SoundGraph, needs: Needs, sources: Sources) -> None:
+        self._survey = survey
+        self._graph = graph
+        self._needs = needs
+        self._sources = sources
+        self._pieces: dict[bytes, set[int]] = {}
+        for records in survey.found.records:
+            for record in records:
+                for i, member in enumerate(record.header.members):
+                    if (record.pack, record.offset, i) not in survey.damaged:
+                        self._pieces.setdefault(member.id, set()).add(member.start)
+        for id_, spec in needs.specs.items():
+            starts = [0] if spec is None else [start for start, _ in pieces(spec)]
+            self._pieces.setdefault(id_, set()).update(starts)
+        self._added: dict[bytes, str] = {}
+        self._lost: set[bytes] = set()
+
+    def settle(self) -> None:
+        """Until every object is reached, added or lost."""
+        order = sorted(self._pieces, key=self._home)
+        while True:
+            ways = _Ways(self._survey, self._graph, self._lost)
+            ways.spread(self._all_pieces(self._added))
+            before = len(self._lost)
+            for id_ in order:
+                if id_ in self._lost or all((id_, at) in ways.reached for at in self._pieces[id_]):
+                    continue
+                source = None
+                if id_ in self._needs.specs:
+                    source = self._sources.find(id_, self._needs.specs[id_])
+                if source is None:
+                    self._lost.add(id_)
+                else:
+                    self._added[id_] = source
+                    ways.spread(self._all_pieces([id_]))
+            if len(self._lost) == before:
+                return
+
+    def _all_pieces(self, ids: Iterable[bytes]) -> list[_Piece]:
+        return [(id_, at) for id_ in ids for at in self._pieces[id_]]
+
+    def _home(self, id_: bytes) -> int:
+        """The entry where a new record of an object belongs: no delta from it comes before."""
+        last = len(self._survey.found.entries) - 1
+        first = self._survey.first.get(id_[:BASE_BYTES], last)
+        return min(first, self._needs.first.get(id_, last))
+
+    def plan(self) -> Plan:
+        survey, found = self._survey, self._survey.found
+        leave = set(survey.damaged)
+        stretches = list(survey.stretches)
+        again = set()
+        for records in found.records:
+            for record in records:
+                for i, member in enumerate(record.header.members):
+                    place = (record.pack, record.offset, i)
+                    if place in survey.damaged:
+                        again.add(member.id)
+                    elif member.id in self._lost or not self._leads(member.base):
+                        leave.add(place)
+                        end = record.offset + record.header.size
+                        why = f"object {member.id.hex()[:10]} cannot be recovered"
+                        stretches.append(Stretch(record.pack, record.offset, end, why))
+        for id_ in self._added:
+            found.homes[id_] = self._home(id_)
+        add = [Wanted(id_, self._base(id_)) for id_ in self._added]
+        healed = [self._healed(id_, source) for id_, source in self._added.items()]
+        for id_ in sorted(again - self._added.keys() - self._lost):
+            healed.append(self._healed(id_, "another record of it"))
+        for pack in sorted({pack for pack, _ in survey.shared}):
+            healed.append(Healed("region", f"pack {pack}", "the records that lie there"))
+        specs = {id_: spec for id_, spec in self._needs.specs.items() if spec is not None}
+        relayout = Relayout(
+            leave=leave,
+            add=add,
+            specs=specs,
+            source=self._sources,
+            records={(pack, at) for pack, at, _ in leave} | survey.shared,
+        )
+        lost = {id_ for id_ in self._lost if id_ in self._needs.specs}
+        return Plan(relayout, healed, stretches, lost)
+
+    def _leads(self, base: bytes) -> bool:
+        """Whether a delta from this base can still be walked."""
+        meant = self._graph.meaning(base) if base else None
+        return not base or (meant is not None and meant not in self._lost)
+
+    def _base(self, id_: bytes) -> bytes | None:
+        """What a known delta of the object is from, if that is there."""
+        for step in self._graph.steps(id_):
+            base = self._graph.meaning(step.member.base) if step.member.base else None
+            if base is not None and base not in self._lost and self._home(base) < self._home(id_):
+                return base
+        return None
+
+    def _healed(self, id_: bytes, source: str) -> Healed:
+        kind = "manifest" if self._needs.specs.get(id_, b"") is None else "object"
+        return Healed(kind, id_.hex(), source)
+
+
+class _Ways:
+    """What everyday look-ups will find: a base is known only where a record of it is kept."""
+
+    def __init__(self, survey: Survey, graph: SoundGraph, lost: set[bytes]) -> None:
+        self.reached: set[_Piece] = set()
+        self._edges: dict[_Piece, list[_Piece]] = {}
+        self._named: set[bytes] = set()
+        full: list[_Piece] = []
+        deltas: list[tuple[bytes, _Piece, bool]] = []
+        for records in survey.found.records:
+            for record in records:
+                for i, member in enumerate(record.header.members):
+                    place = (record.pack, record.offset, i)
+                    if place in survey.damaged or member.id in lost:
+                        continue
+                    self._named.add(member.id)
+                    node = (member.id, member.start)
+                    if not member.base:
+                        full.append(node)
+                        continue
+                    base = graph.meaning(member.base)
+                    if base is not None and base not in lost:
+                        deltas.append((base, node, bool(member.coding.bridge)))
+        for base, node, forward in deltas:
+            origin = (base, node[1])
+            self._edges.setdefault(origin, []).append(node)
+            if not forward:
+                self._edges.setdefault(node, []).append(origin)
+        self.spread(full)
+
+    def spread(self, nodes: Iterable[_Piece]) -> None:
+        """Takes these as reached, and what can be reached from them."""
+        waiting = deque(nodes)
+        self._named.update(id_ for id_, _ in waiting)
+        while waiting:
+            node = waiting.popleft()
+            if node in self.reached:
+                continue
+            self.reached.add(node)
+            waiting.extend(n for n in self._edges.get(node, ()) if n[0] in self._named)

@@ -1,0 +1,219 @@
+"""Repair: where the bytes of an object that is not reached any more may come from.
+
+In this order: another path through what is stored here, another repository (a backup,
+a colleague's), the files of the working folder. What a source gives counts only if the
+object's hash says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.parsed import ParsedFile
+from mvc.errors import DamagedData, MvcError, NotARepository
+from mvc.ids import ManifestId
+from mvc.io.clock import Clock
+from mvc.io.files import FileSystem
+from mvc.limits import SLAB
+from mvc.model.hashing import BlobHasher
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import printable
+from mvc.model.tensor import TensorSpec
+from mvc.repo.content.hashing import hash_file, pieces
+from mvc.store.format import FORMAT
+from mvc.store.graph.search import Path as Way
+from mvc.store.snapshot.view import JOURNAL
+from mvc.store.store import FOLDER, Store
+
+__all__ = ["OtherRepository", "Sources", "WorkingFiles", "folder_of"]
+
+_NO_WAY = Way((), 0.0)
+
+
+class _Source(Protocol):
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Way: ...
+
+    def manifest(self, id_: bytes) -> bytes: ...
+
+
+def folder_of(fs: FileSystem, path: Path) -> Path:
+    """The folder with journal and packs: ``path`` itself, or the ``.mvc`` in it."""
+    real = fs.realpath(path)
+    for folder in (real / FOLDER, real):
+        if all(fs.stat(folder / name) is not None for name in (FORMAT, JOURNAL)):
+            return folder
+    raise NotARepository(
+        f"there is no repository in {printable(str(path))}",
+        hint="give the folder of a repository, or a copy of a .mvc folder",
+    )
+
+
+class _Untouched(FileSystem):
+    """Nothing is written to a repository that is only read to heal another."""
+
+    def is_writable_dir(self, path: Path) -> bool:
+        del path
+        return False
+
+
+class OtherRepository:
+    """Objects of another repository, by their ids."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._store = Store(_Untouched(), Clock(), folder)
+        except MvcError as error:
+            error.message = f"{printable(str(folder))}: {error.message}"
+            raise
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
+        return self._store.recovery.piece(id_, start, out)
+
+    def manifest(self, id_: bytes) -> bytes:
+        return self._store.recovery.manifest(id_)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class WorkingFiles:
+    """Contents of files in the working folder, by their ids.
+
+    ``names`` are the paths to look at; they are hashed at the first question.
+    """
+
+    def __init__(self, fs: FileSystem, root: Path, names: Iterable[str]) -> None:
+        self._fs = fs
+        self._root = root
+        self.names = list(names)
+        self._found: dict[bytes, tuple[str, int]] | None = None
+        self._open = ExitStack()
+        self._parsed: tuple[str, ParsedFile] | None = None
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
+        name, content = self._at(id_)
+        parsed = self._file(name)
+        if content < 0:
+            skeleton = parsed.skeleton()[start : start + len(out)]
+            if len(skeleton) != len(out):
+                raise DamagedData(f"{printable(name)} has changed")
+            out[:] = skeleton
+        else:
+            parsed.read(content, start, out)
+        return _NO_WAY
+
+    def manifest(self, id_: bytes) -> bytes:
+        raise DamagedData(f"manifest {id_.hex()[:10]} is no file of the working folder")
+
+    def entry(self, name: str) -> FileEntry | None:
+        """What committing a file would make of it; None if it cannot be read."""
+        try:
+            identity = self._fs.stat(self._root / name)
+            if identity is None or not identity.is_file:
+                return None
+            return hash_file(self._file(name), name)
+        except MvcError:
+            return None  # a file that changes meanwhile heals nothing
+
+    def where(self, id_: bytes) -> str:
+        """The file that has an object."""
+        return printable(self._at(id_)[0])
+
+    def _at(self, id_: bytes) -> tuple[str, int]:
+        if self._found is None:
+            self._found = {}
+            for name in self.names:
+                self._hash(name, self._found)
+        if id_ not in self._found:
+            raise DamagedData("no file of the working folder has it")
+        return self._found[id_]
+
+    def _hash(self, name: str, found: dict[bytes, tuple[str, int]]) -> None:
+        entry = self.entry(name)
+        if entry is None:
+            return
+        for i, content in enumerate(entry.contents):
+            found.setdefault(content.id, (name, i))
+        if entry.skeleton is not None:
+            found.setdefault(entry.skeleton, (name, -1))
+
+    def _file(self, name: str) -> ParsedFile:
+        if self._parsed is None or self._parsed[0] != name:
+            self.close()
+            file = self._open.enter_context(self._fs.open_read(self._root / name))
+            self._parsed = (name, parse_file(file, name))
+        return self._parsed[1]
+
+    def close(self) -> None:
+        self._parsed = None
+        self._open.close()
+
+
+class Sources:
+    """All sources as one: each object comes from where it was found to be sound."""
+
+    def __init__(self, own: _Source, working: WorkingFiles, other: OtherRepository | None) -> None:
+        self._own = own
+        self._working = working
+        self._sources: list[tuple[str, _Source]] = [("another path", own)]
+        if other is not None:
+            self._sources.append(("the other repository", other))
+        self._sources.append(("a file", working))
+        self._chosen: dict[bytes, _Source] = {}
+        self._made: dict[bytes, Manifest] = {}
+        self._buffer = memoryview(bytearray())
+
+    def find(self, id_: bytes, spec: TensorSpec | None) -> str | None:
+        """Where an object's very bytes are, in words; None if nowhere. No spec: a manifest."""
+        if id_ in self._made:
+            return "other versions and files"
+        for name, source in self._sources:
+            try:
+                sound = self._sound(source, id_, spec)
+            except DamagedData:
+                continue
+            except MvcError:
+                if source is self._own:
+                    raise  # a disk that cannot be read is no reason to give anything up
+                continue
+            if sound:
+                self._chosen[id_] = source
+                return f"the file {self._working.where(id_)}" if name == "a file" else name
+        return None
+
+    def _sound(self, source: _Source, id_: bytes, spec: TensorSpec | None) -> bool:
+        if spec is None:
+            return Manifest.id_of(source.manifest(id_)) == id_
+        if len(self._buffer) < min(SLAB, spec.nbytes):
+            self._buffer = memoryview(bytearray(min(SLAB, spec.nbytes)))
+        hasher = BlobHasher(spec, parallel=True)
+        for start, length in pieces(spec):
+            source.piece(id_, start, self._buffer[:length])
+            hasher.update(self._buffer[:length])
+        return hasher.done() == id_
+
+    def load(self, id_: ManifestId) -> Manifest | None:
+        """A manifest from wherever it is; None if it is lost."""
+        if self.find(id_, None) is None:
+            return None
+        return Manifest.decode(self.manifest(id_))
+
+    def adopt(self, manifest: Manifest) -> None:
+        """Takes a manifest that was put together."""
+        self._made[manifest.id] = manifest
+
+    def entry(self, name: str) -> FileEntry | None:
+        """A file of the working folder as committing would see it."""
+        return self._working.entry(name)
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
+        return self._chosen.get(id_, self._own).piece(id_, start, out)
+
+    def manifest(self, id_: bytes) -> bytes:
+        if id_ in self._made:
+            return self._made[id_].encoded
+        return self._chosen.get(id_, self._own).manifest(id_)

@@ -1,0 +1,110 @@
+"""What forgetting states means, before it is done: what goes, what others keep, what it frees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from mvc.errors import DamagedData
+from mvc.ids import CommitId, ManifestId
+from mvc.model.commit import Commit
+from mvc.model.manifest import Manifest
+from mvc.repo.context import Context, Progress
+from mvc.repo.gc.gc import DEFAULT_GRACE, Collection, plan_collection
+from mvc.repo.lookup import manifests
+from mvc.repo.maintenance.inventory import Inventory, inventory
+from mvc.repo.maintenance.reachable import reachable
+from mvc.repo.retention import rules
+from mvc.repo.retention.forget import Chosen
+
+__all__ = ["Price", "price"]
+
+
+@dataclass(frozen=True)
+class Price:
+    """``tensors`` go, ``shared`` ones are in versions that stay, and stay with them; likewise
+    ``files`` and ``shared_files`` of those without tensors.
+
+    ``same``: versions with the very tensors of one that goes, which keep them. ``live``: on
+    which targets a version that goes is live. ``collection``: the next one by ``gc``, None
+    where damage stands in its way; then the counts hold for what is sound.
+    """
+
+    tensors: int
+    shared: int
+    files: int
+    shared_files: int
+    same: Mapping[CommitId, tuple[CommitId, ...]]
+    live: Mapping[CommitId, tuple[str, ...]]
+    collection: Collection | None
+
+
+def price(
+    context: Context,
+    chosen: Chosen,
+    *,
+    grace: timedelta = DEFAULT_GRACE,
+    progress: Progress | None = None,
+) -> Price:
+    """Reads every manifest and a sample of the tensors that would be stored anew."""
+    going, going_files = set[bytes](), set[bytes]()
+    found = inventory(context.store.view)
+    for commit in chosen.commits:
+        manifest = _loaded(context, found, commit.manifest)
+        going.update(_tensors(manifest))
+        going_files.update(_files(manifest))
+    kept, kept_files = set[bytes](), set[bytes]()
+    holders: dict[bytes, list[CommitId]] = {}
+    collection: Collection | None = None
+    try:
+        cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
+        reach = reachable(context, found, cutoff, forget=chosen.marks)
+        for id_ in reach.states:
+            commit = reach.commits[id_]
+            holders.setdefault(_content(commit), []).append(id_)
+        for manifest_id in reach.manifests:
+            manifest = manifests.load(context, manifest_id)
+            kept.update(_tensors(manifest))
+            kept_files.update(_files(manifest))
+        collection = plan_collection(context, grace=grace, forget=chosen.marks, progress=progress)
+    except DamagedData:
+        pass
+    live = rules.live_now(context)
+    return Price(
+        len(going - kept),
+        len(going & kept),
+        len(going_files - kept_files),
+        len(going_files & kept_files),
+        {
+            commit.id: tuple(holders[_content(commit)])
+            for commit in chosen.commits
+            if _content(commit) in holders
+        },
+        {c.id: tuple(live[c.id]) for c in chosen.commits if c.id in live},
+        collection,
+    )
+
+
+def _tensors(manifest: Manifest) -> Iterator[bytes]:
+    return (tensor.id for entry in manifest.entries for tensor in entry.tensors)
+
+
+def _files(manifest: Manifest) -> Iterator[bytes]:
+    """Files without tensors, by all of their bytes."""
+    return (entry.content_id for entry in manifest.entries if not entry.tensors)
+
+
+def _content(commit: Commit) -> bytes:
+    """What a version holds; without tensors every byte of its files counts."""
+    return commit.manifest if commit.root == manifests.EMPTY.root else commit.root
+
+
+def _loaded(context: Context, found: Inventory, id_: ManifestId) -> Manifest:
+    """A manifest, empty where it is gone or damaged."""
+    if id_ not in found.codings:
+        return manifests.EMPTY
+    try:
+        return manifests.load(context, id_)
+    except DamagedData:
+        return manifests.EMPTY

@@ -1,0 +1,238 @@
+"""Which versions retention rules give up: pure selection, nothing is changed.
+
+Looked at are the versions that a ref, HEAD or a deployment leads to and that still have
+their state. What undo has left behind is none of them: ``gc`` collects it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
+
+from mvc.errors import NoDeployment, UnknownMetric, WrongUsage
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.model.names import printable
+from mvc.repo import deployments
+from mvc.repo.context import Context
+from mvc.repo.lookup import refs as pointers
+from mvc.repo.maintenance.reachable import closure
+from mvc.repo.times import local_zone_minutes
+from mvc.store.journal.entries import RefValue
+
+__all__ = ["Best", "Retention", "Short", "given_up", "live_now", "protected", "too_few"]
+
+_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Keep the ``count`` best by a metric; ``lowest``: the lower, the better."""
+
+    metric: str
+    count: int
+    lowest: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Best:
+        """From ``acc:3``, or ``-loss:3`` where lower is better. WrongUsage otherwise."""
+        name, _, count = text.rpartition(":")
+        lowest = name.startswith("-")
+        name = name.removeprefix("-")
+        if not name or not (count.isascii() and count.isdigit()) or not 0 < int(count) < 10**9:
+            raise WrongUsage(
+                f"this names no metric with a count: {printable(text[:100])!r}",
+                hint="write METRIC:N, or -METRIC:N where lower is better",
+            )
+        return cls(name, int(count), lowest)
+
+    @property
+    def text(self) -> str:
+        return f"{'-' if self.lowest else ''}{self.metric}:{self.count}"
+
+    def measured(self, versions: Iterable[Commit]) -> list[Commit]:
+        """Those of ``versions`` that have the metric, in the same order."""
+        return [c for c in versions if not math.isnan(c.metrics.get(self.metric, math.nan))]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Rules. What any ``last``, ``hourly``, ``daily`` or ``best`` keeps, stays.
+
+    ``unused``: a target; only versions that no deployment there served are given up.
+    """
+
+    last: int | None = None
+    hourly: int | None = None
+    daily: int | None = None
+    best: Sequence[Best] = ()
+    unused: str | None = None
+
+    def __post_init__(self) -> None:
+        if any(n is not None and n < 1 for n in (self.last, self.hourly, self.daily)):
+            raise WrongUsage("a rule keeps at least one version")
+
+    def __bool__(self) -> bool:
+        return self.unused is not None or self.keeps
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a rule other than ``unused``."""
+        return any(n is not None for n in (self.last, self.hourly, self.daily)) or bool(self.best)
+
+    @property
+    def text(self) -> str:
+        """As options of the command."""
+        rules = (
+            ("--keep-last", self.last),
+            ("--keep-hourly", self.hourly),
+            ("--keep-daily", self.daily),
+            *(("--keep-best", best.text) for best in self.best),
+            ("--unused", self.unused),
+        )
+        return " ".join(f"{name} {value}" for name, value in rules if value is not None)
+
+
+def given_up(context: Context, rules: Retention) -> list[Commit]:
+    """The versions that ``rules`` give up, in the order of publication.
+
+    Never those that a ref or HEAD names, nor what is live on a target now or will be.
+    Raises UnknownTarget; UnknownMetric where none of them has what the best are chosen by.
+    """
+    versions = _versions(context)
+    _check_metrics(versions, rules)
+    stay = protected(context)
+    if rules.unused is not None:
+        deployments.check_target(context, rules.unused)
+        stay |= served(context, rules.unused)
+    if rules.keeps:
+        stay |= kept(versions, rules)
+    return [commit for commit in versions if commit.id not in stay]
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """Fewer versions have a metric than are to be kept by it: ``have``.
+
+    ``without``: versions that are given up and do not have it.
+    """
+
+    best: Best
+    have: int
+    without: tuple[CommitId, ...]
+
+
+def too_few(context: Context, rules: Retention, going: Iterable[Commit]) -> tuple[Short, ...]:
+    """The ``best`` of ``rules`` that keep fewer than they say while others are ``going``."""
+    if not rules.best:
+        return ()
+    versions, going = _versions(context), list(going)
+    found = []
+    for best in rules.best:
+        having = {commit.id for commit in best.measured(versions)}
+        without = tuple(commit.id for commit in going if commit.id not in having)
+        if len(having) < best.count and without:
+            found.append(Short(best, len(having), without))
+    return tuple(found)
+
+
+def _check_metrics(versions: Sequence[Commit], rules: Retention) -> None:
+    for best in rules.best:
+        if not versions or best.measured(versions):
+            continue
+        names = sorted({name for commit in versions for name in commit.metrics})
+        close = get_close_matches(best.metric, names, n=3, cutoff=0.5) or names[:10]
+        raise UnknownMetric(
+            f"no version has the metric {printable(best.metric[:100])}",
+            hint=f"there is: {', '.join(map(printable, close))}"
+            if close
+            else "no version has any metric; 'mvc commit --metric K=V' records one",
+        )
+
+
+def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
+    """What the rules keep among ``versions`` (in the order of publication)."""
+    places = {commit.id: i for i, commit in enumerate(versions)}
+    newest_first = sorted(versions, key=lambda c: (c.time_ns, places[c.id]), reverse=True)
+    stay = {commit.id for commit in newest_first[: rules.last or 0]}
+    stay |= _last_of_each(newest_first, _hour, rules.hourly or 0)
+    stay |= _last_of_each(newest_first, _day, rules.daily or 0)
+    for best in rules.best:
+        measured = best.measured(newest_first)
+        # The sort is stable: among equals the newest comes first.
+        measured.sort(key=lambda c: c.metrics[best.metric], reverse=not best.lowest)
+        stay |= {commit.id for commit in measured[: best.count]}
+    return stay
+
+
+def _last_of_each(
+    newest_first: Iterable[Commit], span: Callable[[Commit], Hashable], count: int
+) -> set[CommitId]:
+    """The newest version of each of the newest ``count`` spans that have one."""
+    newest: dict[Hashable, CommitId] = {}
+    for commit in newest_first:
+        newest.setdefault(span(commit), commit.id)
+    return set(islice(newest.values(), count))
+
+
+def _hour(commit: Commit) -> Hashable:
+    """The local hour. One that a clock change repeats is two hours."""
+    minutes = local_zone_minutes(commit.time_ns)
+    return (commit.time_ns // _SECOND + 60 * minutes) // 3600, minutes
+
+
+def _day(commit: Commit) -> Hashable:
+    return (commit.time_ns // _SECOND + 60 * local_zone_minutes(commit.time_ns)) // 86_400
+
+
+def _versions(context: Context) -> list[Commit]:
+    """Versions with a state that refs, HEAD and deployments lead to, as they were published."""
+    known: dict[CommitId, Commit] = {}
+    refs: dict[str, RefValue] = {}
+    roots: set[CommitId] = set()
+    forgotten: set[CommitId] = set()
+    for recorded in context.fresh().entries():
+        entry = recorded.entry
+        known.update((commit.id, commit) for commit in entry.commits)
+        refs.update((change.name, change.new) for change in entry.refs)
+        roots.update(deployment.commit for deployment in entry.deployments)
+        forgotten.update(each.commit for each in entry.forgotten)
+    roots.update(value for value in refs.values() if isinstance(value, CommitId))
+    there = closure(known, roots).keys() - forgotten
+    return [commit for id_, commit in known.items() if id_ in there]
+
+
+def protected(context: Context) -> set[CommitId]:
+    """What refs and HEAD name, and what is live on any target now or will be."""
+    stay = {ref.commit for ref in (*pointers.branches(context), *pointers.tags(context))}
+    at = pointers.head(context).commit
+    if at is not None:
+        stay.add(at)
+    now = context.store.now_ns()
+    for target in deployments.targets(context):
+        for deployed in deployments.on_target(context.store.view, target):
+            if deployed.time_ns <= now:
+                break
+            if not deployed.retracted:
+                stay.add(deployed.commit)
+    return stay | live_now(context).keys()
+
+
+def live_now(context: Context) -> dict[CommitId, list[str]]:
+    """The versions that are live, with the targets they are live on."""
+    live: dict[CommitId, list[str]] = {}
+    for target in deployments.targets(context):
+        with suppress(NoDeployment):
+            now = deployments.live_at(context, None, target)
+            live.setdefault(now.commit, []).append(target)
+    return live
+
+
+def served(context: Context, target: str) -> set[CommitId]:
+    """Versions of all deployments on a target that were not retracted."""
+    found = deployments.on_target(context.store.view, target)
+    return {deployed.commit for deployed in found if not deployed.retracted}

@@ -1,0 +1,153 @@
+"""identify: which versions have the state of a file. Found by hashes, no version is recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mvc.errors import DamagedData
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed, of_commit
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.ancestry import Ancestors
+from mvc.repo.lookup.refs import branches, head, tags
+from mvc.repo.worktree.worktree import entry_at
+from mvc.store.index import keys
+from mvc.store.journal.entries import Entry
+
+__all__ = ["Identified", "earlier", "identify", "is_held"]
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """A version that has the state at ``path``.
+
+    ``exact``: the file's very bytes, not only the same tensors. ``branches`` are those
+    whose history holds the version, ``deployments`` its own, retracted ones included.
+    ``forgotten_ns``: when the state was given up; then the version had it, ``path`` is None
+    and nobody knows whether the bytes were the same.
+    """
+
+    commit: CommitId
+    path: str | None
+    exact: bool
+    branches: tuple[str, ...]
+    deployments: tuple[Deployed, ...]
+    forgotten_ns: int | None = None
+
+
+def identify(context: Context, path: Path) -> list[Identified]:
+    """The versions that brought in the state of the file at ``path``, the newest first.
+
+    Versions that only kept a path as their parent had it are not listed. A file without
+    tensors is found by all of its bytes. Of a version whose state was forgotten the journal
+    still has the Merkle root, or the first bytes of each file's. Raises UnknownPath if there
+    is no such file.
+    """
+    context.fresh()
+    entry = entry_at(context, path, path.name)
+    view = context.store.view
+    found = list(_versions(context, entry))
+    holders = [(b.name, Ancestors(view, [b.commit])) for b in branches(context)] if found else []
+    return [
+        Identified(
+            commit.id,
+            None if same is None else same.path,
+            same is not None and same.content_id == entry.content_id,
+            tuple(name for name, history in holders if commit.id in history),
+            of_commit(view, commit.id),
+            manifests.forgotten_ns(context, commit.id) if same is None else None,
+        )
+        for commit, same in found
+    ]
+
+
+def earlier(
+    context: Context, entry: FileEntry, *, besides: CommitId | None = None
+) -> CommitId | None:
+    """The newest version that brought in this very state at this path; None if none is kept.
+
+    One with all the file's bytes is preferred to one with the same tensors. One that is
+    damaged does not count.
+    """
+    same_state = None
+    for commit, same in _versions(context, entry, _undamaged):
+        if same is None or same.path != entry.path or commit.id == besides:
+            continue
+        if same.content_id == entry.content_id:
+            return commit.id
+        same_state = same_state or commit.id
+    return same_state
+
+
+def is_held(context: Context, entry: FileEntry) -> bool:
+    """Whether a version that a branch, a tag or HEAD leads to has every byte of a file at its path.
+
+    What only an undone commit has is in no such version.
+    """
+    tips = {ref.commit for ref in (*branches(context), *tags(context))}
+    at = head(context).commit
+    named = Ancestors(context.store.view, tips if at is None else tips | {at})
+    return any(
+        same is not None
+        and same.path == entry.path
+        and same.content_id == entry.content_id
+        and commit.id in named
+        for commit, same in _versions(context, entry, _undamaged)
+    )
+
+
+def _undamaged(context: Context, id_: CommitId) -> Manifest | None:
+    try:
+        return manifests.if_kept(context, id_)
+    except DamagedData:
+        return None
+
+
+def _versions(
+    context: Context,
+    entry: FileEntry,
+    load: Callable[[Context, CommitId], Manifest | None] = manifests.if_kept,
+) -> Iterator[tuple[Commit, FileEntry | None]]:
+    """Versions with what they have of it, None where that was forgotten."""
+    view = context.store.view
+    mark = bytes(entry.state.root if entry.tensors else entry.content_id)[: keys.ID_BYTES]
+    seen: set[CommitId] = set()
+
+    def look() -> list[Entry]:
+        marked = view.under(keys.MARK + mark)
+        return [view.entry(keys.offset_of(key)).entry for key in reversed(marked)]
+
+    for recorded in view.steady(look):
+        for commit in recorded.commits:
+            if commit.id in seen:
+                continue
+            seen.add(commit.id)
+            manifest = load(context, commit.id)
+            if manifest is None:
+                if _had(recorded, commit, entry, mark):
+                    yield commit, None
+                continue
+            for same in _matching(manifest.entries, entry):
+                yield commit, same
+
+
+def _had(recorded: Entry, commit: Commit, entry: FileEntry, mark: bytes) -> bool:
+    """Whether a forgotten version had the state, as far as its operation says."""
+    if entry.tensors and commit.root == entry.state.root:
+        return True
+    # Among several commits nobody can say whose mark it is.
+    return mark in recorded.marks and len(recorded.commits) == 1
+
+
+def _matching(candidates: Iterable[FileEntry], entry: FileEntry) -> Iterator[FileEntry]:
+    for candidate in candidates:
+        same_state = (
+            entry.tensors and candidate.tensors and candidate.state.root == entry.state.root
+        )
+        if same_state or candidate.content_id == entry.content_id:
+            yield candidate

@@ -1,0 +1,132 @@
+"""status: which tracked files differ from HEAD, and which files are not tracked.
+
+Every tracked file is hashed: what a clock or a file system says about times is not
+relied on, and the hash of a file that differs tells which other version it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mvc.errors import SourceChanged
+from mvc.ids import CommitId
+from mvc.model.manifest import FileEntry
+from mvc.repo.context import Context
+from mvc.repo.lookup import manifests, staged_removals
+from mvc.repo.lookup.refs import head
+from mvc.repo.worktree.worktree import FoundFile, entry_of, files_under, is_python_state
+
+__all__ = ["Change", "Status", "status"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path. ``kind``: unchanged, modified, missing (tracked, but no file is there),
+    removed (left out of the next commit) or renamed (the file of a missing path under a
+    name that is not tracked). ``detail`` says more, for people; ``old`` is the
+    path before a renaming.
+
+    ``not_written``: a missing path is a Python state, which has a file only once checkout
+    wrote one. ``same_as``: another version that holds what a modified file is now.
+    """
+
+    path: str
+    kind: str
+    detail: str = ""
+    old: str = ""
+    not_written: bool = False
+    same_as: CommitId | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """``branch`` is None where HEAD is detached, ``head`` before the first commit.
+
+    ``dead_links``: symbolic links that lead nowhere, which are no files to be tracked.
+    """
+
+    branch: str | None
+    head: CommitId | None
+    changes: tuple[Change, ...]
+    untracked: tuple[str, ...]
+    dead_links: tuple[str, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Whether every tracked file is as in HEAD and stays so with the next commit.
+
+        A Python state without a file is as in HEAD.
+        """
+        return all(change.kind == "unchanged" or change.not_written for change in self.changes)
+
+
+def status(context: Context, *, untracked: bool = True) -> Status:
+    """Compares the working folder with HEAD. Without ``untracked`` only tracked paths are seen."""
+    context.fresh()
+    at = head(context)
+    tracked = manifests.of_commit(context, at.commit).by_path
+    removed = set(staged_removals.removed(context)) & tracked.keys()
+    changes = {
+        path: Change(path, "removed") if path in removed else _change(context, entry)
+        for path, entry in tracked.items()
+    }
+    found: list[FoundFile] = []
+    dead: set[str] = set()
+    if untracked:
+        known = tracked.keys() - removed
+        found = sorted(
+            (f for f in files_under(context, dead=dead) if f.name not in known),
+            key=lambda f: f.name,
+        )
+        missing = [tracked[path] for path, c in changes.items() if c.kind == "missing"]
+        moved = dict(_renames(context, missing, found))
+        for old, new in moved.items():
+            changes[old] = Change(new, "renamed", f"was {old}", old)
+        found = [f for f in found if f.name not in moved.values()]
+    rows = tuple(sorted(changes.values(), key=lambda change: change.path))
+    names = tuple(f.name for f in found)
+    return Status(at.branch, at.commit, rows, names, tuple(sorted(dead)))
+
+
+def _change(context: Context, entry: FileEntry) -> Change:
+    from mvc.repo.content.compare import compare_files
+
+    identity = context.store.fs.stat(context.root / entry.path)
+    if identity is None:
+        return Change(entry.path, "missing", not_written=is_python_state(entry))
+    if not identity.is_file:
+        return Change(entry.path, "missing", "what is there is not a file")
+    try:
+        now = entry_of(context, entry.path)
+    except SourceChanged:
+        return Change(entry.path, "modified", "it is being written to")
+    if now.content_id == entry.content_id:
+        return Change(entry.path, "unchanged")
+    from mvc.repo.worktree.identify import earlier
+
+    if now.size != entry.size:
+        detail = f"{entry.size:,} -> {now.size:,} bytes"
+    else:
+        found = compare_files(entry, now, entry.path)
+        detail = "no tensor changed, other bytes did" if found.tensors else ""
+        if found.changed_tensors:
+            detail = f"{found.changed_tensors} of {len(found.tensors)} tensors changed"
+    return Change(entry.path, "modified", detail, same_as=earlier(context, now))
+
+
+def _renames(
+    context: Context, missing: Sequence[FileEntry], found: Sequence[FoundFile]
+) -> list[tuple[str, str]]:
+    """(old path, new path) of files that are there under another name."""
+    sizes = {entry.size for entry in missing}
+    there = {
+        entry_of(context, f.name).content_id: f.name
+        for f in reversed(found)
+        if f.identity.size in sizes
+    }
+    pairs = []
+    for entry in missing:
+        if (name := there.pop(entry.content_id, None)) is not None:
+            pairs.append((entry.path, name))
+    return pairs

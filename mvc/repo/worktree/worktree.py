@@ -1,0 +1,209 @@
+"""The working folder: names of tracked paths, the files of a folder, a file as an entry.
+
+Invariant: a tracked name is relative to the repository's root, has '/' between its
+parts, is in Unicode form NFC and passes ``check_path``; so it means one file on every
+system.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mvc.errors import InvalidName, UnknownPath
+from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
+from mvc.model.manifest import FileEntry
+from mvc.model.names import check_path, printable
+from mvc.repo.context import Context
+from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
+
+__all__ = [
+    "FoundFile",
+    "entry_at",
+    "entry_of",
+    "expand",
+    "files_in",
+    "files_under",
+    "is_python_state",
+    "tracked_name",
+]
+
+_MAX_IGNORE_FILE = 1 << 20
+_NEVER = {".mvc", ".git", ".hg", ".svn"}  # folders of version control, in any case of letters
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of the working folder; ``name`` may be one that cannot be tracked."""
+
+    name: str
+    identity: FileIdentity
+
+
+def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | None = None) -> str:
+    """The name under which ``path`` is tracked; the empty string for the root itself.
+
+    ``path`` is relative to ``cwd`` or absolute. Symbolic links inside the repository are
+    names of their own; with ``fs`` those on the way to the repository are resolved.
+    Raises InvalidName for a path outside the repository and for names it cannot keep.
+    """
+    shown = printable(str(path))
+    absolute = Path(posixpath.normpath(cwd / path))
+    inside = _below(root, absolute)
+    if inside is None and fs is not None:
+        real = fs.realpath(absolute.parent) / absolute.name
+        inside = _below(fs.realpath(root), real)
+    if inside is None:
+        raise InvalidName(
+            f"{shown} lies outside the repository {printable(str(root))}",
+            hint="only files inside the repository's folder can be tracked",
+        )
+    name = unicodedata.normalize("NFC", inside)
+    return check_path(name) if name else ""
+
+
+def _below(root: Path, path: Path) -> str | None:
+    base = Path(posixpath.normpath(root))
+    if not path.is_relative_to(base):
+        return None
+    inside = path.relative_to(base).as_posix()
+    return "" if inside == "." else inside
+
+
+def expand(
+    context: Context, paths: Iterable[str | Path], cwd: Path, dead: set[str] | None = None
+) -> list[str]:
+    """The tracked names that ``paths`` mean, sorted; a folder means its files.
+
+    A file that is named itself is taken even if it is ignored. ``dead`` is as of
+    ``files_under``. Raises UnknownPath for a path that is not there and InvalidName for one
+    that cannot be tracked.
+    """
+    fs = context.store.fs
+    names: set[str] = set()
+    for path in paths:
+        name = tracked_name(context.root, path, cwd, fs=fs)
+        identity = fs.stat(context.root / name)
+        if identity is None:
+            raise _missing(context, cwd / path, name)
+        if identity.is_dir:
+            names.update(_trackable(file.name) for file in files_under(context, name, dead))
+        elif identity.is_file:
+            names.add(name)
+        else:
+            raise UnknownPath(f"{printable(name)} is neither a file nor a folder")
+    return sorted(names, key=str.encode)
+
+
+def _missing(context: Context, path: Path, name: str) -> InvalidName | UnknownPath:
+    fs = context.store.fs
+    if fs.stat(context.root / name, follow=False) is not None:
+        return UnknownPath(
+            f"{printable(name)} is a symbolic link that leads nowhere",
+            hint="delete it, or put the file there that it is to lead to",
+        )
+    if fs.stat(path) is not None:
+        return InvalidName(
+            f"{printable(name)} is on disk under a name that is not in Unicode form NFC",
+            hint="rename it: the same letters have one form on every system then",
+        )
+    return UnknownPath(f"there is no file {printable(name)}", hint="see 'mvc status' and 'ls'")
+
+
+def _trackable(name: str) -> str:
+    try:
+        return check_path(name)
+    except InvalidName as error:
+        raise InvalidName(
+            error.message, hint=f"rename the file, or leave it out by a line in {IGNORE_FILE}"
+        ) from None
+
+
+def files_under(
+    context: Context, folder: str = "", dead: set[str] | None = None
+) -> Iterator[FoundFile]:
+    """Every file below ``folder`` that is not ignored, in no promised order.
+
+    ``folder`` itself is entered even if it is ignored. Symbolic links are followed; a
+    folder that contains itself by way of a link is entered once. Temporary files of mvc,
+    links that lead nowhere and special files are left out, as are the folders of
+    version control systems. The names of such links that are not ignored are put in ``dead``.
+    """
+    return files_in(context.store.fs, context.root, folder, dead)
+
+
+def files_in(
+    fs: FileSystem, root: Path, folder: str = "", dead: set[str] | None = None
+) -> Iterator[FoundFile]:
+    """As ``files_under`` for any folder ``root``; names are relative to it."""
+    ignore = Ignore()
+    parts = folder.split("/") if folder else []
+    for depth in range(len(parts)):
+        ignore = _with_rules(fs, root, "/".join(parts[:depth]), ignore)
+    # Beside each folder: the rules above it, (device, inode) of the folders on the way.
+    waiting: list[tuple[str, Ignore, frozenset[tuple[int, int]]]] = [(folder, ignore, frozenset())]
+    while waiting:
+        at, ignore, above = waiting.pop()
+        here = fs.stat(root / at)
+        if here is None or (here.device, here.inode) in above:
+            continue
+        above |= {(here.device, here.inode)}
+        ignore = _with_rules(fs, root, at, ignore)
+        for file in _children(fs, root, at, ignore, set() if dead is None else dead):
+            if file.identity.is_dir:
+                waiting.append((file.name, ignore, above))
+            elif file.identity.is_file:
+                yield file
+
+
+def _children(
+    fs: FileSystem, root: Path, folder: str, ignore: Ignore, dead: set[str]
+) -> Iterator[FoundFile]:
+    """What stands in a folder and is not left out; links that lead nowhere go to ``dead``."""
+    for entry in fs.list(root / folder):
+        if entry.startswith(TEMPORARY) or entry.lower() in _NEVER:
+            continue
+        name = f"{folder}/{entry}" if folder else entry
+        identity = fs.stat(root / name)
+        if ignore.match_last(name, identity is not None and identity.is_dir):
+            continue
+        if identity is not None:
+            yield FoundFile(name, identity)
+        elif fs.stat(root / name, follow=False) is not None:  # else it was deleted meanwhile
+            dead.add(name)
+
+
+def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Ignore:
+    path = root / folder / IGNORE_FILE
+    identity = fs.stat(path)
+    if identity is None or not identity.is_file:
+        return ignore
+    text = fs.read_bytes(path, _MAX_IGNORE_FILE).decode("utf-8", "surrogateescape")
+    return ignore.within(folder, text.removeprefix("\ufeff").split("\n"))
+
+
+def is_python_state(entry: FileEntry) -> bool:
+    """Whether a path holds a state of Python: where nothing wrote it, no file of it is missing."""
+    return entry.format == "state"
+
+
+def entry_of(context: Context, name: str) -> FileEntry:
+    """The entry that committing the file ``name`` as it is now would make; stores nothing.
+
+    Raises UnknownPath if it is not there, SourceChanged if it is written to meanwhile.
+    """
+    return entry_at(context, context.root / name, name)
+
+
+def entry_at(context: Context, path: Path, name: str) -> FileEntry:
+    """As ``entry_of`` for a file anywhere on disk, under the name given."""
+    from mvc.repo.content.hashing import hash_file
+    from mvc.repo.content.sources import open_file
+
+    if context.store.fs.stat(path) is None:
+        raise UnknownPath(f"there is no file {printable(str(path))}")
+    with open_file(context.store.fs, path, name) as parsed:
+        return hash_file(parsed, name)

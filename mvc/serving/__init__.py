@@ -1,0 +1,4 @@
+"""Production weights on their way to whoever serves them.
+
+Making them: ``mvc.training.lossy``.
+"""

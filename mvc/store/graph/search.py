@@ -1,0 +1,240 @@
+"""The storage graph: objects are nodes, full records sources, deltas edges (docs/architecture.md).
+
+An undirected delta can be walked from either end; a bridged one only forward. To
+recover an object is to walk the cheapest path from a source to it, so that a version
+is recovered from the nearer reset point on either side (VSOL §3.2.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from mvc.errors import DamagedData
+from mvc.limits import MAX_MANIFEST, SLAB
+from mvc.store.graph.speed import Speed
+from mvc.store.index import keys
+from mvc.store.packs.records import Member, RecordHeader
+from mvc.store.snapshot.view import View
+
+__all__ = ["Graph", "Path", "Place", "Step"]
+
+_MAX_VISITED = 100_000
+_REMEMBERED = 100_000
+
+Place = tuple[int, int, int]
+"""Where a payload lies: pack, byte offset of its record, its own offset in there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One payload to decode. ``reverse``: the delta is undone, not applied."""
+
+    pack: int
+    offset: int
+    header: RecordHeader
+    member: Member
+    reverse: bool
+
+    @property
+    def place(self) -> Place:
+        """What tells one payload from another."""
+        return self.pack, self.offset, self.member.at
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A full record first, then deltas in the order they apply.
+
+    ``cost`` is the estimated time in seconds of one decoding thread. With ``origin`` there
+    is no full record: the first delta applies to that object, which is at hand.
+    """
+
+    steps: tuple[Step, ...]
+    cost: float
+    origin: bytes | None = None
+
+    @property
+    def depth(self) -> int:
+        """Deltas to apply after the full record."""
+        return len(self.steps) - 1
+
+    @property
+    def stored(self) -> int:
+        """Payload bytes of the deltas and the record; of a shared payload this object's share."""
+        return sum(step.header.share(step.member) for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    step: Step
+    rest: _Link | None
+
+
+class Graph:
+    """Plans paths over a view's records."""
+
+    def __init__(self, view: View, speed: Speed) -> None:
+        self._view = view
+        self._speed = speed
+        self._meanings: dict[bytes, bytes] = {}
+        self._generation = view.generation
+        self._damaged: set[Place] = set()
+
+    def distrust(self, steps: Iterable[Step]) -> None:
+        """Plans no path over these payloads any more: they are damaged."""
+        self._damaged.update(step.place for step in steps)
+
+    def outrun(self, generation: int) -> bool:
+        """Whether maintenance has moved things since the view was of that generation."""
+        self._view.refresh()
+        return self._view.generation != generation
+
+    @property
+    def generation(self) -> int:
+        """How often maintenance has replaced the journal under the view."""
+        return self._view.generation
+
+    def homes(self, id_: bytes) -> list[int]:
+        """Offsets of the entries whose records hold an object with this id, oldest first."""
+        return [keys.offset_of(key) for key in self._view.under(keys.BLOB + id_[:8])]
+
+    def codings(self, id_: bytes, start: int | None = None) -> list[Step]:
+        """Every stored coding of the object, or of its piece at ``start``."""
+        return self._view.steady(
+            lambda: [s for home in self.homes(id_) for s in self._in_entry(home, id_, start)]
+        )
+
+    def _in_entry(self, offset: int, id_: bytes, start: int | None) -> Iterator[Step]:
+        for pack, at, header in self._view.records(offset):
+            for i in header.by_id.get(id_, ()):
+                member = header.members[i]
+                if start is None or member.start == start:
+                    yield Step(pack, at, header, member, False)
+
+    def holds(self, id_: bytes) -> bool:
+        """Whether the repository has the object."""
+        return self._view.steady(
+            lambda: any(True for home in self.homes(id_) for _ in self._in_entry(home, id_, None))
+        )
+
+    def stores(self, id_: bytes, nbytes: int) -> bool:
+        """Whether there are codings of all bytes of an object, by pieces or whole."""
+        found = {(step.member.start, step.member.nbytes) for step in self.codings(id_)}
+        at = 0
+        while at < nbytes:
+            length = min(SLAB, nbytes - at)
+            if (at, length) not in found:
+                return (0, nbytes) in found and nbytes <= MAX_MANIFEST
+            at += length
+        return True
+
+    def nameable(self, id_: bytes) -> bool:
+        """Whether this object is what the first bytes of its id mean where a base is named."""
+        return self.meaning(id_[: keys.ID_BYTES]) == id_
+
+    def meaning(self, prefix: bytes) -> bytes | None:
+        """The object that a base's bytes mean: the first one published with them."""
+        if self._generation != self._view.generation:  # what is gone means nothing
+            self._meanings.clear()
+            self._generation = self._view.generation
+        found = self._meanings.get(prefix)
+        if found is None:
+            found = self._view.steady(lambda: self._look_up(prefix))
+            if found is not None:
+                if len(self._meanings) > _REMEMBERED:
+                    self._meanings.clear()
+                self._meanings[prefix] = found
+        return found
+
+    def _look_up(self, prefix: bytes) -> bytes | None:
+        for key in self._view.under(keys.BLOB + prefix):
+            for _, _, header in self._view.records(keys.offset_of(key)):
+                if (id_ := header.by_prefix.get(prefix)) is not None:
+                    return id_
+        return None
+
+    def path(
+        self,
+        id_: bytes,
+        start: int = 0,
+        held: Container[bytes] = (),
+        *,
+        avoid: AbstractSet[Place] | None = None,
+    ) -> Path:
+        """The cheapest path to one piece; DamagedData if no full record reaches it.
+
+        ``held`` are ids of objects that are in memory and cost nothing to begin at. ``avoid``:
+        the payloads that no path may use, by default those that are known to be damaged.
+        """
+        avoided = self._damaged if avoid is None else avoid
+        return self._view.steady(lambda: self._search(id_, start, held, avoided))
+
+    def _search(
+        self, id_: bytes, start: int, held: Container[bytes], avoided: AbstractSet[Place]
+    ) -> Path:
+        """Dijkstra's search from the wanted piece to the nearest full record or held object."""
+        heap: list[tuple[float, int, tuple[bytes, int] | None, _Link | None]] = []
+        heappush(heap, (0.0, 0, (id_, start), None))
+        settled: set[tuple[bytes, int]] = set()
+        ticket = 0
+        while heap and len(settled) < _MAX_VISITED:
+            cost, _, node, link = heappop(heap)
+            if node is None:
+                return _unwind(cost, link)
+            if node[0] in held:
+                return _unwind(cost, link, node[0])
+            if node in settled:
+                continue
+            settled.add(node)
+            for target, step in self._neighbours(node):
+                if target is not None and target in settled:
+                    continue
+                if avoided and step.place in avoided:
+                    continue
+                ticket += 1
+                more = cost + self._speed.seconds(step.member)
+                heappush(heap, (more, ticket, target, _Link(step, link)))
+        known = f" ({self._view.damage.message})" if self._view.damage else ""
+        raise DamagedData(
+            f"object {id_.hex()[:10]} cannot be recovered: no full record leads to it{known}",
+            hint="run 'mvc fsck' to see which versions it touches",
+        )
+
+    def _neighbours(
+        self, node: tuple[bytes, int]
+    ) -> Iterator[tuple[tuple[bytes, int] | None, Step]]:
+        """(node to recover first, payload that then leads here); None for a full record."""
+        id_, start = node
+        for home in self.homes(id_):
+            for step in self._in_entry(home, id_, start):
+                base = step.member.base
+                if not base:
+                    yield None, step
+                elif (origin := self.meaning(base)) is not None:
+                    yield (origin, start), step
+            for key in self._view.under(keys.EDGE + keys.number(home)):
+                yield from self._undone(keys.offset_of(key), id_, start)
+            yield from self._undone(home, id_, start)
+
+    def _undone(
+        self, offset: int, id_: bytes, start: int
+    ) -> Iterator[tuple[tuple[bytes, int], Step]]:
+        """Deltas *from* this object in an entry: undone, they lead back to it."""
+        if not self.nameable(id_):
+            return
+        for pack, at, header in self._view.records(offset):
+            for i in header.by_base.get(id_[: keys.ID_BYTES], ()):
+                member = header.members[i]
+                if member.start == start and member.id != id_:
+                    yield (member.id, start), Step(pack, at, header, member, True)
+
+
+def _unwind(cost: float, link: _Link | None, origin: bytes | None = None) -> Path:
+    steps = []
+    while link is not None:
+        steps.append(link.step)
+        link = link.rest
+    return Path(tuple(steps), cost, origin)

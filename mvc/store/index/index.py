@@ -1,0 +1,246 @@
+"""The LMDB index: derived, disposable, verified (docs/format.md, "Index").
+
+LMDB holds blocks of sorted runs and one *meta* value, which names the journal
+position that is indexed and the hash of every run's directory. Directories and blocks
+are stored under their own hashes, so that one can never be taken for another, whatever
+snapshot of LMDB a reader sees. Nothing in LMDB is believed beyond its hash; any doubt is
+``DamagedData`` and the caller rebuilds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import merge
+from pathlib import Path
+from typing import Any
+
+import lmdb
+from blake3 import blake3
+
+from mvc.errors import DamagedData, IoFailed
+from mvc.io.files import FileSystem
+from mvc.model.canonical import Reader, Writer
+from mvc.store.index.pages import check_pages
+from mvc.store.index.runs import Directory, RunReader, block_check, build_run
+from mvc.store.journal.frames import GENESIS, Position
+
+__all__ = ["Index", "Meta", "Run"]
+
+_VERSION = 3  # 2: every operation by its number; 3: runs and blocks by their hashes
+_META = b"meta"
+_CHECK = 16
+_FAN = 4  # runs of one level before they are merged into the next
+_FIRST_MAP = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """``level`` grows by one with each merge; ``check`` is the hash of the run's directory."""
+
+    level: int
+    check: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is indexed: everything of repository ``identity`` before ``position``."""
+
+    identity: bytes
+    position: Position
+    runs: tuple[Run, ...]
+
+    def encoded(self) -> bytes:
+        writer = Writer().uint(_VERSION).raw(self.identity)
+        writer.uint(self.position.offset).uint(self.position.sequence).raw(self.position.chain)
+        writer.uint(len(self.runs))
+        for run in self.runs:
+            writer.uint(run.level).raw(run.check)
+        data = writer.done()
+        return data + blake3(data).digest(_CHECK)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Meta:
+        if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:
+            raise DamagedData("the index does not match its checksum")
+        reader = Reader(data[:-_CHECK], "the index")
+        if reader.uint() != _VERSION:
+            raise reader.fail("its version is unknown")
+        identity = reader.raw(16)
+        position = Position(reader.uint(), reader.uint(), reader.raw(16))
+        runs = tuple(Run(reader.uint(), reader.raw(_CHECK)) for _ in range(reader.count(1000)))
+        reader.end()
+        return cls(identity, position, runs)
+
+
+class Index:
+    """One open environment. LMDB allows one per file and process: see ``environments``."""
+
+    def __init__(
+        self, fs: FileSystem, folder: Path, *, writable: bool, create: bool = False
+    ) -> None:
+        """Opens the environment in ``folder``; with ``create`` makes it there.
+
+        Raises DamagedData where the file is absent or cannot be an intact LMDB file.
+        """
+        _check_file(fs, folder / "data.mdb", create=create)
+        # One at a time: the map may be resized only while nothing reads it.
+        self._lock = threading.RLock()
+        try:
+            self._env = lmdb.open(
+                str(folder),
+                map_size=_FIRST_MAP,
+                readonly=not writable,
+                lock=writable,
+                max_dbs=0,
+                writemap=False,
+                metasync=True,
+                sync=True,
+                create=create,
+                max_spare_txns=2,
+            )
+            if writable:
+                self._env.reader_check()
+        except lmdb.Error as e:
+            raise DamagedData(f"the index cannot be opened: {e}") from e
+        self._readers: dict[bytes, RunReader] = {}
+
+    def close(self) -> None:
+        self._env.close()
+
+    def meta(self, identity: bytes) -> Meta:
+        """What is indexed now; an empty index knows nothing."""
+        data = self._get(_META)
+        if data is None:
+            return Meta(identity, GENESIS, ())
+        meta = Meta.decode(data)
+        if meta.identity != identity:
+            raise DamagedData("the index belongs to another repository")
+        return meta
+
+    def readers(self, meta: Meta) -> list[RunReader]:
+        """A reader for every run of ``meta``."""
+        with self._lock:
+            self._readers = {
+                run.check: self._readers.get(run.check) or self._reader(run) for run in meta.runs
+            }
+            return list(self._readers.values())
+
+    def _reader(self, run: Run) -> RunReader:
+        return RunReader(self._directory(run), lambda check: self._get(_block_key(check)))
+
+    def _get(self, key: bytes) -> bytes | None:
+        with self._lock:
+            try:
+                return self._read(key)
+            except lmdb.MapResizedError:
+                self._env.set_mapsize(0)
+                return self._read(key)
+            except lmdb.Error as e:
+                raise DamagedData(f"the index cannot be read: {e}") from e
+
+    def _read(self, key: bytes) -> bytes | None:
+        with self._env.begin() as txn:
+            value: bytes | None = txn.get(key)
+        return value
+
+    def extend(
+        self, old: Meta, keys: Iterable[bytes], position: Position, instead: Meta | None = None
+    ) -> Meta:
+        """Adds ``keys`` as one run and moves the indexed position; merges runs that pile up.
+
+        ``instead``: what the index holds now, of a journal that was replaced; it goes, and
+        ``old`` takes its place. If another process has indexed in the meantime, its state
+        is returned unchanged.
+        """
+        fresh = sorted(set(keys))
+        while True:
+            try:
+                with self._lock:
+                    return self._extend(old, fresh, position, instead)
+            except lmdb.MapFullError:
+                with self._lock:
+                    self._env.set_mapsize(self._env.info()["map_size"] * 4)
+            except lmdb.MapResizedError:
+                with self._lock:
+                    self._env.set_mapsize(0)
+            except lmdb.Error as e:
+                raise DamagedData(f"the index cannot be written: {e}") from e
+
+    def _extend(
+        self, old: Meta, fresh: list[bytes], position: Position, instead: Meta | None
+    ) -> Meta:
+        with self._env.begin(write=True) as txn:
+            data = txn.get(_META)
+            if data is not None and data != (instead or old).encoded():
+                return Meta.decode(data)
+            for run in instead.runs if instead is not None else ():
+                self._delete(txn, run)
+            runs, keys, level = list(old.runs), fresh, 0
+            while sum(run.level == level for run in runs) >= _FAN - 1:
+                doomed = [run for run in runs if run.level == level]
+                keys = list(_unique(merge(keys, *(self._keys(run) for run in doomed))))
+                for run in doomed:
+                    self._delete(txn, run)
+                runs = [run for run in runs if run.level != level]
+                level += 1
+            # After the deletions: a block of the new run may be equal to one of a merged run.
+            directory = build_run(keys, lambda check, data: txn.put(_block_key(check), data))
+            encoded = directory.encoded()
+            check = block_check(encoded)
+            txn.put(_directory_key(check), encoded)
+            meta = Meta(old.identity, position, (*runs, Run(level, check)))
+            txn.put(_META, meta.encoded())
+        return meta
+
+    def _delete(self, txn: Any, run: Run) -> None:
+        """No other run has the same blocks: every key ends in its entry's offset, and each
+        entry is indexed once.
+        """
+        for block in self._directory(run).blocks:
+            txn.delete(_block_key(block.check))
+        txn.delete(_directory_key(run.check))
+
+    def _directory(self, run: Run) -> Directory:
+        data = self._get(_directory_key(run.check))
+        if data is None:
+            raise DamagedData("a run of the index is missing")
+        return Directory.decode(data, run.check)
+
+    def _keys(self, run: Run) -> Iterator[bytes]:
+        return self._reader(run).scan(b"", b"\xff" * 32)
+
+
+def _unique(keys: Iterable[bytes]) -> Iterator[bytes]:
+    previous = None
+    for key in keys:
+        if key != previous:
+            yield key
+        previous = key
+
+
+def _directory_key(check: bytes) -> bytes:
+    return b"d" + check
+
+
+def _block_key(check: bytes) -> bytes:
+    return b"b" + check
+
+
+def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:
+    """LMDB believes its file: a short, foreign or damaged one could kill the process."""
+    identity = fs.stat(path)
+    if (identity is None) != create:
+        raise DamagedData("there is no index" if identity is None else "there is an index already")
+    if identity is not None:
+        if not identity.size:
+            raise DamagedData("the index is empty")
+        try:
+            file = fs.open_read(path)
+        except IoFailed as error:
+            if fs.stat(path) is None:  # another process has put a new index in its place
+                raise DamagedData("there is no index") from error
+            raise
+        with file:
+            check_pages(file)

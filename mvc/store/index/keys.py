@@ -1,0 +1,137 @@
+"""The keys of the index: one byte of table, what is asked for, then a journal offset.
+
+Every key ends in the 6-byte offset of the entry that says so; the index holds no
+values. Integers are big-endian so that byte order is number order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.records import RecordHeader
+
+__all__ = [
+    "BLOB",
+    "COMMIT",
+    "DEPLOYED",
+    "EDGE",
+    "FORGOTTEN",
+    "ID_BYTES",
+    "LIVE",
+    "MARK",
+    "OPERATION",
+    "PACK",
+    "PENDING",
+    "REF",
+    "REFLOG",
+    "RELINKED",
+    "RETRACTED",
+    "TARGET",
+    "UNDONE",
+    "after",
+    "blob_keys",
+    "edge_key",
+    "entry_keys",
+    "moment",
+    "name_of",
+    "number",
+    "offset_of",
+    "text",
+    "without_offset",
+]
+
+REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLOG, LIVE = (
+    b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l", b"v",
+)  # fmt: skip
+FORGOTTEN, OPERATION, UNDONE, RELINKED = b"g", b"o", b"u", b"h"
+_OFFSET = 6
+ID_BYTES = 8
+_BIAS = 1 << 63
+_LAST = (1 << 64) - 1
+
+
+def number(value: int) -> bytes:
+    """A journal offset or sequence number."""
+    return value.to_bytes(_OFFSET, "big")
+
+
+def moment(time_ns: int) -> bytes:
+    """A signed nanosecond time in 8 bytes.
+
+    An entry may be of a later time than fits, written under a clock that was wrong: it
+    counts as the last moment.
+    """
+    return min(time_ns + _BIAS, _LAST).to_bytes(8, "big")
+
+
+def text(name: str) -> bytes:
+    """A name, terminated so that no name is a prefix of another."""
+    return name.encode("utf-8", "surrogateescape") + b"\0"
+
+
+def offset_of(key: bytes) -> int:
+    """The journal offset at the end of a key."""
+    return int.from_bytes(key[-_OFFSET:], "big")
+
+
+def without_offset(key: bytes) -> bytes:
+    """A key up to its journal offset."""
+    return key[:-_OFFSET]
+
+
+def name_of(key: bytes) -> str:
+    """The name in a key of a table, a name and an offset."""
+    return key[1 : -_OFFSET - 1].decode("utf-8", "surrogateescape")
+
+
+def after(prefix: bytes) -> bytes:
+    """The first byte string greater than everything that begins with ``prefix``."""
+    return prefix + b"\xff" * 16
+
+
+def entry_keys(recorded: Recorded) -> Iterator[bytes]:
+    """What the entry alone says."""
+    entry, at = recorded.entry, number(recorded.offset)
+    yield OPERATION + number(recorded.sequence) + at
+    for change in entry.refs:
+        yield REF + text(change.name) + at
+        yield REFLOG + text(change.name) + moment(entry.time_ns) + at
+    for commit in entry.commits:
+        yield COMMIT + commit.id[:8] + at
+        yield MARK + commit.root[:8] + at
+    for mark in entry.marks:
+        yield MARK + mark + at
+    for deployment in entry.deployments:
+        yield DEPLOYED + text(deployment.target) + moment(deployment.time_ns) + at
+        yield TARGET + text(deployment.target) + at
+        yield LIVE + deployment.commit[:8] + at
+    for retraction in entry.retractions:
+        yield RETRACTED + text(retraction.target) + number(retraction.sequence) + at
+    if entry.removed is not None:
+        yield PENDING + at
+    for each in entry.forgotten:
+        yield FORGOTTEN + each.commit[:8] + at
+    if entry.undoes is not None:
+        yield UNDONE + number(entry.undoes) + at
+    for relink in entry.relinks:
+        yield RELINKED + text(relink.target) + number(relink.sequence) + at
+    yield from _pack_keys(entry, at)
+
+
+def _pack_keys(entry: Entry, at: bytes) -> Iterator[bytes]:
+    for pack in sorted({region.pack for region in entry.regions}):
+        yield PACK + pack.to_bytes(4, "big") + at
+
+
+def blob_keys(offset: int, headers: Iterable[RecordHeader]) -> Iterator[bytes]:
+    """Where each object of an entry's records is."""
+    for header in headers:
+        for id_ in header.by_id:
+            yield BLOB + id_[:ID_BYTES] + number(offset)
+
+
+def edge_key(base_offset: int, offset: int) -> bytes:
+    """An entry at ``offset`` holds deltas against objects of the entry at ``base_offset``."""
+    return EDGE + number(base_offset) + number(offset)

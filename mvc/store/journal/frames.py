@@ -1,0 +1,370 @@
+"""The journal: append-only, hash-linked, every entry written twice (docs/format.md, "Journal").
+
+The one commit point: an operation has happened when its entry is durable. A frame
+carries its sequence number, the checksum of the frame before it and its own
+checksum; two equal frames make an entry. A damaged copy is read from the other one.
+At the end of the file, bytes in which no valid frame stands are an interrupted
+write: they were never acknowledged, readers skip them and the next writer removes them.
+
+Where both copies of an entry are damaged, the entry is lost: a *gap*. Sound entries behind
+a gap are found and read, but whoever does so has to take the gap into account.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from blake3 import blake3
+
+from mvc.errors import DamagedData
+from mvc.limits import MAX_ENTRY
+from mvc.store.journal.entries import Entry
+
+__all__ = [
+    "GENESIS",
+    "OVERHEAD",
+    "Gap",
+    "Position",
+    "Recorded",
+    "complete",
+    "encode_entry",
+    "frame_of",
+    "frames_behind",
+    "read_entry",
+    "scan",
+    "stands",
+]
+
+_MAGIC = b"mvJ1"
+_HEAD = struct.Struct("<4sIQ16s")
+_CHECK = 16
+OVERHEAD = _HEAD.size + _CHECK
+"""Bytes of a frame beside its payload."""
+_EFFORT = 8  # times the bytes that are searched may be hashed
+
+
+class _Source(Protocol):
+    path: Path
+
+    def size(self) -> int: ...
+    def read(self, offset: int, length: int) -> bytes: ...
+
+
+class _Target(_Source, Protocol):
+    def write_at(self, offset: int, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the next entry goes: byte offset, its sequence number, the chain so far."""
+
+    offset: int
+    sequence: int
+    chain: bytes
+
+
+GENESIS = Position(0, 0, bytes(16))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An entry in its place. ``copies`` is how many of its two frames are sound."""
+
+    entry: Entry
+    offset: int
+    sequence: int
+    after: Position
+    copies: int
+    check: bytes
+
+    @property
+    def half(self) -> int:
+        """Bytes of one copy."""
+        return (self.after.offset - self.offset) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Lost entries: from ``start`` on, up to the sound entry that stands at ``after``.
+
+    The numbers from ``start.sequence`` to ``after.sequence`` - 1 are lost, as far as they
+    were ever given: a compacted journal leaves numbers out. ``after.chain`` is what the
+    sound entry says of the one before it.
+    """
+
+    start: Position
+    after: Position
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the entries that are lost."""
+        return range(self.start.sequence, self.after.sequence)
+
+    def __str__(self) -> str:
+        first, last = self.start.sequence, self.after.sequence - 1
+        named = f"entry {first}" if first >= last else f"entries {first} to {last}"
+        return f"{named} of the journal (byte {self.start.offset})"
+
+
+def encode_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
+    """Both copies of the frame, and the position after them."""
+    payload = entry.encoded
+    head = _HEAD.pack(_MAGIC, len(payload), at.sequence, at.chain) + payload
+    check = blake3(head).digest(_CHECK)
+    frame = head + check
+    return frame * 2, Position(at.offset + 2 * len(frame), at.sequence + 1, check)
+
+
+def _frame_at(data: bytes, offset: int) -> tuple[bytes, int, bytes, bytes] | None:
+    """(payload, sequence, chain, check) of a sound frame at ``offset`` of ``data``."""
+    if len(data) - offset < OVERHEAD:
+        return None
+    magic, length, sequence, chain = _HEAD.unpack_from(data, offset)
+    end = offset + _HEAD.size + length
+    if magic != _MAGIC or length > MAX_ENTRY or end + _CHECK > len(data):
+        return None
+    check = data[end : end + _CHECK]
+    if blake3(data[offset:end]).digest(_CHECK) != check:
+        return None
+    return data[offset + _HEAD.size : end], sequence, chain, check
+
+
+def frame_of(data: bytes) -> tuple[bytes, int, bytes, bytes] | None:
+    """(payload, sequence, chain, check) of a sound frame that is all of ``data``."""
+    found = _frame_at(data, 0)
+    return found if found is not None and OVERHEAD + len(found[0]) == len(data) else None
+
+
+def frames_behind(
+    data: bytes, offset: int
+) -> Iterator[tuple[int, tuple[bytes, int, bytes, bytes]]]:
+    """Where sound frames stand in ``data`` from ``offset`` on, and what they say.
+
+    Raises DamagedData where so much claims to be a frame that telling would take for ever.
+    """
+    left = _EFFORT * len(data)
+    for at, claimed in _claims(data, offset):
+        left -= claimed
+        if left < 0:
+            raise DamagedData(
+                "the journal ends in bytes that look like thousands of entries and are none",
+                hint="restore .mvc/journal from a copy",
+            )
+        if frame := _frame_at(data, at):
+            yield at, frame
+
+
+def _claims(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
+    """Where a frame may stand, and the bytes that it claims, if they are there."""
+    at = data.find(_MAGIC, offset)
+    while at >= 0:
+        if len(data) - at >= OVERHEAD:
+            claimed = OVERHEAD + _HEAD.unpack_from(data, at)[1]
+            if claimed <= len(data) - at:
+                yield at, claimed
+        at = data.find(_MAGIC, at + 1)
+
+
+def read_entry(source: _Source, offset: int, size: int | None = None) -> Recorded:
+    """The entry at a known offset; DamagedData if neither copy stands there."""
+    size = source.size() if size is None else size
+    found = _read_window(source, offset, size)
+    if found is None:
+        raise DamagedData(
+            f"the journal's entry at byte {offset} is damaged in both copies",
+            hint="run 'mvc fsck' to see what it touches",
+        )
+    return found
+
+
+def _read_window(source: _Source, offset: int, size: int) -> Recorded | None:
+    """The entry at ``offset`` from whichever copy is sound."""
+    window = 4096
+    while True:
+        data = source.read(offset, min(window, size - offset))
+        if found := _parse(data, offset):
+            return found
+        if offset + window >= size or window > 4 * MAX_ENTRY:
+            return None
+        window *= 8
+
+
+def _parse(data: bytes, offset: int) -> Recorded | None:
+    frame = _frame_at(data, 0)
+    if frame is not None:
+        length = OVERHEAD + len(frame[0])
+        copies = 2 if data[length : 2 * length] == data[:length] else 1
+        if copies == 1 and len(data) < 2 * length:
+            copies = 0  # the window ends too early to tell; the caller looks further
+        if copies:
+            return _recorded(frame, offset, length, copies)
+    for at, claimed in _claims(data, 1):
+        if at == claimed and (second := _frame_at(data, at)):
+            return _recorded(second, offset, at, 1)
+    return None
+
+
+def _recorded(
+    frame: tuple[bytes, int, bytes, bytes], offset: int, length: int, copies: int
+) -> Recorded:
+    payload, sequence, _, check = frame
+    entry = Entry.decode(payload, f"journal entry {sequence}")
+    after = Position(offset + 2 * length, sequence + 1, check)
+    return Recorded(entry, offset, sequence, after, copies, check)
+
+
+def scan(
+    source: _Source, start: Position, lost: Callable[[Gap], None] | None = None
+) -> Iterator[Recorded]:
+    """Every entry from ``start`` on, up to the end or an interrupted write.
+
+    Raises DamagedData where an entry is lost although a later one stands, or where
+    the chain of checksums breaks; with ``lost`` it tells of the gap and goes on behind it.
+    Entries in another order than their numbers' are DamagedData in any case. Numbers may be
+    left out: a compacted journal lacks operations that nothing needs any more, and its
+    chain leads over the gap.
+    """
+    at, size = start, source.size()
+    if size < start.offset:
+        raise DamagedData(
+            f"the journal has {size} bytes, but {start.offset} were recorded",
+            hint="acknowledged operations are missing: restore the journal from a copy",
+        )
+    while at.offset < size:
+        try:
+            found = _tail(source, at, size)
+        except DamagedData:
+            after = None if lost is None else _next_entry(source, at, size)
+            if lost is None or after is None:
+                raise
+            lost(Gap(at, after))
+            at = after
+            continue
+        if found is None:
+            return
+        chain = _chain_of(source, found)
+        if found.sequence < at.sequence or chain != at.chain:
+            if lost is None or found.sequence <= at.sequence:
+                raise DamagedData(
+                    f"the journal's chain breaks at entry {at.sequence} (byte {at.offset})",
+                    hint="run 'mvc fsck' to see what it touches",
+                )
+            lost(Gap(at, Position(found.offset, found.sequence, chain)))
+        yield found
+        at = found.after
+
+
+def _next_entry(source: _Source, at: Position, size: int) -> Position | None:
+    """Where reading goes on behind an entry of which both copies are damaged.
+
+    What is left of the damaged copies mostly tells where they end. Only where it does not,
+    the bytes behind are searched for a frame. What looks like one may also stand in the text
+    of a lost entry; its number has to be a later one, at least.
+    """
+    data = source.read(at.offset, size - at.offset)
+    begin = 0
+    while (end := _end_of(data, begin)) is not None and end < len(data):
+        begin = end
+        found = _read_window(source, at.offset + begin, size)
+        lone = None if found is not None else _frame_at(data, begin)
+        if found is not None and found.sequence > at.sequence:
+            return Position(found.offset, found.sequence, _chain_of(source, found))
+        if lone is not None and lone[1] > at.sequence:
+            return Position(at.offset + begin, lone[1], lone[2])
+    for place, frame in frames_behind(data, max(begin, 1)):
+        if frame[1] > at.sequence:
+            offset = _begin_of(data, place, OVERHEAD + len(frame[0]))
+            return Position(at.offset + offset, frame[1], frame[2])
+    return None
+
+
+def _end_of(data: bytes, begin: int) -> int | None:
+    """Where the damaged entry at ``begin`` ends, if what is left of its two heads tells."""
+    half = _claimed(data, begin)
+    if data[begin : begin + 4] == data[begin + half : begin + half + 4] == _MAGIC:
+        return begin + 2 * half
+    second = data.find(_MAGIC, begin + 1)
+    while second >= 0:
+        if _claimed(data, second) == second - begin:
+            return 2 * second - begin
+        second = data.find(_MAGIC, second + 1)
+    return None
+
+
+def _claimed(data: bytes, at: int) -> int:
+    """Bytes of the frame at ``at`` by its header, which may be damaged."""
+    return OVERHEAD + int.from_bytes(data[at + 4 : at + 8], "little")
+
+
+def _begin_of(data: bytes, at: int, length: int) -> int:
+    """Where the entry of a frame begins that was found by searching, and its twin with it.
+
+    Either copy may be the damaged one. The twin's head and check, or what is left of them,
+    are like the frame's; failing that, what follows tells where the entry ends.
+    """
+    if at < length:
+        return at
+
+    def likeness(begin: int) -> int:
+        other = data[begin : begin + length]
+        parts = (slice(0, _HEAD.size), slice(length - _CHECK, length))
+        return sum(a == b for p in parts for a, b in zip(other[p], frame[p], strict=False))
+
+    frame = data[at : at + length]
+    before, behind = likeness(at - length), likeness(at + length)
+    if max(before, behind) >= _HEAD.size:
+        return at - length if before > behind else at
+    end = at + length
+    if end == len(data) or end + length == len(data):
+        return at - length if end == len(data) else at
+    # A head there, though not like this one's, is that of the next entry.
+    return at - length if data[end : end + 4] == _MAGIC else at
+
+
+def _tail(source: _Source, at: Position, size: int) -> Recorded | None:
+    found = _read_window(source, at.offset, size)
+    if found is not None:
+        return found
+    data = source.read(at.offset, size - at.offset)
+    lone = _frame_at(data, 0)
+    if lone is not None:  # the second copy was cut off by an interruption
+        return _recorded(lone, at.offset, OVERHEAD + len(lone[0]), 1)
+    for _, frame in frames_behind(data, 1):
+        if frame[1] >= at.sequence:
+            raise DamagedData(
+                f"the journal's entry {at.sequence} (byte {at.offset}) is damaged in both copies",
+                hint="run 'mvc fsck' to see what it touches",
+            )
+    return None
+
+
+def _chain_of(source: _Source, found: Recorded) -> bytes:
+    """The chain field, from whichever copy is sound."""
+    for begin in (found.offset, found.offset + found.half):
+        data = source.read(begin, found.half)
+        frame = _frame_at(data, 0)
+        if frame is not None:
+            return frame[2]
+    return b""
+
+
+def stands(source: _Source, recorded: Recorded) -> bool:
+    """Whether an entry that was read is still there: whoever wrote it may have failed since."""
+    ends = (recorded.offset + recorded.half, recorded.after.offset)
+    return any(source.read(end - _CHECK, _CHECK) == recorded.check for end in ends)
+
+
+def complete(file: _Target, recorded: Recorded) -> None:
+    """Writes the copy of an entry that an interruption tore or cut off, out of the other one."""
+    places = (recorded.offset, recorded.offset + recorded.half)
+    first, second = (file.read(at, recorded.half) for at in places)
+    if first == second:
+        return
+    if _frame_at(first, 0) is not None:
+        file.write_at(places[1], first)
+    elif _frame_at(second, 0) is not None:
+        file.write_at(places[0], second)

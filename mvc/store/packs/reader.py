@@ -1,0 +1,191 @@
+"""Packs: append-only files of records, and reading them. What a pack holds, the journal says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from mvc.errors import DamagedData, IoFailed
+from mvc.io.files import FileSystem, ReadFile
+from mvc.store.journal.entries import Region
+from mvc.store.packs.records import (
+    CHECK_SIZE,
+    MAGIC,
+    PREFIX_SIZE,
+    Member,
+    RecordHeader,
+    decode_header,
+    payload_check,
+    read_prefix,
+)
+
+__all__ = ["PACK_HEADER", "PackReader", "pack_numbers", "pack_path"]
+
+PACK_HEADER = b"mvcpack1"
+_MAX_OPEN = 64
+_FIRST_READ = 4096
+_WINDOW = 1 << 20
+_MOST = (1 << 32) - 1  # number of a pack
+_EFFORT = 8  # times the bytes that are searched may be hashed
+
+
+def pack_path(folder: Path, number: int) -> Path:
+    """Where a pack lies."""
+    return folder / f"{number:08d}.pack"
+
+
+def pack_numbers(fs: FileSystem, folder: Path) -> list[int]:
+    """Numbers of the packs in the folder, ascending."""
+    names = {name: name.partition(".")[0] for name in fs.list(folder)}
+    numbers = {int(stem): n for n, stem in names.items() if stem.isascii() and stem.isdigit()}
+    return sorted(
+        number
+        for number, name in numbers.items()
+        if 0 < number <= _MOST and pack_path(folder, number).name == name
+    )
+
+
+class PackReader:
+    """Random access to records. Safe across threads; handles are reused."""
+
+    def __init__(self, fs: FileSystem, folder: Path) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._open: dict[int, ReadFile] = {}
+        self._headers: dict[tuple[int, int], RecordHeader] = {}
+
+    def _file(self, pack: int) -> ReadFile:
+        handle = self._open.get(pack)
+        if handle is None:
+            if len(self._open) >= _MAX_OPEN:
+                self._open = {}  # each is closed when the last thread that reads it lets go
+            path = pack_path(self._folder, pack)
+            try:
+                handle = self._fs.open_read(path)
+            except IoFailed:
+                if self._fs.stat(path) is None:
+                    raise DamagedData(f"{path.name} is missing from the repository") from None
+                raise
+            self._open[pack] = handle
+        return handle
+
+    def header(self, pack: int, offset: int) -> RecordHeader:
+        """The verified header of the record at ``offset``."""
+        cached = self._headers.get((pack, offset))
+        if cached is None:
+            where = f"pack {pack} at byte {offset}"
+            file = self._file(pack)
+            head = file.read(offset, _FIRST_READ)
+            header_size, _ = read_prefix(head, file.size() - offset, where)
+            need = PREFIX_SIZE + header_size + CHECK_SIZE
+            if len(head) < need:
+                head += file.read(offset + len(head), need - len(head))
+            cached = decode_header(head[:need], where)
+            if len(self._headers) > 4096:
+                self._headers.clear()
+            self._headers[(pack, offset)] = cached
+        return cached
+
+    def records(self, region: Region) -> Iterator[tuple[int, RecordHeader]]:
+        """(offset, header) of every record of a region."""
+        at, end = region.start, region.start + region.length
+        while at < end:
+            header = self.header(region.pack, at)
+            yield at, header
+            at += header.size
+        if at != end:
+            raise DamagedData(f"pack {region.pack}: a record crosses byte {end}")
+
+    def sound_records(
+        self, region: Region, report: Callable[[DamagedData], None]
+    ) -> Iterator[tuple[int, RecordHeader]]:
+        """As ``records``, but goes on behind a damaged header, where the next sound one stands."""
+        at, end = region.start, region.start + region.length
+        left = _EFFORT * region.length
+        while at < end and left >= 0:
+            try:
+                header = self.header(region.pack, at)
+                if at + header.size > end:
+                    raise DamagedData(f"pack {region.pack}: a record crosses byte {end}")
+            except DamagedData as error:
+                report(error)
+                left -= self._claimed(region.pack, at)
+                at = self._next_magic(region.pack, at + 1, end)
+            else:
+                yield at, header
+                at += header.size
+
+    def _claimed(self, pack: int, at: int) -> int:
+        """Bytes of header that a damaged record at ``at`` says it has."""
+        with suppress(DamagedData):
+            file = self._file(pack)
+            return read_prefix(file.read(at, PREFIX_SIZE), file.size() - at, "")[0]
+        return 0
+
+    def _next_magic(self, pack: int, at: int, end: int) -> int:
+        """Where the next record may begin, or ``end``."""
+        with suppress(DamagedData):  # the pack is missing
+            file = self._file(pack)
+            while at < end:
+                data = file.read(at, min(_WINDOW, end - at))
+                found = data.find(MAGIC)
+                if found >= 0:
+                    return at + found
+                at += max(len(data) - len(MAGIC) + 1, len(MAGIC))
+        return end
+
+    def raw(self, pack: int, offset: int, header: RecordHeader) -> tuple[bytes, memoryview]:
+        """A whole record, head and body, every payload checked."""
+        file = self._file(pack)
+        data = file.read(offset, header.size)
+        head, body = data[: header.body_at], memoryview(data)[header.body_at :]
+        if decode_header(head, f"pack {pack} at byte {offset}") != header:
+            raise DamagedData(f"pack {pack} changed while it was read")
+        for member in header.members[:1] if header.group else header.members:
+            payload = body[member.at : member.at + member.stored]
+            if len(payload) != member.stored or payload_check([payload]) != member.check:
+                raise DamagedData(
+                    f"object {member.id.hex()[:10]} in pack {pack} (byte {offset}) does not "
+                    "match its checksum",
+                    hint="run 'mvc fsck --repair' first",
+                )
+        return head, body
+
+    def payload(
+        self,
+        pack: int,
+        offset: int,
+        header: RecordHeader,
+        member: Member,
+        room: memoryview | None = None,
+        *,
+        check: bool = True,
+    ) -> memoryview:
+        """A member's payload, read into ``room`` if given.
+
+        Checked against its checksum; a caller that checks what comes out may do without.
+        """
+        at = offset + header.body_at + member.at
+        file = self._file(pack)
+        if room is None:
+            data = memoryview(file.read(at, member.stored))
+        else:
+            data = room[: file.read_into(at, room[: member.stored])]
+        if len(data) != member.stored or (check and payload_check([data]) != member.check):
+            raise DamagedData(
+                f"object {member.id.hex()[:10]} in pack {pack} (byte {at}) does not match its "
+                "checksum",
+                hint="run 'mvc fsck' to see which versions it touches",
+            )
+        return data
+
+    def forget(self) -> None:
+        """Drops what was read: packs that no entry names any more may be gone, or written anew."""
+        self._headers.clear()
+        self._open = {}  # each is closed when the last thread that reads it lets go
+
+    def close(self) -> None:
+        handles, self._open = self._open, {}
+        for handle in handles.values():
+            handle.close()

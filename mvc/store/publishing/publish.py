@@ -1,0 +1,107 @@
+"""Publishing: one journal entry under one short lock makes an operation happen.
+
+The lock covers taking in what others appended, choosing parents and writing the
+entry; the flush comes after it, so that waiting processes share it. Nothing is appended
+behind an entry that a power loss could still tear: so only the last entry of a journal
+can be an interrupted write, and a damaged one before it is damage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from mvc.errors import DamagedData, MvcError
+from mvc.io.files import WriteFile
+from mvc.store.format import add_features
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Position, Recorded, complete, encode_entry, frames_behind
+from mvc.store.journal.high_water_mark import write_witness
+from mvc.store.snapshot.view import JOURNAL, View
+
+__all__ = ["LOCK_SECONDS", "Outrun", "heal", "publish"]
+
+LOCK_SECONDS = 60.0
+
+
+class Outrun(Exception):
+    """What an operation relies on has changed while it ran; it begins anew."""
+
+
+def publish(
+    view: View,
+    make: Callable[[], Entry],
+    *,
+    sync: bool = True,
+    release: Callable[[], None] | None = None,
+) -> Recorded:
+    """Appends the entry that ``make`` returns; durable when this returns.
+
+    ``make`` runs under the journal's lock with the view refreshed; what it raises
+    leaves the journal as it was. Packs that the entry names must be durable before.
+    ``release`` is called once the entry is written, before the flush (a pack's lock).
+    """
+    path = view.folder / JOURNAL
+    view.refresh()  # a journal that was replaced is read anew before anybody has to wait
+    with contextlib.ExitStack() as held:
+        with view.fs.lock(path, timeout=LOCK_SECONDS):
+            file = held.enter_context(view.fs.open_write(path))
+            view.refresh()
+            view.check_whole()
+            heal(view, file)
+            entry = make()
+            if entry.features:
+                add_features(view.fs, view.folder, entry.features)
+            data, after = encode_entry(entry, view.position)
+            at, generation = view.position, view.generation
+            _append(file, at.offset, data)
+        if release is not None:
+            release()
+        if sync:
+            file.sync()
+            if view.generation == generation:
+                view.durable = max(view.durable, after.offset)
+            write_witness(view.fs, view.folder, view.identity, after)
+    recorded = Recorded(entry, at.offset, at.sequence, after, 2, after.chain)
+    if sync and view.generation == generation:
+        view.note_published(recorded)
+    view.refresh()
+    return recorded
+
+
+def heal(view: View, file: WriteFile) -> None:
+    """Removes an interrupted write, or completes it where one copy arrived; flushes the rest."""
+    if not view.settled:
+        view.fs.sync_dir(view.folder)  # whoever replaced the journal may not have come to it
+        view.settled = True
+    end = view.position.offset
+    size = file.size()
+    if size > end:
+        _check_unacknowledged(file, view.position, size)
+        file.truncate(end)
+    if view.durable >= end:
+        return
+    if view.tip is not None and view.tip.copies < 2:
+        complete(file, view.tip)
+    file.sync()
+    view.durable = end
+
+
+def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:
+    """Raises DamagedData if an entry stands in what is about to be cut off."""
+    for _, frame in frames_behind(file.read(end.offset, size - end.offset), 0):
+        if frame[1] >= end.sequence:
+            raise DamagedData(
+                f"the journal has an entry behind byte {end.offset}, where it seemed to end",
+                hint="run 'mvc fsck' to see what it touches",
+            )
+
+
+def _append(file: WriteFile, offset: int, data: bytes) -> None:
+    try:
+        file.write_at(offset, data)
+    except (MvcError, MemoryError):
+        # What was written of the entry is an interrupted write; take it back if we can.
+        with contextlib.suppress(MvcError):
+            file.truncate(offset)
+        raise

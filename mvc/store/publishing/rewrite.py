@@ -1,0 +1,177 @@
+"""Replacing the journal: how anything that is stored comes to lie elsewhere, or goes.
+
+Maintenance writes the objects that it moves into new packs and a new journal beside the
+old one, entry by entry; then, under the old journal's lock, it takes in what others have
+appended, makes everything durable and gives the new journal the old one's name. That
+rename is the one moment at which it happens: an interruption leaves the repository as
+it was, and files that nobody names. Sequence numbers stay; operations that carry nothing
+any more may be left out.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Self
+
+from mvc.errors import MvcError
+from mvc.io.files import TEMPORARY, FileLock, WriteFile
+from mvc.store.format import add_features
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import GENESIS, Position, Recorded, encode_entry
+from mvc.store.journal.high_water_mark import write_witness
+from mvc.store.packs.reader import pack_path
+from mvc.store.publishing.publish import LOCK_SECONDS, Outrun, heal
+from mvc.store.snapshot.view import JOURNAL, PACKS, View
+from mvc.store.writing.pack_writer import PackWriter
+
+__all__ = ["Rewrite"]
+
+_BUFFER = 1 << 20
+_ROUNDS = 4
+
+
+class Rewrite:
+    """A new journal in the making. Use as a context manager; without ``publish`` nothing changes.
+
+    ``packs`` writes to new packs only. Entries are given in the order of the old journal.
+    """
+
+    def __init__(self, view: View, packs: PackWriter) -> None:
+        self._view = view
+        self._generation = view.generation
+        self._path = view.folder / f"{TEMPORARY}journal-{secrets.token_hex(8)}"
+        self._at = GENESIS
+        self._seen = GENESIS
+        self._last: Recorded | None = None
+        self._features: frozenset[str] = frozenset()
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._done = False
+        self.packs = packs
+
+    def __enter__(self) -> Self:
+        fs = self._view.fs
+        with ExitStack() as held:
+            self._file: WriteFile = held.enter_context(
+                fs.open_write(self._path, create=True, exclusive=True)
+            )
+            # Whoever finds the file may delete it once nobody holds this lock; and under the
+            # journal's name it is the journal's lock, held until the name is durable.
+            self._lock: FileLock = held.enter_context(fs.lock(self._path))
+            self._check_name()
+            self._held = held.pop_all()
+        return self
+
+    def _check_name(self) -> None:
+        """Before it is locked somebody may have swept the file away, and locking makes another."""
+        there, ours = self._view.fs.stat(self._path), self._file.identity()
+        if there is None or there.inode != ours.inode:
+            raise Outrun("the new journal was swept away")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        fs, folder = self._view.fs, self._view.folder
+        try:
+            if not self._done and not self._took_effect():
+                with suppress(MvcError, MemoryError):
+                    fs.unlink(self._path, missing_ok=True)
+                    for number in self.packs.made:
+                        fs.unlink(pack_path(folder / PACKS, number), missing_ok=True)
+        finally:
+            self.packs.close()
+            self._held.close()
+
+    def _took_effect(self) -> bool:
+        """Whether the rename happened although it was reported to have failed."""
+        with suppress(MvcError):
+            there, ours = self._view.fs.stat(self._view.folder / JOURNAL), self._file.identity()
+            return there is None or (there.inode, there.device) == (ours.inode, ours.device)
+        return True  # nobody knows; packs that nothing names are swept later
+
+    def keep(self, recorded: Recorded, entry: Entry | None) -> None:
+        """The next entry of the old journal as it will be in the new one; None leaves it out."""
+        if recorded.sequence != self._seen.sequence:
+            self._features |= {"compacted"}
+        self._seen, self._last = recorded.after, recorded
+        if entry is None:
+            self._features |= {"compacted"}
+        else:
+            self._append(entry, recorded.sequence)
+
+    def _append(self, entry: Entry, sequence: int) -> None:
+        self._features |= entry.features
+        data, self._at = encode_entry(entry, Position(self._at.offset, sequence, self._at.chain))
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size > _BUFFER:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._file.write(self._waiting)
+        self._waiting, self._size = [], 0
+
+    def _take_in(self, tail: Callable[[Recorded], Entry]) -> int:
+        """What was appended to the old journal meanwhile; returns the number of entries."""
+        view, count = self._view, 0
+        if view.generation != self._generation or not self._stands():
+            raise Outrun("the journal was replaced, or its last entry taken back")
+        for recorded in view.entries(self._seen):
+            self.keep(recorded, tail(recorded))
+            count += 1
+        return count
+
+    def _stands(self) -> bool:
+        """Whether the newest entry that was taken in is still there: its writer may have failed."""
+        last = self._last
+        if last is None:
+            return True
+        known = self._view.position.offset >= last.after.offset
+        return known and self._view.entry(last.offset).check == last.check
+
+    def publish(self, tail: Callable[[Recorded], Entry], last: Callable[[], Entry]) -> Recorded:
+        """Puts the new journal in the old one's place, with ``last`` as its last entry.
+
+        ``tail`` says what becomes of an entry that was appended meanwhile; ``last`` runs under
+        the journal's lock. Raises Outrun if somebody else has replaced the journal.
+        """
+        view = self._view
+        fs, path = view.fs, view.folder / JOURNAL
+        # Most of it is taken in and made durable before anybody has to wait.
+        for _ in range(_ROUNDS):
+            view.refresh()
+            if not self._take_in(tail):
+                break
+        self._flush()
+        self._file.sync()
+        self.packs.push()
+        with fs.lock(path, timeout=LOCK_SECONDS):
+            with fs.open_write(path) as old:
+                view.refresh()
+                if view.generation != self._generation:
+                    raise Outrun("the journal was replaced")
+                view.check_whole()
+                heal(view, old)
+            self._take_in(tail)
+            begin, sequence = self._at.offset, view.position.sequence
+            entry = last()
+            self._append(entry, sequence)
+            self._flush()
+            self.packs.sync()
+            self._file.sync()
+            # A journal that was replaced once is known by this flag: see ``heal``.
+            add_features(fs, view.folder, self._features | {"compacted"})
+            self._check_name()
+            fs.replace(self._path, path)
+            self._done = True
+            fs.sync_dir(view.folder)
+        self._lock.release()
+        view.refresh()
+        write_witness(fs, view.folder, view.identity, self._at)
+        return Recorded(entry, begin, sequence, self._at, 2, self._at.chain)

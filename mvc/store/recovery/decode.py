@@ -1,0 +1,106 @@
+"""Decoding one payload of a path: what it does to the bytes recovered so far."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from mvc.codecs.payload import Payload
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData, InvalidPipeline
+from mvc.limits import CHUNK
+from mvc.store.graph.search import Step
+from mvc.store.packs.arena import Arena
+from mvc.store.packs.reader import PackReader
+
+__all__ = ["LOADED", "apply_steps", "in_order", "pipeline_of", "short_name"]
+
+LOADED = 32 << 20
+"""Payload bytes of one path that are in memory together."""
+
+
+class _Scratch(threading.local):
+    """Where a thread reads payloads to: the same memory every time."""
+
+    def __init__(self) -> None:
+        self.arena = Arena(LOADED)
+
+
+_scratch = _Scratch()
+
+
+def short_name(step: Step) -> str:
+    """An object and where it is stored, for messages."""
+    return f"object {step.member.id.hex()[:10]} in pack {step.pack}"
+
+
+def pipeline_of(step: Step) -> Pipeline:
+    """The pipeline that a payload names; DamagedData unless it exists and fits the payload."""
+    member = step.member
+    try:
+        pipeline = Pipeline.parse(member.coding.pipeline)
+    except InvalidPipeline as error:
+        raise DamagedData(f"{short_name(step)} names a coding that does not exist") from error
+    if (pipeline.operator == "none") == bool(member.base) or (
+        (pipeline.scope == "group") != step.header.group or pipeline is not pipeline.coding()
+    ):
+        raise DamagedData(f"{short_name(step)} names a coding of another kind than its own")
+    return pipeline
+
+
+def apply_steps(
+    packs: PackReader,
+    steps: Sequence[Step],
+    out: memoryview,
+    each: Callable[[Callable[[int], None], range], None],
+    done: Callable[[memoryview], None] | None = None,
+    *,
+    check: bool = True,
+) -> None:
+    """A full record and equal-length deltas, or some of the deltas, chunk by chunk.
+
+    All payloads are applied to a chunk while it is in the processor's cache. ``each``
+    runs the work for every chunk's offset, in whatever order; ``done`` is told of each
+    finished chunk (only for an ``each`` that keeps the order). Without ``check`` the
+    payloads' checksums are left to the caller, who checks the result.
+    """
+    _scratch.arena.reset()
+    works = [_prepare(packs, step, len(out), check) for step in steps]
+
+    def chunk(start: int) -> None:
+        part = out[start : start + CHUNK]
+        for work in works:
+            work(start, part)
+        if done is not None:
+            done(part)
+
+    each(chunk, range(0, len(out), CHUNK))
+
+
+def in_order(work: Callable[[int], None], starts: range) -> None:
+    """Every chunk in this thread, first to last."""
+    for start in starts:
+        work(start)
+
+
+def _prepare(
+    packs: PackReader, step: Step, size: int, check: bool
+) -> Callable[[int, memoryview], None]:
+    """What one payload does to the chunk at a byte offset."""
+    pipeline = pipeline_of(step)
+    if step.member.nbytes != size:
+        raise DamagedData(f"{short_name(step)} has a wrong length")
+    room = _scratch.arena.take(step.member.stored)
+    data = packs.payload(step.pack, step.offset, step.header, step.member, room, check=check)
+    payload = Payload(data, size)
+    if payload.chunk_size != CHUNK and size > CHUNK:
+        raise DamagedData(f"{short_name(step)} is cut into chunks of a foreign size")
+
+    def work(start: int, part: memoryview) -> None:
+        encoded = payload.chunk(start // CHUNK)
+        if step.member.base:
+            pipeline.apply_chunk(encoded, part, payload.width, reverse=step.reverse)
+        else:
+            pipeline.decode_chunk(encoded, part, payload.width)
+
+    return work

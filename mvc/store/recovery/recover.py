@@ -1,0 +1,329 @@
+"""Recovering objects: walk a path, decode its payloads, check the result's hash.
+
+Where a path's payloads together are large, they are loaded and applied one after the
+other, to bound memory; otherwise all of them are applied chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mvc.codecs import cast
+from mvc.codecs.patch import decode_patch_into
+from mvc.errors import DamagedData
+from mvc.limits import MAX_MANIFEST, SLAB
+from mvc.model.hashing import BlobHasher, blob_id
+from mvc.model.manifest import Manifest
+from mvc.model.tensor import TensorSpec
+from mvc.store.graph.search import Graph, Path, Place, Step
+from mvc.store.packs.records import patch_extra
+from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
+from mvc.store.recovery.grouped import is_grouped, walk_together
+from mvc.store.snapshot.view import View
+
+__all__ = ["Recovery", "Request"]
+
+_QUEUED = 256
+_DESPITE = 8  # ways over damaged payloads that are tried before an object is given up
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An object wanted in ``out``, a writable buffer of ``spec.nbytes`` bytes."""
+
+    id: bytes
+    spec: TensorSpec
+    out: memoryview
+
+
+class Recovery:
+    """Materialises objects of one view. Safe across threads."""
+
+    def __init__(self, view: View, graph: Graph, pool: ThreadPoolExecutor) -> None:
+        self._packs = view.packs
+        self._graph = graph
+        self._pool = pool
+
+    def fill(self, requests: Iterable[Request]) -> None:
+        """Fills every request's buffer with verified bytes.
+
+        Objects are spread over the threads; one that is alone is spread by its chunks.
+        """
+        wanted = list(requests)
+        waiting: list[Future[None]] = []
+        grouped: list[tuple[Request, Path]] = []
+        try:
+            for request in wanted:
+                if request.spec.nbytes > SLAB or len(wanted) == 1:
+                    self._one(request)
+                    continue
+                try:
+                    path = self._graph.path(request.id)
+                except DamagedData:
+                    self._one(request)
+                    continue
+                if is_grouped(path) and _last_bridge(path.steps) is None:
+                    grouped.append((request, path))
+                else:
+                    waiting.append(self._pool.submit(self._alone, request, path))
+                if len(waiting) > _QUEUED:
+                    _drain(waiting)
+        finally:
+            _drain(waiting)
+        with suppress(DamagedData):  # then every object looks for a way of its own
+            walk_together(self._packs, [(path, request.out) for request, path in grouped])
+        for request, _ in grouped:
+            if blob_id(request.spec, request.out, parallel=True) != request.id:
+                self._one(request)
+
+    def blob(self, id_: bytes, spec: TensorSpec) -> bytearray:
+        """One object in memory of its own, verified."""
+        self.require(id_, spec)
+        out = bytearray(spec.nbytes)
+        self.fill([Request(id_, spec, memoryview(out))])
+        return out
+
+    def require(self, id_: bytes, spec: TensorSpec) -> None:
+        """DamagedData if any piece of an object is stored nowhere.
+
+        To be asked before memory is made for a large one: what a manifest claims may be
+        a forgery, what lies in packs has been paid for with some bytes at least.
+        """
+        if spec.nbytes > SLAB and not self._graph.stores(id_, spec.nbytes):
+            raise DamagedData(
+                f"object {id_.hex()[:10]} of {spec.nbytes} bytes is not stored",
+                hint="run 'mvc fsck' to see which versions it touches",
+            )
+
+    def manifest(self, id_: bytes) -> bytes:
+        """A manifest's canonical bytes, verified."""
+        try:
+            _, whole = self._by_sound_path(id_, 0, self._whole)
+            if Manifest.id_of(data := bytes(whole)) != id_:
+                raise _mismatch(id_)
+        except DamagedData as error:
+            found = self._despite(id_, lambda whole: Manifest.id_of(bytes(whole)) == id_)
+            if found is None:
+                raise error
+            data = bytes(found)
+        return data
+
+    def _despite(self, id_: bytes, proves: Callable[[memoryview], bool]) -> memoryview | None:
+        """An object of one piece to which no path of sound payloads leads; None if it is lost.
+
+        A flipped bit may be one that decoding does not look at: then the payload is damaged,
+        but what it decodes to is right, as the object's own hash ``proves``.
+        """
+        avoid: set[Place] = set()
+        for _ in range(_DESPITE):
+            try:
+                path = self._graph.path(id_, avoid=avoid)
+            except DamagedData:
+                return None
+            damaged = {step.place for step in path.steps if not self.is_sound(step)}
+            if not damaged:
+                return None
+            with suppress(DamagedData):
+                if proves(whole := self._whole(path, check=False)):
+                    return whole
+            avoid |= damaged
+        return None
+
+    def piece(self, id_: bytes, start: int, out: memoryview, *, parallel: bool = True) -> Path:
+        """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash.
+
+        Also of a large skeleton that is stored whole, as mvc 0.1 did.
+        """
+        if any(step.member.nbytes > SLAB for step in self._graph.codings(id_, 0)):
+            path, whole = self._by_sound_path(id_, 0, self._whole)
+            if len(whole) >= start + len(out):
+                out[:] = whole[start : start + len(out)]
+                return path
+        path, _ = self._by_sound_path(id_, start, lambda path: self._walk(path, out, parallel))
+        return path
+
+    def _whole(self, path: Path, *, check: bool = True) -> memoryview:
+        """What a path leads to, in memory of its own."""
+        out = _room(path.steps[-1])
+        self._walk(path, out, parallel=False, check=check)
+        return out
+
+    def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[Path], _T]) -> tuple[Path, _T]:
+        """Walks the cheapest path; where a payload is damaged, the cheapest one around it.
+
+        Where maintenance has moved what the path leads through, the search begins anew.
+        """
+        first: DamagedData | None = None
+        while True:
+            generation = self._graph.generation
+            try:
+                path = self._graph.path(id_, start)
+            except DamagedData as error:
+                raise first or error from None
+            try:
+                return path, walk(path)
+            except DamagedData as error:
+                if self._graph.outrun(generation):
+                    continue
+                first = first or error
+                damaged = [step for step in path.steps if not self.is_sound(step)]
+                if not damaged:
+                    raise
+                self._graph.distrust(damaged)
+
+    def is_sound(self, step: Step) -> bool:
+        """Whether a payload fits its checksum."""
+        try:
+            self._packs.payload(step.pack, step.offset, step.header, step.member)
+        except DamagedData:
+            return False
+        return True
+
+    def _one(self, request: Request, *, parallel: bool = True) -> None:
+        """An object by sound payloads; one of a single piece also by what proves itself."""
+        try:
+            self._checked(request, parallel)
+        except DamagedData:
+            if request.spec.nbytes > SLAB:
+                raise
+            found = self._despite(
+                request.id,
+                lambda whole: (
+                    len(whole) == request.spec.nbytes and blob_id(request.spec, whole) == request.id
+                ),
+            )
+            if found is None:
+                raise
+            request.out[:] = found
+
+    def _checked(self, request: Request, parallel: bool) -> None:
+        """An object in pieces, each of them spread over the threads."""
+        hasher = BlobHasher(request.spec, parallel=parallel)
+        for start in range(0, max(request.spec.nbytes, 1), SLAB):
+            part = request.out[start : start + SLAB]
+            self.piece(request.id, start, part, parallel=parallel)
+            hasher.update(part)
+        if hasher.done() != request.id:
+            raise _mismatch(request.id)
+
+    def _alone(self, request: Request, path: Path) -> None:
+        """A whole object in this thread, hashed chunk by chunk as it is finished.
+
+        The object's hash covers its payloads; only where it does not fit are their own
+        checksums asked, which tell the damaged one.
+        """
+        steps = path.steps
+        if path.stored <= LOADED and not is_grouped(path) and _last_bridge(steps) is None:
+            hasher = BlobHasher(request.spec)
+            with suppress(DamagedData):
+                apply_steps(self._packs, steps, request.out, in_order, hasher.update, check=False)
+                if hasher.done() == request.id:
+                    return
+        self._one(request, parallel=False)
+
+    # -- one path ----------------------------------------------------------------------
+
+    def _walk(self, path: Path, out: memoryview, parallel: bool, check: bool = True) -> None:
+        """Fills ``out``: from bridge to bridge, and straight on between them."""
+        sections = _sections(path.steps)
+        state = memoryview(b"")
+        for i, (bridge, straight) in enumerate(sections):
+            last = i + 1 == len(sections)
+            target = out if last else _room(bridge or straight[0])
+            if bridge is not None:
+                self._cross(bridge, state, target, check)
+            self._straight(straight, target, parallel and last, check)
+            state = target
+
+    def _straight(
+        self, steps: Sequence[Step], out: memoryview, parallel: bool, check: bool
+    ) -> None:
+        """A full record, or nothing where ``out`` is filled already; then undirected deltas."""
+        path = Path(tuple(steps), 0.0)
+        if is_grouped(path):
+            walk_together(self._packs, [(path, out)], check=check)
+            return
+        each = self._spread if parallel else in_order
+        if path.stored <= LOADED:
+            if steps:
+                apply_steps(self._packs, steps, out, each, check=check)
+            return
+        for step in steps:
+            apply_steps(self._packs, [step], out, each, check=check)
+
+    def _spread(self, work: Callable[[int], None], starts: range) -> None:
+        if len(starts) == 1:
+            work(0)
+        else:
+            _drain([self._pool.submit(work, start) for start in starts])
+
+    def _cross(self, step: Step, base: memoryview, out: memoryview, check: bool) -> None:
+        """Fills ``out`` over one bridge from the bytes of its base."""
+        member = step.member
+        if member.nbytes != len(out):
+            raise DamagedData(f"{short_name(step)} has a wrong length")
+        bridge = member.coding.bridge
+        if bridge == "patch":
+            payload = self._packs.payload(step.pack, step.offset, step.header, member, check=check)
+            extra = patch_extra(step.header.members, member.kind)
+            old = base if member.base else memoryview(b"")
+            decode_patch_into(memoryview(payload), old, extra, out)
+            return
+        if bridge == "resize":
+            common = min(len(base), len(out))
+            out[:common] = base[:common]
+            out[common:] = bytes(len(out) - common)
+        else:
+            source, _, to = bridge.removeprefix("cast:").partition(">")
+            if not cast.supported(source, to) or len(base) != len(out) * cast.RATIO:
+                raise DamagedData(f"{short_name(step)} is converted from something else")
+            out[:] = memoryview(cast.cast(base, source, to)).cast("B")
+        self._straight([step], out, False, check)
+
+
+def _sections(steps: Sequence[Step]) -> list[tuple[Step | None, tuple[Step, ...]]]:
+    """A path cut at its bridges: each with the undirected steps behind it."""
+    starts = [i for i, step in enumerate(steps) if step.member.coding.bridge]
+    ends = [*starts[1:], len(steps)]
+    sections: list[tuple[Step | None, tuple[Step, ...]]] = (
+        [
+            (steps[start], tuple(steps[start + 1 : end]))
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        if starts
+        else []
+    )
+    first = starts[0] if starts else len(steps)
+    return [(None, tuple(steps[:first])), *sections] if first else sections
+
+
+def _room(step: Step) -> memoryview:
+    """Memory for what a step makes; DamagedData before it could be more than there ever is."""
+    if step.member.nbytes > max(MAX_MANIFEST, SLAB):
+        raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
+    return memoryview(bytearray(step.member.nbytes))
+
+
+def _last_bridge(steps: Sequence[Step]) -> int | None:
+    """The last step that can only be walked forward; everything after it is undirected."""
+    return max((i for i, s in enumerate(steps) if s.member.coding.bridge), default=None)
+
+
+def _drain(waiting: list[Future[None]]) -> None:
+    """Waits for all, then raises the first failure."""
+    failures = [error for future in waiting if (error := future.exception()) is not None]
+    waiting.clear()
+    if failures:
+        raise failures[0]
+
+
+def _mismatch(id_: bytes) -> DamagedData:
+    return DamagedData(
+        f"object {id_.hex()[:10]} does not match its hash after decoding",
+        hint="run 'mvc fsck' to see which versions it touches",
+    )

@@ -1,0 +1,4 @@
+"""Encoding objects and appending records to packs.
+
+The moment they become part of the repository: ``publishing``.
+"""

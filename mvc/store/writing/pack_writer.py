@@ -1,0 +1,169 @@
+"""Appending to packs, under a lock that is a running commit's lease.
+
+A writer holds the pack's lock from its first byte until its journal entry is written, so
+bytes behind the committed end belong to nobody. The next writer of that pack cuts them off,
+once it has proven from the journal where the committed bytes end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mvc.errors import IoFailed
+from mvc.io.files import FileLock, FileSystem, WriteFile
+from mvc.limits import PACK_TARGET
+from mvc.store.journal.entries import Region
+from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
+from mvc.store.writing.pack_ends import PackEnds
+from mvc.types import Bytes
+
+__all__ = ["PackWriter"]
+
+_TRIES = 64
+
+
+class PackWriter:
+    """One locked pack, being appended to. Use as a context manager.
+
+    ``ends`` tells where a pack's committed bytes end, asked once the pack's lock is held.
+    ``fresh``: only packs that it makes itself; ``made`` are the numbers of these.
+    """
+
+    def __init__(
+        self, fs: FileSystem, folder: Path, ends: PackEnds, *, fresh: bool = False
+    ) -> None:
+        self._fresh = fresh
+        self._fs = fs
+        self._folder = folder
+        self._ends = ends
+        self._held: list[tuple[FileLock, WriteFile]] = []
+        self._file: WriteFile | None = None
+        self._regions: list[Region] = []
+        self._number = 0
+        self._start = 0
+        self._created = False
+        self.made: list[int] = []
+
+    def __enter__(self) -> PackWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
+        """Writes one record; returns (pack, offset). Not durable before ``sync``."""
+        file = self._file
+        if file is None or file.position >= PACK_TARGET:
+            self._finish()
+            file = self._acquire()
+        at = file.position
+        file.write([head, *body])
+        return self._number, at
+
+    def push(self) -> None:
+        """Begins to make what was appended durable, so that ``sync`` has less to wait for."""
+        if self._file is not None:
+            self._file.sync()
+
+    def sync(self) -> tuple[Region, ...]:
+        """Makes everything appended durable and returns where it lies."""
+        self._finish_region()
+        if self._file is not None:
+            self._file.sync()
+        if self._created:
+            self._fs.sync_dir(self._folder)
+            self._created = False
+        return tuple(self._regions)
+
+    def cut(self) -> tuple[Region, ...]:
+        """Where what was appended since the last cut lies; not durable before ``sync``."""
+        self._finish_region()
+        regions, self._regions = self._regions, []
+        return tuple(regions)
+
+    def close(self) -> None:
+        """Lets go of every pack; call it only after the journal entry is written."""
+        self._file = None
+        while self._held:
+            lock, file = self._held.pop()
+            file.close()
+            lock.release()
+
+    def _finish_region(self) -> None:
+        if self._file is not None and self._file.position > self._start:
+            length = self._file.position - self._start
+            self._regions.append(Region(self._number, self._start, length))
+            self._start = self._file.position
+
+    def _finish(self) -> None:
+        """Leaves a full pack for a new one, keeping its lock."""
+        self._finish_region()
+        if self._file is not None:
+            self._file.sync()
+            self._file = None
+
+    def _acquire(self) -> WriteFile:
+        numbers = pack_numbers(self._fs, self._folder)
+        for number in reversed(numbers[-_TRIES:] if not self._fresh else []):
+            if file := self._try(number):
+                return file
+        number = max(numbers[-1] if numbers else 0, self._ends.newest()) + 1
+        for fresh in range(number, number + 10_000):
+            path = pack_path(self._folder, fresh)
+            if self._fs.stat(path) is not None:
+                continue
+            try:
+                self._fs.open_write(path, create=True, exclusive=True).close()
+            except FileExistsError:
+                continue  # another process was faster
+            self._created = True
+            if file := self._try(fresh):
+                self.made.append(fresh)  # else another process has taken it over
+                return file
+        raise IoFailed(f"no new pack can be made in {self._folder}")
+
+    def _try(self, number: int) -> WriteFile | None:
+        """The pack opened for appending, or None if it is full or somebody writes to it."""
+        path = pack_path(self._folder, number)
+        lock = self._fs.lock(path, block=False)
+        if lock is None:
+            return None
+        try:
+            file = self._opened(number, path)
+        except BaseException:
+            lock.release()
+            raise
+        if file is None:
+            lock.release()
+            return None
+        self._held.append((lock, file))
+        self._file, self._number = file, number
+        self._start = file.position
+        return file
+
+    def _opened(self, number: int, path: Path) -> WriteFile | None:
+        """The pack, which is locked, cut to what is committed; None if it is full.
+
+        Where the file ends where the index says, nothing is destroyed by appending to it.
+        Bytes are cut off only behind the end that the journal proves.
+        """
+        end = self._ends.claimed(number)
+        identity = self._fs.stat(path)
+        if identity is not None and end is not None and identity.size > end:
+            end = self._ends.proven(number)
+        if end is None or end >= PACK_TARGET or identity is None or identity.size < end:
+            return None
+        if self._fresh and end:
+            return None  # another process was faster, and has published already
+        file = self._fs.open_write(path)
+        try:
+            if file.size() > end:
+                file.truncate(end)
+            if end == 0:
+                file.write(PACK_HEADER)
+                self._created = True
+        except BaseException:
+            file.close()
+            raise
+        return file

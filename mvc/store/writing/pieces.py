@@ -1,0 +1,161 @@
+"""Pieces of objects on their way into a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from mvc.codecs.payload import pack_chunks
+from mvc.codecs.pipeline import Pipeline
+from mvc.limits import CHUNK
+from mvc.store.packs.arena import Arena
+from mvc.store.packs.records import Coding, Member
+from mvc.store.writing.choose import fitted
+from mvc.types import Bytes
+
+__all__ = [
+    "Encoded",
+    "Kept",
+    "Record",
+    "Waiting",
+    "Written",
+    "copy_kept",
+    "encode_chunk",
+    "group_member",
+    "payload_of",
+    "placed",
+    "tell",
+]
+
+_NO_RAW = (memoryview(b""), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one piece: its chain, for the next version's choice."""
+
+    depth: int
+    stored: int
+
+
+class Kept(Protocol):
+    """Memory that the pieces of a blob are copied to once they are encoded: a later base."""
+
+    @property
+    def buffer(self) -> memoryview: ...
+    def stored(self, start: int, written: Written) -> None:
+        """Told of every piece's chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A chunk that is encoded already: what ``Waiting`` holds in place of a future."""
+
+    data: Bytes
+
+    def result(self) -> Bytes:
+        return self.data
+
+    def cancel(self) -> None:
+        """There is nothing left to do."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A piece on its way into the current record."""
+
+    kind: int
+    id: bytes
+    start: int
+    nbytes: int
+    text: str
+    base: bytes
+    width: int
+    chunks: Sequence[Future[Bytes] | Encoded]
+    raw: tuple[memoryview, memoryview | None]  # group pipelines encode at the end
+    under: tuple[int, int]
+    kept: Kept | None
+    copied: bool = False
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether the raw bytes are not needed any more."""
+        return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
+
+
+@dataclass(slots=True)
+class Record:
+    """Pieces gathered so far; ``arena`` holds their encoded chunks."""
+
+    arena: Arena
+    pieces: list[Waiting] = field(default_factory=list)
+    raw: int = 0
+
+
+def encode_chunk(
+    pipeline: Pipeline,
+    new: memoryview,
+    base: memoryview | None,
+    at: int,
+    width: int,
+    room: memoryview,
+) -> Bytes:
+    """One encoded chunk, moved to memory that is used again."""
+    against = None if base is None else base[at : at + CHUNK]
+    encoded = pipeline.encode_chunk(new[at : at + CHUNK], against, width)
+    if len(encoded) > len(room):
+        return encoded
+    room[: len(encoded)] = encoded
+    return room[: len(encoded)]
+
+
+def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
+    """A piece as a member of a group; a base of another length is cut or filled."""
+    new, base = piece.raw
+    return new, None if base is None else fitted(base, len(new)), piece.width
+
+
+def copy_kept(piece: Waiting) -> None:
+    """Copies an encoded piece to where the next commit finds it; its source is free then."""
+    if piece.kept is not None and not piece.copied:
+        piece.kept.buffer[piece.start : piece.start + piece.nbytes] = piece.raw[0]
+        piece.copied = True
+    piece.raw = _NO_RAW
+
+
+def payload_of(piece: Waiting) -> Sequence[Bytes]:
+    """The piece's encoded bytes in parts, once all its chunks are there."""
+    chunks = [future.result() for future in piece.chunks]
+    if _coding(piece.text).bridge == "patch":
+        return chunks
+    return pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
+
+
+@lru_cache(maxsize=256)
+def _coding(text: str) -> Coding:
+    return Coding(text)
+
+
+def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
+    """The piece as a record's member, its payload ``at`` a place of the body."""
+    return Member(
+        piece.kind,
+        piece.id,
+        piece.start,
+        piece.nbytes,
+        _coding(piece.text),
+        piece.base,
+        at,
+        stored,
+        check,
+    )
+
+
+def tell(piece: Waiting, stored: int) -> None:
+    """Reports the piece's chain to whoever keeps it in memory."""
+    if piece.kept is not None:
+        depth, under = piece.under
+        piece.kept.stored(piece.start, Written(depth, under + stored))

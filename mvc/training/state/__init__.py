@@ -1,0 +1,4 @@
+"""The full state of a training: parameters, optimizers, random generators.
+
+Recording it: ``mvc.training.recorder``.
+"""
