@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import GENESIS, Recorded, encode_entry
 from mvc.store.packs.reader import pack_numbers, pack_path
 from mvc.store.publishing.publish import LOCK_SECONDS, publish
-from mvc.store.snapshot.view import JOURNAL, PACKS, View
+from mvc.store.snapshot.view import JOURNAL, PACKS, IndexThresholds, View
 from mvc.store.writing.pack_ends import PackEnds
 from mvc.store.writing.pack_writer import PackWriter
 
@@ -74,7 +74,20 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
 class Store:
     """An open repository folder. Safe across threads; reopens itself after a fork."""
 
-    def __init__(self, fs: FileSystem, clock: Clock, folder: Path) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        clock: Clock,
+        folder: Path,
+        *,
+        thresholds: IndexThresholds | None = None,
+        pool: Executor | None = None,
+    ) -> None:
+        """Opens ``folder``. ``pool`` runs hashing, encoding and decoding; by default threads.
+
+        ``thresholds`` says when the tail of the journal is indexed. Raises UnsupportedFormat,
+        DamagedData, HistoryMissing, IoFailed.
+        """
         self.fs = fs
         self.clock = clock
         self.folder = folder
@@ -83,6 +96,8 @@ class Store:
         self.writable = fs.is_writable_dir(folder)
         self._lock = threading.RLock()
         self._pid = -1
+        self._thresholds = thresholds
+        self._given_pool = pool
         self._speed = Speed()
         self._arenas: Arenas | None = None
         self._open()
@@ -90,7 +105,11 @@ class Store:
     def _open(self) -> None:
         self._pid = os.getpid()
         self._view = View(
-            self.fs, self.folder, writable=self.writable, replaced_before=self._compacted
+            self.fs,
+            self.folder,
+            writable=self.writable,
+            replaced_before=self._compacted,
+            thresholds=self._thresholds,
         )
         self._pool: ThreadPoolExecutor | None = None
         self._graph = Graph(self._view, self._speed)
@@ -111,8 +130,10 @@ class Store:
         return self._graph
 
     @property
-    def pool(self) -> ThreadPoolExecutor:
+    def pool(self) -> Executor:
         """Threads for hashing, encoding and decoding."""
+        if self._given_pool is not None:
+            return self._given_pool
         if self._pool is None or self._pid != os.getpid():
             with self._lock:
                 _ = self.view

@@ -143,7 +143,7 @@ class _Flipper:
         if span.recorded is not None:
             view = self.store.view
             places = [(r.pack, r.start) for r in span.recorded.entry.regions]
-            places += [(p, at) for p, at, _ in view._records.pop(span.recorded.offset, ())]
+            places += [(p, at) for p, at, _ in view._records._found.pop(span.recorded.offset, ())]
             for place in places:
                 view.packs._headers.pop(place, None)
             if span.kind == "header":

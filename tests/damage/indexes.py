@@ -95,7 +95,7 @@ def _check(root: Path, mode: str, expected: list[Any]) -> int:
     try:
         with Repository.open(root, discover=False, fs=fs) as repo:
             before = _answers(repo)
-            remade = repo.context.store.view.rebuilt or repo.context.store.view._lent is None
+            remade = repo.context.store.view.rebuilt or repo.context.store.view._index.lent is None
             heads = [repo.checkout(rev, path="model.safetensors") for rev in ("main", "main~20")]
             if before != expected or [int(h["step"]) for h in heads] != [39, 19]:
                 return _WRONG

@@ -33,7 +33,7 @@ def history(tmp_path: Path) -> History:
 
 
 def index_of(repo: Repository) -> Index:
-    lent = repo.context.store.view._lent
+    lent = repo.context.store.view._index.lent
     assert lent is not None
     return lent.index
 
@@ -69,7 +69,7 @@ from mvc.store import keys
 import os
 repo = Repository.open(sys.argv[1])
 view = repo.context.store.view
-index = view._lent.index
+index = view._index.lent.index
 meta = index.meta(view.identity)
 index._env.set_mapsize(256 << 20)
 fresh = [keys.BLOB + os.urandom(40) for _ in range(60000)]
@@ -106,7 +106,7 @@ READER = """
 import sys, time
 from mvc.repo.repository import Repository
 repo = Repository.open(sys.argv[1])
-txn = repo.context.store.view._lent.index._env.begin()
+txn = repo.context.store.view._index.lent.index._env.begin()
 txn.get(b"meta")
 print("reading", flush=True)
 time.sleep(600)
@@ -146,7 +146,7 @@ def test_a_forked_child_has_an_environment_of_its_own(history: History) -> None:
             try:
                 ids = [e.id for e in repo.log()]
                 made = repo.context.store.view
-                code = 0 if ids == history.ids[::-1] and made._lent.index is not mine else 2
+                code = 0 if ids == history.ids[::-1] and made._index.lent.index is not mine else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

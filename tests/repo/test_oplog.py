@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import mvc.store.snapshot.journal_reader as known
+import mvc.store.journal.reader as journal_reader
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.repo import refs
 from mvc.repo.context import Context
@@ -104,13 +104,13 @@ def test_the_newest_of_many_cost_a_few_entries(
     context.store.close()
     again = open_context(tmp_path / "r", FixedClock(START), UnsyncedFS())
     reads: list[int] = []
-    inner = known.read_entry
+    inner = journal_reader.read_entry
 
     def counted(source: Any, offset: int, size: int | None = None) -> Any:
         reads.append(offset)
         return inner(source, offset, size)
 
-    monkeypatch.setattr(known, "read_entry", counted)
+    monkeypatch.setattr(journal_reader, "read_entry", counted)
     assert numbers(again, 20) == list(range(2000, 1980, -1))
     assert len(reads) <= 20
     assert len(numbers(again)) == 2001

@@ -38,7 +38,7 @@ def test_index_and_tail_give_the_same_answers(history: History) -> None:
         tail = everything(repo)
         view_of(repo).index_tail(force=True)
         assert everything(repo) == tail
-        assert not view_of(repo)._tail
+        assert not view_of(repo)._index._tail
         history.add(repo)
         more = everything(repo)
         assert set(tail) < set(more)
@@ -59,7 +59,7 @@ def test_many_small_batches_merge_and_stay_right(history: History) -> None:
         for _ in range(25):
             history.add(repo)
             view_of(repo).index_tail(force=True)
-        assert len(view_of(repo)._runs) < 10
+        assert len(view_of(repo)._index._runs) < 10
         assert history.wrong(repo) == []
         before = everything(repo)
         view_of(repo).rebuild_index()
@@ -297,8 +297,8 @@ def test_a_missing_pack_is_named(history: History) -> None:
 def test_environments_are_shared_and_closed_with_the_last_user(history: History) -> None:
     history.index()
     with history.open() as one, history.open() as two:
-        lent = view_of(one)._lent
-        assert lent is not None and lent.index is view_of(two)._lent.index
+        lent = view_of(one)._index.lent
+        assert lent is not None and lent.index is view_of(two)._index.lent.index
         key = environments._key(index_folder.data_identity(FileSystem(), lent.environment))
         assert environments._open[key][1] == 2
         one.close()

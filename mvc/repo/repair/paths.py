@@ -8,7 +8,7 @@ quarantine as well. What it gives is compared with its hash, like everything els
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 
 from mvc.errors import DamagedData
@@ -124,7 +124,7 @@ def _passed_over(damage: DamagedData) -> None:
 class SoundRecovery(Recovery):
     """Recovers objects over a ``SoundGraph``."""
 
-    def __init__(self, graph: SoundGraph, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, graph: SoundGraph, pool: Executor) -> None:
         self._packs = graph.packs
         self._graph = graph
         self._pool = pool

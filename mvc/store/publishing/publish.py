@@ -60,7 +60,7 @@ def publish(
         if sync:
             file.sync()
             if view.generation == generation:
-                view.durable = max(view.durable, after.offset)
+                view.journal.durable = max(view.journal.durable, after.offset)
             write_witness(view.fs, view.folder, view.identity, after)
     recorded = Recorded(entry, at.offset, at.sequence, after, 2, after.chain)
     if sync and view.generation == generation:
@@ -71,20 +71,20 @@ def publish(
 
 def heal(view: View, file: WriteFile) -> None:
     """Removes an interrupted write, or completes it where one copy arrived; flushes the rest."""
-    if not view.settled:
+    if not view.journal.settled:
         view.fs.sync_dir(view.folder)  # whoever replaced the journal may not have come to it
-        view.settled = True
+        view.journal.settled = True
     end = view.position.offset
     size = file.size()
     if size > end:
         _check_unacknowledged(file, view.position, size)
         file.truncate(end)
-    if view.durable >= end:
+    if view.journal.durable >= end:
         return
     if view.tip is not None and view.tip.copies < 2:
         complete(file, view.tip)
     file.sync()
-    view.durable = end
+    view.journal.durable = end
 
 
 def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:

@@ -7,7 +7,7 @@ other, to bound memory; otherwise all of them are applied chunk by chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -44,7 +44,7 @@ class Request:
 class Recovery:
     """Materialises objects of one view. Safe across threads."""
 
-    def __init__(self, view: View, graph: Graph, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, view: View, graph: Graph, pool: Executor) -> None:
         self._packs = view.packs
         self._graph = graph
         self._pool = pool

@@ -1,44 +1,188 @@
-"""A view: what the repository holds at one moment, index and journal tail together.
+"""A snapshot: what the repository holds at one moment, journal, index and packs together.
 
-The index covers the journal up to some entry; the entries behind it are kept as
-sorted keys in memory. Every question is one ordered look-up over both. ``refresh``
-moves the view to the journal's present end. A damaged index is remade from the
-journal, or done without where the folder cannot be written.
+Every question is one ordered look-up in the index and its tail. ``refresh`` takes in what was
+appended since, and follows journals and indexes that other processes have replaced.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
-from heapq import merge
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Container, Iterator
+from itertools import takewhile
+from pathlib import Path
 from typing import TypeVar
 
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, HistoryMissing
+from mvc.io.files import FileSystem
+from mvc.limits import INDEX_BATCH
 from mvc.store.index import keys
-from mvc.store.journal.frames import Recorded
-from mvc.store.snapshot.journal_reader import INDEX, JOURNAL, PACKS, Placed
-from mvc.store.snapshot.refresh import Following
+from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
+from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
+from mvc.store.journal.high_water_mark import read_witness
+from mvc.store.journal.reader import JOURNAL, JournalReader
+from mvc.store.packs.reader import PACKS, PackReader, Placed, RecordReader
 
-__all__ = ["INDEX", "JOURNAL", "PACKS", "Placed", "View"]
+__all__ = ["INDEX", "JOURNAL", "PACKS", "IndexThresholds", "Placed", "View"]
 
 _T = TypeVar("_T")
+_OWN_KEYS = 50_000
 _TRIES = 8
-_WINDOW = 1 << 20
+_TAKE = (
+    "take what is missing from a copy: 'mvc fsck --repair --from BACKUP', or put the whole "
+    ".mvc/journal of the copy in its place"
+)
+LOST = (
+    "versions can still be written elsewhere by their ids ('mvc checkout ID -o DIR'); "
+    "'mvc fsck --repair --from BACKUP' takes what is lost from a copy of the journal"
+)
 
 
-class View(Following):
-    """Reads a repository's folder. Safe across threads; one per process."""
+class View:
+    """Reads a repository's folder. Safe across threads; one per process.
+
+    It has a journal reader, an index reader with its tail, and pack readers; of its own it has
+    only what keeps these three in step.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: Path,
+        *,
+        writable: bool,
+        replaced_before: bool = False,
+        thresholds: IndexThresholds | None = None,
+    ) -> None:
+        """Opens ``folder``, brings the index up to date and reads the journal to its end.
+
+        ``replaced_before``: maintenance has replaced the journal at least once, so its name may
+        not be durable. Raises DamagedData, HistoryMissing, IoFailed.
+        """
+        self.fs = fs
+        self.folder = folder
+        self.writable = writable
+        self.packs = PackReader(fs, folder / PACKS)
+        self.journal = JournalReader(fs, folder, settled=not replaced_before)
+        self._records = RecordReader(self.packs, self.journal)
+        self._index = IndexReader(
+            fs,
+            folder,
+            self.journal,
+            self._records,
+            writable=writable,
+            thresholds=thresholds or IndexThresholds(tail=INDEX_BATCH),
+        )
+        self._lock = threading.RLock()
+        self._own: list[bytes] = []  # keys of what this process has published, sorted
+        self._witnessed: Position | None = None
+        try:
+            # Read before the journal is: it must not know more than the journal.
+            self._witnessed = read_witness(fs, folder, self.identity)
+            self._index.open()
+            self._index.index_far_end()
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- what is known -------------------------------------------------------------------
+
+    @property
+    def identity(self) -> bytes:
+        """The checksum of the journal's first entry."""
+        return self.journal.identity
+
+    @property
+    def generation(self) -> int:
+        """How often the journal was found replaced."""
+        return self.journal.generation
+
+    @property
+    def position(self) -> Position:
+        """Up to where the journal is known; the next entry goes there."""
+        return self._index.position
+
+    @property
+    def tip(self) -> Recorded | None:
+        """The newest entry, unless the index covers it."""
+        return self._index.tip
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Lost entries after the indexed ones, as far as they are known."""
+        return self._index.gaps
+
+    @property
+    def rebuilt(self) -> bool:
+        """Whether the index was damaged and is replaced."""
+        return self._index.rebuilt
+
+    @property
+    def damage(self) -> DamagedData | None:
+        """The last damaged record header that was met."""
+        return self._records.damage
+
+    def entry(self, offset: int) -> Recorded:
+        """The journal entry at byte ``offset``; DamagedData if it is lost."""
+        return self.journal.entry(offset)
+
+    def records(self, offset: int) -> list[Placed]:
+        """The sound records that the entry at byte ``offset`` made part of the repository."""
+        return self._records.of_entry(offset)
+
+    def entries(
+        self, start: Position = GENESIS, lost: Callable[[Gap], None] | None = None
+    ) -> Iterator[Recorded]:
+        """Every entry from ``start`` to ``position``.
+
+        Raises DamagedData where one is lost; with ``lost`` it reports the gap and goes on.
+        """
+        end = self.position.offset
+        if start.offset >= end:
+            return iter(())  # the last entry's second copy may be cut off: the file ends before
+        return takewhile(lambda recorded: recorded.offset < end, self.journal.scan(start, lost))
+
+    def check_gaps(self, offset: int, what: str) -> None:
+        """DamagedData if entries after ``offset`` are lost, which may change ``what``."""
+        behind = [gap for gap in self.gaps if gap.start.offset > offset]
+        if behind:
+            raise DamagedData(
+                f"it is not known {what}: {behind[-1]} is lost, which may have changed it",
+                hint=LOST,
+            )
+
+    def check_whole(self) -> None:
+        """DamagedData if entries are lost: nothing may be published after them.
+
+        Also if the entry that says what HEAD is cannot be read.
+        """
+        if self.gaps:
+            raise DamagedData(
+                f"nothing can be written: {self.gaps[0]} is lost, and what is written now "
+                "may contradict it",
+                hint=LOST,
+            )
+        head = self.newest(keys.REF + keys.text("HEAD"))
+        for change in head.entry.refs if head is not None else ():
+            if change.name == "HEAD" and isinstance(change.new, str):
+                self.newest(keys.REF + keys.text(f"heads/{change.new}"))
+
+    def mentions(self, text: bytes, start: int) -> bool:
+        """Whether the journal from byte ``start`` up to where it is indexed has these bytes.
+
+        Nothing is parsed: no means no, yes means that an entry there may say so.
+        """
+        with self._lock:
+            return self.journal.mentions(text, start, self._index.indexed.offset)
+
+    # -- look-ups by key -------------------------------------------------------------------
 
     def last(self, low: bytes, high: bytes) -> bytes | None:
         """The greatest key with low <= key < high."""
 
         def look() -> bytes | None:
-            self._read_tail(low)
-            found = [key for run in self._runs if (key := run.last(low, high)) is not None]
-            at = bisect_left(self._tail, high) - 1
-            if at >= 0 and self._tail[at] >= low:
-                found.append(self._tail[at])
-            greatest = max(found, default=None)
+            greatest = self._index.last(low, high)
             self._check_last(low, high, greatest)
             return greatest
 
@@ -48,16 +192,14 @@ class View(Following):
         """Keys with low <= key < high, ascending."""
 
         def look() -> list[bytes]:
-            self._read_tail(low)
-            tail = self._tail[bisect_left(self._tail, low) : bisect_left(self._tail, high)]
-            merged = merge(tail, *(run.scan(low, high) for run in self._runs))
-            found = dict.fromkeys(merged)
+            found = self._index.scan(low, high)
             self._check_own(low, high, found)
             return list(found)
 
         return self._guarded(look)
 
     def under(self, prefix: bytes) -> list[bytes]:
+        """Keys that begin with ``prefix``, ascending."""
         return self.scan(prefix, keys.after(prefix))
 
     def newest(self, prefix: bytes) -> Recorded | None:
@@ -90,14 +232,6 @@ class View(Following):
 
         return self.steady(look)
 
-    def check_whole(self) -> None:
-        """As of ``Known``; also where the entry that says what HEAD is cannot be read."""
-        super().check_whole()
-        head = self.newest(keys.REF + keys.text("HEAD"))
-        for change in head.entry.refs if head is not None else ():
-            if change.name == "HEAD" and isinstance(change.new, str):
-                self.newest(keys.REF + keys.text(f"heads/{change.new}"))
-
     def forgotten(self, commit: bytes) -> Recorded | None:
         """The entry that forgot a commit's state, if one did."""
 
@@ -110,34 +244,176 @@ class View(Following):
 
         return self.steady(look)
 
-    def mentions(self, text: bytes, start: int) -> bool:
-        """Whether the journal from byte ``start`` up to where it is indexed has these bytes.
-
-        Nothing is parsed: no means no, yes means that an entry there may say so.
-        """
-        with self._lock:
-            at, end = start, self._meta.position.offset
-            while at < end:
-                data = self._journal.read(at, min(_WINDOW, end - at))
-                if text in data:
-                    return True
-                if len(data) <= len(text):
-                    return False
-                at += len(data) - len(text) + 1
-        return False
+    def steady(self, look: Callable[[], _T]) -> _T:
+        """Runs a look-up of several steps; again if the journal is replaced under it."""
+        while True:
+            with self._lock:
+                generation = self.generation
+                try:
+                    found = look()
+                except DamagedData:
+                    self.refresh()
+                    if self.generation == generation:
+                        raise
+                else:
+                    if self.generation == generation:
+                        return found
 
     def _guarded(self, look: Callable[[], _T]) -> _T:
-        """Runs a look-up; again where other processes have moved the index, or it is renewed."""
+        """Runs a look-up; again after another process has moved the index, or it was replaced."""
         with self._lock:
             for _ in range(_TRIES):
                 try:
                     return look()
                 except DamagedData:
-                    if not self._uses_newer():
+                    if not self._index.use_newer():
                         break
-            self._renew(self._lent)
-            self.refresh()
+                    self.refresh()
+            self.renew_index()
             return look()
+
+    # -- what this process has published ---------------------------------------------------
+
+    def note_published(self, recorded: Recorded) -> None:
+        """Remembers an entry that this process made durable: no look-up may miss it."""
+        with self._lock:
+            if len(self._own) > _OWN_KEYS:
+                newest = sorted(self._own, key=keys.offset_of)[_OWN_KEYS // 2 :]
+                self._own = sorted(newest)
+            for key in keys.entry_keys(recorded):
+                insort(self._own, key)
+
+    def _check_own(self, low: bytes, high: bytes, found: Container[bytes]) -> None:
+        """Raises DamagedData where a look-up lacks keys that this process has published."""
+        begin, end = bisect_left(self._own, low), bisect_left(self._own, high)
+        if any(self._own[i] not in found for i in range(begin, end)):
+            raise DamagedData("the index lacks what this process has published")
+
+    def _check_last(self, low: bytes, high: bytes, found: bytes | None) -> None:
+        """The same for the greatest key of a range."""
+        at = bisect_left(self._own, high) - 1
+        if at >= 0 and self._own[at] >= low and (found is None or found < self._own[at]):
+            raise DamagedData("the index lacks what this process has published")
+
+    # -- keeping up ------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Takes in what other processes, or this one, have appended since.
+
+        If the journal was replaced, ``generation`` goes up and everything is read again.
+        Raises HistoryMissing if the journal ends before an entry that was acknowledged.
+        """
+        with self._lock:
+            while True:
+                if self.journal.is_replaced():
+                    self._reopen()
+                self._index.follow_index()
+                self._catch_up()
+                superseded = self._index.superseded
+                known = None if superseded is None else superseded.position
+                beyond = [
+                    position
+                    for position in (known, self._witnessed)
+                    if position is not None and position.sequence > self.position.sequence
+                ]
+                if not beyond:
+                    return
+                if not self.journal.is_replaced():
+                    for position in beyond:
+                        self._lacks(position)
+                    return
+
+    def _lacks(self, reached: Position) -> None:
+        """Handles a journal that was known to go on up to ``reached``.
+
+        If the bytes are still there, the last entries are damaged, and that is a gap like any
+        other. If the file ends before, it was cut off or comes from an older copy.
+        """
+        if self.journal.size() < reached.offset or reached.offset <= self.position.offset:
+            raise _missing(self.position, reached)
+        gap = Gap(self.position, reached)
+        if not any(known.start == gap.start for known in self.gaps):
+            self.gaps.append(gap)
+
+    def _reopen(self) -> None:
+        """Goes over to the journal that maintenance has put in the old one's place."""
+        self.journal.reopen()
+        self._witnessed = None
+        self._records.damage = None
+        self._records.forget()
+        self._own.clear()  # offsets are others in the new journal
+        self._index.follow_journal()
+
+    def _catch_up(self) -> None:
+        if any(self.journal.is_repaired(gap) for gap in self.gaps):
+            self._start_over()
+        if self.tip is not None:
+            if not self.journal.has(self.tip):
+                self._go_back(self.tip)
+            elif self.journal.size() < self.position.offset:
+                return  # the newest entry's second copy was cut off, or is being written
+        self._index.read_on()
+
+    def _go_back(self, newest: Recorded) -> None:
+        """Starts over after the newest entry was removed by its own writer, which failed."""
+        if newest.after.offset <= self.journal.durable:
+            raise HistoryMissing(
+                f"the journal lacks entry {newest.sequence} (byte {newest.offset}), which "
+                "was acknowledged",
+                hint=_TAKE,
+            )
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Reads again what the index does not cover."""
+        self.journal.forget()
+        self._records.forget()
+        self._index.restart()
+
+    # -- maintaining the index -------------------------------------------------------------
+
+    def renew_index(self) -> None:
+        """Replaces an index that is damaged."""
+        with self._lock:
+            self._index.renew()
+            self.refresh()
+
+    def rebuild_index(self) -> None:
+        """Replaces the index, damaged or not; MvcError if the folder cannot be written."""
+        with self._lock:
+            self._index.rebuild()
+            self.refresh()
+            self.index_tail(force=True)
+
+    def index_tail(self, *, force: bool = False) -> None:
+        """Moves the tail into the index if it is long enough; with ``force`` in any case.
+
+        The journal is flushed before: the index must never cover an entry that a power loss
+        could still remove.
+        """
+        with self._lock:
+            end = self._index.end_to_index(force=force)
+            if end is None:
+                return
+            try:
+                self._index.index_entries(end)
+                self.refresh()
+            except DamagedData:
+                self.renew_index()
+
+    def close(self) -> None:
+        """Closes every file."""
+        self._index.close()
+        self.packs.close()
+        self.journal.close()
+
+
+def _missing(there: Position, reached: Position) -> HistoryMissing:
+    return HistoryMissing(
+        f"the journal ends before operation {there.sequence} (byte {there.offset}), but "
+        f"operations up to {reached.sequence - 1} were acknowledged",
+        hint=f"{_TAKE}; 'mvc fsck --rebuild-index' accepts the loss",
+    )
 
 
 def _shown(prefix: bytes) -> str:
