@@ -12,7 +12,7 @@ from mvc.repo.config import load_config
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
-from mvc.store.snapshot.view import IndexThresholds
+from mvc.store.snapshot import IndexThresholds
 from mvc.store.store import Store
 
 __all__ = ["InThisThread", "fresh_process", "open_repository"]

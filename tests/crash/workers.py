@@ -172,7 +172,7 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
 
 def _indexed(repo: Repository) -> int:
     """How many entries the open index knows, without a look at whether it still counts."""
-    view = repo.context.store.view
+    view = repo.context.store.snapshot
     assert view._index.lent is not None
     return view._index.lent.index.meta(view.identity).position.sequence
 
@@ -181,7 +181,7 @@ def _extend_open(repo: Repository) -> None:
     """Writes to the open index, as an operation does that began before another process
     replaced it.
     """
-    view = repo.context.store.view
+    view = repo.context.store.snapshot
     assert view._index.lent is not None
     with view._index.lent.index._env.begin(write=True) as txn:
         txn.put(b"late", b"")

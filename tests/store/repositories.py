@@ -9,7 +9,7 @@ import numpy as np
 
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
-from mvc.store.snapshot.view import IndexThresholds, View
+from mvc.store.snapshot import IndexThresholds, Snapshot
 from tests.fresh import fresh_process, open_repository
 from tests.index_files import index_file
 
@@ -43,7 +43,7 @@ class History:
 
     def index(self) -> None:
         with self.open() as repo:
-            repo.context.store.view.index_tail(force=True)
+            repo.context.store.snapshot.index_tail(force=True)
 
     @property
     def index_file(self) -> Path:
@@ -73,5 +73,5 @@ class History:
         return lost
 
 
-def view_of(repo: Repository) -> View:
-    return repo.context.store.view
+def view_of(repo: Repository) -> Snapshot:
+    return repo.context.store.snapshot

@@ -18,7 +18,7 @@ from mvc.limits import INDEX_BATCH
 from mvc.repo.repository import Repository
 from mvc.store.index import keys
 from mvc.store.index.index import Index
-from mvc.store.snapshot.view import IndexThresholds, View
+from mvc.store.snapshot import IndexThresholds, Snapshot
 from tests.store.repositories import History, state, view_of
 
 ALL = (b"", b"\xff" * 40)
@@ -97,14 +97,14 @@ _OPEN = """
 import sys
 from pathlib import Path
 from mvc.store.index.index import Index
-from mvc.store.snapshot.view import IndexThresholds, View
+from mvc.store.snapshot import IndexThresholds, Snapshot
 from mvc.io.files import FileSystem
 made = []
 inner = Index.extend
 Index.extend = lambda self, *given: (made.append(1), inner(self, *given))[1]
 print("ready", flush=True)
 sys.stdin.readline()
-View(FileSystem(), Path(sys.argv[1]), writable=True, thresholds=IndexThresholds(512, far=1))
+Snapshot(FileSystem(), Path(sys.argv[1]), writable=True, thresholds=IndexThresholds(512, far=1))
 print(len(made), flush=True)
 """
 
@@ -145,7 +145,7 @@ class _NoLock(FileSystem):
 
 def test_without_the_lock_look_ups_work_from_memory(history: History) -> None:
     shutil.rmtree(history.root / ".mvc/index.lmdb")
-    found = View(_NoLock(), history.root / ".mvc", writable=True, thresholds=FAR)
+    found = Snapshot(_NoLock(), history.root / ".mvc", writable=True, thresholds=FAR)
     assert found._index._tail
     assert found.position.offset == history.journal.stat().st_size
     found.close()

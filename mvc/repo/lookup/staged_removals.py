@@ -10,5 +10,5 @@ __all__ = ["removed"]
 
 def removed(context: Context) -> tuple[str, ...]:
     """What the next commit leaves out."""
-    found = context.store.view.newest(keys.PENDING)
+    found = context.store.snapshot.newest(keys.PENDING)
     return (found.entry.removed or ()) if found is not None else ()

@@ -74,7 +74,7 @@ class Options:
                 coding.undirected,
                 coding.place,
                 coding.record.header.group,
-                bridge=bool(member.coding.bridge),
+                bridge=bool(member.coding.transform),
             )
             self._by_node[option.node].append(option)
             if option.grouped:

@@ -26,7 +26,7 @@ class Ground:
     """Raises DamagedData where a record is damaged: what is moved must be sound."""
 
     def __init__(self, context: Context, wish: Wish, progress: Progress | None = None) -> None:
-        found = inventory(context.store.view)
+        found = inventory(context.store.snapshot)
         if found.damaged:
             raise DamagedData(
                 f"the repository is damaged: {found.damaged[0].message}",

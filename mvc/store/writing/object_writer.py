@@ -166,7 +166,7 @@ class ObjectWriter:
     def _nameable(self, base: bytes) -> bool:
         """Whether the first bytes of a base's id mean that base, and not an older object."""
         prefix = base[:BASE_BYTES]
-        return (self._graph.meaning(prefix) or self._meanings.get(prefix)) == base
+        return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
     def _base_piece(self, spec: TensorSpec, base: Base | None, start: int) -> BasePiece | None:
         """The base's bytes in the new blob's terms."""

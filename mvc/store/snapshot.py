@@ -19,11 +19,11 @@ from mvc.limits import INDEX_BATCH
 from mvc.store.index import keys
 from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
-from mvc.store.journal.high_water_mark import read_witness
+from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.journal.reader import JOURNAL, JournalReader
 from mvc.store.packs.reader import PACKS, PackReader, Placed, RecordReader
 
-__all__ = ["INDEX", "JOURNAL", "PACKS", "IndexThresholds", "Placed", "View"]
+__all__ = ["INDEX", "JOURNAL", "PACKS", "IndexThresholds", "Placed", "Snapshot"]
 
 _T = TypeVar("_T")
 _OWN_KEYS = 50_000
@@ -38,7 +38,7 @@ LOST = (
 )
 
 
-class View:
+class Snapshot:
     """Reads a repository's folder. Safe across threads; one per process.
 
     It has a journal reader, an index reader with its tail, and pack readers; of its own it has
@@ -75,10 +75,10 @@ class View:
         )
         self._lock = threading.RLock()
         self._own: list[bytes] = []  # keys of what this process has published, sorted
-        self._witnessed: Position | None = None
+        self._high_water_mark: Position | None = None
         try:
             # Read before the journal is: it must not know more than the journal.
-            self._witnessed = read_witness(fs, folder, self.identity)
+            self._high_water_mark = read_high_water_mark(fs, folder, self.identity)
             self._index.open()
             self._index.index_far_end()
             self.refresh()
@@ -215,7 +215,7 @@ class View:
             self.check_gaps(keys.offset_of(key), _shown(prefix))
             return self.entry(keys.offset_of(key))
 
-        return self.steady(look)
+        return self.retry_on_rewrite(look)
 
     def by_sequence(self, sequence: int) -> Recorded | None:
         """The entry with this number, if there is one; DamagedData if it is lost."""
@@ -230,7 +230,7 @@ class View:
                     self.check_gaps(gap.start.offset - 1, f"what operation {sequence} did")
             return None
 
-        return self.steady(look)
+        return self.retry_on_rewrite(look)
 
     def forgotten(self, commit: bytes) -> Recorded | None:
         """The entry that forgot a commit's state, if one did."""
@@ -242,9 +242,9 @@ class View:
                     return recorded
             return None
 
-        return self.steady(look)
+        return self.retry_on_rewrite(look)
 
-    def steady(self, look: Callable[[], _T]) -> _T:
+    def retry_on_rewrite(self, look: Callable[[], _T]) -> _T:
         """Runs a look-up of several steps; again if the journal is replaced under it."""
         while True:
             with self._lock:
@@ -313,7 +313,7 @@ class View:
                 known = None if superseded is None else superseded.position
                 beyond = [
                     position
-                    for position in (known, self._witnessed)
+                    for position in (known, self._high_water_mark)
                     if position is not None and position.sequence > self.position.sequence
                 ]
                 if not beyond:
@@ -338,7 +338,7 @@ class View:
     def _reopen(self) -> None:
         """Goes over to the journal that maintenance has put in the old one's place."""
         self.journal.reopen()
-        self._witnessed = None
+        self._high_water_mark = None
         self._records.damage = None
         self._records.forget()
         self._own.clear()  # offsets are others in the new journal
