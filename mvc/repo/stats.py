@@ -12,8 +12,8 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.maintenance.objects import ObjectGraph
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Step
-from mvc.store.graph.speed import Speed
 from mvc.store.index.folder import current
 from mvc.store.journal.entries import Region
 from mvc.store.packs.records import BLOB
@@ -55,7 +55,7 @@ class Stats:
 
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest; no tensor."""
-    from mvc.store.graph.calibrate import measure
+    from mvc.store.graph.cost import measure
 
     snapshot = context.fresh()
     scan, stream = _Scan(snapshot, measure()), ManifestStream(context.store)

@@ -18,8 +18,8 @@ from mvc.io.process import cpu_count
 from mvc.limits import SLAB
 from mvc.model.canonical import Writer
 from mvc.store.format import FORMAT, add_features, format_line, read_features
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph
-from mvc.store.graph.speed import Speed
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import GENESIS, Recorded, encode_entry

@@ -38,9 +38,9 @@ from pathlib import Path
 from mvc.errors import MvcError
 from mvc.repo.fsck.journal import JournalCheck
 from mvc.repo.fsck.packs import PackCheck
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph, Place
 from mvc.store.graph.search import Path as Way
-from mvc.store.graph.speed import Speed
 from mvc.store.snapshot import Snapshot
 from tests.damage import made
 from tests.damage.decoded import decoded_once

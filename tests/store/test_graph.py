@@ -11,8 +11,8 @@ import pytest
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.repo.repository import Repository
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph
-from mvc.store.graph.speed import Speed
 from mvc.store.writing.object_writer import ObjectWriter
 from tests.store.repositories import History, view_of
 

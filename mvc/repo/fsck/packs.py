@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mvc.errors import IoFailed, MvcError
 from mvc.repo.maintenance.objects import ObjectGraph
 from mvc.repo.maintenance.report import Problem
-from mvc.store.graph.speed import Speed
+from mvc.store.graph.cost import Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path

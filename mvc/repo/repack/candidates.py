@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mvc.io.process import cpu_count
 from mvc.limits import SLAB
 from mvc.repo.maintenance.inventory import Inventory
-from mvc.store.graph.speed import Speed
+from mvc.store.graph.cost import Speed
 from mvc.store.packs.records import BLOB
 
 __all__ = ["Node", "Option", "Options", "is_sought", "starts_of"]

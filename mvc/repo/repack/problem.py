@@ -17,7 +17,7 @@ from mvc.repo.repack.sizes import Sizes
 from mvc.repo.repack.solve.model import Layout, Versions
 from mvc.repo.repack.survey import Survey, survey
 from mvc.repo.repack.trials import learn_stored, try_missing, try_new
-from mvc.store.graph.calibrate import measure
+from mvc.store.graph.cost import measure
 
 __all__ = ["Ground"]
 

@@ -16,8 +16,8 @@ from mvc.io.files import FileSystem, ReadFile
 from mvc.repo.maintenance.quarantine import files_in
 from mvc.repo.maintenance.rewrite_plan import Place
 from mvc.repo.maintenance.survey import Survey
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph, Step
-from mvc.store.graph.speed import Speed
 from mvc.store.journal.entries import Region
 from mvc.store.packs.reader import PACK_HEADER, PackReader
 from mvc.store.packs.records import BASE_BYTES, RecordHeader

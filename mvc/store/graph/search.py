@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, SLAB
-from mvc.store.graph.speed import Speed
+from mvc.store.graph.cost import Speed
 from mvc.store.index import keys
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.snapshot import Snapshot
