@@ -119,7 +119,7 @@ def deployment_for(
     """
     check_ref("deployment target", target)
     check_moment(time_ns)
-    before = snapshot.newest(keys.TARGET + keys.text(target))
+    before = snapshot.newest_deployment(target)
     return Deployment(target, time_ns, commit_id, None if before is None else before.sequence)
 
 
@@ -241,15 +241,15 @@ def _all_on(
     """A target's deployments in the order they were recorded."""
     found: list[Deployed] = []
     before = None
-    for key in snapshot.under(keys.TARGET + keys.text(target)):
+    for offset in snapshot.deployments_on(target):
         try:
-            recorded = snapshot.entry(keys.offset_of(key))
+            recorded = snapshot.entry(offset)
             found.append(_deployed(snapshot, recorded, _in_entry(recorded, target), before))
         except DamagedData as error:
             if incomplete is None:
                 raise
             incomplete.append(error)
-        before = key
+        before = offset
     return found
 
 
@@ -265,13 +265,7 @@ def _note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | 
 
 def targets(context: Context) -> list[str]:
     """Every target on record, by name; one look-up each."""
-    snapshot = context.fresh()
-    names = []
-    high = keys.after(keys.TARGET)
-    while (key := snapshot.last(keys.TARGET, high)) is not None:
-        names.append(keys.name_of(key))
-        high = keys.TARGET + keys.text(names[-1])
-    return names[::-1]
+    return context.fresh().targets()
 
 
 def of_commit(
@@ -285,9 +279,9 @@ def of_commit(
 
     def look() -> tuple[Deployed, ...]:
         found = []
-        for key in snapshot.under(keys.LIVE + commit[: keys.ID_BYTES]):
+        for offset in snapshot.deployments_of(commit):
             try:
-                found += _of_entry(snapshot, snapshot.entry(keys.offset_of(key)), commit)
+                found += _of_entry(snapshot, snapshot.entry(offset), commit)
             except DamagedData as error:
                 if incomplete is None:
                     raise
@@ -300,7 +294,10 @@ def of_commit(
 def _of_entry(snapshot: Snapshot, recorded: Recorded, commit: CommitId) -> list[Deployed]:
     return [
         _deployed(
-            snapshot, recorded, deployment, _before(snapshot, deployment.target, recorded.offset)
+            snapshot,
+            recorded,
+            deployment,
+            snapshot.deployment_before(deployment.target, recorded.offset),
         )
         for deployment in recorded.entry.deployments
         if deployment.commit == commit
@@ -368,7 +365,7 @@ def _down(
 
 def _at(snapshot: Snapshot, target: str, key: bytes) -> Deployed:
     recorded = snapshot.entry(keys.offset_of(key))
-    before = _before(snapshot, target, recorded.offset)
+    before = snapshot.deployment_before(target, recorded.offset)
     return _deployed(snapshot, recorded, _in_entry(recorded, target), before)
 
 
@@ -379,25 +376,20 @@ def _in_entry(recorded: Recorded, target: str) -> Deployment:
     raise _bad_index(target)
 
 
-def _before(snapshot: Snapshot, target: str, offset: int) -> bytes | None:
-    """The key of the target's deployment recorded before the one at ``offset``."""
-    low = keys.TARGET + keys.text(target)
-    return snapshot.last(low, low + keys.number(offset))
-
-
 def _deployed(
-    snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: bytes | None
+    snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
 ) -> Deployed:
-    """Checks that the deployment names as its predecessor the one whose key is ``before``: a
-    look-up that passed a deployment over is found out.
+    """A deployment, once its predecessor is checked to be the one in the entry at byte ``before``.
+
+    A look-up that has missed a deployment is noticed that way.
     """
     target, sequence = deployment.target, recorded.sequence
     if not _follows(snapshot, deployment.previous, before):
         corrected = _corrected(snapshot, target, sequence)
         if corrected is None or not _follows(snapshot, corrected.previous, before):
             raise _bad_index(target)
-    taken_back = _taken_back(snapshot, target, sequence)
-    there = None if before is None else _if_readable(snapshot, keys.offset_of(before))
+    taken_back = snapshot.retraction(target, sequence)
+    there = None if before is None else _if_readable(snapshot, before)
     return Deployed(
         target,
         deployment.time_ns,
@@ -410,22 +402,17 @@ def _deployed(
     )
 
 
-def _follows(snapshot: Snapshot, previous: int | None, before: bytes | None) -> bool:
-    """Whether ``previous`` is the number of the entry that the key ``before`` leads to, or of
-    one that is known to be lost.
-    """
+def _follows(snapshot: Snapshot, previous: int | None, before: int | None) -> bool:
+    """Whether ``previous`` is the number of the entry at byte ``before``, or of a lost one."""
     if previous is None:
         return before is None
-    offset = None if before is None else keys.offset_of(before)
-    there = None if offset is None else _if_readable(snapshot, offset)
+    there = None if before is None else _if_readable(snapshot, before)
     if there is not None and there.sequence == previous:
         return True
     if any(previous in gap.numbers for gap in snapshot.gaps):
         return True
     # A damaged entry does not tell its number, but the index knows where that number stands.
-    low = keys.OPERATION + keys.number(previous)
-    key = snapshot.last(low, keys.after(low)) if there is None and offset is not None else None
-    return key is not None and keys.offset_of(key) == offset
+    return there is None and before is not None and snapshot.offset_of(previous) == before
 
 
 def _if_readable(snapshot: Snapshot, offset: int) -> Recorded | None:
@@ -437,17 +424,9 @@ def _if_readable(snapshot: Snapshot, offset: int) -> Recorded | None:
 
 def _corrected(snapshot: Snapshot, target: str, sequence: int) -> Relink | None:
     """The newest correction of a deployment's predecessor."""
-    low = keys.RELINKED + keys.text(target) + keys.number(sequence)
-    key = snapshot.last(low, keys.after(low))
-    relinks = () if key is None else snapshot.entry(keys.offset_of(key)).entry.relinks
+    found = snapshot.newest_relink(target, sequence)
+    relinks = () if found is None else found.entry.relinks
     return next((r for r in relinks if (r.target, r.sequence) == (target, sequence)), None)
-
-
-def _taken_back(snapshot: Snapshot, target: str, sequence: int) -> Recorded | None:
-    """The entry that retracted a deployment, as far as the journal can be read."""
-    low = keys.RETRACTED + keys.text(target) + keys.number(sequence)
-    key = snapshot.last(low, keys.after(low))
-    return None if key is None else snapshot.entry(keys.offset_of(key))
 
 
 def _bad_index(target: str) -> DamagedData:
@@ -472,8 +451,7 @@ def _only_target(context: Context) -> str:
 
 def check_target(context: Context, target: str) -> str:
     """``target`` if anything was ever deployed there; UnknownTarget otherwise."""
-    low = keys.TARGET + keys.text(target)
-    if context.store.snapshot.last(low, keys.after(low)) is not None:
+    if context.store.snapshot.deployment_before(target) is not None:
         return target
     names = targets(context)
     close = get_close_matches(target, names, n=3, cutoff=0.5) or names[:10]

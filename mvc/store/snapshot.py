@@ -232,18 +232,6 @@ class Snapshot:
 
         return self.retry_on_rewrite(look)
 
-    def forgotten(self, commit: bytes) -> Recorded | None:
-        """The entry that forgot a commit's state, if one did."""
-
-        def look() -> Recorded | None:
-            for key in reversed(self.under(keys.FORGOTTEN + commit[:8])):
-                recorded = self.entry(keys.offset_of(key))
-                if any(each.commit == commit for each in recorded.entry.forgotten):
-                    return recorded
-            return None
-
-        return self.retry_on_rewrite(look)
-
     def retry_on_rewrite(self, look: Callable[[], _T]) -> _T:
         """Runs a look-up of several steps; again if the journal is replaced under it."""
         while True:
@@ -271,6 +259,187 @@ class Snapshot:
                     self.refresh()
             self.renew_index()
             return look()
+
+    # -- typed queries: callers outside the store need no keys ---------------------------------
+
+    def newest_ref_change(self, name: str) -> Recorded | None:
+        """The newest entry that changed a ref; DamagedData where a lost one may be newer."""
+        return self.newest(keys.REF + keys.text(name))
+
+    def ref_change_before(self, name: str, offset: int) -> Recorded | None:
+        """The newest entry before byte ``offset`` that changed a ref."""
+        low = keys.REF + keys.text(name)
+        return self._last_entry(low, low + keys.number(offset))
+
+    def ref_change_at(self, name: str, time_ns: int) -> Recorded | None:
+        """The entry that a ref's value at a moment comes from (ns since 1970), by the log of refs.
+
+        DamagedData where a lost entry may have changed it since.
+        """
+        low = keys.REFLOG + keys.text(name)
+
+        def look() -> Recorded | None:
+            key = self.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
+            at = -1 if key is None else keys.offset_of(key)
+            self.check_gaps(at, f"where {name.removeprefix('heads/')} pointed to")
+            return None if key is None else self.entry(at)
+
+        return self.retry_on_rewrite(look)
+
+    def first_ref_change(self, name: str) -> Recorded | None:
+        """The earliest entry, by its time, that changed a ref."""
+
+        def look() -> Recorded | None:
+            logged = self.under(keys.REFLOG + keys.text(name))
+            return self.entry(keys.offset_of(logged[0])) if logged else None
+
+        return self.retry_on_rewrite(look)
+
+    def has_ref(self, name: str) -> bool:
+        """Whether an entry has ever changed this ref."""
+        low = keys.REFLOG + keys.text(name)
+        return self.last(low, keys.after(low)) is not None
+
+    def refs_under(self, prefix: str) -> Iterator[tuple[str, Recorded | None]]:
+        """Refs whose names begin with ``prefix``, descending, with the entry of their last change.
+
+        None in place of an entry that is lost, or may not be the last. One look-up per ref: a
+        branch with 100,000 changes is not read through.
+        """
+        low = keys.REF + prefix.encode()
+        high = keys.after(low)
+
+        def look() -> tuple[str, Recorded | None] | None:
+            key = self.last(low, high)
+            if key is None:
+                return None
+            name = keys.name_of(key)
+            try:
+                self.check_gaps(keys.offset_of(key), f"where {name} points to")
+                return name, self.entry(keys.offset_of(key))
+            except DamagedData:
+                return name, None
+
+        while (found := self.retry_on_rewrite(look)) is not None:
+            yield found
+            high = keys.REF + keys.text(found[0])
+
+    def newest_staged_removals(self) -> Recorded | None:
+        """The newest entry that set the paths to leave out of the next commit."""
+        return self.newest(keys.PENDING)
+
+    def staged_removals_before(self, offset: int) -> Recorded | None:
+        """The newest entry before byte ``offset`` that set these paths."""
+        return self._last_entry(keys.PENDING, keys.PENDING + keys.number(offset))
+
+    def publishing(self, first: bytes, last: bytes | None = None) -> list[Recorded]:
+        """Entries that published commits with ids from ``first`` to ``last``, by their id.
+
+        Only the first 8 bytes of ids count; without ``last`` those that begin like ``first``.
+        """
+        low = keys.COMMIT + first[: keys.ID_BYTES]
+        high = keys.after(keys.COMMIT + (first if last is None else last)[: keys.ID_BYTES])
+        return self.retry_on_rewrite(
+            lambda: [self.entry(keys.offset_of(key)) for key in self.scan(low, high)]
+        )
+
+    def commits_between(self, start: int, end: int) -> list[bytes]:
+        """First 8 bytes of the ids of commits published by entries from byte ``start`` to ``end``.
+
+        As the index says, also for entries that are lost by now.
+        """
+        return [
+            key[1 : 1 + keys.ID_BYTES]
+            for key in self.under(keys.COMMIT)
+            if start <= keys.offset_of(key) < end
+        ]
+
+    def offsets_between(self, start: int, end: int) -> list[int]:
+        """Offsets from ``start`` to ``end`` at which entries stand, or stood, as the index says."""
+        tables = (keys.REF, keys.COMMIT, keys.DEPLOYED, keys.RETRACTED, keys.PACK, keys.PENDING)
+        found = {keys.offset_of(key) for table in tables for key in self.under(table)}
+        return sorted(offset for offset in found if start <= offset < end)
+
+    def marked(self, mark: bytes) -> list[int]:
+        """Offsets of the entries whose versions have content with this mark (8 bytes)."""
+        return [keys.offset_of(key) for key in self.under(keys.MARK + mark)]
+
+    def newest_first(self) -> Iterator[Recorded]:
+        """Every entry, newest first; one look-up each, also where numbers are left out."""
+        high = keys.after(keys.OPERATION)
+
+        def look() -> Recorded | None:
+            return self._last_entry(keys.OPERATION, high)
+
+        while (found := self.retry_on_rewrite(look)) is not None:
+            yield found
+            high = keys.OPERATION + keys.number(found.sequence)
+
+    def offset_of(self, sequence: int) -> int | None:
+        """The byte at which the entry with this number stands, readable or not."""
+        low = keys.OPERATION + keys.number(sequence)
+        key = self.last(low, keys.after(low))
+        return None if key is None else keys.offset_of(key)
+
+    def newest_undo(self, sequence: int) -> Recorded | None:
+        """The newest entry that took back the operation with this number."""
+        return self.newest(keys.UNDONE + keys.number(sequence))
+
+    def targets(self) -> list[str]:
+        """Every target on which a deployment was recorded, by name; one look-up each."""
+        names = []
+        high = keys.after(keys.TARGET)
+        while (key := self.last(keys.TARGET, high)) is not None:
+            names.append(keys.name_of(key))
+            high = keys.TARGET + keys.text(names[-1])
+        return names[::-1]
+
+    def newest_deployment(self, target: str) -> Recorded | None:
+        """The entry that recorded a deployment on ``target`` last; errors as of ``newest``."""
+        return self.newest(keys.TARGET + keys.text(target))
+
+    def deployment_before(self, target: str, offset: int | None = None) -> int | None:
+        """Offset of the last entry before ``offset`` with a deployment on ``target``."""
+        low = keys.TARGET + keys.text(target)
+        key = self.last(low, keys.after(low) if offset is None else low + keys.number(offset))
+        return None if key is None else keys.offset_of(key)
+
+    def deployments_on(self, target: str, start: int = 0) -> list[int]:
+        """Offsets, from ``start`` on, of the entries with deployments on ``target``; ascending."""
+        prefix = keys.TARGET + keys.text(target)
+        found = self.scan(prefix + keys.number(start), keys.after(prefix))
+        return [keys.offset_of(key) for key in found]
+
+    def deployments_of(self, commit: bytes) -> list[int]:
+        """Offsets of entries with deployments of commits whose ids begin like ``commit``."""
+        return [keys.offset_of(key) for key in self.under(keys.LIVE + commit[: keys.ID_BYTES])]
+
+    def newest_relink(self, target: str, sequence: int) -> Recorded | None:
+        """The newest correction of the predecessor of the deployment that an entry recorded."""
+        low = keys.RELINKED + keys.text(target) + keys.number(sequence)
+        return self._last_entry(low, keys.after(low))
+
+    def retraction(self, target: str, sequence: int) -> Recorded | None:
+        """The entry that retracted the deployment that entry ``sequence`` recorded."""
+        low = keys.RETRACTED + keys.text(target) + keys.number(sequence)
+        return self._last_entry(low, keys.after(low))
+
+    def _last_entry(self, low: bytes, high: bytes) -> Recorded | None:
+        """The entry that the greatest key of a range leads to."""
+        key = self.last(low, high)
+        return None if key is None else self.entry(keys.offset_of(key))
+
+    def forgotten(self, commit: bytes) -> Recorded | None:
+        """The entry that forgot a commit's state, if one did."""
+
+        def look() -> Recorded | None:
+            for key in reversed(self.under(keys.FORGOTTEN + commit[:8])):
+                recorded = self.entry(keys.offset_of(key))
+                if any(each.commit == commit for each in recorded.entry.forgotten):
+                    return recorded
+            return None
+
+        return self.retry_on_rewrite(look)
 
     # -- what this process has published ---------------------------------------------------
 

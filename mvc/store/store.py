@@ -279,18 +279,12 @@ class Store:
 
     def has_commit(self, id_: CommitId) -> bool:
         """Whether an entry has published this commit."""
-        snapshot = self.snapshot
-
-        def look() -> bool:
-            homes = snapshot.under(keys.COMMIT + id_[: keys.ID_BYTES])
-            entries = [snapshot.entry(keys.offset_of(key)).entry for key in homes]
-            return any(commit.id == id_ for entry in entries for commit in entry.commits)
-
-        return snapshot.retry_on_rewrite(look)
+        found = self.snapshot.publishing(id_)
+        return any(commit.id == id_ for each in found for commit in each.entry.commits)
 
     def ref(self, name: str) -> RefValue:
         """A ref's present value."""
-        found = self.snapshot.newest(keys.REF + keys.text(name))
+        found = self.snapshot.newest_ref_change(name)
         if found is None:
             return None
         return next((c.new for c in reversed(found.entry.refs) if c.name == name), None)

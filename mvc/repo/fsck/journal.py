@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from mvc.errors import Busy, DamagedData
 from mvc.ids import CommitId
 from mvc.repo.maintenance.report import Problem
-from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, Relink
 from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
 from mvc.store.snapshot import JOURNAL, Snapshot
@@ -93,11 +92,8 @@ class JournalCheck:
 
     def _known_lost(self, gap: Gap) -> list[str]:
         """The first digits of the versions of lost entries, as far as an index knew them."""
-        return [
-            key[1 : 1 + keys.ID_BYTES].hex()[:10]
-            for key in self.snapshot.under(keys.COMMIT)
-            if gap.start.offset <= keys.offset_of(key) < gap.after.offset
-        ]
+        known = self.snapshot.commits_between(gap.start.offset, gap.after.offset)
+        return [id_.hex()[:10] for id_ in known]
 
     def _name_lost(self) -> None:
         """Versions that are named but that nothing has, where entries are lost."""
@@ -110,9 +106,7 @@ class JournalCheck:
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
         """Entries from a break in the chain on, by the index; the break itself is reported."""
-        tables = (keys.REF, keys.COMMIT, keys.DEPLOYED, keys.RETRACTED, keys.PACK, keys.PENDING)
-        offsets = {keys.offset_of(key) for table in tables for key in self.snapshot.under(table)}
-        for offset in sorted(o for o in offsets if broken <= o < self.end.offset):
+        for offset in self.snapshot.offsets_between(broken, self.end.offset):
             try:
                 recorded = self.snapshot.entry(offset)
             except DamagedData as error:

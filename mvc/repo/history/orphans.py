@@ -6,12 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mvc.ids import CommitId
-from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.repo.lookup import refs as pointers
 from mvc.repo.lookup.ancestry import Ancestors
-from mvc.store.index import keys
 from mvc.store.snapshot import Snapshot
 
 __all__ = ["Unreached", "unreached"]
@@ -45,21 +43,20 @@ def unreached(context: Context, tip: CommitId, to: CommitId | None = None) -> Un
     if not found:
         return None
     # What keeps any of them was deployed after the first of them was published.
-    kept = Ancestors(snapshot, _deployed_since(context, snapshot, min(found.values())))
+    kept = Ancestors(snapshot, _deployed_since(snapshot, min(found.values())))
     return Unreached(tip, len(found), sum(id_ in kept for id_ in found))
 
 
-def _deployed_since(context: Context, snapshot: Snapshot, offset: int) -> Collection[CommitId]:
+def _deployed_since(snapshot: Snapshot, offset: int) -> Collection[CommitId]:
     """The versions of deployments recorded from a journal offset on, retracted ones included."""
     found = set()
-    for target in deployments.targets(context):
-        prefix = keys.TARGET + keys.text(target)
+    for target in snapshot.targets():
 
-        def look(prefix: bytes = prefix) -> list[CommitId]:
+        def look(target: str = target) -> list[CommitId]:
             return [
                 deployment.commit
-                for key in snapshot.scan(prefix + keys.number(offset), keys.after(prefix))
-                for deployment in snapshot.entry(keys.offset_of(key)).entry.deployments
+                for at in snapshot.deployments_on(target, offset)
+                for deployment in snapshot.entry(at).entry.deployments
             ]
 
         found.update(snapshot.retry_on_rewrite(look))

@@ -156,8 +156,8 @@ class _Run:
         mark = bytes(first.state.root if first.tensors else first.content_id)[: keys.ID_BYTES]
         snapshot = self._context.store.snapshot
         wanted: dict[str, bytes] = {}
-        for key in snapshot.under(keys.MARK + mark):
-            for commit in snapshot.entry(keys.offset_of(key)).entry.commits:
+        for at in snapshot.marked(mark):
+            for commit in snapshot.entry(at).entry.commits:
                 if commit.time_ns != checkpoint.time_ns and commit.id != self._previous:
                     continue
                 wanted = wanted or {

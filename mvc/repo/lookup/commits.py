@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo.context import Context
-from mvc.store.index import keys
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
 __all__ = ["find", "get", "newest", "placed", "recorded", "starting_with"]
 
-_HEX_OF_KEY = 2 * keys.ID_BYTES
+_HEX_OF_KEY = 16  # digits of an id that the index has
 
 
 def get(context: Context, id_: CommitId) -> Commit:
@@ -51,28 +48,20 @@ def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:
 
 def find(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit] | None:
     """As ``placed``, but None if there is no such commit."""
-    for entry in _entries(snapshot, lambda: snapshot.under(keys.COMMIT + id_[: keys.ID_BYTES])):
+    for entry in snapshot.publishing(id_):
         for commit in entry.entry.commits:
             if commit.id == id_:
                 return entry, commit
     return None
 
 
-def _entries(snapshot: Snapshot, look: Callable[[], list[bytes]]) -> list[Recorded]:
-    """The entries that the found keys lead to."""
-    return snapshot.retry_on_rewrite(
-        lambda: [snapshot.entry(keys.offset_of(key)) for key in look()]
-    )
-
-
 def starting_with(snapshot: Snapshot, digits: str) -> list[tuple[Recorded, Commit]]:
     """Every commit whose hexadecimal id begins with ``digits``, in the order of ids."""
     digits = digits.lower()
     head = digits[:_HEX_OF_KEY]
-    low = keys.COMMIT + bytes.fromhex(head.ljust(_HEX_OF_KEY, "0"))
-    high = keys.after(keys.COMMIT + bytes.fromhex(head.ljust(_HEX_OF_KEY, "f")))
+    low, high = (bytes.fromhex(head.ljust(_HEX_OF_KEY, digit)) for digit in "0f")
     found: dict[CommitId, tuple[Recorded, Commit]] = {}
-    for entry in _entries(snapshot, lambda: snapshot.scan(low, high)):
+    for entry in snapshot.publishing(low, high):
         for commit in entry.entry.commits:
             if commit.id.hex().startswith(digits):
                 found.setdefault(commit.id, (entry, commit))

@@ -6,13 +6,11 @@ the current branch, or a commit when it is detached.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo.context import Context
-from mvc.store.index import keys
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
@@ -81,45 +79,17 @@ def tags(context: Context) -> list[Ref]:
 
 def value_at(snapshot: Snapshot, name: str, time_ns: int) -> RefValue:
     """What a ref pointed to at a moment, by the journal; None before its first change."""
-    low = keys.REFLOG + keys.text(name)
-
-    def look() -> RefValue:
-        key = snapshot.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
-        at = -1 if key is None else keys.offset_of(key)
-        snapshot.check_gaps(at, f"where {name.removeprefix(BRANCH)} pointed to")
-        return None if key is None else _new_value(snapshot.entry(keys.offset_of(key)), name)
-
-    return snapshot.retry_on_rewrite(look)
+    recorded = snapshot.ref_change_at(name, time_ns)
+    return None if recorded is None else _new_value(recorded, name)
 
 
 def _under(snapshot: Snapshot, prefix: str) -> list[Ref]:
-    found = [Ref(n.removeprefix(prefix), v) for n, v in _newest(snapshot, prefix)
-             if isinstance(v, CommitId)]  # fmt: skip
+    found = []
+    for name, recorded in snapshot.refs_under(prefix):
+        value = None if recorded is None else _new_value(recorded, name)
+        if isinstance(value, CommitId):
+            found.append(Ref(name.removeprefix(prefix), value))
     return found[::-1]
-
-
-def _newest(snapshot: Snapshot, prefix: str) -> Iterator[tuple[str, RefValue]]:
-    """Each ref's present value, names descending.
-
-    One look-up a ref: a branch with 100,000 changes is not read through.
-    """
-    low = keys.REF + prefix.encode()
-    high = keys.after(low)
-
-    def look() -> tuple[str, RefValue] | None:
-        key = snapshot.last(low, high)
-        if key is None:
-            return None
-        name = keys.name_of(key)
-        try:
-            snapshot.check_gaps(keys.offset_of(key), f"where {name} points to")
-            return name, _new_value(snapshot.entry(keys.offset_of(key)), name)
-        except DamagedData:
-            return name, None
-
-    while (found := snapshot.retry_on_rewrite(look)) is not None:
-        yield found
-        high = keys.REF + keys.text(found[0])
 
 
 def _new_value(recorded: Recorded, name: str) -> RefValue:

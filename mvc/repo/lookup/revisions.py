@@ -17,8 +17,6 @@ from mvc.repo.lookup import commits
 from mvc.repo.lookup import refs as pointers
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.repo.times import format_time, parse_time
-from mvc.store.index import keys
-from mvc.store.snapshot import Snapshot
 
 __all__ = ["resolve", "resolve_ref"]
 
@@ -131,7 +129,7 @@ def _at(context: Context, name: str, moment: str) -> CommitId:
     snapshot = context.store.snapshot
     time_ns = parse_time(moment, now_ns=context.store.clock.now_ns())
     logged = [HEAD] if name == HEAD else _candidates(name)
-    full = next((n for n in logged if _has_log(snapshot, n)), None)
+    full = next((n for n in logged if snapshot.has_ref(n)), None)
     if full is None:
         raise _unknown(context, name)
     value = pointers.value_at(snapshot, full, time_ns)
@@ -146,20 +144,9 @@ def _at(context: Context, name: str, moment: str) -> CommitId:
     )
 
 
-def _has_log(snapshot: Snapshot, full: str) -> bool:
-    low = keys.REFLOG + keys.text(full)
-    return snapshot.last(low, keys.after(low)) is not None
-
-
 def _first_change(context: Context, full: str) -> str | None:
-    snapshot = context.store.snapshot
-
-    def look() -> int | None:
-        logged = snapshot.under(keys.REFLOG + keys.text(full))
-        return snapshot.entry(keys.offset_of(logged[0])).entry.time_ns if logged else None
-
-    time_ns = snapshot.retry_on_rewrite(look)
-    return None if time_ns is None else f"its record begins at {format_time(time_ns)}"
+    found = context.store.snapshot.first_ref_change(full)
+    return None if found is None else f"its record begins at {format_time(found.entry.time_ns)}"
 
 
 def _back(context: Context, id_: CommitId, count: int, text: str) -> CommitId:

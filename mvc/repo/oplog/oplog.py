@@ -13,12 +13,11 @@ from itertools import islice
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG
-from mvc.store.index import keys
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Operation", "find", "label", "newest_first", "oplog", "undone_by"]
+__all__ = ["Operation", "find", "label", "oplog", "undone_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} operations makes no sense")
     snapshot = context.fresh()
-    return islice((_operation(snapshot, recorded) for recorded in newest_first(snapshot)), limit)
+    return islice((_operation(snapshot, recorded) for recorded in snapshot.newest_first()), limit)
 
 
 def find(snapshot: Snapshot, number: int) -> Operation:
@@ -54,26 +53,10 @@ def find(snapshot: Snapshot, number: int) -> Operation:
     return _operation(snapshot, recorded)
 
 
-def newest_first(snapshot: Snapshot) -> Iterator[Recorded]:
-    """Every entry there is; one look-up each, however many numbers are left out between."""
-    high = keys.after(keys.OPERATION)
-    while (recorded := _last_below(snapshot, high)) is not None:
-        yield recorded
-        high = keys.OPERATION + keys.number(recorded.sequence)
-
-
-def _last_below(snapshot: Snapshot, high: bytes) -> Recorded | None:
-    def look() -> Recorded | None:
-        key = snapshot.last(keys.OPERATION, high)
-        return None if key is None else snapshot.entry(keys.offset_of(key))
-
-    return snapshot.retry_on_rewrite(look)
-
-
 def undone_by(snapshot: Snapshot, number: int) -> int | None:
     """The undo that holds against an operation: its newest one, unless that is undone."""
     first, at, steps = None, number, 0
-    while (found := snapshot.newest(keys.UNDONE + keys.number(at))) is not None:
+    while (found := snapshot.newest_undo(at)) is not None:
         if found.sequence <= at:
             raise DamagedData(
                 f"operation {found.sequence} undoes a later one", hint="run 'mvc fsck'"

@@ -20,9 +20,8 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, staged_removals
 from mvc.repo.lookup import refs as pointers
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head
-from mvc.repo.oplog.oplog import Operation, find, label, newest_first, undone_by
+from mvc.repo.oplog.oplog import Operation, find, label, undone_by
 from mvc.repo.times import format_time
-from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
@@ -127,7 +126,7 @@ def _chosen(snapshot: Snapshot, number: int | None) -> tuple[Operation, Recorded
 
 
 def _newest(snapshot: Snapshot) -> tuple[Operation, Recorded]:
-    for recorded in newest_first(snapshot):
+    for recorded in snapshot.newest_first():
         if recorded.entry.undoes is None and _moved(snapshot, recorded):
             undoer = undone_by(snapshot, recorded.sequence)
             if undoer is None:
@@ -155,8 +154,8 @@ def _inverse(
     removed = recorded.entry.removed
     if removed is None:
         return refs, None
-    key = snapshot.last(keys.PENDING, keys.PENDING + keys.number(recorded.offset))
-    old_list = () if key is None else snapshot.entry(keys.offset_of(key)).entry.removed or ()
+    before = snapshot.staged_removals_before(recorded.offset)
+    old_list = () if before is None else before.entry.removed or ()
     return refs, None if old_list == removed else old_list
 
 
@@ -182,9 +181,8 @@ class _Back:
         """Raises RefConflict for what stands against it."""
         for change in self.refs:
             if self._context.store.ref(change.name) != change.old:
-                raise self._since(
-                    f"{_shown(change.name)} has moved", keys.REF + keys.text(change.name)
-                )
+                later = self._snapshot.newest_ref_change(change.name)
+                raise self._since(f"{_shown(change.name)} has moved", later)
             if (
                 isinstance(change.new, CommitId)
                 and commits.find(self._snapshot, change.new) is None
@@ -195,7 +193,8 @@ class _Back:
                 )
         listed = self._recorded.entry.removed
         if self.removed is not None and staged_removals.removed(self._context) != listed:
-            raise self._since("the list of removed paths has changed", keys.PENDING)
+            later = self._snapshot.newest_staged_removals()
+            raise self._since("the list of removed paths has changed", later)
         self._refuse_namesakes()
         self._refuse_lost_branch()
         self._refuse_forgotten()
@@ -207,15 +206,13 @@ class _Back:
         """A ref's value when the operation began."""
         if name in self._values:
             return self._values[name]
-        low = keys.REF + keys.text(name)
-        key = self._snapshot.last(low, low + keys.number(self._recorded.offset))
-        if key is None:
+        before = self._snapshot.ref_change_before(name, self._recorded.offset)
+        if before is None:
             return None
-        entry = self._snapshot.entry(keys.offset_of(key)).entry
-        return next(c.new for c in reversed(entry.refs) if c.name == name)
+        return next(c.new for c in reversed(before.entry.refs) if c.name == name)
 
-    def _since(self, what: str, prefix: bytes) -> RefConflict:
-        later, since = self._snapshot.newest(prefix), f"{what} since operation {self._number}"
+    def _since(self, what: str, later: Recorded | None) -> RefConflict:
+        since = f"{what} since operation {self._number}"
         if later is None:
             return RefConflict(since, hint="'mvc oplog' lists the operations")
         return RefConflict(
@@ -264,7 +261,8 @@ class _Back:
                 f"{printable(branch)}, which would go, is the current branch",
                 hint="switch to another one first",
             )
-        raise self._since(f"{printable(branch)} went away", keys.REF + keys.text(BRANCH + branch))
+        later = self._snapshot.newest_ref_change(BRANCH + branch)
+        raise self._since(f"{printable(branch)} went away", later)
 
 
 def _shown(ref: str) -> str:

@@ -121,8 +121,7 @@ def _versions(
     seen: set[CommitId] = set()
 
     def look() -> list[Entry]:
-        marked = snapshot.under(keys.MARK + mark)
-        return [snapshot.entry(keys.offset_of(key)).entry for key in reversed(marked)]
+        return [snapshot.entry(at).entry for at in reversed(snapshot.marked(mark))]
 
     for recorded in snapshot.retry_on_rewrite(look):
         for commit in recorded.commits:
