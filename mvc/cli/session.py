@@ -92,7 +92,7 @@ class Session:
 
     def _warn_of_gaps(self, context: Context) -> None:
         """Whatever was shown lacks what lost entries of the journal said."""
-        gaps = context.store.view.gaps
+        gaps = context.store.snapshot.gaps
         if gaps and not self._told:
             self._told = True
             lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mvc.repo.config import Config
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
 __all__ = ["Context", "Progress"]
@@ -25,12 +25,12 @@ class Context:
     root: Path
     config: Config
 
-    def fresh(self) -> View:
-        """The store's view, moved to the journal's present end.
+    def fresh(self) -> Snapshot:
+        """The store's snapshot, moved to the journal's present end.
 
         Verbs that answer a question begin with it, so that a repository that stays open
         sees what other processes have published since.
         """
-        view = self.store.view
-        view.refresh()
-        return view
+        snapshot = self.store.snapshot
+        snapshot.refresh()
+        return snapshot

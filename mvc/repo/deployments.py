@@ -32,7 +32,7 @@ from mvc.repo.times import check_moment, format_time, nearest
 from mvc.store.index import keys
 from mvc.store.journal.entries import Deployment, Entry, Relink, Retraction
 from mvc.store.journal.frames import Recorded
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = [
     "RECENT",
@@ -86,22 +86,22 @@ def deploy(
     What was forgotten goes live no more, but that it was live earlier may be recorded.
     Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten.
     """
-    view = context.fresh()
+    snapshot = context.fresh()
     commit = resolve(context, rev)
 
     def make() -> Entry:
         now = context.store.now_ns()
         if time_ns is None or time_ns > now:
             manifests.check_kept(context, commit)
-        made = deployment_for(view, target, now if time_ns is None else time_ns, commit)
+        made = deployment_for(snapshot, target, now if time_ns is None else time_ns, commit)
         return Entry("deploy", now, target, deployments=(made,))
 
-    return _recorded_as(view, target, context.store.publish(make).sequence)
+    return _recorded_as(snapshot, target, context.store.publish(make).sequence)
 
 
-def _recorded_as(view: View, target: str, sequence: int) -> Deployed:
+def _recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
     """The deployment that entry ``sequence`` recorded on a target."""
-    for deployed in _newest_first(view, target):
+    for deployed in _newest_first(snapshot, target):
         if deployed.sequence == sequence:
             return deployed
     raise DamagedData(
@@ -110,14 +110,16 @@ def _recorded_as(view: View, target: str, sequence: int) -> Deployed:
     )
 
 
-def deployment_for(view: View, target: str, time_ns: int, commit_id: CommitId) -> Deployment:
+def deployment_for(
+    snapshot: Snapshot, target: str, time_ns: int, commit_id: CommitId
+) -> Deployment:
     """The record of a deployment, for an entry made under the journal's lock.
 
     An entry holds at most one a target. Raises InvalidName, InvalidTime.
     """
     check_ref("deployment target", target)
     check_moment(time_ns)
-    before = view.newest(keys.TARGET + keys.text(target))
+    before = snapshot.newest_deployment(target)
     return Deployment(target, time_ns, commit_id, None if before is None else before.sequence)
 
 
@@ -132,21 +134,25 @@ def retract(
 
     Raises UnknownTarget, NoDeployment.
     """
-    view = context.fresh()
+    snapshot = context.fresh()
     check_target(context, target)
     commit = None if rev is None else resolve(context, rev)
 
     def make() -> Entry:
-        sequence = _to_retract(view, target, commit, time_ns).sequence
+        sequence = _to_retract(snapshot, target, commit, time_ns).sequence
         now = context.store.clock.now_ns()
         return Entry("retract", now, target, retractions=(Retraction(target, sequence),))
 
     sequence = context.store.publish(make).entry.retractions[0].sequence
-    return _recorded_as(view, target, sequence)
+    return _recorded_as(snapshot, target, sequence)
 
 
-def _to_retract(view: View, target: str, commit: CommitId | None, time_ns: int | None) -> Deployed:
-    found = _newest_first(view, target) if commit is None else reversed(of_commit(view, commit))
+def _to_retract(
+    snapshot: Snapshot, target: str, commit: CommitId | None, time_ns: int | None
+) -> Deployed:
+    found = (
+        _newest_first(snapshot, target) if commit is None else reversed(of_commit(snapshot, commit))
+    )
     there = None
     for deployed in found:
         if deployed.target != target or time_ns not in (None, deployed.time_ns):
@@ -176,23 +182,23 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     A few look-ups, however long the history. Raises UnknownTarget, NoDeployment, DamagedData
     where a lost entry of the journal may say otherwise.
     """
-    view = context.fresh()
+    snapshot = context.fresh()
     name = _only_target(context) if target is None else check_target(context, target)
-    _note_gaps(view, name, None)
+    _note_gaps(snapshot, name, None)
     moment = nearest(context.store.clock.now_ns()) if time_ns is None else time_ns
-    recorded = _newest_immediate(view, name) if time_ns is None else None
-    for deployed in on_target(view, name, until=moment):
+    recorded = _newest_immediate(snapshot, name) if time_ns is None else None
+    for deployed in on_target(snapshot, name, until=moment):
         if recorded is not None and _place(deployed) <= _place(recorded):
             break
         if not deployed.retracted and (recorded is None or deployed.dated):
             return deployed
     if recorded is not None:
         return recorded
-    raise _none_live(view, name, moment)
+    raise _none_live(snapshot, name, moment)
 
 
-def _newest_immediate(view: View, target: str) -> Deployed | None:
-    recent = islice(_newest_first(view, target), RECENT)
+def _newest_immediate(snapshot: Snapshot, target: str) -> Deployed | None:
+    recent = islice(_newest_first(snapshot, target), RECENT)
     return next((d for d in recent if not d.dated and not d.retracted), None)
 
 
@@ -217,36 +223,40 @@ def list_deployments(
     the journal are lost that may have recorded more. With ``incomplete`` the latter is noted
     there, and what can be read is returned.
     """
-    view = context.fresh()
+    snapshot = context.fresh()
     names = targets(context) if target is None else [check_target(context, target)]
     for name in names:
-        _note_gaps(view, name, incomplete)
+        _note_gaps(snapshot, name, incomplete)
     found = [
-        each for name in names for each in view.steady(partial(_all_on, view, name, incomplete))
+        each
+        for name in names
+        for each in snapshot.retry_on_rewrite(partial(_all_on, snapshot, name, incomplete))
     ]
     return sorted(found, key=_place)
 
 
-def _all_on(view: View, target: str, incomplete: list[DamagedData] | None = None) -> list[Deployed]:
+def _all_on(
+    snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None = None
+) -> list[Deployed]:
     """A target's deployments in the order they were recorded."""
     found: list[Deployed] = []
     before = None
-    for key in view.under(keys.TARGET + keys.text(target)):
+    for offset in snapshot.deployments_on(target):
         try:
-            recorded = view.entry(keys.offset_of(key))
-            found.append(_deployed(view, recorded, _in_entry(recorded, target), before))
+            recorded = snapshot.entry(offset)
+            found.append(_deployed(snapshot, recorded, _in_entry(recorded, target), before))
         except DamagedData as error:
             if incomplete is None:
                 raise
             incomplete.append(error)
-        before = key
+        before = offset
     return found
 
 
-def _note_gaps(view: View, target: str, incomplete: list[DamagedData] | None) -> None:
+def _note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
     """Entries that are lost may have recorded, or taken back, what was live on a target."""
     try:
-        view.check_gaps(-1, f"what was live on {printable(target)}")
+        snapshot.check_gaps(-1, f"what was live on {printable(target)}")
     except DamagedData as error:
         if incomplete is None:
             raise
@@ -255,48 +265,47 @@ def _note_gaps(view: View, target: str, incomplete: list[DamagedData] | None) ->
 
 def targets(context: Context) -> list[str]:
     """Every target on record, by name; one look-up each."""
-    view = context.fresh()
-    names = []
-    high = keys.after(keys.TARGET)
-    while (key := view.last(keys.TARGET, high)) is not None:
-        names.append(keys.name_of(key))
-        high = keys.TARGET + keys.text(names[-1])
-    return names[::-1]
+    return context.fresh().targets()
 
 
 def of_commit(
-    view: View, commit: CommitId, incomplete: list[DamagedData] | None = None
+    snapshot: Snapshot, commit: CommitId, incomplete: list[DamagedData] | None = None
 ) -> tuple[Deployed, ...]:
     """A commit's deployments on all targets, in the order they were recorded.
 
     ``incomplete``: see ``list_deployments``.
     """
-    _note_gaps(view, "any target", incomplete)
+    _note_gaps(snapshot, "any target", incomplete)
 
     def look() -> tuple[Deployed, ...]:
         found = []
-        for key in view.under(keys.LIVE + commit[: keys.ID_BYTES]):
+        for offset in snapshot.deployments_of(commit):
             try:
-                found += _of_entry(view, view.entry(keys.offset_of(key)), commit)
+                found += _of_entry(snapshot, snapshot.entry(offset), commit)
             except DamagedData as error:
                 if incomplete is None:
                     raise
                 incomplete.append(error)
         return tuple(found)
 
-    return view.steady(look)
+    return snapshot.retry_on_rewrite(look)
 
 
-def _of_entry(view: View, recorded: Recorded, commit: CommitId) -> list[Deployed]:
+def _of_entry(snapshot: Snapshot, recorded: Recorded, commit: CommitId) -> list[Deployed]:
     return [
-        _deployed(view, recorded, deployment, _before(view, deployment.target, recorded.offset))
+        _deployed(
+            snapshot,
+            recorded,
+            deployment,
+            snapshot.deployment_before(deployment.target, recorded.offset),
+        )
         for deployment in recorded.entry.deployments
         if deployment.commit == commit
     ]
 
 
 def on_target(
-    view: View,
+    snapshot: Snapshot,
     target: str,
     *,
     until: int | None = None,
@@ -306,20 +315,20 @@ def on_target(
 
     ``incomplete``: see ``list_deployments``.
     """
-    _note_gaps(view, target, incomplete)
+    _note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
-    return _down(view, target, low, high, incomplete)
+    return _down(snapshot, target, low, high, incomplete)
 
 
-def _newest_first(view: View, target: str) -> Iterator[Deployed]:
+def _newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
     """A target's deployments in reverse order of recording."""
     low = keys.TARGET + keys.text(target)
-    return _down(view, target, low, keys.after(low))
+    return _down(snapshot, target, low, keys.after(low))
 
 
 def _down(
-    view: View,
+    snapshot: Snapshot,
     target: str,
     low: bytes,
     high: bytes,
@@ -330,17 +339,17 @@ def _down(
     def key() -> bytes | None:
         bound = high
         if last is not None:
-            there = view.by_sequence(last[1])
+            there = snapshot.by_sequence(last[1])
             bound = high if there is None else last[0] + keys.number(there.offset)
-        return view.last(low, bound)
+        return snapshot.last(low, bound)
 
     def look() -> tuple[bytes, Deployed] | None:
         at = key()
-        return None if at is None else (keys.without_offset(at), _at(view, target, at))
+        return None if at is None else (keys.without_offset(at), _at(snapshot, target, at))
 
     while True:
         try:
-            found = view.steady(look)
+            found = snapshot.retry_on_rewrite(look)
         except DamagedData as error:
             there = key()
             if incomplete is None or there is None:
@@ -354,10 +363,10 @@ def _down(
         last = (found[0], found[1].sequence)
 
 
-def _at(view: View, target: str, key: bytes) -> Deployed:
-    recorded = view.entry(keys.offset_of(key))
-    before = _before(view, target, recorded.offset)
-    return _deployed(view, recorded, _in_entry(recorded, target), before)
+def _at(snapshot: Snapshot, target: str, key: bytes) -> Deployed:
+    recorded = snapshot.entry(keys.offset_of(key))
+    before = snapshot.deployment_before(target, recorded.offset)
+    return _deployed(snapshot, recorded, _in_entry(recorded, target), before)
 
 
 def _in_entry(recorded: Recorded, target: str) -> Deployment:
@@ -367,25 +376,20 @@ def _in_entry(recorded: Recorded, target: str) -> Deployment:
     raise _bad_index(target)
 
 
-def _before(view: View, target: str, offset: int) -> bytes | None:
-    """The key of the target's deployment recorded before the one at ``offset``."""
-    low = keys.TARGET + keys.text(target)
-    return view.last(low, low + keys.number(offset))
-
-
 def _deployed(
-    view: View, recorded: Recorded, deployment: Deployment, before: bytes | None
+    snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
 ) -> Deployed:
-    """Checks that the deployment names as its predecessor the one whose key is ``before``: a
-    look-up that passed a deployment over is found out.
+    """A deployment, once its predecessor is checked to be the one in the entry at byte ``before``.
+
+    A look-up that has missed a deployment is noticed that way.
     """
     target, sequence = deployment.target, recorded.sequence
-    if not _follows(view, deployment.previous, before):
-        corrected = _corrected(view, target, sequence)
-        if corrected is None or not _follows(view, corrected.previous, before):
+    if not _follows(snapshot, deployment.previous, before):
+        corrected = _corrected(snapshot, target, sequence)
+        if corrected is None or not _follows(snapshot, corrected.previous, before):
             raise _bad_index(target)
-    taken_back = _taken_back(view, target, sequence)
-    there = None if before is None else _if_readable(view, keys.offset_of(before))
+    taken_back = snapshot.retraction(target, sequence)
+    there = None if before is None else _if_readable(snapshot, before)
     return Deployed(
         target,
         deployment.time_ns,
@@ -398,44 +402,31 @@ def _deployed(
     )
 
 
-def _follows(view: View, previous: int | None, before: bytes | None) -> bool:
-    """Whether ``previous`` is the number of the entry that the key ``before`` leads to, or of
-    one that is known to be lost.
-    """
+def _follows(snapshot: Snapshot, previous: int | None, before: int | None) -> bool:
+    """Whether ``previous`` is the number of the entry at byte ``before``, or of a lost one."""
     if previous is None:
         return before is None
-    offset = None if before is None else keys.offset_of(before)
-    there = None if offset is None else _if_readable(view, offset)
+    there = None if before is None else _if_readable(snapshot, before)
     if there is not None and there.sequence == previous:
         return True
-    if any(previous in gap.numbers for gap in view.gaps):
+    if any(previous in gap.numbers for gap in snapshot.gaps):
         return True
     # A damaged entry does not tell its number, but the index knows where that number stands.
-    low = keys.OPERATION + keys.number(previous)
-    key = view.last(low, keys.after(low)) if there is None and offset is not None else None
-    return key is not None and keys.offset_of(key) == offset
+    return there is None and before is not None and snapshot.offset_of(previous) == before
 
 
-def _if_readable(view: View, offset: int) -> Recorded | None:
+def _if_readable(snapshot: Snapshot, offset: int) -> Recorded | None:
     try:
-        return view.entry(offset)
+        return snapshot.entry(offset)
     except DamagedData:
         return None
 
 
-def _corrected(view: View, target: str, sequence: int) -> Relink | None:
+def _corrected(snapshot: Snapshot, target: str, sequence: int) -> Relink | None:
     """The newest correction of a deployment's predecessor."""
-    low = keys.RELINKED + keys.text(target) + keys.number(sequence)
-    key = view.last(low, keys.after(low))
-    relinks = () if key is None else view.entry(keys.offset_of(key)).entry.relinks
+    found = snapshot.newest_relink(target, sequence)
+    relinks = () if found is None else found.entry.relinks
     return next((r for r in relinks if (r.target, r.sequence) == (target, sequence)), None)
-
-
-def _taken_back(view: View, target: str, sequence: int) -> Recorded | None:
-    """The entry that retracted a deployment, as far as the journal can be read."""
-    low = keys.RETRACTED + keys.text(target) + keys.number(sequence)
-    key = view.last(low, keys.after(low))
-    return None if key is None else view.entry(keys.offset_of(key))
 
 
 def _bad_index(target: str) -> DamagedData:
@@ -460,8 +451,7 @@ def _only_target(context: Context) -> str:
 
 def check_target(context: Context, target: str) -> str:
     """``target`` if anything was ever deployed there; UnknownTarget otherwise."""
-    low = keys.TARGET + keys.text(target)
-    if context.store.view.last(low, keys.after(low)) is not None:
+    if context.store.snapshot.deployment_before(target) is not None:
         return target
     names = targets(context)
     close = get_close_matches(target, names, n=3, cutoff=0.5) or names[:10]
@@ -471,8 +461,10 @@ def check_target(context: Context, target: str) -> str:
     )
 
 
-def _none_live(view: View, target: str, time_ns: int) -> NoDeployment:
-    standing = [d for d in view.steady(partial(_all_on, view, target)) if not d.retracted]
+def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
+    standing = [
+        d for d in snapshot.retry_on_rewrite(partial(_all_on, snapshot, target)) if not d.retracted
+    ]
     if standing:
         first = min(standing, key=_place)
         return NoDeployment(

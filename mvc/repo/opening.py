@@ -14,13 +14,13 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.store.format import FORMAT
 from mvc.store.index.folder import BUILDING, CURRENT
-from mvc.store.journal.high_water_mark import WITNESS
-from mvc.store.snapshot.view import INDEX, JOURNAL, PACKS
+from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
+from mvc.store.snapshot import INDEX, JOURNAL, PACKS
 from mvc.store.store import CONFIG, FOLDER, Store
 
 __all__ = ["check_absent", "open_context"]
 
-_OWN = (FORMAT, JOURNAL, WITNESS, PACKS, INDEX, f"{INDEX}/{CURRENT}", f"{INDEX}/{BUILDING}")
+_OWN = (FORMAT, JOURNAL, HIGH_WATER_MARK, PACKS, INDEX, f"{INDEX}/{CURRENT}", f"{INDEX}/{BUILDING}")
 """What is written or mapped without asking each time what its name leads to."""
 
 _RESTORE = {

@@ -71,7 +71,7 @@ def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
         at = pointers.head(context)
         if at.branch == name:
             raise RefConflict(f"{name} is the current branch", hint="switch to another one first")
-        if not force and tip not in Ancestors(context.store.view, _others(context, name, at)):
+        if not force and tip not in Ancestors(context.store.snapshot, _others(context, name, at)):
             raise RefConflict(
                 f"no other branch or tag leads to the newest version of {name}, {tip.short}",
                 hint=f"name it with 'mvc tag NAME {tip.short}', or force the deletion",

@@ -12,12 +12,12 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.maintenance.objects import ObjectGraph
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Step
-from mvc.store.graph.speed import Speed
 from mvc.store.index.folder import current
 from mvc.store.journal.entries import Region
 from mvc.store.packs.records import BLOB
-from mvc.store.snapshot.view import INDEX, View
+from mvc.store.snapshot import INDEX, Snapshot
 
 __all__ = ["Stats", "stats"]
 
@@ -55,11 +55,11 @@ class Stats:
 
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest; no tensor."""
-    from mvc.store.graph.calibrate import measure
+    from mvc.store.graph.cost import measure
 
-    view = context.fresh()
-    scan, stream = _Scan(view, measure()), ManifestStream(context.store)
-    for recorded in view.entries():
+    snapshot = context.fresh()
+    scan, stream = _Scan(snapshot, measure()), ManifestStream(context.store)
+    for recorded in snapshot.entries():
         scan.commits.update((commit.id, commit.manifest) for commit in recorded.entry.commits)
         scan.forgotten.update(each.commit for each in recorded.entry.forgotten)
         scan.deployments += len(recorded.entry.deployments)
@@ -70,8 +70,8 @@ def stats(context: Context) -> Stats:
     scan.objects.settle()
     held = _Held(scan, stream)
     stored = scan.bytes(held.skeletons) | {
-        "journal": view.position.offset,
-        "index": _index_bytes(view),
+        "journal": snapshot.position.offset,
+        "index": _index_bytes(snapshot),
     }
     total = sum(stored.values())
     count = len(scan.commits)
@@ -102,7 +102,7 @@ def stats(context: Context) -> Stats:
 class _Scan:
     """What journal and record headers say."""
 
-    view: View
+    snapshot: Snapshot
     speed: Speed
     objects: ObjectGraph = field(default_factory=ObjectGraph)
     commits: dict[CommitId, ManifestId] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class _Scan:
     _codings: dict[bytes, list[Step]] = field(default_factory=dict)  # manifests of one entry
 
     def region(self, region: Region) -> None:
-        for at, header in self.view.packs.records(region):
+        for at, header in self.snapshot.packs.records(region):
             self._metadata += header.size - header.body_size
             for i, member in enumerate(header.members):
                 self.objects.add(member, self.speed.seconds(member))
@@ -203,8 +203,8 @@ class _Held:
         return full, cost / cpu_count()
 
 
-def _index_bytes(view: View) -> int:
-    fs, folder = view.fs, view.folder / INDEX
+def _index_bytes(snapshot: Snapshot) -> int:
+    fs, folder = snapshot.fs, snapshot.folder / INDEX
     environment = current(fs, folder)
     places = [folder] if environment is None else [folder, environment]
     there = [place for place in places if fs.stat(place) is not None]

@@ -47,7 +47,7 @@ def fill_onward(
         if failure is not None and not isinstance(failure, DamagedData):
             raise failure
     with suppress(DamagedData):  # the hashes below say so as well
-        walk_together(store.view.packs, grouped)
+        walk_together(store.snapshot.packs, grouped)
     checks = [store.pool.submit(_is_whole, request) for request in wanted]
     missed = [request for request, check in zip(wanted, checks, strict=True) if not check.result()]
     if missed:
@@ -62,7 +62,8 @@ def _routes(
 ) -> list[tuple[Path, memoryview]]:
     """What is left to do for each piece once the nearest held bytes are in its buffer.
 
-    Nothing where the way crosses a bridge or is not known: the object then fails its hash.
+    Nothing where the path needs a forward transform or there is none: the object then fails
+    its hash.
     """
     size = request.spec.nbytes
     near = by_size.get(size, frozenset())
@@ -73,7 +74,7 @@ def _routes(
             path = store.graph.path(request.id, start, near)
         except DamagedData:
             return []
-        if any(step.member.coding.bridge for step in path.steps):
+        if any(step.member.coding.transform for step in path.steps):
             return []
         if path.origin is not None:
             out[:] = held[path.origin][start : start + SLAB]
@@ -87,7 +88,7 @@ def _walk(store: Store, routes: list[tuple[Path, memoryview]]) -> None:
     for path, out in routes:
         batches = [path.steps] if path.stored <= LOADED else [(step,) for step in path.steps]
         for steps in batches:
-            apply_steps(store.view.packs, steps, out, in_order, check=False)
+            apply_steps(store.snapshot.packs, steps, out, in_order, check=False)
 
 
 def _is_whole(request: Request) -> bool:

@@ -1,11 +1,11 @@
-"""A store: the folder of a repository, opened. Wires view, graph, recovery and pool."""
+"""A store: the folder of a repository, opened. Wires snapshot, graph, recovery and pool."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,14 +18,14 @@ from mvc.io.process import cpu_count
 from mvc.limits import SLAB
 from mvc.model.canonical import Writer
 from mvc.store.format import FORMAT, add_features, format_line, read_features
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph
-from mvc.store.graph.speed import Speed
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import GENESIS, Recorded, encode_entry
 from mvc.store.packs.reader import pack_numbers, pack_path
 from mvc.store.publishing.publish import LOCK_SECONDS, publish
-from mvc.store.snapshot.view import JOURNAL, PACKS, View
+from mvc.store.snapshot import JOURNAL, PACKS, IndexThresholds, Snapshot
 from mvc.store.writing.pack_ends import PackEnds
 from mvc.store.writing.pack_writer import PackWriter
 
@@ -74,7 +74,20 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
 class Store:
     """An open repository folder. Safe across threads; reopens itself after a fork."""
 
-    def __init__(self, fs: FileSystem, clock: Clock, folder: Path) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        clock: Clock,
+        folder: Path,
+        *,
+        thresholds: IndexThresholds | None = None,
+        pool: Executor | None = None,
+    ) -> None:
+        """Opens ``folder``. ``pool`` runs hashing, encoding and decoding; by default threads.
+
+        ``thresholds`` says when the tail of the journal is indexed. Raises UnsupportedFormat,
+        DamagedData, HistoryMissing, IoFailed.
+        """
         self.fs = fs
         self.clock = clock
         self.folder = folder
@@ -83,39 +96,47 @@ class Store:
         self.writable = fs.is_writable_dir(folder)
         self._lock = threading.RLock()
         self._pid = -1
+        self._thresholds = thresholds
+        self._given_pool = pool
         self._speed = Speed()
         self._arenas: Arenas | None = None
         self._open()
 
     def _open(self) -> None:
         self._pid = os.getpid()
-        self._view = View(
-            self.fs, self.folder, writable=self.writable, replaced_before=self._compacted
+        self._snapshot = Snapshot(
+            self.fs,
+            self.folder,
+            writable=self.writable,
+            replaced_before=self._compacted,
+            thresholds=self._thresholds,
         )
         self._pool: ThreadPoolExecutor | None = None
-        self._graph = Graph(self._view, self._speed)
+        self._graph = Graph(self._snapshot, self._speed)
 
     @property
-    def view(self) -> View:
-        """The view; a forked child gets one of its own."""
+    def snapshot(self) -> Snapshot:
+        """The snapshot; a forked child gets one of its own."""
         if self._pid != os.getpid():
             with self._lock:
                 if self._pid != os.getpid():
                     self._open()
-        return self._view
+        return self._snapshot
 
     @property
     def graph(self) -> Graph:
-        """The storage graph over the view."""
-        _ = self.view
+        """The storage graph over the snapshot."""
+        _ = self.snapshot
         return self._graph
 
     @property
-    def pool(self) -> ThreadPoolExecutor:
+    def pool(self) -> Executor:
         """Threads for hashing, encoding and decoding."""
+        if self._given_pool is not None:
+            return self._given_pool
         if self._pool is None or self._pid != os.getpid():
             with self._lock:
-                _ = self.view
+                _ = self.snapshot
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(cpu_count(), thread_name_prefix="mvc")
         return self._pool
@@ -125,7 +146,7 @@ class Store:
         """Decoding needs numpy, which a look-up such as ``mvc log`` must not pay for."""
         from mvc.store.recovery.recover import Recovery
 
-        return Recovery(self.view, self.graph, self.pool)
+        return Recovery(self.snapshot, self.graph, self.pool)
 
     @property
     def arenas(self) -> Arenas:
@@ -147,19 +168,19 @@ class Store:
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
         """Appends to packs; with ``fresh`` only to new ones."""
-        return PackWriter(self.fs, self.folder / PACKS, PackEnds(self.view), fresh=fresh)
+        return PackWriter(self.fs, self.folder / PACKS, PackEnds(self.snapshot), fresh=fresh)
 
     def publish(
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None
     ) -> Recorded:
         """See ``publish``; afterwards the index is brought up to date if it lags."""
-        recorded = publish(self.view, lambda: self._made(make), release=release)
-        self.view.index_tail()
+        recorded = publish(self.snapshot, lambda: self._made(make), release=release)
+        self.snapshot.index_tail()
         return recorded
 
     def index_anew(self) -> None:
         """Indexes a journal that was just replaced, so that nobody else has to."""
-        self.view.index_tail(force=True)
+        self.snapshot.index_tail(force=True)
 
     def sweep(self) -> int:
         """Deletes files that nothing names any more; returns their bytes.
@@ -167,7 +188,7 @@ class Store:
         A pack that somebody is writing to is locked, and stays: the lock is the lease of a
         running commit. Readers that still want an old pack find out and look again.
         """
-        ends = PackEnds(self.view)
+        ends = PackEnds(self.snapshot)
         freed = 0
         with ExitStack() as held:
             unnamed = self._lock_unnamed(held, ends.all_proven())
@@ -214,7 +235,7 @@ class Store:
         entry = make()
         check_now(entry.time_ns)
         if self._hidden(entry):
-            self.view.renew_index()
+            self.snapshot.renew_index()
             entry = make()
         self._check_named(entry)
         return entry
@@ -228,11 +249,11 @@ class Store:
         return any(self._is_hidden(table + keys.text(name), name) for table, name in named)
 
     def _is_hidden(self, prefix: bytes, name: str) -> bool:
-        found = self.view.newest(prefix)
+        found = self.snapshot.newest(prefix)
         start = GENESIS if found is None else found.after
-        if not self.view.mentions(Writer().text(name).done(), start.offset):
+        if not self.snapshot.mentions(Writer().text(name).done(), start.offset):
             return False
-        later = (keys.entry_keys(recorded) for recorded in self.view.entries(start))
+        later = (keys.entry_keys(recorded) for recorded in self.snapshot.entries(start))
         return any(key.startswith(prefix) for entry_keys in later for key in entry_keys)
 
     def _check_named(self, entry: Entry) -> None:
@@ -250,26 +271,20 @@ class Store:
         """Whether there is this commit; where the index says no, the journal decides."""
         if self.has_commit(value):
             return True
-        found = (c.id for recorded in self.view.entries() for c in recorded.entry.commits)
+        found = (c.id for recorded in self.snapshot.entries() for c in recorded.entry.commits)
         if value not in found:
             return False
-        self.view.renew_index()
+        self.snapshot.renew_index()
         return True
 
     def has_commit(self, id_: CommitId) -> bool:
         """Whether an entry has published this commit."""
-        view = self.view
-
-        def look() -> bool:
-            homes = view.under(keys.COMMIT + id_[: keys.ID_BYTES])
-            entries = [view.entry(keys.offset_of(key)).entry for key in homes]
-            return any(commit.id == id_ for entry in entries for commit in entry.commits)
-
-        return view.steady(look)
+        found = self.snapshot.publishing(id_)
+        return any(commit.id == id_ for each in found for commit in each.entry.commits)
 
     def ref(self, name: str) -> RefValue:
         """A ref's present value."""
-        found = self.view.newest(keys.REF + keys.text(name))
+        found = self.snapshot.newest_ref_change(name)
         if found is None:
             return None
         return next((c.new for c in reversed(found.entry.refs) if c.name == name), None)
@@ -280,4 +295,4 @@ class Store:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
-        self._view.close()
+        self._snapshot.close()

@@ -260,7 +260,7 @@ def history(root: Path, commits: int) -> int:
     from mvc.repo.deployments import deployment_for
 
     with mvc.Repository.init(root) as repo:
-        view = repo.context.store.view
+        view = repo.context.store.snapshot
         parents: tuple[mvc.ids.CommitId, ...] = ()
         begun = 1_700_000_000 * 10**9
         for i in range(commits):

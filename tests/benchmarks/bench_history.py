@@ -236,7 +236,7 @@ def measured(root: Path, *arguments: str) -> tuple[float, float, float]:
 
 _OPENER = """
 import sys, time
-import mvc.store.snapshot.view as views
+import mvc.store.snapshot as views
 from mvc.store.index.index import Index
 made = []
 inner = Index.extend

@@ -115,7 +115,7 @@ def _forget(repo: Repository, rng: random.Random, detail: Any) -> None:
 
 
 def _index(repo: Repository, rng: random.Random, detail: Any) -> None:
-    repo.context.store.view.rebuild_index()
+    repo.context.store.snapshot.rebuild_index()
 
 
 OPERATIONS: dict[str, tuple[Callable[[Repository, random.Random, Any], None], int]] = {

@@ -21,7 +21,7 @@ from mvc.io.files import FileSystem
 from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from mvc.store.journal.frames import GENESIS, scan
-from mvc.store.snapshot.view import JOURNAL
+from mvc.store.snapshot import JOURNAL
 from tests.crash.state import check_arrays
 
 __all__ = [

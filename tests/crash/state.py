@@ -17,7 +17,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import staged_removals
 from mvc.repo.repository import Repository
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers
-from mvc.store.snapshot.view import PACKS
+from mvc.store.snapshot import PACKS
 
 Contents = Mapping[str, Any]
 """Path to bytes (a file) or to arrays (a Python state)."""

@@ -80,7 +80,7 @@ def collection(folder: Path, ignore: Ignore | None = None) -> Story:
     teller.do(lambda: repo.undo())
     collect(teller)
     teller.python(small(1, 0.02), deploy="prod")
-    teller.do(lambda: repo.context.store.view.rebuild_index())
+    teller.do(lambda: repo.context.store.snapshot.rebuild_index())
     collect(teller)
     return story
 

@@ -76,7 +76,7 @@ class Story:
         self.states.append(state_of(self.repo.context))
 
     def save_index(self) -> None:
-        self.repo.context.store.view.index_tail(force=True)
+        self.repo.context.store.snapshot.index_tail(force=True)
         self.note_index()
 
     def note_index(self) -> None:
@@ -123,7 +123,7 @@ def foreign_index() -> IndexFiles:
             made = repo.commit(small(1))
             for _ in range(100):
                 repo.deploy(made.id, "prod")
-            repo.context.store.view.index_tail(force=True)
+            repo.context.store.snapshot.index_tail(force=True)
         return treatments.read(Path(folder) / treatments.INDEX)
 
 

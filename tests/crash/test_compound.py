@@ -52,7 +52,7 @@ def forget(repo: Repository) -> None:
 
 
 def rebuild(repo: Repository) -> None:
-    repo.context.store.view.rebuild_index()
+    repo.context.store.snapshot.rebuild_index()
 
 
 ACTS: list[Callable[[Repository], None]] = [commit, collect, repack, forget, rebuild]

@@ -90,7 +90,7 @@ def commit(repo: Repository) -> None:
 
 def commit_and_index(repo: Repository) -> None:
     repo.commit(SECOND, deploy="prod")
-    repo.context.store.view.index_tail(force=True)
+    repo.context.store.snapshot.index_tail(force=True)
 
 
 def checkout(repo: Repository) -> None:
@@ -120,7 +120,7 @@ def undo(repo: Repository) -> None:
 
 
 def rebuild(repo: Repository) -> None:
-    repo.context.store.view.rebuild_index()
+    repo.context.store.snapshot.rebuild_index()
 
 
 ACTS: list[Act] = [

@@ -187,7 +187,7 @@ def forget_and_collect(world: World, repo: Repository, arm: Callable[[], None]) 
 
 def index(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
     arm()
-    repo.context.store.view.rebuild_index()
+    repo.context.store.snapshot.rebuild_index()
 
 
 COMMITS: list[Act] = [

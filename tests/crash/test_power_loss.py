@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mvc.io.files import TEMPORARY
-from mvc.store.snapshot.view import View
+from mvc.store.journal.reader import JournalReader
 from tests.counters import count
 from tests.crash.images import Seen, check_crash, check_once, folder_in_memory
 from tests.crash.stories import STORIES, maintaining
@@ -107,7 +107,7 @@ def test_the_suite_sees_an_entry_behind_one_that_is_not_flushed(
 ) -> None:
     """Torn by a power loss, the first one would look like damage, and nothing would open."""
     always = property(lambda self: 1 << 60, lambda self, value: None)
-    monkeypatch.setattr(View, "durable", always, raising=False)
+    monkeypatch.setattr(JournalReader, "durable", always, raising=False)
     story = STORIES["versions"](tmp_path)
     monkeypatch.undo()
     assert _somebody_notices(story, story.marked * 300, tmp_path, draw("guards"))
@@ -118,7 +118,7 @@ def test_the_suite_sees_a_commit_behind_a_rename_that_is_not_flushed(
 ) -> None:
     """A power loss would bring the old journal back, and take the commit with the new one."""
     settled = property(lambda self: True, lambda self, value: None)
-    monkeypatch.setattr(View, "settled", settled, raising=False)
+    monkeypatch.setattr(JournalReader, "settled", settled, raising=False)
     story = STORIES["killed"](tmp_path)
     monkeypatch.undo()
     assert _somebody_notices(story, story.marked * 20, tmp_path, draw("guards"))
@@ -148,6 +148,6 @@ def test_the_stories_pass_through_what_they_promise(tmp_path: Path) -> None:
     operations = {
         recorded.entry.operation
         for story in told.values()
-        for recorded in story.repo.context.store.view.entries()
+        for recorded in story.repo.context.store.snapshot.entries()
     }
     print(sorted(operations))

@@ -28,8 +28,8 @@ from mvc.io.files import FileSystem
 from mvc.repo.fsck.fsck import rebuild_index
 from mvc.repo.repository import Repository
 from mvc.store.index import keys
+from mvc.store.index.reader import IndexReader
 from mvc.store.journal.frames import Recorded
-from mvc.store.snapshot.index_reader import Indexed
 from tests.crash.forks import warm_up
 from tests.crash.ledger import (
     Deployment,
@@ -154,36 +154,36 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
     """Makes an index that is sound by every checksum, but leaves out keys of these tables
     of the newest entries. The process that did so is of no further use.
     """
-    entry_keys, object_keys = keys.entry_keys, Indexed._object_keys
+    entry_keys, object_keys = keys.entry_keys, IndexReader._object_keys
     from_ = repo.context.fresh().position.sequence - newest
 
     def told(recorded: Recorded) -> Iterator[bytes]:
         hides = recorded.sequence >= from_
         return (key for key in entry_keys(recorded) if not (hides and key[0] in tables))
 
-    def objects(self: Indexed, offset: int, known: dict[bytes, int] | None) -> Iterator[bytes]:
-        hides = self.entry(offset).sequence >= from_
+    def objects(self: IndexReader, offset: int, known: dict[bytes, int] | None) -> Iterator[bytes]:
+        hides = self._journal.entry(offset).sequence >= from_
         return (k for k in object_keys(self, offset, known) if not (hides and k[0] in tables))
 
     keys.entry_keys = told
-    Indexed._object_keys = objects  # type: ignore[method-assign]
+    IndexReader._object_keys = objects  # type: ignore[method-assign]
     rebuild_index(repo.context)
 
 
 def _indexed(repo: Repository) -> int:
     """How many entries the open index knows, without a look at whether it still counts."""
-    view = repo.context.store.view
-    assert view._lent is not None
-    return view._lent.index.meta(view.identity).position.sequence
+    view = repo.context.store.snapshot
+    assert view._index.lent is not None
+    return view._index.lent.index.meta(view.identity).position.sequence
 
 
 def _extend_open(repo: Repository) -> None:
     """Writes to the open index, as an operation does that began before another process
     replaced it.
     """
-    view = repo.context.store.view
-    assert view._lent is not None
-    with view._lent.index._env.begin(write=True) as txn:
+    view = repo.context.store.snapshot
+    assert view._index.lent is not None
+    with view._index.lent.index._env.begin(write=True) as txn:
         txn.put(b"late", b"")
 
 

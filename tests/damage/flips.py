@@ -38,10 +38,10 @@ from pathlib import Path
 from mvc.errors import MvcError
 from mvc.repo.fsck.journal import JournalCheck
 from mvc.repo.fsck.packs import PackCheck
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph, Place
 from mvc.store.graph.search import Path as Way
-from mvc.store.graph.speed import Speed
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 from tests.damage import made
 from tests.damage.decoded import decoded_once
 from tests.damage.subject import Span, Subject, Wrong
@@ -72,7 +72,7 @@ class _Flipper:
         self.subject = subject
         self.counted: Counter[str] = Counter(tried=0, found=0, healed=0, asked_everything=0)
         self.store = subject.store()
-        self.planned = _Planned(self.store.view, self.store._speed)
+        self.planned = _Planned(self.store.snapshot, self.store._speed)
         subject.fs.files = {path: bytearray(data) for path, data in subject.sound.items()}
         self.through = self._recovered_through()
         self.turn: Counter[bytes] = Counter()
@@ -104,7 +104,7 @@ class _Flipper:
     def _journal(self, span: Span) -> None:
         with decoded_once():
             store = self.subject.store()
-            check = JournalCheck(store.view)
+            check = JournalCheck(store.snapshot)
             found = [(r.offset, r.sequence, r.entry) for r in check.entries()]
         if found != [(r.offset, r.sequence, r.entry) for r in self.subject.entries]:
             raise Wrong("the journal reads otherwise")
@@ -114,7 +114,7 @@ class _Flipper:
         self.counted["healed"] += 1
 
     def _pack(self, span: Span) -> None:
-        view = self.store.view
+        view = self.store.snapshot
         self._forget(span)
         check = PackCheck(view)
         if span.recorded is not None:
@@ -134,16 +134,16 @@ class _Flipper:
     def _graph(self, span: Span) -> Graph:
         """A graph that knows of no damage."""
         if span.kind == "header":
-            return Graph(self.store.view, self.store._speed)
+            return Graph(self.store.snapshot, self.store._speed)
         self.planned.trust_all()
         return self.planned
 
     def _forget(self, span: Span) -> None:
         """Drops what the view has in memory of the place that is hit, and nothing else."""
         if span.recorded is not None:
-            view = self.store.view
+            view = self.store.snapshot
             places = [(r.pack, r.start) for r in span.recorded.entry.regions]
-            places += [(p, at) for p, at, _ in view._records.pop(span.recorded.offset, ())]
+            places += [(p, at) for p, at, _ in view._records._found.pop(span.recorded.offset, ())]
             for place in places:
                 view.packs._headers.pop(place, None)
             if span.kind == "header":
@@ -186,7 +186,7 @@ class _Flipper:
 class _Planned(Graph):
     """Keeps the paths that it planned before it knew of any damage."""
 
-    def __init__(self, view: View, speed: Speed) -> None:
+    def __init__(self, view: Snapshot, speed: Speed) -> None:
         super().__init__(view, speed)
         self._kept: dict[tuple[bytes, int], Way] = {}
 

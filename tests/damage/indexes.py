@@ -66,7 +66,7 @@ def build(root: Path) -> None:
             if step % 7 == 3:
                 repo.retract("prod")
             if step in (8, 16, 20, 24, 28, 35):
-                repo.context.store.view.index_tail(force=True)
+                repo.context.store.snapshot.index_tail(force=True)
         repo.remove(["model.safetensors"], cached=True)
 
 
@@ -82,8 +82,11 @@ def _answers(repo: Repository) -> list[Any]:
                 live.append(repo.live(at, target).commit)
             except MvcError as error:
                 live.append(error.kind)
-    homes = [repo.context.store.graph.homes(repo.context.store.graph.meaning(k[1:9]) or b"")
-             for k in view.under(keys.BLOB)]  # fmt: skip
+    graph = repo.context.store.graph
+    homes = [
+        graph.entries_holding(graph.resolve_prefix(key[1:9]) or b"")
+        for key in view.under(keys.BLOB)
+    ]
     every = [k for k in view.scan(b"", b"\xff" * 40) if k[:1] != keys.EDGE]
     found = [repo.find(id_.hex()[:12]) for id_ in log]
     return [state_of(repo.context), refs, log, live, homes, every, found]
@@ -95,13 +98,16 @@ def _check(root: Path, mode: str, expected: list[Any]) -> int:
     try:
         with Repository.open(root, discover=False, fs=fs) as repo:
             before = _answers(repo)
-            remade = repo.context.store.view.rebuilt or repo.context.store.view._lent is None
+            remade = (
+                repo.context.store.snapshot.rebuilt
+                or repo.context.store.snapshot._index.lent is None
+            )
             heads = [repo.checkout(rev, path="model.safetensors") for rev in ("main", "main~20")]
             if before != expected or [int(h["step"]) for h in heads] != [39, 19]:
                 return _WRONG
             if mode == "commit":
                 made = repo.commit(_state(77), deploy="prod", message="behind the damage")
-                repo.context.store.view.index_tail(force=True)
+                repo.context.store.snapshot.index_tail(force=True)
         if mode == "commit":
             with Repository.open(root, discover=False) as repo:
                 log = [entry.commit.id for entry in repo.log("main")]

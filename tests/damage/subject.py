@@ -101,7 +101,7 @@ class Subject:
             parts.setdefault(id_, {})[start] = oracle.pieces[id_, start]
         self.objects = {id_: b"".join(p[at] for at in sorted(p)) for id_, p in parts.items()}
         store = self.store()
-        self.entries = list(store.view.entries())
+        self.entries = list(store.snapshot.entries())
         for id_ in self.versions:
             for entry in self._manifest(store, ManifestId(oracle.commits[id_].manifest)):
                 for blob, spec, _ in _blobs(entry):
@@ -132,7 +132,7 @@ class Subject:
         ]
         packs = [Span(p, 0, 8, "pack") for p in self.sound if p.parent.name == "packs"]
         for recorded in self.entries:
-            for pack, at, header in store.view.records(recorded.offset):
+            for pack, at, header in store.snapshot.records(recorded.offset):
                 path = folder / "packs" / f"{pack:08d}.pack"
                 body = at + header.body_at
                 packs.append(Span(path, at, body, "header", recorded, header.members))

@@ -22,7 +22,7 @@ def describe(root: Path) -> dict[str, Any]:
     except MvcError as error:
         return {"refused": [error.kind, error.exit_code]}
     with repo:
-        entries = [recorded.entry for recorded in repo.context.store.view.entries()]
+        entries = [recorded.entry for recorded in repo.context.store.snapshot.entries()]
         names = {change.name for entry in entries for change in entry.refs}
         commits = [commit for entry in entries for commit in entry.commits]
         return {

@@ -193,7 +193,7 @@ def indexed(root: Path) -> None:
     """With the index of the time, and operations that are not in it yet."""
     _series(root)
     with Repository.open(root, clock=Ticking()) as repo:
-        repo.context.store.view.index_tail(force=True)
+        repo.context.store.snapshot.index_tail(force=True)
         repo.tag("behind", "HEAD~1")
 
 
@@ -280,7 +280,9 @@ def record_header(root: Path) -> None:
     """The header of a record in the middle is damaged."""
     _series(root)
     with Repository.open(root) as repo:
-        regions = [r.entry.regions[0] for r in repo.context.store.view.entries() if r.entry.regions]
+        regions = [
+            r.entry.regions[0] for r in repo.context.store.snapshot.entries() if r.entry.regions
+        ]
     path = root / ".mvc/packs/00000001.pack"
     data = bytearray(path.read_bytes())
     data[regions[1].start + 30] ^= 1

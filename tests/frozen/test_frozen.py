@@ -81,7 +81,7 @@ def test_more_comes_back_of_a_lost_entry_than_did_then(tmp_path: Path) -> None:
     assert expected("both-copies")["refused"] == ["damaged-data", DamagedData.exit_code]
     then = expected("one-copy")["commits"]
     with Repository.open(root) as repo:
-        view = repo.context.store.view
+        view = repo.context.store.snapshot
         with pytest.raises(DamagedData):
             list(view.entries())
         kept = [c for r in view.entries(lost=lambda gap: None) for c in r.entry.commits]
@@ -135,7 +135,7 @@ def test_a_frozen_repository_takes_further_commits(name: str, tmp_path: Path) ->
     state = {"w": np.arange(12, dtype=np.float32)}
     with Repository.open(root) as repo:
         made = repo.commit(state, message="today", deploy="prod", name="today.safetensors")
-        repo.context.store.view.index_tail(force=True)
+        repo.context.store.snapshot.index_tail(force=True)
     with Repository.open(root) as repo:
         assert repo.checkout(path="today.safetensors")["w"].tobytes() == state["w"].tobytes()
     now = describe(root)

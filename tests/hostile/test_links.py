@@ -255,7 +255,7 @@ OWN = ["journal", "format", "packs", "index.lmdb", "index.lmdb/current"]
 def test_a_link_in_the_repository_itself(place: Place, name: str) -> None:
     """LMDB would write its lock table into whatever file a link names."""
     with Repository.open(place.tree) as repo:
-        repo.context.store.view.index_tail(force=True)
+        repo.context.store.snapshot.index_tail(force=True)
     own = place.tree / ".mvc" / name
     moved = place.outside / "b" / own.name
     os.rename(own, moved)
@@ -271,14 +271,14 @@ def test_a_link_in_the_repository_itself(place: Place, name: str) -> None:
 def test_a_link_inside_the_index_is_replaced(place: Place, name: str) -> None:
     """Nothing is read from where it leads, nothing is written there."""
     with Repository.open(place.tree) as repo:
-        repo.context.store.view.index_tail(force=True)
+        repo.context.store.snapshot.index_tail(force=True)
     own = index_file(place.tree).parent / name
     moved = place.outside / "b" / "moved"
     os.rename(own, moved)
     own.symlink_to(moved)
     before = {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
     with Repository.open(place.tree) as repo:
-        repo.context.store.view.index_tail(force=True)
+        repo.context.store.snapshot.index_tail(force=True)
         assert repo.fsck(full=True).problems == ()
     assert before == {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
     assert not own.is_symlink()

@@ -33,7 +33,7 @@ def history(tmp_path: Path) -> History:
 
 
 def index_of(repo: Repository) -> Index:
-    lent = repo.context.store.view._lent
+    lent = repo.context.store.snapshot._index.lent
     assert lent is not None
     return lent.index
 
@@ -49,7 +49,7 @@ def answers(history: History, *, fsck: bool = True) -> bool:
 def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mvc.store.index.index._FIRST_MAP", 1 << 16)
     with history.open() as repo:
-        view = repo.context.store.view
+        view = repo.context.store.snapshot
         index = index_of(repo)
         before = index._env.info()["map_size"]
         rng = np.random.default_rng(0)
@@ -65,11 +65,11 @@ def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.Mon
 CHILD = """
 import sys
 from mvc.repo.repository import Repository
-from mvc.store import keys
+from mvc.store.index import keys
 import os
 repo = Repository.open(sys.argv[1])
-view = repo.context.store.view
-index = view._lent.index
+view = repo.context.store.snapshot
+index = view._index.lent.index
 meta = index.meta(view.identity)
 index._env.set_mapsize(256 << 20)
 fresh = [keys.BLOB + os.urandom(40) for _ in range(60000)]
@@ -95,9 +95,9 @@ def test_another_process_makes_the_map_larger(
         out, err = other.communicate(timeout=60)
         assert other.returncode == 0, out + err
         assert history.index_file.stat().st_size > 1 << 20
-        index_of(repo).meta(repo.context.store.view.identity)
+        index_of(repo).meta(repo.context.store.snapshot.identity)
         history.add(repo)
-        repo.context.store.view.index_tail(force=True)
+        repo.context.store.snapshot.index_tail(force=True)
         assert history.wrong(repo) == []
     assert answers(history, fsck=False)
 
@@ -106,7 +106,7 @@ READER = """
 import sys, time
 from mvc.repo.repository import Repository
 repo = Repository.open(sys.argv[1])
-txn = repo.context.store.view._lent.index._env.begin()
+txn = repo.context.store.snapshot._index.lent.index._env.begin()
 txn.get(b"meta")
 print("reading", flush=True)
 time.sleep(600)
@@ -130,7 +130,7 @@ def test_killed_readers_pin_nothing(history: History) -> None:
         before = history.index_file.stat().st_size
         for _ in range(20):
             history.add(repo)
-            repo.context.store.view.index_tail(force=True)
+            repo.context.store.snapshot.index_tail(force=True)
         assert history.index_file.stat().st_size < before + (4 << 20)
     assert answers(history)
     count("LMDB, killed readers", readers=3, pinned=0)
@@ -145,14 +145,14 @@ def test_a_forked_child_has_an_environment_of_its_own(history: History) -> None:
             code = 1
             try:
                 ids = [e.id for e in repo.log()]
-                made = repo.context.store.view
-                code = 0 if ids == history.ids[::-1] and made._lent.index is not mine else 2
+                made = repo.context.store.snapshot
+                code = 0 if ids == history.ids[::-1] and made._index.lent.index is not mine else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert index_of(repo) is mine
         history.add(repo)
-        repo.context.store.view.index_tail(force=True)
+        repo.context.store.snapshot.index_tail(force=True)
     assert answers(history)
 
 
@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_written(history: History, lock: bool) -> None:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
         with Repository.open(history.root, fs=ReadOnlyFS()) as repo:
-            assert not repo.context.store.view.writable
+            assert not repo.context.store.snapshot.writable
             assert [e.id for e in repo.log()] == history.ids[::-1]
             assert history.wrong(repo) == []
     finally:
@@ -224,15 +224,15 @@ def test_a_file_of_another_engine_is_made_anew(history: History, version: str | 
         history.index_file.write_bytes(data)
     assert answers(history)
     with history.open() as repo:
-        repo.context.store.view.index_tail(force=True)
-        assert index_of(repo).meta(repo.context.store.view.identity).runs
+        repo.context.store.snapshot.index_tail(force=True)
+        assert index_of(repo).meta(repo.context.store.snapshot.identity).runs
 
 
 def test_two_handles_of_one_process_share_the_environment(history: History) -> None:
     with history.open() as one, history.open() as two:
         assert index_of(one) is index_of(two)
         history.add(one)
-        one.context.store.view.index_tail(force=True)
+        one.context.store.snapshot.index_tail(force=True)
         assert [e.id for e in two.log()] == history.ids[::-1]
 
 

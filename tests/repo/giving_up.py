@@ -104,7 +104,7 @@ class Kept:
 
 def traces(context, ids: set[bytes], *, files: bool = True) -> list[str]:
     """What is left of objects: records, edges, keys, ways to them; ids in ``files`` of packs."""
-    found = inventory(context.store.view)
+    found = inventory(context.store.snapshot)
     left = [f"stored {i.hex()[:10]}" for i in ids & found.codings.keys()]
     heads = {i[:BASE_BYTES] for i in ids}
     for records in found.records:
@@ -115,7 +115,7 @@ def traces(context, ids: set[bytes], *, files: bool = True) -> list[str]:
                 if member.base in heads:
                     left.append(f"a base in pack {record.pack} at {record.offset}")
     for id_ in ids:
-        if context.store.view.under(keys.BLOB + id_[: keys.ID_BYTES]):
+        if context.store.snapshot.under(keys.BLOB + id_[: keys.ID_BYTES]):
             left.append(f"in the index {id_.hex()[:10]}")
         try:
             context.store.graph.path(id_)

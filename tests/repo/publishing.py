@@ -64,7 +64,7 @@ def commit(
         at = now if deploy_time is None else deploy_time
         deployments = ()
         if deploy is not None:
-            deployments = (deployment_for(store.view, deploy, at, new.id),)
+            deployments = (deployment_for(store.snapshot, deploy, at, new.id),)
         change = RefChange(f"heads/{branch}", old, new.id)
         return Entry("commit", now, commits=(new,), refs=(change,), deployments=deployments)
 

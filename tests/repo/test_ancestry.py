@@ -23,7 +23,7 @@ def test_against_the_transitive_closure(tmp_path: Path) -> None:
         for b in made:
             assert is_ancestor(context, a, b) == (a in reach[b])
     tips = rng.sample(made, 5)
-    together = Ancestors(context.store.view, tips)
+    together = Ancestors(context.store.snapshot, tips)
     for id_ in rng.sample(made, len(made)):
         assert (id_ in together) == any(id_ in reach[t] for t in tips)
 

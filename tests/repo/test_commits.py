@@ -27,7 +27,7 @@ def test_an_unknown_commit(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
     known = commit(context)
     for id_ in (CommitId(bytes(32)), CommitId(known[:8] + bytes(24))):
-        assert commits.find(context.store.view, id_) is None
+        assert commits.find(context.store.snapshot, id_) is None
         with pytest.raises(UnknownRevision, match=id_.short):
             commits.get(context, id_)
 
@@ -36,5 +36,5 @@ def test_beginnings_of_ids(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
     ids = sorted(commit(context) for _ in range(40))
     for digits in ("", "0", "f", *(i.hex()[:n] for i in ids for n in (1, 2, 3, 15, 16, 17, 64))):
-        found = [c.id for _, c in commits.starting_with(context.store.view, digits)]
+        found = [c.id for _, c in commits.starting_with(context.store.snapshot, digits)]
         assert found == [i for i in ids if i.hex().startswith(digits)]

@@ -43,7 +43,7 @@ def test_what_is_recorded(context: Context) -> None:
     assert list_deployments(context) == list_deployments(context, "prod") == [made, now]
     assert deployments.newest(context, "prod") == now
     assert deployments.newest(context, "test") is None
-    assert deployments.of_commit(context.store.view, id_) == (made, now)
+    assert deployments.of_commit(context.store.snapshot, id_) == (made, now)
 
 
 def test_the_one_live_at_a_moment(context: Context) -> None:
@@ -224,7 +224,7 @@ def test_what_is_refused(context: Context) -> None:
 def test_a_missing_predecessor_is_seen(context: Context) -> None:
     """As if a look-up had passed one over."""
     id_ = commit(context, deploy="prod")
-    made = deployments.deployment_for(context.store.view, "prod", START, id_)
+    made = deployments.deployment_for(context.store.snapshot, "prod", START, id_)
     wrong = replace(made, previous=None)
     context.store.publish(lambda: Entry("deploy", START, deployments=(wrong,)))
     for ask in (lambda: live_at(context), lambda: list_deployments(context)):

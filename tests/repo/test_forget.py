@@ -116,7 +116,7 @@ def test_steps_stay_by_rule_but_not_by_name(tmp_path: Path, list_goes: bool) -> 
     _, middle, _ = around(kept, more=30 * list_goes)
     assert kept.forget(unused="prod") == {middle}
     done = gc.collect(kept.context, grace=NOW)
-    held = kept.lost() & inventory(kept.context.store.view).codings.keys()
+    held = kept.lost() & inventory(kept.context.store.snapshot).codings.keys()
     assert done.phantoms == len(held) > 0
     # The list of files may be gone, so that nothing says whose the steps are.
     assert (get(kept.context, middle).manifest in held) != list_goes
@@ -388,7 +388,7 @@ def test_a_damaged_state_can_be_forgotten(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "r")
     ids = chain(kept, 2)
     (pack,) = (kept.context.store.folder / "packs").iterdir()
-    (record,) = inventory(kept.context.store.view).records[1]
+    (record,) = inventory(kept.context.store.snapshot).records[1]
     kept.repo.close()
     data = bytearray(pack.read_bytes())
     data[record.offset + record.header.size - 1] ^= 1  # in the first version's list of files

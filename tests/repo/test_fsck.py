@@ -156,7 +156,7 @@ def test_one_copy_of_an_entry(repo: Repository) -> None:
 
 def test_both_copies_of_an_entry(repo: Repository) -> None:
     """What stands behind the break is still found by the index."""
-    view = repo.context.store.view
+    view = repo.context.store.snapshot
     second = list(view.entries())[1]
     view.index_tail(force=True)
     repo.close()
@@ -191,7 +191,7 @@ def test_references_to_nowhere(repo: Repository) -> None:
     store = repo.context.store
     ghost = CommitId(b"g" * 32)
     publish(  # without the checks of Store.publish
-        store.view,
+        store.snapshot,
         lambda: Entry(
             "tag",
             store.clock.now_ns(),
@@ -242,7 +242,7 @@ def test_an_index_that_lies_is_found_and_rebuilt(repo: Repository, tmp_path: Pat
     """An index of the same journal that lost some keys, with sound checksums."""
     from mvc.store.index import keys
 
-    view = repo.context.store.view
+    view = repo.context.store.snapshot
     original = keys.entry_keys
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -259,7 +259,7 @@ def test_an_index_that_lies_is_found_and_rebuilt(repo: Repository, tmp_path: Pat
 
 
 def test_a_lost_journal_end_and_its_acceptance(repo: Repository) -> None:
-    view = repo.context.store.view
+    view = repo.context.store.snapshot
     view.index_tail(force=True)
     last = list(view.entries())[-1]
     repo.close()

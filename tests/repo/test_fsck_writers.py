@@ -33,12 +33,12 @@ with Repository.open(sys.argv[1]) as repo:
     def make():
         now = store.clock.now_ns()
         return Entry("deploy", now, target, deployments=(
-            deployment_for(store.view, target, now, head),))
+            deployment_for(store.snapshot, target, now, head),))
 
     print("ready", flush=True)
     while True:
-        publish(store.view, make, sync=False)
-        store.view.index_tail()
+        publish(store.snapshot, make, sync=False)
+        store.snapshot.index_tail()
 """
 
 
@@ -94,7 +94,7 @@ def test_the_index_moves_on_between_journal_and_index(
         def later(*args):  # type: ignore[no-untyped-def]
             for _ in range(5):
                 other.deploy("HEAD", "prod")
-            repo.context.store.view.refresh()
+            repo.context.store.snapshot.refresh()
             return original(*args)
 
         monkeypatch.setattr(fsck_module, "_index", later)
@@ -108,7 +108,7 @@ def test_an_entry_that_its_writer_took_back_is_no_alarm(
 ) -> None:
     """The last entry of the check vanishes while it runs, and another one takes its place."""
     with Repository.open(root) as repo, Repository.open(root) as other:
-        view = repo.context.store.view
+        view = repo.context.store.snapshot
         journal = root / ".mvc" / "journal"
         before = journal.read_bytes()
         deployed = Deployment("test", 5, repo.find("HEAD"), None)
@@ -135,7 +135,7 @@ def test_a_write_that_is_under_way_is_no_interrupted_operation(root: Path) -> No
     with Repository.open(root) as repo:
         store = repo.context.store
         journal = root / ".mvc" / "journal"
-        written, _ = encode_entry(Entry("deploy", 7), store.view.position)
+        written, _ = encode_entry(Entry("deploy", 7), store.snapshot.position)
         lock = store.fs.lock(journal)
         with journal.open("ab") as file:
             file.write(written[:50])

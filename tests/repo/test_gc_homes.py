@@ -59,7 +59,7 @@ def test_what_builds_on_a_forgotten_state_is_found(
 ) -> None:
     with Repository.init(tmp_path) as repo:
         make(repo)
-        commits = [c.id for r in repo.context.store.view.entries() for c in r.entry.commits]
+        commits = [c.id for r in repo.context.store.snapshot.entries() for c in r.entry.commits]
         states = {id_: repo.checkout(id_) for id_ in commits[1:]}
         forget(repo.context, choose(repo.context, commits[:1]))
         for _ in range(2):
@@ -68,6 +68,6 @@ def test_what_builds_on_a_forgotten_state_is_found(
                 assert repo.checkout(id_)["w"].tobytes() == kept["w"].tobytes()
             assert repo.fsck(full=True).problems == ()
     with Repository.open(tmp_path) as repo:
-        repo.context.store.view.rebuild_index()
+        repo.context.store.snapshot.rebuild_index()
         for id_, kept in states.items():
             assert repo.checkout(id_)["w"].tobytes() == kept["w"].tobytes()

@@ -36,7 +36,7 @@ class Put(Kept):
 
     def records(self, id_: CommitId) -> list[Record]:
         """Those that make a version's objects."""
-        found = inventory(self.context.store.view)
+        found = inventory(self.context.store.snapshot)
         return [
             record
             for records in found.records

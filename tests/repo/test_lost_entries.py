@@ -56,7 +56,7 @@ def make(root: Path, *, indexed: bool, last: bool = False) -> Story:
         ]
         if not last:
             repo.tag("after", str(ids[5]))
-        view = repo.context.store.view
+        view = repo.context.store.snapshot
         view.index_tail(force=True)
         entries = list(view.entries())
     if not indexed:
@@ -222,7 +222,7 @@ def test_two_entries_in_a_row_and_a_second_copy(tmp_path: Path) -> None:
     with Repository.open(story.root) as repo:
         for i in (0, 1, 2, 5, 6):
             assert repo.checkout(str(story.ids[i]))["w"].tobytes() == weights(i).tobytes()
-        offsets = [r.offset for r in repo.context.store.view.entries(lost=lambda gap: None)]
+        offsets = [r.offset for r in repo.context.store.snapshot.entries(lost=lambda gap: None)]
         lost = {story.entries[1 + i].offset for i in (3, 4, 7)}
         assert offsets == [r.offset for r in story.entries if r.offset not in lost]
 

@@ -49,7 +49,7 @@ def test_oldest_first_newest_first_and_by_the_index(
 ) -> None:
     monkeypatch.setattr(manifest_stream, "_KEPT", kept)
     with history.open() as repo:
-        ids, found = ids_of(repo, history), inventory(repo.context.store.view)
+        ids, found = ids_of(repo, history), inventory(repo.context.store.snapshot)
         wanted = [manifests.load(repo.context, id_).encoded for id_ in ids]
         recovered.clear()
         stream = ManifestStream(repo.context.store)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import mvc.store.snapshot.journal_reader as known
+import mvc.store.journal.reader as journal_reader
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.repo import refs
 from mvc.repo.context import Context
@@ -59,10 +59,10 @@ def test_an_undo_that_was_undone_does_not_hold(context: Context) -> None:
 def test_one_by_its_number(context: Context) -> None:
     commit(context)
     undo(context)
-    assert oplog.find(context.store.view, 1).undone_by == 2
+    assert oplog.find(context.store.snapshot, 1).undone_by == 2
     for number in (3, 1 << 40, 1 << 70, -1):
         with pytest.raises(UnknownOperation, match=str(number)):
-            oplog.find(context.store.view, number)
+            oplog.find(context.store.snapshot, number)
 
 
 def test_numbers_may_be_left_out(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_numbers_may_be_left_out(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
     for _ in range(9):
         commit(context)
-    kept = [r for r in context.store.view.entries() if r.sequence in {0, 3, 4, 9}]
+    kept = [r for r in context.store.snapshot.entries() if r.sequence in {0, 3, 4, 9}]
     context.store.close()
     data, at = b"", GENESIS
     for recorded in kept:
@@ -84,7 +84,7 @@ def test_numbers_may_be_left_out(tmp_path: Path) -> None:
     assert numbers(short) == [9, 4, 3, 0]
     assert numbers(short, 2) == [9, 4]
     with pytest.raises(UnknownOperation):
-        oplog.find(short.store.view, 5)
+        oplog.find(short.store.snapshot, 5)
     short.store.close()
 
 
@@ -104,13 +104,13 @@ def test_the_newest_of_many_cost_a_few_entries(
     context.store.close()
     again = open_context(tmp_path / "r", FixedClock(START), UnsyncedFS())
     reads: list[int] = []
-    inner = known.read_entry
+    inner = journal_reader.read_entry
 
     def counted(source: Any, offset: int, size: int | None = None) -> Any:
         reads.append(offset)
         return inner(source, offset, size)
 
-    monkeypatch.setattr(known, "read_entry", counted)
+    monkeypatch.setattr(journal_reader, "read_entry", counted)
     assert numbers(again, 20) == list(range(2000, 1980, -1))
     assert len(reads) <= 20
     assert len(numbers(again)) == 2001

@@ -146,7 +146,7 @@ def test_each_change_is_one_operation_with_old_and_new(context: Context) -> None
     refs.create_branch(context, "side")
     refs.rename_branch(context, "side", "other")
     refs.delete_branch(context, "other")
-    entries = [r.entry for r in context.store.view.entries()][2:]
+    entries = [r.entry for r in context.store.snapshot.entries()][2:]
     assert [e.operation for e in entries] == ["branch", "rename-branch", "delete-branch"]
     changes = [[(c.name, c.old, c.new) for c in e.refs] for e in entries]
     assert changes == [

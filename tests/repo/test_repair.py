@@ -43,7 +43,7 @@ def make(root: Path, resets: tuple[int, ...] = (0, LAST), count: int = LAST + 1)
 def held(repo: Repository) -> Held:
     """The files of every version that comes back."""
     found: Held = {}
-    for recorded in repo.context.store.view.entries():
+    for recorded in repo.context.store.snapshot.entries():
         for commit in recorded.entry.commits:
             manifests._kept.clear()
             try:
@@ -361,7 +361,7 @@ def test_a_file_that_has_changed_heals_nothing(tmp_path: Path) -> None:
 def entry_spans(root: Path) -> list[tuple[int, int]]:
     """(offset, bytes of one copy) of every entry."""
     with Repository.open(root) as repo:
-        return [(r.offset, r.half) for r in repo.context.store.view.entries()]
+        return [(r.offset, r.half) for r in repo.context.store.snapshot.entries()]
 
 
 def test_a_copy_of_any_entry(tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_an_index_that_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     original = keys.entry_keys
     with Repository.open(tmp_path) as repo, monkeypatch.context() as patch:
         patch.setattr(keys, "entry_keys", lambda r: (k for k in original(r) if k[:1] != keys.MARK))
-        repo.context.store.view.rebuild_index()
+        repo.context.store.snapshot.rebuild_index()
     done = mend(tmp_path)
     assert [h.kind for h in done.healed] == ["index"] and done.after.sound
 

@@ -29,7 +29,7 @@ def deployed(repo: Repository, target: str, previous: int | None) -> int:
     head = repo.find("HEAD")
     now = store.clock.now_ns()
     entry = Entry("deploy", now, target, deployments=(Deployment(target, now, head, previous),))
-    return publish(store.view, lambda: entry).sequence
+    return publish(store.snapshot, lambda: entry).sequence
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_repair_records_the_right_ones(wrong: tuple[Path, list[int]]) -> None:
         assert [d.sequence for d in repo.deployments("prod")] == numbers
         assert live_at(repo.context, None, "prod").sequence == numbers[-1]
         assert repo.log().__next__().deployments
-        entry = list(repo.context.store.view.entries())[-1].entry
+        entry = list(repo.context.store.snapshot.entries())[-1].entry
         assert entry.relinks == (
             Relink("prod", numbers[2], numbers[1]),
             Relink("prod", numbers[3], numbers[2]),
@@ -102,7 +102,7 @@ def test_corrections_stay(wrong: tuple[Path, list[int]], after: str) -> None:
             repo.gc(grace="0s")
             assert repo.fsck().sound
         elif after == "index":
-            repo.context.store.view.rebuild_index()
+            repo.context.store.snapshot.rebuild_index()
     if after == "reopened":
         shutil.rmtree(root / ".mvc" / "index.lmdb")
     with Repository.open(root) as repo:
@@ -129,7 +129,7 @@ def test_a_wrong_correction_is_named(wrong: tuple[Path, list[int]]) -> None:
         repo.repair()
         store = repo.context.store
         relinks = (Relink("prod", numbers[2], numbers[0]), Relink("prod", 1, None))
-        publish(store.view, lambda: Entry("relink", 5, relinks=relinks))
+        publish(store.snapshot, lambda: Entry("relink", 5, relinks=relinks))
         problems = repo.fsck().problems
         assert [p.kind for p in problems] == ["reference"] * 2
         assert any("not recorded" in p.message for p in problems)

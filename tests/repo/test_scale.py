@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import mvc.store.snapshot.journal_reader as known
+import mvc.store.journal.reader as journal_reader
 from mvc.errors import NoDeployment
 from mvc.ids import CommitId
 from mvc.repo import refs
@@ -64,7 +64,7 @@ def context(long: Long) -> Iterator[Context]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], int]:
     """Counts the journal entries that a question reads one by one."""
     offsets: list[int] = []
-    inner = known.read_entry
+    inner = journal_reader.read_entry
 
     def counted(source: Any, offset: int, size: int | None = None) -> Any:
         offsets.append(offset)
@@ -75,7 +75,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], int]
         ask()
         return len(offsets)
 
-    monkeypatch.setattr(known, "read_entry", counted)
+    monkeypatch.setattr(journal_reader, "read_entry", counted)
     return count
 
 

@@ -99,7 +99,7 @@ def test_a_new_commit_after_an_undo_goes_another_way(context: Context) -> None:
     third = commit(context)
     assert undo(context).operation.number == 4
     assert undo(context).operation.number == 1
-    assert {first, second, third} <= {c.id for r in context.store.view.entries()
+    assert {first, second, third} <= {c.id for r in context.store.snapshot.entries()
                                       for c in r.entry.commits}  # fmt: skip
 
 
@@ -261,7 +261,7 @@ _OTHER = """
 import sys
 from pathlib import Path
 from mvc.errors import RefConflict
-from mvc.repo import undo
+from mvc.repo.oplog import undo
 from tests.repo.publishing import commit
 from tests.repo.working import open_context
 context = open_context(Path(sys.argv[1]))

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from mvc.ids import CommitId
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import IndexThresholds, Snapshot
+from tests.fresh import fresh_process, open_repository
 from tests.index_files import index_file
 
 _BASE = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)
@@ -27,6 +27,7 @@ class History:
     root: Path
     count: int
     ids: list[CommitId] = field(default_factory=list)
+    thresholds: IndexThresholds | None = None
 
     def __post_init__(self) -> None:
         with Repository.init(self.root) as repo:
@@ -38,12 +39,11 @@ class History:
         self.ids.append(made.id)
 
     def open(self) -> Repository:
-        manifests._kept.clear()
-        return Repository.open(self.root)
+        return open_repository(self.root, thresholds=self.thresholds)
 
     def index(self) -> None:
         with self.open() as repo:
-            repo.context.store.view.index_tail(force=True)
+            repo.context.store.snapshot.index_tail(force=True)
 
     @property
     def index_file(self) -> Path:
@@ -63,7 +63,7 @@ class History:
 
         lost = []
         for step, id_ in enumerate(self.ids):
-            manifests._kept.clear()
+            fresh_process()
             try:
                 found = repo.checkout(id_, path="model.safetensors")
             except DamagedData:
@@ -73,5 +73,5 @@ class History:
         return lost
 
 
-def view_of(repo: Repository) -> View:
-    return repo.context.store.view
+def view_of(repo: Repository) -> Snapshot:
+    return repo.context.store.snapshot

@@ -11,8 +11,8 @@ import pytest
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.repo.repository import Repository
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph
-from mvc.store.graph.speed import Speed
 from mvc.store.writing.object_writer import ObjectWriter
 from tests.store.repositories import History, view_of
 
@@ -112,7 +112,7 @@ def test_a_bridge_is_never_crossed_backwards(tmp_path: Path, change: str) -> Non
             blobs = [weight(repo, rev) for rev in (one, two)]
         graph = repo.context.store.graph
         steps = graph.path(blobs[1]).steps
-        assert steps[-1].member.coding.bridge.partition(":")[0] == change
+        assert steps[-1].member.coding.transform.partition(":")[0] == change
         assert graph.path(blobs[0]).depth == 0
         full_one = [s for s in graph.codings(blobs[0]) if not s.member.base]
         original = graph._in_entry

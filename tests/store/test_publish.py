@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
 
 def notes(root: Path) -> list[str]:
     context = open_context(root)
-    found = [recorded.entry for recorded in context.store.view.entries()]
+    found = [recorded.entry for recorded in context.store.snapshot.entries()]
     context.store.close()
     return [entry.note for entry in found if entry.operation == "note"]
 
@@ -47,7 +47,7 @@ def test_an_interrupted_write_is_removed(root: Path) -> None:
         context = open_context(root)
         context.store.publish(lambda: note("next"))
         assert notes(root) == ["first", "second", "next"]
-        next_entry = context.store.view.tip
+        next_entry = context.store.snapshot.tip
         assert next_entry is not None
         assert journal.stat().st_size == len(sound) + 2 * next_entry.half
         context.store.close()
@@ -57,7 +57,7 @@ def test_a_copy_that_was_cut_off_or_torn_is_completed(root: Path) -> None:
     journal = root / ".mvc/journal"
     sound = journal.read_bytes()
     context = open_context(root)
-    tip = context.store.view.tip
+    tip = context.store.snapshot.tip
     context.store.close()
     assert tip is not None
     for begin, end in ((0, tip.half), (tip.half, 2 * tip.half)):
@@ -70,7 +70,7 @@ def test_a_copy_that_was_cut_off_or_torn_is_completed(root: Path) -> None:
             (root / ".mvc/witness").unlink(missing_ok=True)
             context = open_context(root)
             assert notes(root) == ["first", "second"]
-            context.store.view.refresh()
+            context.store.snapshot.refresh()
             context.store.publish(lambda: note("next"))
             assert journal.read_bytes().startswith(sound)
             assert notes(root) == ["first", "second", "next"]

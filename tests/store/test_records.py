@@ -66,7 +66,7 @@ def test_round_trip(made: tuple[list[Member], bool, int]) -> None:
     assert {id_: len(at) for id_, at in header.by_id.items()} == {
         m.id: sum(x.id == m.id for x in members) for m in members
     }
-    undirected = {m.base for m in members if m.base and not m.coding.bridge}
+    undirected = {m.base for m in members if m.base and not m.coding.transform}
     assert set(header.by_base) == undirected
 
 
@@ -135,7 +135,7 @@ def test_no_header_is_longer_than_the_limit() -> None:
     ],
 )
 def test_a_coding_is_a_bridge_and_a_pipeline(text: str, bridge: str, pipeline: str) -> None:
-    assert (Coding(text).bridge, Coding(text).pipeline) == (bridge, pipeline)
+    assert (Coding(text).transform, Coding(text).pipeline) == (bridge, pipeline)
 
 
 def test_a_manifest_may_draw_on_the_ids_beside_it() -> None:

@@ -17,7 +17,7 @@ from mvc.repo.repository import Repository
 from mvc.store.index import environments, keys
 from mvc.store.index import folder as index_folder
 from mvc.store.journal.entries import Entry
-from mvc.store.snapshot import view
+from mvc.store.snapshot import Snapshot
 from tests.crash.story import state_of
 from tests.store.repositories import History, state, view_of
 
@@ -38,7 +38,7 @@ def test_index_and_tail_give_the_same_answers(history: History) -> None:
         tail = everything(repo)
         view_of(repo).index_tail(force=True)
         assert everything(repo) == tail
-        assert not view_of(repo)._tail
+        assert not view_of(repo)._index._tail
         history.add(repo)
         more = everything(repo)
         assert set(tail) < set(more)
@@ -59,7 +59,7 @@ def test_many_small_batches_merge_and_stay_right(history: History) -> None:
         for _ in range(25):
             history.add(repo)
             view_of(repo).index_tail(force=True)
-        assert len(view_of(repo)._runs) < 10
+        assert len(view_of(repo)._index._runs) < 10
         assert history.wrong(repo) == []
         before = everything(repo)
         view_of(repo).rebuild_index()
@@ -68,7 +68,7 @@ def test_many_small_batches_merge_and_stay_right(history: History) -> None:
 
 def test_two_views_index_in_turn(history: History) -> None:
     with history.open() as one:
-        other = view.View(one.context.store.fs, history.root / ".mvc", writable=True)
+        other = Snapshot(one.context.store.fs, history.root / ".mvc", writable=True)
         for _ in range(12):
             history.add(one)
             other.refresh()
@@ -248,7 +248,7 @@ def test_a_read_only_view_works_with_any_index(history: History, index: str) -> 
     before = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
     with history.open() as repo:
         store = repo.context.store
-        store.view.close()
+        store.snapshot.close()
         store.writable = False
         store._open()
         assert history.wrong(repo) == []
@@ -297,8 +297,8 @@ def test_a_missing_pack_is_named(history: History) -> None:
 def test_environments_are_shared_and_closed_with_the_last_user(history: History) -> None:
     history.index()
     with history.open() as one, history.open() as two:
-        lent = view_of(one)._lent
-        assert lent is not None and lent.index is view_of(two)._lent.index
+        lent = view_of(one)._index.lent
+        assert lent is not None and lent.index is view_of(two)._index.lent.index
         key = environments._key(index_folder.data_identity(FileSystem(), lent.environment))
         assert environments._open[key][1] == 2
         one.close()
@@ -321,7 +321,7 @@ def test_a_journal_cut_between_entries_is_missed(tmp_path):
     with mvc.Repository.init(tmp_path) as repo:
         for i in range(5):
             repo.commit({"w": np.full(4, i, np.float32)})
-        entries = list(repo.context.store.view.entries())
+        entries = list(repo.context.store.snapshot.entries())
     journal = tmp_path / ".mvc" / "journal"
     whole = journal.read_bytes()
     journal.write_bytes(whole[: entries[3].offset])

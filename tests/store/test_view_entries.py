@@ -13,7 +13,7 @@ from mvc.repo.repository import Repository
 def test_entries_end_where_the_view_stands(tmp_path: Path) -> None:
     with Repository.init(tmp_path) as repo, Repository.open(tmp_path) as other:
         repo.commit({"a": np.arange(10)})
-        view = repo.context.store.view
+        view = repo.context.store.snapshot
         known = [recorded.sequence for recorded in view.entries()]
         going = view.entries()
         other.commit({"a": np.arange(11)})

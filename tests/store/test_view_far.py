@@ -14,23 +14,20 @@ import pytest
 
 from mvc.errors import HistoryMissing, IoFailed
 from mvc.io.files import FileSystem
+from mvc.limits import INDEX_BATCH
 from mvc.repo.repository import Repository
 from mvc.store.index import keys
 from mvc.store.index.index import Index
-from mvc.store.snapshot import index_reader, view
+from mvc.store.snapshot import IndexThresholds, Snapshot
 from tests.store.repositories import History, state, view_of
 
 ALL = (b"", b"\xff" * 40)
+FAR = IndexThresholds(tail=INDEX_BATCH, far=1)
 
 
 @pytest.fixture
 def history(tmp_path: Path) -> History:
-    return History(tmp_path / "repo", 6)
-
-
-@pytest.fixture(autouse=True)
-def _far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_reader, "_FAR", 1)
+    return History(tmp_path / "repo", 6, thresholds=FAR)
 
 
 @pytest.fixture
@@ -54,19 +51,16 @@ def everything(repo: Repository) -> list[bytes]:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 50_000])
-def test_opening_indexes_what_was_lost(
-    history: History, extended: list[int], monkeypatch: pytest.MonkeyPatch, batch: int
-) -> None:
-    monkeypatch.setattr(index_reader, "_FAR", 1 << 40)
+def test_opening_indexes_what_was_lost(history: History, extended: list[int], batch: int) -> None:
+    history.thresholds = None
     with history.open() as repo:
         before = everything(repo)
-        assert view_of(repo)._tail
-    monkeypatch.setattr(index_reader, "_FAR", 1)
-    monkeypatch.setattr(index_reader, "_REBUILD_BATCH", batch)
+        assert view_of(repo)._index._tail
+    history.thresholds = IndexThresholds(INDEX_BATCH, far=1, batch=batch)
     shutil.rmtree(history.root / ".mvc/index.lmdb")
     extended.clear()
     with history.open() as repo:
-        assert not view_of(repo)._tail
+        assert not view_of(repo)._index._tail
         assert extended[-1] == history.journal.stat().st_size
         assert set(everything(repo)) == set(before)
         assert history.wrong(repo) == []
@@ -102,16 +96,15 @@ def test_who_sees_the_journal_replaced_finds_an_index(
 _OPEN = """
 import sys
 from pathlib import Path
-from mvc.store import indexed, view
 from mvc.store.index.index import Index
+from mvc.store.snapshot import IndexThresholds, Snapshot
 from mvc.io.files import FileSystem
-indexed._FAR = 1
 made = []
 inner = Index.extend
 Index.extend = lambda self, *given: (made.append(1), inner(self, *given))[1]
 print("ready", flush=True)
 sys.stdin.readline()
-view.View(FileSystem(), Path(sys.argv[1]), writable=True)
+Snapshot(FileSystem(), Path(sys.argv[1]), writable=True, thresholds=IndexThresholds(512, far=1))
 print(len(made), flush=True)
 """
 
@@ -152,7 +145,7 @@ class _NoLock(FileSystem):
 
 def test_without_the_lock_look_ups_work_from_memory(history: History) -> None:
     shutil.rmtree(history.root / ".mvc/index.lmdb")
-    found = view.View(_NoLock(), history.root / ".mvc", writable=True)
-    assert found._tail
+    found = Snapshot(_NoLock(), history.root / ".mvc", writable=True, thresholds=FAR)
+    assert found._index._tail
     assert found.position.offset == history.journal.stat().st_size
     found.close()

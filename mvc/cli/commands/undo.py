@@ -78,7 +78,7 @@ def _tell_of_deleted(session: Session, done: Undoing) -> None:
 def _tell_of_deployment(context: Context, deployed: Deployed) -> str:
     short, target = deployed.commit.short, printable(deployed.target)
     exact = ""
-    for other in deployments.of_commit(context.store.view, deployed.commit):
+    for other in deployments.of_commit(context.store.snapshot, deployed.commit):
         later = other.sequence > deployed.sequence and not other.retracted
         if later and other.target == deployed.target:
             exact = f" --at {format_time(deployed.time_ns)}"

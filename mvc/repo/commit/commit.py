@@ -33,7 +33,7 @@ from mvc.repo.lookup.refs import BRANCH, Head, head
 from mvc.repo.times import local_zone_minutes
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
-from mvc.store.publishing.publish import Outrun
+from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.choose import Policy
 from mvc.store.writing.pack_writer import PackWriter
 
@@ -53,8 +53,8 @@ def commit(context: Context, request: CommitRequest, progress: Progress | None =
     check_request(request)
     context.store.now_ns()
     for _ in range(_TRIES):
-        context.store.view.refresh()
-        with suppress(Outrun):
+        context.store.snapshot.refresh()
+        with suppress(ConcurrentRewrite):
             return _attempt(context, request, progress)
         for change in request.changes:
             if change.last is not None:
@@ -74,8 +74,8 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
         try:
             return work.run()
         except DamagedData as error:
-            if context.store.graph.outrun(work.generation):
-                raise Outrun from error
+            if context.store.graph.was_rewritten(work.generation):
+                raise ConcurrentRewrite from error
             raise
         finally:
             work.keeper.writer.close()
@@ -163,7 +163,7 @@ class _Work:
                 "nothing to commit: no tracked path differs from HEAD",
                 hint="to record a version all the same, add --allow-empty",
             )
-        if self.context.store.graph.outrun(self.generation):
+        if self.context.store.graph.was_rewritten(self.generation):
             # Under the lock it is asked once more; by then everything about it is in memory.
             check_reused(self.context.store.graph, self.keeper.writer, self.manifest)
         recorded = self.context.store.publish(self._entry, release=self.packs.close)
@@ -232,12 +232,12 @@ class _Work:
                 f"this very version, {made.id.short}, was forgotten",
                 hint="with another message or time it is another version",
             )
-        view, now = self.context.store.view, self.context.store.now_ns()
+        snapshot, now = self.context.store.snapshot, self.context.store.now_ns()
         deployments: tuple[Deployment, ...] = ()
         if self.request.deploy is not None:
             time_ns = self.request.deploy_time_ns
             moment = now if time_ns is None else time_ns
-            deployments = (deployment_for(view, self.request.deploy, moment, made.id),)
+            deployments = (deployment_for(snapshot, self.request.deploy, moment, made.id),)
         return Entry(
             "commit",
             now,

@@ -13,7 +13,7 @@ from mvc.errors import DamagedData, InvalidConfig
 from mvc.io.process import cpu_count
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
-from mvc.store.graph.calibrate import measure
+from mvc.store.graph.cost import measure
 
 __all__ = ["chain_depth", "recovery_seconds", "within_bound"]
 

@@ -12,14 +12,14 @@ from mvc.errors import DamagedData
 from mvc.limits import SLAB
 from mvc.model.manifest import Manifest
 from mvc.store.graph.search import Graph
-from mvc.store.publishing.publish import Outrun
+from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.object_writer import ObjectWriter
 
 __all__ = ["check_reused"]
 
 
 def check_reused(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
-    """Raises Outrun unless every object of the version can be recovered."""
+    """Raises ConcurrentRewrite unless every object of the version can be recovered."""
     sizes: dict[bytes, int] = {manifest.id: 0}
     for entry in manifest.entries:
         sizes.update((content.id, content.spec.nbytes) for content in entry.contents)
@@ -30,8 +30,8 @@ def check_reused(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None
         for id_ in needed:
             starts = {step.member.start for step in graph.codings(id_)}
             if starts < set(range(0, max(sizes.get(id_, 1), 1), SLAB)):
-                raise Outrun
+                raise ConcurrentRewrite
             for start in starts:
                 graph.path(id_, start)
     except DamagedData as error:
-        raise Outrun from error
+        raise ConcurrentRewrite from error

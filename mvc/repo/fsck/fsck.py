@@ -22,8 +22,8 @@ from mvc.store.format import FORMAT, read_features
 from mvc.store.index import keys
 from mvc.store.index.folder import CURRENT
 from mvc.store.journal.frames import Gap
-from mvc.store.journal.high_water_mark import WITNESS
-from mvc.store.snapshot.view import INDEX, PACKS, View
+from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
+from mvc.store.snapshot import INDEX, PACKS, Snapshot
 
 __all__ = ["FsckReport", "Problem", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 
@@ -56,7 +56,7 @@ def _stands(journal: JournalCheck) -> bool:
     if last is None:
         return True
     try:
-        return journal.view.entry(last.offset).check == last.check
+        return journal.snapshot.entry(last.offset).check == last.check
     except DamagedData:
         return False
 
@@ -68,11 +68,11 @@ def _look(
     from mvc.repo.fsck.versions import VersionCheck
     from mvc.repo.lookup.manifest_stream import ManifestStream
 
-    view = context.fresh()
+    snapshot = context.fresh()
     meter = _Meter(progress)
-    journal = JournalCheck(view)
-    packs = PackCheck(view)
-    meter.total = _pack_bytes(view)
+    journal = JournalCheck(snapshot)
+    packs = PackCheck(snapshot)
+    meter.total = _pack_bytes(snapshot)
     commits: dict[bytes, Commit] = {}
     forgotten: set[bytes] = set()
     offsets: set[bytes] = set()
@@ -96,7 +96,7 @@ def _look(
     found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
     problems = [*_format(context), *journal.problems, *_joined(found, versions.problems)]
     if not journal.problems and not packs.problems:
-        problems += _index(view, offsets, packs.found_keys, journal.end.offset)
+        problems += _index(snapshot, offsets, packs.found_keys, journal.end.offset)
     notes = (*journal.notes, *packs.notes, *_left(context))
     lost = tuple(commit.id for commit in commits.values() if commit.id in versions.lost)
     report = FsckReport(
@@ -124,19 +124,19 @@ def rebuild_index(context: Context) -> None:
             "the index cannot be rebuilt: the repository's folder cannot be written",
             hint="questions are answered without an index there, only slower",
         )
-    view = context.fresh()
-    for _ in view.entries():
+    snapshot = context.fresh()
+    for _ in snapshot.entries():
         pass  # an index knows of entries that are lost since: it is not given up for a new one
-    view.rebuild_index()
+    snapshot.rebuild_index()
 
 
 def lost_end(context: Context) -> Gap | None:
     """The last entries, if these and no others are lost: the loss of an end can be accepted."""
-    view = context.fresh()
+    snapshot = context.fresh()
     gaps: list[Gap] = []
-    for _ in view.entries(lost=gaps.append):
+    for _ in snapshot.entries(lost=gaps.append):
         pass
-    behind = [gap for gap in view.gaps if gap.start.offset >= view.position.offset]
+    behind = [gap for gap in snapshot.gaps if gap.start.offset >= snapshot.position.offset]
     return behind[0] if behind and not gaps else None
 
 
@@ -147,7 +147,7 @@ def forget_index(fs: FileSystem, folder: Path) -> None:
     accepted. The next opening makes a new index.
     """
     fs.unlink(folder / INDEX / CURRENT, missing_ok=True)
-    fs.unlink(folder / WITNESS, missing_ok=True)
+    fs.unlink(folder / HIGH_WATER_MARK, missing_ok=True)
 
 
 class _Meter:
@@ -200,11 +200,11 @@ def _left(context: Context) -> Iterator[str]:
         yield f"{folder / QUARANTINE} holds {what} of {sum(kept):,} bytes"
 
 
-def _pack_bytes(view: View) -> int:
-    folder = view.folder / PACKS
-    if view.fs.stat(folder) is None:
+def _pack_bytes(snapshot: Snapshot) -> int:
+    folder = snapshot.folder / PACKS
+    if snapshot.fs.stat(folder) is None:
         return 0
-    sizes = (view.fs.stat(folder / name) for name in view.fs.list(folder))
+    sizes = (snapshot.fs.stat(folder / name) for name in snapshot.fs.list(folder))
     return sum(identity.size for identity in sizes if identity is not None)
 
 
@@ -218,7 +218,7 @@ def _format(context: Context) -> list[Problem]:
 
 
 def _index(
-    view: View, expected: set[bytes], objects: dict[int, set[bytes]], end: int
+    snapshot: Snapshot, expected: set[bytes], objects: dict[int, set[bytes]], end: int
 ) -> list[Problem]:
     """Whether index and tail hold exactly the keys that journal and packs imply, of all entries
     before byte ``end`` of the journal. Others may have added more by now.
@@ -235,7 +235,7 @@ def _index(
         present = {
             key
             for table in sorted(tables)
-            for key in view.under(table)
+            for key in snapshot.under(table)
             if keys.offset_of(key) < end
         }
     except DamagedData as error:
@@ -244,4 +244,4 @@ def _index(
     if not missing and not foreign:
         return []
     why = f"the index lacks {missing} keys and has {foreign} that nothing stands behind"
-    return [Problem("index", INDEX, str(view.folder / INDEX), why)]
+    return [Problem("index", INDEX, str(snapshot.folder / INDEX), why)]

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from mvc.errors import Busy, DamagedData
 from mvc.ids import CommitId
 from mvc.repo.maintenance.report import Problem
-from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, Relink
 from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
-from mvc.store.snapshot.view import JOURNAL, View
+from mvc.store.snapshot import JOURNAL, Snapshot
 
 __all__ = ["JournalCheck"]
 
@@ -30,7 +29,7 @@ class JournalCheck:
     ``relinks``: corrections of predecessors that the journal proves to be wrong.
     """
 
-    view: View
+    snapshot: Snapshot
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     count: int = 0
@@ -58,14 +57,14 @@ class JournalCheck:
     _wrong_links: dict[tuple[str, int], tuple[int | None, int | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.end = self.view.position
-        self._lost_end = [gap for gap in self.view.gaps if gap.start.offset >= self.end.offset]
+        self.end = self.snapshot.position
+        self._lost_end = [gap for gap in self.snapshot.gaps if gap.start.offset >= self.end.offset]
 
     def entries(self) -> Iterator[Recorded]:
         """Every entry that can be read, each checked on the way."""
         at = 0
         try:
-            for recorded in self.view.entries(lost=self._gap):
+            for recorded in self.snapshot.entries(lost=self._gap):
                 if recorded.offset >= self.end.offset:
                     break
                 at = recorded.after.offset
@@ -93,11 +92,8 @@ class JournalCheck:
 
     def _known_lost(self, gap: Gap) -> list[str]:
         """The first digits of the versions of lost entries, as far as an index knew them."""
-        return [
-            key[1 : 1 + keys.ID_BYTES].hex()[:10]
-            for key in self.view.under(keys.COMMIT)
-            if gap.start.offset <= keys.offset_of(key) < gap.after.offset
-        ]
+        known = self.snapshot.commits_between(gap.start.offset, gap.after.offset)
+        return [id_.hex()[:10] for id_ in known]
 
     def _name_lost(self) -> None:
         """Versions that are named but that nothing has, where entries are lost."""
@@ -110,11 +106,9 @@ class JournalCheck:
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
         """Entries from a break in the chain on, by the index; the break itself is reported."""
-        tables = (keys.REF, keys.COMMIT, keys.DEPLOYED, keys.RETRACTED, keys.PACK, keys.PENDING)
-        offsets = {keys.offset_of(key) for table in tables for key in self.view.under(table)}
-        for offset in sorted(o for o in offsets if broken <= o < self.end.offset):
+        for offset in self.snapshot.offsets_between(broken, self.end.offset):
             try:
-                recorded = self.view.entry(offset)
+                recorded = self.snapshot.entry(offset)
             except DamagedData as error:
                 if offset > broken:
                     self._report(f"byte {offset}", error.message)
@@ -144,9 +138,11 @@ class JournalCheck:
         if not (self._is_half() or self._rest()):
             return
         with ExitStack() as held:
-            if self.view.writable:
+            if self.snapshot.writable:
                 try:
-                    lock = self.view.fs.lock(self.view.folder / JOURNAL, timeout=_LOCK_SECONDS)
+                    lock = self.snapshot.fs.lock(
+                        self.snapshot.folder / JOURNAL, timeout=_LOCK_SECONDS
+                    )
                 except Busy:
                     return  # somebody writes all the time: nothing was interrupted
                 held.enter_context(lock)
@@ -159,14 +155,14 @@ class JournalCheck:
             else:
                 self._half(self.last)
         if rest > 0 and not self._lost_end:
-            whose = "an interrupted" if self.view.writable else "an interrupted or running"
+            whose = "an interrupted" if self.snapshot.writable else "an interrupted or running"
             self.notes.append(f"{rest:,} bytes of {whose} operation end the journal")
 
     def _is_half(self) -> bool:
         """Whether the last entry of the check is there in one copy only, as of now."""
         if self.last is None or self.last.copies == 2:
             return False
-        with self.view.fs.open_read(self.view.folder / JOURNAL) as file:
+        with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             if file.size() < self.last.after.offset:
                 return True
             try:
@@ -176,7 +172,7 @@ class JournalCheck:
 
     def _rest(self) -> int:
         """Bytes behind the last entry that is there by now; others may have appended some."""
-        with self.view.fs.open_read(self.view.folder / JOURNAL) as file:
+        with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             size, end = file.size(), self.end.offset
             with suppress(DamagedData):  # what others replaced or took back is another journal
                 for recorded in scan(file, self.end):
@@ -184,7 +180,7 @@ class JournalCheck:
             return max(0, size - end)
 
     def _size(self) -> int:
-        identity = self.view.fs.stat(self.view.folder / JOURNAL)
+        identity = self.snapshot.fs.stat(self.snapshot.folder / JOURNAL)
         return 0 if identity is None else identity.size
 
     def _references(self, entry: Entry, sequence: int) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from mvc.errors import IoFailed, MvcError
 from mvc.repo.maintenance.objects import ObjectGraph
 from mvc.repo.maintenance.report import Problem
-from mvc.store.graph.speed import Speed
+from mvc.store.graph.cost import Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.packs.records import MAGIC, Member, RecordHeader
-from mvc.store.snapshot.view import PACKS, View
+from mvc.store.snapshot import PACKS, Snapshot
 
 __all__ = ["PackCheck"]
 
@@ -28,7 +28,7 @@ class PackCheck:
     the ids that its records hold, which are what the index must know.
     """
 
-    view: View
+    snapshot: Snapshot
     objects: ObjectGraph = field(default_factory=ObjectGraph)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class PackCheck:
     _missing: dict[int, list[Region]] = field(default_factory=dict)
 
     def entry(self, recorded: Recorded) -> None:
-        """The records of one operation. A damaged one hides no other, as in ``View.records``."""
+        """The records of one operation. A damaged one hides no other."""
         sound: list[Member] = []
         whole = True
         keys: set[bytes] = set()
@@ -70,7 +70,7 @@ class PackCheck:
     def _size(self, pack: int) -> int | None:
         """Bytes of a pack; None if it is missing."""
         if pack not in self._sizes:
-            identity = self.view.fs.stat(pack_path(self.view.folder / PACKS, pack))
+            identity = self.snapshot.fs.stat(pack_path(self.snapshot.folder / PACKS, pack))
             self._sizes[pack] = None if identity is None else identity.size
         return self._sizes[pack]
 
@@ -79,11 +79,11 @@ class PackCheck:
         at, end = region.start, region.start + region.length
         while at < end:
             try:
-                header = self.view.packs.header(region.pack, at)
+                header = self.snapshot.packs.header(region.pack, at)
                 if at + header.size > end:
                     raise IoFailed(f"a record crosses byte {end}")
             except MvcError as error:
-                path = pack_path(self.view.folder / PACKS, region.pack)
+                path = pack_path(self.snapshot.folder / PACKS, region.pack)
                 self.problems.append(Problem("record", path.name, f"byte {at}", error.message))
                 yield at, None
                 at = self._next_record(region.pack, at + 1, end)
@@ -93,8 +93,8 @@ class PackCheck:
 
     def _next_record(self, pack: int, at: int, end: int) -> int:
         """The next place where a sound header stands, or ``end``."""
-        path = pack_path(self.view.folder / PACKS, pack)
-        with self.view.fs.open_read(path) as file:
+        path = pack_path(self.snapshot.folder / PACKS, pack)
+        with self.snapshot.fs.open_read(path) as file:
             while at < end:
                 data = file.read(at, min(_WINDOW, end - at))
                 found = data.find(MAGIC)
@@ -104,7 +104,7 @@ class PackCheck:
                     at += len(data) - len(MAGIC) + 1
                     continue
                 try:
-                    self.view.packs.header(pack, at + found)
+                    self.snapshot.packs.header(pack, at + found)
                 except MvcError:
                     at += found + 1
                 else:
@@ -125,7 +125,7 @@ class PackCheck:
 
     def _payload(self, pack: int, at: int, header: RecordHeader, member: Member) -> bool:
         try:
-            self.view.packs.payload(pack, at, header, member)
+            self.snapshot.packs.payload(pack, at, header, member)
         except MvcError as error:
             ids = tuple(m.id for m in header.members) if header.group else ()
             where = f"pack {pack}, byte {at}"
@@ -137,7 +137,7 @@ class PackCheck:
 
     def rest(self) -> None:
         """What lies in the packs beside published records."""
-        fs, folder = self.view.fs, self.view.folder / PACKS
+        fs, folder = self.snapshot.fs, self.snapshot.folder / PACKS
         if fs.stat(folder) is None:
             self.problems.insert(
                 0, Problem("pack", PACKS, str(folder), "the folder with all packs is missing")
@@ -184,6 +184,6 @@ class PackCheck:
             open_.append((region.start + region.length, recorded))
 
     def _gone(self, pack: int, regions: list[Region]) -> Problem:
-        path = pack_path(self.view.folder / PACKS, pack)
+        path = pack_path(self.snapshot.folder / PACKS, pack)
         held = f"{sum(region.length for region in regions):,} bytes of records"
         return Problem("pack", path.name, "", f"the file is missing, with {held}")

@@ -27,14 +27,14 @@ from mvc.repo.maintenance.rewrite_plan import (
     Relayout,
     check_writable,
     execute,
-    until_not_outrun,
+    until_not_rewritten,
 )
 from mvc.repo.maintenance.sampled import Sampler
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
-from mvc.store.publishing.publish import Outrun
-from mvc.store.snapshot.view import JOURNAL, PACKS
+from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.snapshot import JOURNAL, PACKS
 
 __all__ = ["DEFAULT_GRACE", "Collection", "collect", "plan_collection"]
 
@@ -122,7 +122,7 @@ def collect(
             progress=progress,
         )
 
-    until_not_outrun(context, attempt)
+    until_not_rewritten(context, attempt)
     return replace(done[0].summary, before=before, freed=before - _size(context))
 
 
@@ -132,7 +132,7 @@ def _plan(
     forget: Mapping[CommitId, bool] | None,
     progress: Progress | None,
 ) -> _Plan:
-    found = inventory(context.store.view)
+    found = inventory(context.store.snapshot)
     if found.damaged:
         raise DamagedData(
             f"nothing is collected from a damaged repository: {found.damaged[0].message}",
@@ -202,7 +202,7 @@ def _dangling(found: Inventory, reach: Reach) -> Iterator[Place]:
     for records in found.records:
         for record in records:
             for i, member in enumerate(record.header.members):
-                lost = member.base and found.meaning(member.base) is None
+                lost = member.base and found.resolve_prefix(member.base) is None
                 if lost and (member.id in found.codings or not reach.needs(member.id)):
                     yield record.pack, record.offset, i
 
@@ -238,9 +238,9 @@ def _packs(context: Context, found: Inventory, leave: set[Place]) -> dict[int, _
 def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
     """What came in meanwhile must not need what is about to go, nor give up what stays."""
     if recorded.entry.forgotten:
-        raise Outrun("states were forgotten that were to stay")
+        raise ConcurrentRewrite("states were forgotten that were to stay")
     if tail_needs(plan.reach, recorded):
-        raise Outrun("an operation came to need a version that was to be collected")
+        raise ConcurrentRewrite("an operation came to need a version that was to be collected")
 
     def goes(id_: bytes | None) -> bool:
         return id_ in plan.found.codings and not plan.reach.needs(id_ or b"")
@@ -248,10 +248,10 @@ def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
     for commit in recorded.entry.commits:
         manifest = manifests.load(context, commit.manifest)
         if any(map(goes, (*manifests.objects(manifest), commit.manifest))):
-            raise Outrun("a commit came to need an object that was to be collected")
-    for _, _, header in context.store.view.records(recorded.offset):
-        if any(goes(plan.found.meaning(m.base)) for m in header.members if m.base):
-            raise Outrun("a commit came to build on an object that was to be collected")
+            raise ConcurrentRewrite("a commit came to need an object that was to be collected")
+    for _, _, header in context.store.snapshot.records(recorded.offset):
+        if any(goes(plan.found.resolve_prefix(m.base)) for m in header.members if m.base):
+            raise ConcurrentRewrite("a commit came to build on an object that was to be collected")
 
 
 def _journal_size(context: Context) -> int:

@@ -18,7 +18,7 @@ from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup import refs as pointers
 from mvc.repo.lookup.ancestry import Ancestors, is_ancestor, place
 from mvc.repo.lookup.revisions import resolve
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["GraphRow", "LogEntry", "graph_lines", "is_ancestor", "is_reset_point", "log"]
 
@@ -45,20 +45,20 @@ def log(
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
-    view = context.fresh()
+    snapshot = context.fresh()
     start = resolve(context, rev)
     if target is None:
-        found = _by_commit_time(view, start, since, until, incomplete)
+        found = _by_commit_time(snapshot, start, since, until, incomplete)
     else:
         deployments.check_target(context, target)
-        found = _by_deployment(view, start, target, since, until, incomplete)
+        found = _by_deployment(snapshot, start, target, since, until, incomplete)
     names = _names(context)
     return (
         LogEntry(
             commit.id,
             commit,
             tuple(names.get(commit.id, ())),
-            deployments.of_commit(view, commit.id, incomplete),
+            deployments.of_commit(snapshot, commit.id, incomplete),
             is_reset_point(context, commit.id) if reset_points else None,
             manifests.forgotten_ns(context, commit.id),
         )
@@ -79,7 +79,7 @@ def is_reset_point(context: Context, commit: CommitId) -> bool:
 
 
 def _by_commit_time(
-    view: View,
+    snapshot: Snapshot,
     start: CommitId,
     since: int | None,
     until: int | None,
@@ -93,7 +93,7 @@ def _by_commit_time(
         if id_ not in known:
             known.add(id_)
             try:
-                recorded, commit = commits.placed(view, id_)
+                recorded, commit = commits.placed(snapshot, id_)
             except DamagedData as error:
                 if incomplete is None:
                     raise
@@ -114,23 +114,23 @@ def _by_commit_time(
 
 
 def _by_deployment(
-    view: View,
+    snapshot: Snapshot,
     start: CommitId,
     target: str,
     since: int | None,
     until: int | None,
     incomplete: list[DamagedData] | None,
 ) -> Iterator[Commit]:
-    ancestors = Ancestors(view, [start])
+    ancestors = Ancestors(snapshot, [start])
     seen: set[CommitId] = set()
     try:
-        for deployed in deployments.on_target(view, target, until=until, incomplete=incomplete):
+        for deployed in deployments.on_target(snapshot, target, until=until, incomplete=incomplete):
             if since is not None and deployed.time_ns < since:
                 return
             id_ = deployed.commit
             if not deployed.retracted and id_ not in seen and id_ in ancestors:
                 seen.add(id_)
-                yield commits.placed(view, id_)[1]
+                yield commits.placed(snapshot, id_)[1]
     except DamagedData as error:  # from here on nobody knows what comes before ``start``
         if incomplete is None:
             raise

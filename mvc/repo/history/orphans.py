@@ -6,13 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mvc.ids import CommitId
-from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.repo.lookup import refs as pointers
 from mvc.repo.lookup.ancestry import Ancestors
-from mvc.store.index import keys
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["Unreached", "unreached"]
 
@@ -31,36 +29,35 @@ class Unreached:
 
 def unreached(context: Context, tip: CommitId, to: CommitId | None = None) -> Unreached | None:
     """The versions up to ``tip`` that no branch, no tag and not ``to`` leads to; None if none."""
-    view = context.fresh()
+    snapshot = context.fresh()
     names = {ref.commit for ref in (*pointers.branches(context), *pointers.tags(context))}
-    reached = Ancestors(view, names if to is None else names | {to})
+    reached = Ancestors(snapshot, names if to is None else names | {to})
     found: dict[CommitId, int] = {}  # where each was published
     waiting = [tip]
     while waiting:
         id_ = waiting.pop()
         if id_ not in found and id_ not in reached:
-            recorded, commit = commits.placed(view, id_)
+            recorded, commit = commits.placed(snapshot, id_)
             found[id_] = recorded.offset
             waiting.extend(commit.parents)
     if not found:
         return None
     # What keeps any of them was deployed after the first of them was published.
-    kept = Ancestors(view, _deployed_since(context, view, min(found.values())))
+    kept = Ancestors(snapshot, _deployed_since(snapshot, min(found.values())))
     return Unreached(tip, len(found), sum(id_ in kept for id_ in found))
 
 
-def _deployed_since(context: Context, view: View, offset: int) -> Collection[CommitId]:
+def _deployed_since(snapshot: Snapshot, offset: int) -> Collection[CommitId]:
     """The versions of deployments recorded from a journal offset on, retracted ones included."""
     found = set()
-    for target in deployments.targets(context):
-        prefix = keys.TARGET + keys.text(target)
+    for target in snapshot.targets():
 
-        def look(prefix: bytes = prefix) -> list[CommitId]:
+        def look(target: str = target) -> list[CommitId]:
             return [
                 deployment.commit
-                for key in view.scan(prefix + keys.number(offset), keys.after(prefix))
-                for deployment in view.entry(keys.offset_of(key)).entry.deployments
+                for at in snapshot.deployments_on(target, offset)
+                for deployment in snapshot.entry(at).entry.deployments
             ]
 
-        found.update(view.steady(look))
+        found.update(snapshot.retry_on_rewrite(look))
     return found

@@ -144,7 +144,7 @@ class _Run:
         """The content is there; its deployment is recorded if it is not."""
         target, time_ns = self._deploy, checkpoint.time_ns
         if target is not None:
-            known = of_commit(self._context.store.view, commit)
+            known = of_commit(self._context.store.snapshot, commit)
             if not any(d.time_ns == time_ns and d.target == target for d in known):
                 record_deployment(self._context, commit, target, time_ns)
         return Imported(checkpoint.source, time_ns, commit, False, checkpoint.size, 0)
@@ -154,10 +154,10 @@ class _Run:
         name, place = next(iter(checkpoint.files.items()))
         first = entry_at(self._context, place, name)
         mark = bytes(first.state.root if first.tensors else first.content_id)[: keys.ID_BYTES]
-        view = self._context.store.view
+        snapshot = self._context.store.snapshot
         wanted: dict[str, bytes] = {}
-        for key in view.under(keys.MARK + mark):
-            for commit in view.entry(keys.offset_of(key)).entry.commits:
+        for at in snapshot.marked(mark):
+            for commit in snapshot.entry(at).entry.commits:
                 if commit.time_ns != checkpoint.time_ns and commit.id != self._previous:
                     continue
                 wanted = wanted or {

@@ -14,7 +14,7 @@ from mvc.model.commit import Commit
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.store.journal.frames import Recorded
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["Ancestors", "is_ancestor", "place"]
 
@@ -29,8 +29,8 @@ def place(recorded: Recorded, commit: Commit) -> tuple[int, int]:
 class Ancestors:
     """The commits that some tips lead to, themselves included; found as far as asked for."""
 
-    def __init__(self, view: View, tips: Iterable[CommitId]) -> None:
-        self._view = view
+    def __init__(self, snapshot: Snapshot, tips: Iterable[CommitId]) -> None:
+        self._snapshot = snapshot
         self._heap: list[tuple[tuple[int, int], Commit]] = []
         self._known: set[CommitId] = set()
         for tip in tips:
@@ -38,7 +38,7 @@ class Ancestors:
 
     def __contains__(self, id_: CommitId) -> bool:
         """Costs a look-up for every commit published after ``id_`` that was not yet seen."""
-        found = commits.find(self._view, id_)
+        found = commits.find(self._snapshot, id_)
         if found is None:
             return False
         offset, position = place(*found)
@@ -50,7 +50,7 @@ class Ancestors:
     def _push(self, id_: CommitId) -> None:
         if id_ in self._known:
             return
-        recorded, commit = commits.placed(self._view, id_)
+        recorded, commit = commits.placed(self._snapshot, id_)
         self._known.add(id_)
         offset, position = place(recorded, commit)
         heappush(self._heap, ((-offset, -position), commit))

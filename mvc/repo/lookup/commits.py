@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo.context import Context
-from mvc.store.index import keys
 from mvc.store.journal.frames import Recorded
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["find", "get", "newest", "placed", "recorded", "starting_with"]
 
-_HEX_OF_KEY = 2 * keys.ID_BYTES
+_HEX_OF_KEY = 16  # digits of an id that the index has
 
 
 def get(context: Context, id_: CommitId) -> Commit:
     """The commit with this id; UnknownRevision if the repository has none."""
-    return placed(context.store.view, id_)[1]
+    return placed(context.store.snapshot, id_)[1]
 
 
 def recorded(context: Context, id_: CommitId) -> Recorded:
     """The journal entry that published the commit; UnknownRevision if there is none."""
-    return placed(context.store.view, id_)[0]
+    return placed(context.store.snapshot, id_)[0]
 
 
 def newest(context: Context) -> CommitId | None:
@@ -35,42 +32,36 @@ def newest(context: Context) -> CommitId | None:
     return at if isinstance(at, CommitId) else None
 
 
-def placed(view: View, id_: CommitId) -> tuple[Recorded, Commit]:
+def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:
     """A commit and the first entry that published it; UnknownRevision if there is none.
 
     DamagedData if its entry is lost, or may be.
     """
-    found = find(view, id_)
+    found = find(snapshot, id_)
     if found is None:
-        view.check_gaps(-1, f"whether there is a commit {id_.short}")
+        snapshot.check_gaps(-1, f"whether there is a commit {id_.short}")
         raise UnknownRevision(
             f"there is no commit {id_.short}", hint="'mvc log' lists the commits there are"
         )
     return found
 
 
-def find(view: View, id_: CommitId) -> tuple[Recorded, Commit] | None:
+def find(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit] | None:
     """As ``placed``, but None if there is no such commit."""
-    for entry in _entries(view, lambda: view.under(keys.COMMIT + id_[: keys.ID_BYTES])):
+    for entry in snapshot.publishing(id_):
         for commit in entry.entry.commits:
             if commit.id == id_:
                 return entry, commit
     return None
 
 
-def _entries(view: View, look: Callable[[], list[bytes]]) -> list[Recorded]:
-    """The entries that the found keys lead to."""
-    return view.steady(lambda: [view.entry(keys.offset_of(key)) for key in look()])
-
-
-def starting_with(view: View, digits: str) -> list[tuple[Recorded, Commit]]:
+def starting_with(snapshot: Snapshot, digits: str) -> list[tuple[Recorded, Commit]]:
     """Every commit whose hexadecimal id begins with ``digits``, in the order of ids."""
     digits = digits.lower()
     head = digits[:_HEX_OF_KEY]
-    low = keys.COMMIT + bytes.fromhex(head.ljust(_HEX_OF_KEY, "0"))
-    high = keys.after(keys.COMMIT + bytes.fromhex(head.ljust(_HEX_OF_KEY, "f")))
+    low, high = (bytes.fromhex(head.ljust(_HEX_OF_KEY, digit)) for digit in "0f")
     found: dict[CommitId, tuple[Recorded, Commit]] = {}
-    for entry in _entries(view, lambda: view.scan(low, high)):
+    for entry in snapshot.publishing(low, high):
         for commit in entry.entry.commits:
             if commit.id.hex().startswith(digits):
                 found.setdefault(commit.id, (entry, commit))

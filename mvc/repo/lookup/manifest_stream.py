@@ -60,13 +60,15 @@ class ManifestStream:
     def _decoded(self, step: Step) -> bytes | None:
         """What a coding gives; a wrong base is found out by the hash of the result."""
         member = step.member
-        if member.coding.bridge != "patch" or member.nbytes > MAX_MANIFEST:
+        if member.coding.transform != "patch" or member.nbytes > MAX_MANIFEST:
             return None
         base = self._kept.get(member.base) if member.base else b""
         if base is None:
             return None
         try:
-            payload = self._store.view.packs.payload(step.pack, step.offset, step.header, member)
+            payload = self._store.snapshot.packs.payload(
+                step.pack, step.offset, step.header, member
+            )
             extra = patch_extra(step.header.members, member.kind)
             return decode_patch(payload, memoryview(base), extra, member.nbytes)
         except DamagedData:

@@ -65,7 +65,7 @@ def if_kept(context: Context, id_: CommitId) -> Manifest | None:
 
 def forgotten_ns(context: Context, id_: CommitId) -> int | None:
     """When the state of a version was given up, in ns; None if it is there."""
-    recorded = context.store.view.forgotten(id_)
+    recorded = context.store.snapshot.forgotten(id_)
     return None if recorded is None else recorded.entry.time_ns
 
 

@@ -6,16 +6,14 @@ the current branch, or a commit when it is detached.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo.context import Context
-from mvc.store.index import keys
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import Recorded
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = [
     "BRANCH",
@@ -79,47 +77,19 @@ def tags(context: Context) -> list[Ref]:
     return _under(context.fresh(), TAG)
 
 
-def value_at(view: View, name: str, time_ns: int) -> RefValue:
+def value_at(snapshot: Snapshot, name: str, time_ns: int) -> RefValue:
     """What a ref pointed to at a moment, by the journal; None before its first change."""
-    low = keys.REFLOG + keys.text(name)
-
-    def look() -> RefValue:
-        key = view.last(low, low + keys.moment(time_ns) + b"\xff" * 8)
-        at = -1 if key is None else keys.offset_of(key)
-        view.check_gaps(at, f"where {name.removeprefix(BRANCH)} pointed to")
-        return None if key is None else _new_value(view.entry(keys.offset_of(key)), name)
-
-    return view.steady(look)
+    recorded = snapshot.ref_change_at(name, time_ns)
+    return None if recorded is None else _new_value(recorded, name)
 
 
-def _under(view: View, prefix: str) -> list[Ref]:
-    found = [Ref(n.removeprefix(prefix), v) for n, v in _newest(view, prefix)
-             if isinstance(v, CommitId)]  # fmt: skip
+def _under(snapshot: Snapshot, prefix: str) -> list[Ref]:
+    found = []
+    for name, recorded in snapshot.refs_under(prefix):
+        value = None if recorded is None else _new_value(recorded, name)
+        if isinstance(value, CommitId):
+            found.append(Ref(name.removeprefix(prefix), value))
     return found[::-1]
-
-
-def _newest(view: View, prefix: str) -> Iterator[tuple[str, RefValue]]:
-    """Each ref's present value, names descending.
-
-    One look-up a ref: a branch with 100,000 changes is not read through.
-    """
-    low = keys.REF + prefix.encode()
-    high = keys.after(low)
-
-    def look() -> tuple[str, RefValue] | None:
-        key = view.last(low, high)
-        if key is None:
-            return None
-        name = keys.name_of(key)
-        try:
-            view.check_gaps(keys.offset_of(key), f"where {name} points to")
-            return name, _new_value(view.entry(keys.offset_of(key)), name)
-        except DamagedData:
-            return name, None
-
-    while (found := view.steady(look)) is not None:
-        yield found
-        high = keys.REF + keys.text(found[0])
 
 
 def _new_value(recorded: Recorded, name: str) -> RefValue:

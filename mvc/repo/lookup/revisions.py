@@ -17,8 +17,6 @@ from mvc.repo.lookup import commits
 from mvc.repo.lookup import refs as pointers
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.repo.times import format_time, parse_time
-from mvc.store.index import keys
-from mvc.store.snapshot.view import View
 
 __all__ = ["resolve", "resolve_ref"]
 
@@ -97,7 +95,7 @@ def _candidates(name: str) -> list[str]:
 
 
 def _by_digits(context: Context, digits: str) -> CommitId:
-    found = commits.starting_with(context.store.view, digits)
+    found = commits.starting_with(context.store.snapshot, digits)
     if len(found) == 1:
         return found[0][1].id
     if not found:
@@ -115,7 +113,7 @@ def _by_digits(context: Context, digits: str) -> CommitId:
 
 
 def _unknown(context: Context, name: str) -> UnknownRevision:
-    context.store.view.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
+    context.store.snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
     refs = [*pointers.branches(context), *pointers.tags(context)]
     close = get_close_matches(name, [HEAD, *(ref.name for ref in refs)], n=3, cutoff=0.5)
     return UnknownRevision(
@@ -128,16 +126,16 @@ def _unknown(context: Context, name: str) -> UnknownRevision:
 
 def _at(context: Context, name: str, moment: str) -> CommitId:
     """What a ref pointed to at a moment; HEAD on a branch means that branch's commit then."""
-    view = context.store.view
+    snapshot = context.store.snapshot
     time_ns = parse_time(moment, now_ns=context.store.clock.now_ns())
     logged = [HEAD] if name == HEAD else _candidates(name)
-    full = next((n for n in logged if _has_log(view, n)), None)
+    full = next((n for n in logged if snapshot.has_ref(n)), None)
     if full is None:
         raise _unknown(context, name)
-    value = pointers.value_at(view, full, time_ns)
+    value = pointers.value_at(snapshot, full, time_ns)
     if isinstance(value, str):
         full = BRANCH + value
-        value = pointers.value_at(view, full, time_ns)
+        value = pointers.value_at(snapshot, full, time_ns)
     if isinstance(value, CommitId):
         return value
     raise UnknownRevision(
@@ -146,20 +144,9 @@ def _at(context: Context, name: str, moment: str) -> CommitId:
     )
 
 
-def _has_log(view: View, full: str) -> bool:
-    low = keys.REFLOG + keys.text(full)
-    return view.last(low, keys.after(low)) is not None
-
-
 def _first_change(context: Context, full: str) -> str | None:
-    view = context.store.view
-
-    def look() -> int | None:
-        logged = view.under(keys.REFLOG + keys.text(full))
-        return view.entry(keys.offset_of(logged[0])).entry.time_ns if logged else None
-
-    time_ns = view.steady(look)
-    return None if time_ns is None else f"its record begins at {format_time(time_ns)}"
+    found = context.store.snapshot.first_ref_change(full)
+    return None if found is None else f"its record begins at {format_time(found.entry.time_ns)}"
 
 
 def _back(context: Context, id_: CommitId, count: int, text: str) -> CommitId:

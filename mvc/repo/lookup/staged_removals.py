@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from mvc.repo.context import Context
-from mvc.store.index import keys
 
 __all__ = ["removed"]
 
 
 def removed(context: Context) -> tuple[str, ...]:
     """What the next commit leaves out."""
-    found = context.store.view.newest(keys.PENDING)
+    found = context.store.snapshot.newest_staged_removals()
     return (found.entry.removed or ()) if found is not None else ()

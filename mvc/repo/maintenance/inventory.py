@@ -14,7 +14,7 @@ from mvc.errors import DamagedData
 from mvc.store.graph.search import Step
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.records import BASE_BYTES, Member, RecordHeader
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["Coding", "Inventory", "Record", "inventory"]
 
@@ -57,7 +57,7 @@ class Coding:
     @property
     def undirected(self) -> bool:
         """Whether it leads from the object back to its base as well."""
-        return self.base is not None and self.sought and not self.member.coding.bridge
+        return self.base is not None and self.sought and not self.member.coding.transform
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Inventory:
     damaged: list[DamagedData] = field(default_factory=list)
     _meaning: dict[bytes, bytes] = field(default_factory=dict)
 
-    def meaning(self, prefix: bytes) -> bytes | None:
+    def resolve_prefix(self, prefix: bytes) -> bytes | None:
         """The object that a base's bytes mean: the first one published with them."""
         return self._meaning.get(prefix)
 
@@ -108,15 +108,15 @@ class Inventory:
                 )
 
 
-def inventory(view: View) -> Inventory:
-    """All that the view knows. Damaged records are left out and listed."""
-    view.refresh()
-    found = Inventory(view.generation)
-    for recorded in view.entries():
+def inventory(snapshot: Snapshot) -> Inventory:
+    """All that the snapshot knows. Damaged records are left out and listed."""
+    snapshot.refresh()
+    found = Inventory(snapshot.generation)
+    for recorded in snapshot.entries():
         records = [
             (region.pack, at, header)
             for region in recorded.entry.regions
-            for at, header in view.packs.sound_records(region, found.damaged.append)
+            for at, header in snapshot.packs.sound_records(region, found.damaged.append)
         ]
         found.add(recorded, records)
     found.resolve()

@@ -45,7 +45,7 @@ class ObjectGraph:
             self._whole.add((node[0], member.nbytes))
         if member.base:
             late = member.base not in self._first  # readers seek deltas in later operations only
-            forward = late or bool(member.coding.bridge)
+            forward = late or bool(member.coding.transform)
             self._deltas.append((member.base, node, seconds, forward))
         else:
             self._sources[node] = min(seconds, self._sources.get(node, seconds))

@@ -14,7 +14,7 @@ from mvc.io.files import FileSystem, WriteFile
 from mvc.repo.maintenance.report import Quarantined
 from mvc.repo.maintenance.survey import Stretch
 from mvc.store.packs.reader import PACK_HEADER, pack_path
-from mvc.store.snapshot.view import PACKS
+from mvc.store.snapshot import PACKS
 
 __all__ = ["QUARANTINE", "files_in", "keep"]
 

@@ -19,10 +19,10 @@ from mvc.repo.maintenance.inventory import Inventory, Record
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.records import BLOB, MANIFEST, Member, encode_header
-from mvc.store.publishing.publish import Outrun
+from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
 
-__all__ = ["Place", "Relayout", "check_writable", "execute", "until_not_outrun"]
+__all__ = ["Place", "Relayout", "check_writable", "execute", "until_not_rewritten"]
 
 Place = tuple[int, int, int]
 """Pack, offset of a record, position of the member in it."""
@@ -65,21 +65,23 @@ def check_writable(context: Context, what: str) -> None:
     context.store.now_ns()
 
 
-def until_not_outrun(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
+def until_not_rewritten(
+    context: Context, attempt: Callable[[], Recorded | None]
+) -> Recorded | None:
     """Runs plan and execution again where other operations have come between them.
 
     Then, what looks like damage may be what others have moved or deleted.
     """
-    view = context.store.view
+    snapshot = context.store.snapshot
     for _ in range(_TRIES):
-        generation = view.generation
+        generation = snapshot.generation
         try:
             return attempt()
-        except Outrun:
+        except ConcurrentRewrite:
             continue
         except DamagedData as error:
-            view.refresh()
-            if view.generation == generation:
+            snapshot.refresh()
+            if snapshot.generation == generation:
                 raise _to_repair(error) from error
     raise Busy(
         "other operations changed the repository again and again while this one ran",
@@ -106,14 +108,14 @@ def execute(
 ) -> Recorded:
     """Carries out a plan; ``last`` makes the entry that records it.
 
-    ``admit`` is told of every operation that came in meanwhile and raises Outrun if the
+    ``admit`` is told of every operation that came in meanwhile and raises ConcurrentRewrite if the
     plan takes away what it needs. Raises DamagedData where something to be moved is
     damaged; then nothing has changed.
     """
-    view = context.store.view
-    if view.generation != found.generation:
-        raise Outrun("the journal was replaced since the plan was made")
-    with Rewrite(view, context.store.pack_writer(fresh=True)) as rewrite:
+    snapshot = context.store.snapshot
+    if snapshot.generation != found.generation:
+        raise ConcurrentRewrite("the journal was replaced since the plan was made")
+    with Rewrite(snapshot, context.store.pack_writer(fresh=True)) as rewrite:
         work = _Work(context, found, plan, rewrite)
         try:
             for home, recorded in enumerate(found.entries):
@@ -162,7 +164,7 @@ class _Work:
     def __init__(
         self, context: Context, found: Inventory, plan: Relayout, rewrite: Rewrite
     ) -> None:
-        self._view = context.store.view
+        self._snapshot = context.store.snapshot
         self._found = found
         self._plan = plan
         self._packs = rewrite.packs
@@ -210,7 +212,7 @@ class _Work:
         if not kept:
             return []
         if len(kept) == len(members):
-            head, body = self._view.packs.raw(record.pack, record.offset, record.header)
+            head, body = self._snapshot.packs.raw(record.pack, record.offset, record.header)
             self._packs.append(head, [body])
             return []
         if record.header.group:
@@ -226,12 +228,12 @@ class _Work:
         return again
 
     def _again(self, member: Member) -> Wanted:
-        base = self._found.meaning(member.base) if member.base else None
+        base = self._found.resolve_prefix(member.base) if member.base else None
         return Wanted(member.id, base)
 
     def _append(self, record: Record, members: list[Member]) -> None:
         """The payloads of some members as a record of their own; others may be damaged."""
-        packs = self._view.packs
+        packs = self._snapshot.packs
         moved, parts, at = [], [], 0
         for member in members:
             parts.append(packs.payload(record.pack, record.offset, record.header, member))
@@ -246,8 +248,8 @@ class _Work:
             if region.pack not in self._plan.packs:
                 regions.append(region)
                 continue
-            for at, header in self._view.packs.records(region):
-                head, body = self._view.packs.raw(region.pack, at, header)
+            for at, header in self._snapshot.packs.records(region):
+                head, body = self._snapshot.packs.raw(region.pack, at, header)
                 self._packs.append(head, [body])
             regions += self._packs.cut()
         return replace(recorded.entry, regions=_joined(regions))

@@ -13,7 +13,7 @@ from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, RecordHeader
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["Stretch", "Survey", "survey"]
 
@@ -45,20 +45,20 @@ class Survey:
     shared: set[tuple[int, int]] = field(default_factory=set)
 
 
-def survey(view: View, progress: Progress | None = None) -> Survey:
+def survey(snapshot: Snapshot, progress: Progress | None = None) -> Survey:
     """Reads every byte of every record.
 
     Only bytes that do not fit their checksum, or are not there, count as damaged: a disk
     that cannot be read raises IoFailed.
     """
-    view.refresh()
-    view.packs.forget()
-    made = Survey(Inventory(view.generation))
-    entries = list(view.entries())
+    snapshot.refresh()
+    snapshot.packs.forget()
+    made = Survey(Inventory(snapshot.generation))
+    entries = list(snapshot.entries())
     total = sum(region.length for recorded in entries for region in recorded.entry.regions)
     done = 0
     for recorded in entries:
-        _entry(made, view.packs, recorded)
+        _entry(made, snapshot.packs, recorded)
         done += sum(region.length for region in recorded.entry.regions)
         if progress is not None:
             progress(done, total, "packs")

@@ -13,12 +13,11 @@ from itertools import islice
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG
-from mvc.store.index import keys
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
-__all__ = ["Operation", "find", "label", "newest_first", "oplog", "undone_by"]
+__all__ = ["Operation", "find", "label", "oplog", "undone_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,40 +39,24 @@ def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} operations makes no sense")
-    view = context.fresh()
-    return islice((_operation(view, recorded) for recorded in newest_first(view)), limit)
+    snapshot = context.fresh()
+    return islice((_operation(snapshot, recorded) for recorded in snapshot.newest_first()), limit)
 
 
-def find(view: View, number: int) -> Operation:
+def find(snapshot: Snapshot, number: int) -> Operation:
     """The operation with this number; UnknownOperation if there is none."""
-    recorded = view.by_sequence(number) if 0 <= number < view.position.sequence else None
+    recorded = snapshot.by_sequence(number) if 0 <= number < snapshot.position.sequence else None
     if recorded is None:
         raise UnknownOperation(
             f"there is no operation {number}", hint="'mvc oplog' lists the operations there are"
         )
-    return _operation(view, recorded)
+    return _operation(snapshot, recorded)
 
 
-def newest_first(view: View) -> Iterator[Recorded]:
-    """Every entry there is; one look-up each, however many numbers are left out between."""
-    high = keys.after(keys.OPERATION)
-    while (recorded := _last_below(view, high)) is not None:
-        yield recorded
-        high = keys.OPERATION + keys.number(recorded.sequence)
-
-
-def _last_below(view: View, high: bytes) -> Recorded | None:
-    def look() -> Recorded | None:
-        key = view.last(keys.OPERATION, high)
-        return None if key is None else view.entry(keys.offset_of(key))
-
-    return view.steady(look)
-
-
-def undone_by(view: View, number: int) -> int | None:
+def undone_by(snapshot: Snapshot, number: int) -> int | None:
     """The undo that holds against an operation: its newest one, unless that is undone."""
     first, at, steps = None, number, 0
-    while (found := view.newest(keys.UNDONE + keys.number(at))) is not None:
+    while (found := snapshot.newest_undo(at)) is not None:
         if found.sequence <= at:
             raise DamagedData(
                 f"operation {found.sequence} undoes a later one", hint="run 'mvc fsck'"
@@ -82,11 +65,11 @@ def undone_by(view: View, number: int) -> int | None:
     return first if steps % 2 else None
 
 
-def _operation(view: View, recorded: Recorded) -> Operation:
+def _operation(snapshot: Snapshot, recorded: Recorded) -> Operation:
     return Operation(
         recorded.sequence,
         recorded.entry,
-        view.steady(lambda: undone_by(view, recorded.sequence)),
+        snapshot.retry_on_rewrite(lambda: undone_by(snapshot, recorded.sequence)),
     )
 
 

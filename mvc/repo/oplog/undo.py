@@ -20,12 +20,11 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, staged_removals
 from mvc.repo.lookup import refs as pointers
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head
-from mvc.repo.oplog.oplog import Operation, find, label, newest_first, undone_by
+from mvc.repo.oplog.oplog import Operation, find, label, undone_by
 from mvc.repo.times import format_time
-from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["Undoing", "plan", "undo"]
 
@@ -62,8 +61,8 @@ class Undoing:
 
 def plan(context: Context, number: int | None = None) -> Undoing:
     """What ``undo`` would do; raises what it would raise."""
-    view = context.fresh()
-    return view.steady(lambda: _plan(context, number))
+    snapshot = context.fresh()
+    return snapshot.retry_on_rewrite(lambda: _plan(context, number))
 
 
 def undo(context: Context, number: int | None = None) -> Undoing:
@@ -85,8 +84,8 @@ def undo(context: Context, number: int | None = None) -> Undoing:
 
 
 def _plan(context: Context, number: int | None) -> Undoing:
-    view = context.store.view
-    operation, recorded = _chosen(view, number)
+    snapshot = context.store.snapshot
+    operation, recorded = _chosen(snapshot, number)
     back = _Back(context, recorded)
     back.check()
     entry = Entry(
@@ -102,22 +101,22 @@ def _plan(context: Context, number: int | None) -> Undoing:
         entry,
         pointers.head(context),
         back.head(),
-        _standing(view, operation),
+        _standing(snapshot, operation),
     )
 
 
-def _chosen(view: View, number: int | None) -> tuple[Operation, Recorded]:
+def _chosen(snapshot: Snapshot, number: int | None) -> tuple[Operation, Recorded]:
     if number is None:
-        return _newest(view)
-    operation = find(view, number)
-    recorded = view.by_sequence(number)
+        return _newest(snapshot)
+    operation = find(snapshot, number)
+    recorded = snapshot.by_sequence(number)
     assert recorded is not None
     if operation.undone_by is not None:
         raise RefConflict(
             f"operation {number} is undone already, by operation {operation.undone_by}",
             hint=f"'mvc undo {operation.undone_by}' does it again",
         )
-    if not _moved(view, recorded):
+    if not _moved(snapshot, recorded):
         name = operation.entry.operation
         what, hint = _NOT_UNDONE.get(name, ("moved no branch, no tag and not HEAD", None))
         raise RefConflict(
@@ -126,24 +125,24 @@ def _chosen(view: View, number: int | None) -> tuple[Operation, Recorded]:
     return operation, recorded
 
 
-def _newest(view: View) -> tuple[Operation, Recorded]:
-    for recorded in newest_first(view):
-        if recorded.entry.undoes is None and _moved(view, recorded):
-            undoer = undone_by(view, recorded.sequence)
+def _newest(snapshot: Snapshot) -> tuple[Operation, Recorded]:
+    for recorded in snapshot.newest_first():
+        if recorded.entry.undoes is None and _moved(snapshot, recorded):
+            undoer = undone_by(snapshot, recorded.sequence)
             if undoer is None:
                 return Operation(recorded.sequence, recorded.entry, None), recorded
     raise RefConflict("there is nothing to undo", hint="'mvc oplog' lists the operations")
 
 
-def _moved(view: View, recorded: Recorded) -> bool:
+def _moved(snapshot: Snapshot, recorded: Recorded) -> bool:
     if recorded.sequence == 0:  # it made the repository
         return False
-    refs, removed = _inverse(view, recorded)
+    refs, removed = _inverse(snapshot, recorded)
     return bool(refs) or removed is not None
 
 
 def _inverse(
-    view: View, recorded: Recorded
+    snapshot: Snapshot, recorded: Recorded
 ) -> tuple[tuple[RefChange, ...], tuple[str, ...] | None]:
     """The operation's changes backwards, without those that changed nothing."""
     first: dict[str, RefValue] = {}
@@ -155,8 +154,8 @@ def _inverse(
     removed = recorded.entry.removed
     if removed is None:
         return refs, None
-    key = view.last(keys.PENDING, keys.PENDING + keys.number(recorded.offset))
-    old_list = () if key is None else view.entry(keys.offset_of(key)).entry.removed or ()
+    before = snapshot.staged_removals_before(recorded.offset)
+    old_list = () if before is None else before.entry.removed or ()
     return refs, None if old_list == removed else old_list
 
 
@@ -165,10 +164,10 @@ class _Back:
 
     def __init__(self, context: Context, recorded: Recorded) -> None:
         self._context = context
-        self._view = context.store.view
+        self._snapshot = context.store.snapshot
         self._recorded = recorded
         self._number = recorded.sequence
-        self.refs, self.removed = _inverse(self._view, recorded)
+        self.refs, self.removed = _inverse(self._snapshot, recorded)
         self._values: Mapping[str, RefValue] = {c.name: c.new for c in self.refs}
 
     def head(self) -> Head:
@@ -182,17 +181,20 @@ class _Back:
         """Raises RefConflict for what stands against it."""
         for change in self.refs:
             if self._context.store.ref(change.name) != change.old:
-                raise self._since(
-                    f"{_shown(change.name)} has moved", keys.REF + keys.text(change.name)
-                )
-            if isinstance(change.new, CommitId) and commits.find(self._view, change.new) is None:
+                later = self._snapshot.newest_ref_change(change.name)
+                raise self._since(f"{_shown(change.name)} has moved", later)
+            if (
+                isinstance(change.new, CommitId)
+                and commits.find(self._snapshot, change.new) is None
+            ):
                 raise RefConflict(
                     f"{_shown(change.name)} pointed to {change.new.short}, which is gone",
                     hint="'mvc log' lists the versions there are",
                 )
         listed = self._recorded.entry.removed
         if self.removed is not None and staged_removals.removed(self._context) != listed:
-            raise self._since("the list of removed paths has changed", keys.PENDING)
+            later = self._snapshot.newest_staged_removals()
+            raise self._since("the list of removed paths has changed", later)
         self._refuse_namesakes()
         self._refuse_lost_branch()
         self._refuse_forgotten()
@@ -204,15 +206,13 @@ class _Back:
         """A ref's value when the operation began."""
         if name in self._values:
             return self._values[name]
-        low = keys.REF + keys.text(name)
-        key = self._view.last(low, low + keys.number(self._recorded.offset))
-        if key is None:
+        before = self._snapshot.ref_change_before(name, self._recorded.offset)
+        if before is None:
             return None
-        entry = self._view.entry(keys.offset_of(key)).entry
-        return next(c.new for c in reversed(entry.refs) if c.name == name)
+        return next(c.new for c in reversed(before.entry.refs) if c.name == name)
 
-    def _since(self, what: str, prefix: bytes) -> RefConflict:
-        later, since = self._view.newest(prefix), f"{what} since operation {self._number}"
+    def _since(self, what: str, later: Recorded | None) -> RefConflict:
+        since = f"{what} since operation {self._number}"
         if later is None:
             return RefConflict(since, hint="'mvc oplog' lists the operations")
         return RefConflict(
@@ -261,18 +261,19 @@ class _Back:
                 f"{printable(branch)}, which would go, is the current branch",
                 hint="switch to another one first",
             )
-        raise self._since(f"{printable(branch)} went away", keys.REF + keys.text(BRANCH + branch))
+        later = self._snapshot.newest_ref_change(BRANCH + branch)
+        raise self._since(f"{printable(branch)} went away", later)
 
 
 def _shown(ref: str) -> str:
     return printable(label(ref))
 
 
-def _standing(view: View, operation: Operation) -> tuple[Deployed, ...]:
+def _standing(snapshot: Snapshot, operation: Operation) -> tuple[Deployed, ...]:
     return tuple(
         deployed
         for made in operation.entry.deployments
-        for deployed in deployments.of_commit(view, made.commit)
+        for deployed in deployments.of_commit(snapshot, made.commit)
         if deployed.sequence == operation.number
         and deployed.target == made.target
         and not deployed.retracted

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mvc.io.process import cpu_count
 from mvc.limits import SLAB
 from mvc.repo.maintenance.inventory import Inventory
-from mvc.store.graph.speed import Speed
+from mvc.store.graph.cost import Speed
 from mvc.store.packs.records import BLOB
 
 __all__ = ["Node", "Option", "Options", "is_sought", "starts_of"]
@@ -74,7 +74,7 @@ class Options:
                 coding.undirected,
                 coding.place,
                 coding.record.header.group,
-                bridge=bool(member.coding.bridge),
+                bridge=bool(member.coding.transform),
             )
             self._by_node[option.node].append(option)
             if option.grouped:

@@ -9,7 +9,7 @@ from mvc.repo.repack.candidates import Option, Options, is_sought
 from mvc.repo.repack.sizes import Sizes
 from mvc.repo.repack.solve.model import Edge, Layout, Versions
 from mvc.repo.repack.survey import Survey
-from mvc.store.graph.speed import Speed
+from mvc.store.graph.cost import Speed
 
 __all__ = ["Costs"]
 

@@ -17,7 +17,7 @@ from mvc.repo.repack.sizes import Sizes
 from mvc.repo.repack.solve.model import Layout, Versions
 from mvc.repo.repack.survey import Survey, survey
 from mvc.repo.repack.trials import learn_stored, try_missing, try_new
-from mvc.store.graph.calibrate import measure
+from mvc.store.graph.cost import measure
 
 __all__ = ["Ground"]
 
@@ -26,7 +26,7 @@ class Ground:
     """Raises DamagedData where a record is damaged: what is moved must be sound."""
 
     def __init__(self, context: Context, wish: Wish, progress: Progress | None = None) -> None:
-        found = inventory(context.store.view)
+        found = inventory(context.store.snapshot)
         if found.damaged:
             raise DamagedData(
                 f"the repository is damaged: {found.damaged[0].message}",

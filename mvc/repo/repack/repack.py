@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mvc.repo.context import Context, Progress
-from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_outrun
+from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_rewritten
 from mvc.repo.repack.goal import Wish, wish_of
 from mvc.repo.repack.metrics import Figures
 from mvc.repo.repack.plan import CurvePoint, RepackCurve, RepackPlan
@@ -63,5 +63,5 @@ def repack(
             progress=progress,
         )
 
-    done = until_not_outrun(context, attempt)
+    done = until_not_rewritten(context, attempt)
     return Repacked(plans[-1], None if done is None else present_figures(context))

@@ -15,7 +15,7 @@ from mvc.repo.maintenance.report import Healed
 from mvc.repo.maintenance.survey import Survey
 from mvc.store.packs.reader import pack_path
 from mvc.store.packs.records import CHECK_SIZE, PREFIX_SIZE, read_prefix
-from mvc.store.snapshot.view import PACKS, View
+from mvc.store.snapshot import PACKS, Snapshot
 
 __all__ = ["Corrector"]
 
@@ -26,8 +26,8 @@ _MOST_ALL = 1 << 35  # bytes hashed in all: half a minute
 class Corrector:
     """Corrects single bits, as long as it is not too much work altogether."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
         self._left = _MOST_ALL
 
     def correct(self, found: Survey) -> list[Healed]:
@@ -35,10 +35,10 @@ class Corrector:
         healed: list[Healed] = []
         packs = {s.pack for s in found.stretches}
         for pack in sorted(packs):
-            path = pack_path(self._view.folder / PACKS, pack)
-            if self._view.fs.stat(path) is None:
+            path = pack_path(self._snapshot.folder / PACKS, pack)
+            if self._snapshot.fs.stat(path) is None:
                 continue
-            with self._view.fs.open_write(path) as file:
+            with self._snapshot.fs.open_write(path) as file:
                 before = len(healed)
                 for stretch in found.stretches:
                     if stretch.pack == pack and self._header(file, stretch.start, stretch.end):
@@ -48,7 +48,7 @@ class Corrector:
                         healed.append(_healed(pack, place[1], f"object {place[2]}"))
                 if len(healed) > before:
                     file.sync()
-        self._view.packs.forget()
+        self._snapshot.packs.forget()
         return healed
 
     def _affordable(self, size: int) -> bool:
@@ -91,7 +91,7 @@ class Corrector:
     def _payload(self, file: WriteFile, place: tuple[int, int, int]) -> bool:
         pack, at, i = place
         try:
-            header = self._view.packs.header(pack, at)
+            header = self._snapshot.packs.header(pack, at)
         except DamagedData:
             return False
         member = header.members[i]

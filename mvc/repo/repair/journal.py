@@ -30,10 +30,10 @@ from mvc.store.journal.frames import (
     read_entry,
     scan,
 )
-from mvc.store.journal.high_water_mark import read_witness
+from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.packs.reader import PackReader
 from mvc.store.publishing.publish import LOCK_SECONDS
-from mvc.store.snapshot.view import JOURNAL, PACKS
+from mvc.store.snapshot import JOURNAL, PACKS
 
 __all__ = ["before_opening"]
 
@@ -229,7 +229,9 @@ class _Journal:
                 if self._fits(frame):
                     return frame, "its two damaged copies together"
         first = read_entry(self._file, 0) if at.offset else None
-        reached = None if first is None else read_witness(self._fs, self._folder, first.check)
+        reached = (
+            None if first is None else read_high_water_mark(self._fs, self._folder, first.check)
+        )
         if reached is None or reached.sequence <= at.sequence or not self._knows(reached):
             return None, ""
         found = self._elsewhere()

@@ -71,7 +71,7 @@ class Rebuilder:
         """(base, object) of every delta of an entry."""
         for record in self._survey.found.records[home]:
             for member in record.header.members:
-                base = self._survey.found.meaning(member.base) if member.base else None
+                base = self._survey.found.resolve_prefix(member.base) if member.base else None
                 if base is not None:
                     yield base, member.id
 

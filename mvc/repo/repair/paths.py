@@ -8,7 +8,7 @@ quarantine as well. What it gives is compared with its hash, like everything els
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from pathlib import Path
 
 from mvc.errors import DamagedData
@@ -16,13 +16,13 @@ from mvc.io.files import FileSystem, ReadFile
 from mvc.repo.maintenance.quarantine import files_in
 from mvc.repo.maintenance.rewrite_plan import Place
 from mvc.repo.maintenance.survey import Survey
+from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph, Step
-from mvc.store.graph.speed import Speed
 from mvc.store.journal.entries import Region
 from mvc.store.packs.reader import PACK_HEADER, PackReader
 from mvc.store.packs.records import BASE_BYTES, RecordHeader
 from mvc.store.recovery.recover import Recovery
-from mvc.store.snapshot.view import PACKS, View
+from mvc.store.snapshot import PACKS, Snapshot
 
 __all__ = ["SoundGraph", "SoundRecovery"]
 
@@ -48,13 +48,13 @@ class _Packs(PackReader):
 class SoundGraph(Graph):
     """Everything sound that is stored, in memory. ``name`` makes an object known by its id."""
 
-    def __init__(self, view: View, survey: Survey) -> None:
-        super().__init__(view, Speed())
+    def __init__(self, snapshot: Snapshot, survey: Survey) -> None:
+        super().__init__(snapshot, Speed())
         self._named: dict[bytes, bytes] = {}
         self._to: dict[bytes, list[Step]] = {}
         self._from: dict[bytes, list[Step]] = {}
-        quarantined = files_in(view.fs, view.folder)
-        self.packs = _Packs(view.fs, view.folder / PACKS, quarantined)
+        quarantined = files_in(snapshot.fs, snapshot.folder)
+        self.packs = _Packs(snapshot.fs, snapshot.folder / PACKS, quarantined)
         for records in survey.found.records:
             for record in records:
                 self._add(record.pack, record.offset, record.header, survey.damaged)
@@ -67,13 +67,13 @@ class SoundGraph(Graph):
             if (pack, at, i) in damaged:
                 continue
             self._to.setdefault(member.id, []).append(Step(pack, at, header, member, False))
-            if member.base and not member.coding.bridge:
+            if member.base and not member.coding.transform:
                 undone = Step(pack, at, header, member, True)
                 self._from.setdefault(member.base, []).append(undone)
 
     def _add_file(self, number: int, path: Path) -> None:
         begin = len(PACK_HEADER)
-        with self._view.fs.open_read(path) as file:
+        with self._snapshot.fs.open_read(path) as file:
             region = Region(number, begin, max(0, file.size() - begin))
         for at, header in self.packs.sound_records(region, _passed_over):
             damaged: set[Place] = set()
@@ -88,7 +88,7 @@ class SoundGraph(Graph):
         """The first object with its first bytes is what these mean as a base."""
         self._named.setdefault(id_[:BASE_BYTES], id_)
 
-    def meaning(self, prefix: bytes) -> bytes | None:
+    def resolve_prefix(self, prefix: bytes) -> bytes | None:
         return self._named.get(prefix)
 
     def steps(self, id_: bytes) -> list[Step]:
@@ -105,7 +105,7 @@ class SoundGraph(Graph):
                 continue
             if not base:
                 yield None, step
-            elif (origin := self.meaning(base)) is not None:
+            elif (origin := self.resolve_prefix(base)) is not None:
                 yield (origin, start), step
         if self.nameable(id_):
             for step in self._from.get(id_[:BASE_BYTES], ()):
@@ -124,7 +124,7 @@ def _passed_over(damage: DamagedData) -> None:
 class SoundRecovery(Recovery):
     """Recovers objects over a ``SoundGraph``."""
 
-    def __init__(self, graph: SoundGraph, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, graph: SoundGraph, pool: Executor) -> None:
         self._packs = graph.packs
         self._graph = graph
         self._pool = pool

@@ -217,13 +217,13 @@ class _Planning:
 
     def _leads(self, base: bytes) -> bool:
         """Whether a delta from this base can still be walked."""
-        meant = self._graph.meaning(base) if base else None
+        meant = self._graph.resolve_prefix(base) if base else None
         return not base or (meant is not None and meant not in self._lost)
 
     def _base(self, id_: bytes) -> bytes | None:
         """What a known delta of the object is from, if that is there."""
         for step in self._graph.steps(id_):
-            base = self._graph.meaning(step.member.base) if step.member.base else None
+            base = self._graph.resolve_prefix(step.member.base) if step.member.base else None
             if base is not None and base not in self._lost and self._home(base) < self._home(id_):
                 return base
         return None
@@ -253,9 +253,9 @@ class _Ways:
                     if not member.base:
                         full.append(node)
                         continue
-                    base = graph.meaning(member.base)
+                    base = graph.resolve_prefix(member.base)
                     if base is not None and base not in lost:
-                        deltas.append((base, node, bool(member.coding.bridge)))
+                        deltas.append((base, node, bool(member.coding.transform)))
         for base, node, forward in deltas:
             origin = (base, node[1])
             self._edges.setdefault(origin, []).append(node)

@@ -17,7 +17,7 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.fsck import check, fsck, rebuild_index
 from mvc.repo.maintenance.quarantine import keep
 from mvc.repo.maintenance.report import FsckReport, Healed, Quarantined, Repaired
-from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_outrun
+from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_rewritten
 from mvc.repo.maintenance.survey import Stretch, Survey, survey
 from mvc.repo.repair.bits import Corrector
 from mvc.repo.repair.journal import before_opening
@@ -27,8 +27,8 @@ from mvc.repo.repair.sources import OtherRepository, Sources, WorkingFiles, fold
 from mvc.store.journal.entries import Entry, Relink
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_path
-from mvc.store.publishing.publish import Outrun
-from mvc.store.snapshot.view import INDEX, PACKS
+from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.snapshot import INDEX, PACKS
 
 __all__ = ["before_opening", "folder_of", "repair"]
 
@@ -53,7 +53,7 @@ def repair(
     check_writable(context, "repaired")
     work = _Repair(context, other, progress)
     context.fresh()
-    if store.view.rebuilt:
+    if store.snapshot.rebuilt:
         work.healed.append(Healed("index", INDEX, "journal and packs"))
     work.pack_heads()
     work.rounds()
@@ -90,14 +90,14 @@ class _Repair:
     quarantined: list[Quarantined] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._bits = Corrector(self.context.store.view)
+        self._bits = Corrector(self.context.store.snapshot)
 
     def pack_heads(self) -> None:
         """A pack's first bytes are always the same."""
         store = self.context.store
         named = {
             region.pack
-            for recorded in store.view.entries()
+            for recorded in store.snapshot.entries()
             for region in recorded.entry.regions
             if region.length
         }
@@ -150,7 +150,7 @@ class _Repair:
                     return None
                 return self._execute(found, plan, done)
 
-        until_not_outrun(self.context, attempt)
+        until_not_rewritten(self.context, attempt)
         plan, quarantined = done[0]
         self.healed += plan.healed
         self.quarantined += quarantined
@@ -159,11 +159,11 @@ class _Repair:
     def _survey(self) -> Survey:
         """What is there; single bits are set right first."""
         while True:
-            found = survey(self.context.store.view, self.progress)
+            found = survey(self.context.store.snapshot, self.progress)
             if not found.stretches:
                 return found
             if self.context.fresh().generation != found.found.generation:
-                raise Outrun("what looks like damage may be what others have moved")
+                raise ConcurrentRewrite("what looks like damage may be what others have moved")
             healed = self._bits.correct(found)
             self.healed += healed
             if not healed:
@@ -171,7 +171,7 @@ class _Repair:
 
     def _plan(self, found: Survey, held: ExitStack) -> Plan:
         context, store = self.context, self.context.store
-        graph = SoundGraph(store.view, found)
+        graph = SoundGraph(store.snapshot, found)
         held.callback(graph.close)
         other = (
             None if self.other is None else held.enter_context(closing(OtherRepository(self.other)))

@@ -26,7 +26,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import hash_file, pieces
 from mvc.store.format import FORMAT
 from mvc.store.graph.search import Path as Way
-from mvc.store.snapshot.view import JOURNAL
+from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER, Store
 
 __all__ = ["OtherRepository", "Sources", "WorkingFiles", "folder_of"]

@@ -100,7 +100,7 @@ class _NothingLeft(Exception):
 
 def _still_going(context: Context, chosen: Chosen) -> Sequence[Commit]:
     """What may go now; runs under the journal's lock."""
-    going = [c for c in chosen.commits if commits.find(context.store.view, c.id) is not None]
+    going = [c for c in chosen.commits if commits.find(context.store.snapshot, c.id) is not None]
     if chosen.rules is None:
         _refuse_head(context, going)
         going = [c for c in going if _mark(context, c.id) is not True]
@@ -125,7 +125,7 @@ def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
 
 def _mark(context: Context, id_: CommitId) -> bool | None:
     """Whether a version was forgotten by name (True), by rule (False) or not at all (None)."""
-    recorded = context.store.view.forgotten(id_)
+    recorded = context.store.snapshot.forgotten(id_)
     if recorded is None:
         return None
     return any(each.named for each in recorded.entry.forgotten if each.commit == id_)

@@ -49,7 +49,7 @@ def price(
 ) -> Price:
     """Reads every manifest and a sample of the tensors that would be stored anew."""
     going, going_files = set[bytes](), set[bytes]()
-    found = inventory(context.store.view)
+    found = inventory(context.store.snapshot)
     for commit in chosen.commits:
         manifest = _loaded(context, found, commit.manifest)
         going.update(_tensors(manifest))

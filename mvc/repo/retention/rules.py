@@ -214,7 +214,7 @@ def protected(context: Context) -> set[CommitId]:
         stay.add(at)
     now = context.store.now_ns()
     for target in deployments.targets(context):
-        for deployed in deployments.on_target(context.store.view, target):
+        for deployed in deployments.on_target(context.store.snapshot, target):
             if deployed.time_ns <= now:
                 break
             if not deployed.retracted:
@@ -234,5 +234,5 @@ def live_now(context: Context) -> dict[CommitId, list[str]]:
 
 def served(context: Context, target: str) -> set[CommitId]:
     """Versions of all deployments on a target that were not retracted."""
-    found = deployments.on_target(context.store.view, target)
+    found = deployments.on_target(context.store.snapshot, target)
     return {deployed.commit for deployed in found if not deployed.retracted}

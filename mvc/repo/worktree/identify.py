@@ -50,16 +50,18 @@ def identify(context: Context, path: Path) -> list[Identified]:
     """
     context.fresh()
     entry = entry_at(context, path, path.name)
-    view = context.store.view
+    snapshot = context.store.snapshot
     found = list(_versions(context, entry))
-    holders = [(b.name, Ancestors(view, [b.commit])) for b in branches(context)] if found else []
+    holders = (
+        [(b.name, Ancestors(snapshot, [b.commit])) for b in branches(context)] if found else []
+    )
     return [
         Identified(
             commit.id,
             None if same is None else same.path,
             same is not None and same.content_id == entry.content_id,
             tuple(name for name, history in holders if commit.id in history),
-            of_commit(view, commit.id),
+            of_commit(snapshot, commit.id),
             manifests.forgotten_ns(context, commit.id) if same is None else None,
         )
         for commit, same in found
@@ -91,7 +93,7 @@ def is_held(context: Context, entry: FileEntry) -> bool:
     """
     tips = {ref.commit for ref in (*branches(context), *tags(context))}
     at = head(context).commit
-    named = Ancestors(context.store.view, tips if at is None else tips | {at})
+    named = Ancestors(context.store.snapshot, tips if at is None else tips | {at})
     return any(
         same is not None
         and same.path == entry.path
@@ -114,15 +116,14 @@ def _versions(
     load: Callable[[Context, CommitId], Manifest | None] = manifests.if_kept,
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
     """Versions with what they have of it, None where that was forgotten."""
-    view = context.store.view
+    snapshot = context.store.snapshot
     mark = bytes(entry.state.root if entry.tensors else entry.content_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
 
     def look() -> list[Entry]:
-        marked = view.under(keys.MARK + mark)
-        return [view.entry(keys.offset_of(key)).entry for key in reversed(marked)]
+        return [snapshot.entry(at).entry for at in reversed(snapshot.marked(mark))]
 
-    for recorded in view.steady(look):
+    for recorded in snapshot.retry_on_rewrite(look):
         for commit in recorded.commits:
             if commit.id in seen:
                 continue

@@ -1,6 +1,7 @@
 """The storage graph: objects are nodes, full records sources, deltas edges (docs/architecture.md).
 
-An undirected delta can be walked from either end; a bridged one only forward. To
+An undirected delta can be walked from either end; one with a forward
+transform only forward. To
 recover an object is to walk the cheapest path from a source to it, so that a version
 is recovered from the nearer reset point on either side (VSOL §3.2.8).
 """
@@ -14,10 +15,10 @@ from heapq import heappop, heappush
 
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, SLAB
-from mvc.store.graph.speed import Speed
+from mvc.store.graph.cost import Speed
 from mvc.store.index import keys
 from mvc.store.packs.records import Member, RecordHeader
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["Graph", "Path", "Place", "Step"]
 
@@ -76,39 +77,41 @@ class _Link:
 class Graph:
     """Plans paths over a view's records."""
 
-    def __init__(self, view: View, speed: Speed) -> None:
-        self._view = view
+    def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
+        self._snapshot = snapshot
         self._speed = speed
         self._meanings: dict[bytes, bytes] = {}
-        self._generation = view.generation
+        self._generation = snapshot.generation
         self._damaged: set[Place] = set()
 
-    def distrust(self, steps: Iterable[Step]) -> None:
+    def exclude(self, steps: Iterable[Step]) -> None:
         """Plans no path over these payloads any more: they are damaged."""
         self._damaged.update(step.place for step in steps)
 
-    def outrun(self, generation: int) -> bool:
-        """Whether maintenance has moved things since the view was of that generation."""
-        self._view.refresh()
-        return self._view.generation != generation
+    def was_rewritten(self, generation: int) -> bool:
+        """Whether maintenance has moved things since the snapshot was of that generation."""
+        self._snapshot.refresh()
+        return self._snapshot.generation != generation
 
     @property
     def generation(self) -> int:
-        """How often maintenance has replaced the journal under the view."""
-        return self._view.generation
+        """How often maintenance has replaced the journal under the snapshot."""
+        return self._snapshot.generation
 
-    def homes(self, id_: bytes) -> list[int]:
+    def entries_holding(self, id_: bytes) -> list[int]:
         """Offsets of the entries whose records hold an object with this id, oldest first."""
-        return [keys.offset_of(key) for key in self._view.under(keys.BLOB + id_[:8])]
+        return [keys.offset_of(key) for key in self._snapshot.under(keys.BLOB + id_[:8])]
 
     def codings(self, id_: bytes, start: int | None = None) -> list[Step]:
         """Every stored coding of the object, or of its piece at ``start``."""
-        return self._view.steady(
-            lambda: [s for home in self.homes(id_) for s in self._in_entry(home, id_, start)]
+        return self._snapshot.retry_on_rewrite(
+            lambda: [
+                s for home in self.entries_holding(id_) for s in self._in_entry(home, id_, start)
+            ]
         )
 
     def _in_entry(self, offset: int, id_: bytes, start: int | None) -> Iterator[Step]:
-        for pack, at, header in self._view.records(offset):
+        for pack, at, header in self._snapshot.records(offset):
             for i in header.by_id.get(id_, ()):
                 member = header.members[i]
                 if start is None or member.start == start:
@@ -116,8 +119,10 @@ class Graph:
 
     def holds(self, id_: bytes) -> bool:
         """Whether the repository has the object."""
-        return self._view.steady(
-            lambda: any(True for home in self.homes(id_) for _ in self._in_entry(home, id_, None))
+        return self._snapshot.retry_on_rewrite(
+            lambda: any(
+                True for home in self.entries_holding(id_) for _ in self._in_entry(home, id_, None)
+            )
         )
 
     def stores(self, id_: bytes, nbytes: int) -> bool:
@@ -133,16 +138,16 @@ class Graph:
 
     def nameable(self, id_: bytes) -> bool:
         """Whether this object is what the first bytes of its id mean where a base is named."""
-        return self.meaning(id_[: keys.ID_BYTES]) == id_
+        return self.resolve_prefix(id_[: keys.ID_BYTES]) == id_
 
-    def meaning(self, prefix: bytes) -> bytes | None:
+    def resolve_prefix(self, prefix: bytes) -> bytes | None:
         """The object that a base's bytes mean: the first one published with them."""
-        if self._generation != self._view.generation:  # what is gone means nothing
+        if self._generation != self._snapshot.generation:  # what is gone means nothing
             self._meanings.clear()
-            self._generation = self._view.generation
+            self._generation = self._snapshot.generation
         found = self._meanings.get(prefix)
         if found is None:
-            found = self._view.steady(lambda: self._look_up(prefix))
+            found = self._snapshot.retry_on_rewrite(lambda: self._look_up(prefix))
             if found is not None:
                 if len(self._meanings) > _REMEMBERED:
                     self._meanings.clear()
@@ -150,8 +155,8 @@ class Graph:
         return found
 
     def _look_up(self, prefix: bytes) -> bytes | None:
-        for key in self._view.under(keys.BLOB + prefix):
-            for _, _, header in self._view.records(keys.offset_of(key)):
+        for key in self._snapshot.under(keys.BLOB + prefix):
+            for _, _, header in self._snapshot.records(keys.offset_of(key)):
                 if (id_ := header.by_prefix.get(prefix)) is not None:
                     return id_
         return None
@@ -170,7 +175,7 @@ class Graph:
         the payloads that no path may use, by default those that are known to be damaged.
         """
         avoided = self._damaged if avoid is None else avoid
-        return self._view.steady(lambda: self._search(id_, start, held, avoided))
+        return self._snapshot.retry_on_rewrite(lambda: self._search(id_, start, held, avoided))
 
     def _search(
         self, id_: bytes, start: int, held: Container[bytes], avoided: AbstractSet[Place]
@@ -197,7 +202,7 @@ class Graph:
                 ticket += 1
                 more = cost + self._speed.seconds(step.member)
                 heappush(heap, (more, ticket, target, _Link(step, link)))
-        known = f" ({self._view.damage.message})" if self._view.damage else ""
+        known = f" ({self._snapshot.damage.message})" if self._snapshot.damage else ""
         raise DamagedData(
             f"object {id_.hex()[:10]} cannot be recovered: no full record leads to it{known}",
             hint="run 'mvc fsck' to see which versions it touches",
@@ -208,14 +213,14 @@ class Graph:
     ) -> Iterator[tuple[tuple[bytes, int] | None, Step]]:
         """(node to recover first, payload that then leads here); None for a full record."""
         id_, start = node
-        for home in self.homes(id_):
+        for home in self.entries_holding(id_):
             for step in self._in_entry(home, id_, start):
                 base = step.member.base
                 if not base:
                     yield None, step
-                elif (origin := self.meaning(base)) is not None:
+                elif (origin := self.resolve_prefix(base)) is not None:
                     yield (origin, start), step
-            for key in self._view.under(keys.EDGE + keys.number(home)):
+            for key in self._snapshot.under(keys.EDGE + keys.number(home)):
                 yield from self._undone(keys.offset_of(key), id_, start)
             yield from self._undone(home, id_, start)
 
@@ -225,7 +230,7 @@ class Graph:
         """Deltas *from* this object in an entry: undone, they lead back to it."""
         if not self.nameable(id_):
             return
-        for pack, at, header in self._view.records(offset):
+        for pack, at, header in self._snapshot.records(offset):
             for i in header.by_base.get(id_[: keys.ID_BYTES], ()):
                 member = header.members[i]
                 if member.start == start and member.id != id_:

@@ -17,23 +17,26 @@ from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.store.journal.frames import Position
 
-__all__ = ["WITNESS", "read_witness", "write_witness"]
+__all__ = ["HIGH_WATER_MARK", "read_high_water_mark", "write_high_water_mark"]
 
-WITNESS = "witness"
+HIGH_WATER_MARK = "witness"
 _BODY = struct.Struct("<QQ16s16s")
 _CHECK = 16
 
 
-def write_witness(fs: FileSystem, folder: Path, identity: bytes, reached: Position) -> None:
+def write_high_water_mark(fs: FileSystem, folder: Path, identity: bytes, reached: Position) -> None:
     """Notes that the journal is durable up to ``reached``; failing to does no harm."""
     body = _BODY.pack(reached.offset, reached.sequence, reached.chain, identity)
-    with contextlib.suppress(MvcError), fs.open_write(folder / WITNESS, create=True) as file:
+    with (
+        contextlib.suppress(MvcError),
+        fs.open_write(folder / HIGH_WATER_MARK, create=True) as file,
+    ):
         file.write_at(0, body + blake3(body).digest(_CHECK))
 
 
-def read_witness(fs: FileSystem, folder: Path, identity: bytes) -> Position | None:
+def read_high_water_mark(fs: FileSystem, folder: Path, identity: bytes) -> Position | None:
     """How far the journal of this repository is known to have reached, if anybody knows."""
-    path = folder / WITNESS
+    path = folder / HIGH_WATER_MARK
     if fs.stat(path) is None:
         return None
     with fs.open_read(path) as file:

@@ -9,6 +9,7 @@ from pathlib import Path
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem, ReadFile
 from mvc.store.journal.entries import Region
+from mvc.store.journal.reader import CACHED_ENTRIES, JournalReader
 from mvc.store.packs.records import (
     CHECK_SIZE,
     MAGIC,
@@ -20,7 +21,17 @@ from mvc.store.packs.records import (
     read_prefix,
 )
 
-__all__ = ["PACK_HEADER", "PackReader", "pack_numbers", "pack_path"]
+__all__ = [
+    "PACKS",
+    "PACK_HEADER",
+    "PackReader",
+    "Placed",
+    "RecordReader",
+    "pack_numbers",
+    "pack_path",
+]
+
+PACKS = "packs"
 
 PACK_HEADER = b"mvcpack1"
 _MAX_OPEN = 64
@@ -28,6 +39,9 @@ _FIRST_READ = 4096
 _WINDOW = 1 << 20
 _MOST = (1 << 32) - 1  # number of a pack
 _EFFORT = 8  # times the bytes that are searched may be hashed
+
+Placed = tuple[int, int, RecordHeader]
+"""A record: pack number, byte offset, header."""
 
 
 def pack_path(folder: Path, number: int) -> Path:
@@ -189,3 +203,38 @@ class PackReader:
         handles, self._open = self._open, {}
         for handle in handles.values():
             handle.close()
+
+
+class RecordReader:
+    """The records that each journal entry made part of the repository.
+
+    ``damage`` is the last damaged record header that was met.
+    """
+
+    def __init__(self, packs: PackReader, journal: JournalReader) -> None:
+        self.damage: DamagedData | None = None
+        self._packs = packs
+        self._journal = journal
+        self._found: dict[int, list[Placed]] = {}
+
+    def of_entry(self, offset: int) -> list[Placed]:
+        """The sound records of the entry at byte ``offset``; a damaged one hides no other."""
+        found = self._found.get(offset)
+        if found is None:
+            found = [
+                (region.pack, at, header)
+                for region in self._journal.entry(offset).entry.regions
+                for at, header in self._packs.sound_records(region, self._note)
+            ]
+            if len(self._found) > CACHED_ENTRIES:
+                self._found.clear()
+            self._found[offset] = found
+        return found
+
+    def forget(self) -> None:
+        """Drops everything that was read."""
+        self._found.clear()
+        self._packs.forget()
+
+    def _note(self, damage: DamagedData) -> None:
+        self.damage = damage

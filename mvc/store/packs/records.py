@@ -50,8 +50,8 @@ _KINDS = (BLOB, MANIFEST)
 class Coding:
     """How payload bytes become an object.
 
-    ``text`` is ``[bridge |] pipeline``. Without a bridge a coding with a base is an
-    undirected delta between pieces of equal length. The bridges are forward only:
+    ``text`` is ``[transform |] pipeline``. Without a transform a coding with a base is an
+    undirected delta between pieces of equal length. The transforms are forward only:
     ``resize`` (the base is cut or zero-filled first), ``cast:A>B`` (converted first)
     and ``patch`` (a zstd dictionary).
     """
@@ -59,13 +59,13 @@ class Coding:
     text: str
 
     @property
-    def bridge(self) -> str:
+    def transform(self) -> str:
         head = self.text.split(" | ", 1)[0]
         return head if head in {"resize", "patch"} or head.startswith("cast:") else ""
 
     @property
     def pipeline(self) -> str:
-        return self.text.partition(" | ")[2] if self.bridge not in {"", "patch"} else self.text
+        return self.text.partition(" | ")[2] if self.transform not in {"", "patch"} else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class RecordHeader:
         """Positions of undirected deltas, by the bytes that name their base."""
         table: dict[bytes, list[int]] = {}
         for i, member in enumerate(self.members):
-            if member.base and not member.coding.bridge:
+            if member.base and not member.coding.transform:
                 table.setdefault(member.base, []).append(i)
         return table
 

@@ -16,20 +16,20 @@ from mvc.io.files import WriteFile
 from mvc.store.format import add_features
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Position, Recorded, complete, encode_entry, frames_behind
-from mvc.store.journal.high_water_mark import write_witness
-from mvc.store.snapshot.view import JOURNAL, View
+from mvc.store.journal.high_water_mark import write_high_water_mark
+from mvc.store.snapshot import JOURNAL, Snapshot
 
-__all__ = ["LOCK_SECONDS", "Outrun", "heal", "publish"]
+__all__ = ["LOCK_SECONDS", "ConcurrentRewrite", "heal", "publish"]
 
 LOCK_SECONDS = 60.0
 
 
-class Outrun(Exception):
+class ConcurrentRewrite(Exception):
     """What an operation relies on has changed while it ran; it begins anew."""
 
 
 def publish(
-    view: View,
+    snapshot: Snapshot,
     make: Callable[[], Entry],
     *,
     sync: bool = True,
@@ -37,54 +37,56 @@ def publish(
 ) -> Recorded:
     """Appends the entry that ``make`` returns; durable when this returns.
 
-    ``make`` runs under the journal's lock with the view refreshed; what it raises
+    ``make`` runs under the journal's lock with the snapshot refreshed; what it raises
     leaves the journal as it was. Packs that the entry names must be durable before.
     ``release`` is called once the entry is written, before the flush (a pack's lock).
     """
-    path = view.folder / JOURNAL
-    view.refresh()  # a journal that was replaced is read anew before anybody has to wait
+    path = snapshot.folder / JOURNAL
+    snapshot.refresh()  # a journal that was replaced is read anew before anybody has to wait
     with contextlib.ExitStack() as held:
-        with view.fs.lock(path, timeout=LOCK_SECONDS):
-            file = held.enter_context(view.fs.open_write(path))
-            view.refresh()
-            view.check_whole()
-            heal(view, file)
+        with snapshot.fs.lock(path, timeout=LOCK_SECONDS):
+            file = held.enter_context(snapshot.fs.open_write(path))
+            snapshot.refresh()
+            snapshot.check_whole()
+            heal(snapshot, file)
             entry = make()
             if entry.features:
-                add_features(view.fs, view.folder, entry.features)
-            data, after = encode_entry(entry, view.position)
-            at, generation = view.position, view.generation
+                add_features(snapshot.fs, snapshot.folder, entry.features)
+            data, after = encode_entry(entry, snapshot.position)
+            at, generation = snapshot.position, snapshot.generation
             _append(file, at.offset, data)
         if release is not None:
             release()
         if sync:
             file.sync()
-            if view.generation == generation:
-                view.durable = max(view.durable, after.offset)
-            write_witness(view.fs, view.folder, view.identity, after)
+            if snapshot.generation == generation:
+                snapshot.journal.durable = max(snapshot.journal.durable, after.offset)
+            write_high_water_mark(snapshot.fs, snapshot.folder, snapshot.identity, after)
     recorded = Recorded(entry, at.offset, at.sequence, after, 2, after.chain)
-    if sync and view.generation == generation:
-        view.note_published(recorded)
-    view.refresh()
+    if sync and snapshot.generation == generation:
+        snapshot.note_published(recorded)
+    snapshot.refresh()
     return recorded
 
 
-def heal(view: View, file: WriteFile) -> None:
+def heal(snapshot: Snapshot, file: WriteFile) -> None:
     """Removes an interrupted write, or completes it where one copy arrived; flushes the rest."""
-    if not view.settled:
-        view.fs.sync_dir(view.folder)  # whoever replaced the journal may not have come to it
-        view.settled = True
-    end = view.position.offset
+    if not snapshot.journal.settled:
+        snapshot.fs.sync_dir(
+            snapshot.folder
+        )  # whoever replaced the journal may not have come to it
+        snapshot.journal.settled = True
+    end = snapshot.position.offset
     size = file.size()
     if size > end:
-        _check_unacknowledged(file, view.position, size)
+        _check_unacknowledged(file, snapshot.position, size)
         file.truncate(end)
-    if view.durable >= end:
+    if snapshot.journal.durable >= end:
         return
-    if view.tip is not None and view.tip.copies < 2:
-        complete(file, view.tip)
+    if snapshot.tip is not None and snapshot.tip.copies < 2:
+        complete(file, snapshot.tip)
     file.sync()
-    view.durable = end
+    snapshot.journal.durable = end
 
 
 def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:

@@ -21,10 +21,10 @@ from mvc.io.files import TEMPORARY, FileLock, WriteFile
 from mvc.store.format import add_features
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import GENESIS, Position, Recorded, encode_entry
-from mvc.store.journal.high_water_mark import write_witness
+from mvc.store.journal.high_water_mark import write_high_water_mark
 from mvc.store.packs.reader import pack_path
-from mvc.store.publishing.publish import LOCK_SECONDS, Outrun, heal
-from mvc.store.snapshot.view import JOURNAL, PACKS, View
+from mvc.store.publishing.publish import LOCK_SECONDS, ConcurrentRewrite, heal
+from mvc.store.snapshot import JOURNAL, PACKS, Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 
 __all__ = ["Rewrite"]
@@ -39,10 +39,10 @@ class Rewrite:
     ``packs`` writes to new packs only. Entries are given in the order of the old journal.
     """
 
-    def __init__(self, view: View, packs: PackWriter) -> None:
-        self._view = view
-        self._generation = view.generation
-        self._path = view.folder / f"{TEMPORARY}journal-{secrets.token_hex(8)}"
+    def __init__(self, snapshot: Snapshot, packs: PackWriter) -> None:
+        self._snapshot = snapshot
+        self._generation = snapshot.generation
+        self._path = snapshot.folder / f"{TEMPORARY}journal-{secrets.token_hex(8)}"
         self._at = GENESIS
         self._seen = GENESIS
         self._last: Recorded | None = None
@@ -53,7 +53,7 @@ class Rewrite:
         self.packs = packs
 
     def __enter__(self) -> Self:
-        fs = self._view.fs
+        fs = self._snapshot.fs
         with ExitStack() as held:
             self._file: WriteFile = held.enter_context(
                 fs.open_write(self._path, create=True, exclusive=True)
@@ -67,9 +67,9 @@ class Rewrite:
 
     def _check_name(self) -> None:
         """Before it is locked somebody may have swept the file away, and locking makes another."""
-        there, ours = self._view.fs.stat(self._path), self._file.identity()
+        there, ours = self._snapshot.fs.stat(self._path), self._file.identity()
         if there is None or there.inode != ours.inode:
-            raise Outrun("the new journal was swept away")
+            raise ConcurrentRewrite("the new journal was swept away")
 
     def __exit__(
         self,
@@ -77,7 +77,7 @@ class Rewrite:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        fs, folder = self._view.fs, self._view.folder
+        fs, folder = self._snapshot.fs, self._snapshot.folder
         try:
             if not self._done and not self._took_effect():
                 with suppress(MvcError, MemoryError):
@@ -91,7 +91,10 @@ class Rewrite:
     def _took_effect(self) -> bool:
         """Whether the rename happened although it was reported to have failed."""
         with suppress(MvcError):
-            there, ours = self._view.fs.stat(self._view.folder / JOURNAL), self._file.identity()
+            there, ours = (
+                self._snapshot.fs.stat(self._snapshot.folder / JOURNAL),
+                self._file.identity(),
+            )
             return there is None or (there.inode, there.device) == (ours.inode, ours.device)
         return True  # nobody knows; packs that nothing names are swept later
 
@@ -119,10 +122,10 @@ class Rewrite:
 
     def _take_in(self, tail: Callable[[Recorded], Entry]) -> int:
         """What was appended to the old journal meanwhile; returns the number of entries."""
-        view, count = self._view, 0
-        if view.generation != self._generation or not self._stands():
-            raise Outrun("the journal was replaced, or its last entry taken back")
-        for recorded in view.entries(self._seen):
+        snapshot, count = self._snapshot, 0
+        if snapshot.generation != self._generation or not self._stands():
+            raise ConcurrentRewrite("the journal was replaced, or its last entry taken back")
+        for recorded in snapshot.entries(self._seen):
             self.keep(recorded, tail(recorded))
             count += 1
         return count
@@ -132,20 +135,20 @@ class Rewrite:
         last = self._last
         if last is None:
             return True
-        known = self._view.position.offset >= last.after.offset
-        return known and self._view.entry(last.offset).check == last.check
+        known = self._snapshot.position.offset >= last.after.offset
+        return known and self._snapshot.entry(last.offset).check == last.check
 
     def publish(self, tail: Callable[[Recorded], Entry], last: Callable[[], Entry]) -> Recorded:
         """Puts the new journal in the old one's place, with ``last`` as its last entry.
 
         ``tail`` says what becomes of an entry that was appended meanwhile; ``last`` runs under
-        the journal's lock. Raises Outrun if somebody else has replaced the journal.
+        the journal's lock. Raises ConcurrentRewrite if somebody else has replaced the journal.
         """
-        view = self._view
-        fs, path = view.fs, view.folder / JOURNAL
+        snapshot = self._snapshot
+        fs, path = snapshot.fs, snapshot.folder / JOURNAL
         # Most of it is taken in and made durable before anybody has to wait.
         for _ in range(_ROUNDS):
-            view.refresh()
+            snapshot.refresh()
             if not self._take_in(tail):
                 break
         self._flush()
@@ -153,25 +156,25 @@ class Rewrite:
         self.packs.push()
         with fs.lock(path, timeout=LOCK_SECONDS):
             with fs.open_write(path) as old:
-                view.refresh()
-                if view.generation != self._generation:
-                    raise Outrun("the journal was replaced")
-                view.check_whole()
-                heal(view, old)
+                snapshot.refresh()
+                if snapshot.generation != self._generation:
+                    raise ConcurrentRewrite("the journal was replaced")
+                snapshot.check_whole()
+                heal(snapshot, old)
             self._take_in(tail)
-            begin, sequence = self._at.offset, view.position.sequence
+            begin, sequence = self._at.offset, snapshot.position.sequence
             entry = last()
             self._append(entry, sequence)
             self._flush()
             self.packs.sync()
             self._file.sync()
             # A journal that was replaced once is known by this flag: see ``heal``.
-            add_features(fs, view.folder, self._features | {"compacted"})
+            add_features(fs, snapshot.folder, self._features | {"compacted"})
             self._check_name()
             fs.replace(self._path, path)
             self._done = True
-            fs.sync_dir(view.folder)
+            fs.sync_dir(snapshot.folder)
         self._lock.release()
-        view.refresh()
-        write_witness(fs, view.folder, view.identity, self._at)
+        snapshot.refresh()
+        write_high_water_mark(fs, snapshot.folder, snapshot.identity, self._at)
         return Recorded(entry, begin, sequence, self._at, 2, self._at.chain)

@@ -30,7 +30,7 @@ def is_grouped(path: Path) -> bool:
 def walk_together(
     packs: PackReader, walks: Iterable[tuple[Path, memoryview]], *, check: bool = True
 ) -> None:
-    """Fills each buffer along its path. No path may cross a bridge.
+    """Fills each buffer along its path. No path may need a forward transform.
 
     Without ``check`` the payloads' checksums are left to the caller, who checks the result.
     """

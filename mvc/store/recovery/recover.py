@@ -7,7 +7,7 @@ other, to bound memory; otherwise all of them are applied chunk by chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -23,7 +23,7 @@ from mvc.store.graph.search import Graph, Path, Place, Step
 from mvc.store.packs.records import patch_extra
 from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
 from mvc.store.recovery.grouped import is_grouped, walk_together
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["Recovery", "Request"]
 
@@ -42,10 +42,10 @@ class Request:
 
 
 class Recovery:
-    """Materialises objects of one view. Safe across threads."""
+    """Materialises objects of one snapshot. Safe across threads."""
 
-    def __init__(self, view: View, graph: Graph, pool: ThreadPoolExecutor) -> None:
-        self._packs = view.packs
+    def __init__(self, snapshot: Snapshot, graph: Graph, pool: Executor) -> None:
+        self._packs = snapshot.packs
         self._graph = graph
         self._pool = pool
 
@@ -67,7 +67,7 @@ class Recovery:
                 except DamagedData:
                     self._one(request)
                     continue
-                if is_grouped(path) and _last_bridge(path.steps) is None:
+                if is_grouped(path) and _last_transform(path.steps) is None:
                     grouped.append((request, path))
                 else:
                     waiting.append(self._pool.submit(self._alone, request, path))
@@ -168,13 +168,13 @@ class Recovery:
             try:
                 return path, walk(path)
             except DamagedData as error:
-                if self._graph.outrun(generation):
+                if self._graph.was_rewritten(generation):
                     continue
                 first = first or error
                 damaged = [step for step in path.steps if not self.is_sound(step)]
                 if not damaged:
                     raise
-                self._graph.distrust(damaged)
+                self._graph.exclude(damaged)
 
     def is_sound(self, step: Step) -> bool:
         """Whether a payload fits its checksum."""
@@ -218,7 +218,7 @@ class Recovery:
         checksums asked, which tell the damaged one.
         """
         steps = path.steps
-        if path.stored <= LOADED and not is_grouped(path) and _last_bridge(steps) is None:
+        if path.stored <= LOADED and not is_grouped(path) and _last_transform(steps) is None:
             hasher = BlobHasher(request.spec)
             with suppress(DamagedData):
                 apply_steps(self._packs, steps, request.out, in_order, hasher.update, check=False)
@@ -229,14 +229,14 @@ class Recovery:
     # -- one path ----------------------------------------------------------------------
 
     def _walk(self, path: Path, out: memoryview, parallel: bool, check: bool = True) -> None:
-        """Fills ``out``: from bridge to bridge, and straight on between them."""
+        """Fills ``out``: from transform to transform, and straight on between them."""
         sections = _sections(path.steps)
         state = memoryview(b"")
-        for i, (bridge, straight) in enumerate(sections):
+        for i, (transform, straight) in enumerate(sections):
             last = i + 1 == len(sections)
-            target = out if last else _room(bridge or straight[0])
-            if bridge is not None:
-                self._cross(bridge, state, target, check)
+            target = out if last else _room(transform or straight[0])
+            if transform is not None:
+                self._cross(transform, state, target, check)
             self._straight(straight, target, parallel and last, check)
             state = target
 
@@ -263,23 +263,23 @@ class Recovery:
             _drain([self._pool.submit(work, start) for start in starts])
 
     def _cross(self, step: Step, base: memoryview, out: memoryview, check: bool) -> None:
-        """Fills ``out`` over one bridge from the bytes of its base."""
+        """Fills ``out`` by one forward transform from the bytes of its base."""
         member = step.member
         if member.nbytes != len(out):
             raise DamagedData(f"{short_name(step)} has a wrong length")
-        bridge = member.coding.bridge
-        if bridge == "patch":
+        transform = member.coding.transform
+        if transform == "patch":
             payload = self._packs.payload(step.pack, step.offset, step.header, member, check=check)
             extra = patch_extra(step.header.members, member.kind)
             old = base if member.base else memoryview(b"")
             decode_patch_into(memoryview(payload), old, extra, out)
             return
-        if bridge == "resize":
+        if transform == "resize":
             common = min(len(base), len(out))
             out[:common] = base[:common]
             out[common:] = bytes(len(out) - common)
         else:
-            source, _, to = bridge.removeprefix("cast:").partition(">")
+            source, _, to = transform.removeprefix("cast:").partition(">")
             if not cast.supported(source, to) or len(base) != len(out) * cast.RATIO:
                 raise DamagedData(f"{short_name(step)} is converted from something else")
             out[:] = memoryview(cast.cast(base, source, to)).cast("B")
@@ -287,8 +287,8 @@ class Recovery:
 
 
 def _sections(steps: Sequence[Step]) -> list[tuple[Step | None, tuple[Step, ...]]]:
-    """A path cut at its bridges: each with the undirected steps behind it."""
-    starts = [i for i, step in enumerate(steps) if step.member.coding.bridge]
+    """A path cut at its forward transforms: each with the undirected steps behind it."""
+    starts = [i for i, step in enumerate(steps) if step.member.coding.transform]
     ends = [*starts[1:], len(steps)]
     sections: list[tuple[Step | None, tuple[Step, ...]]] = (
         [
@@ -309,9 +309,9 @@ def _room(step: Step) -> memoryview:
     return memoryview(bytearray(step.member.nbytes))
 
 
-def _last_bridge(steps: Sequence[Step]) -> int | None:
+def _last_transform(steps: Sequence[Step]) -> int | None:
     """The last step that can only be walked forward; everything after it is undirected."""
-    return max((i for i, s in enumerate(steps) if s.member.coding.bridge), default=None)
+    return max((i for i, s in enumerate(steps) if s.member.coding.transform), default=None)
 
 
 def _drain(waiting: list[Future[None]]) -> None:

@@ -60,12 +60,12 @@ class Base(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A coding: ``bridge`` and pipeline (None: a patch), element width, share of raw size.
+    """A coding: ``transform`` and pipeline (None: a patch), element width, share of raw size.
 
     ``encoded``: the piece as its only chunk, if all of it was encoded to find out its size.
     """
 
-    bridge: str
+    transform: str
     pipeline: Pipeline | None
     width: int
     against: bool
@@ -74,7 +74,7 @@ class Choice:
 
     @property
     def text(self) -> str:
-        parts = [self.bridge] if self.bridge else []
+        parts = [self.transform] if self.transform else []
         return " | ".join([*parts, self.pipeline.text] if self.pipeline else parts)
 
 
@@ -100,7 +100,7 @@ def choose(
     stored = base.stored + delta.share * len(new)
     ends = policy.reset or base.depth + 1 >= policy.reset_interval
     if ends or stored > policy.max_chain * len(new):
-        return [full] if delta.bridge else [delta, full]
+        return [full] if delta.transform else [delta, full]
     return [delta]
 
 
@@ -127,14 +127,14 @@ def _delta(
 ) -> Choice:
     pipeline, choices = policy.pipeline, []
     castable = DTYPES[spec.dtype].floating and spec.dtype != base_spec.dtype
-    bridge = f"cast:{base_spec.dtype}>{spec.dtype}" if castable else ""
+    transform = f"cast:{base_spec.dtype}>{spec.dtype}" if castable else ""
     if len(base.data) != len(new):
-        bridge = "resize"
+        transform = "resize"
     if pipeline.operator != "none":
         data = fitted(base.data, len(new))
         for width in _widths(spec, len(new)):
             tried = try_out(pipeline, new, data, width)
-            choices.append(Choice(bridge, pipeline, width, True, *tried))
+            choices.append(Choice(transform, pipeline, width, True, *tried))
     if spec.dtype == "raw" and pipeline.text != "raw":
         choices.append(Choice("patch", None, 1, True, _patch_share(new, base.data)))
     return min(choices, key=lambda c: c.share, default=Choice("", pipeline, 1, True, 9.0))

@@ -8,7 +8,7 @@ before ``mvc.store.publishing.publish`` has written the journal entry that names
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 
@@ -66,7 +66,7 @@ class ObjectWriter:
         self,
         graph: Graph,
         packs: PackWriter,
-        pool: ThreadPoolExecutor,
+        pool: Executor,
         policy: Policy,
         arenas: Arenas,
     ) -> None:
@@ -80,7 +80,7 @@ class ObjectWriter:
         self._meanings: dict[bytes, bytes] = {}  # what bases' bytes mean among what was added
         self._single = Record(arenas.lend())  # pieces that are coded one by one
         self._grouped = Record(arenas.lend())  # pieces that share one payload
-        self._appender: ThreadPoolExecutor | None = None
+        self._appender: Executor | None = None
         self._behind: list[Future[None]] = []
 
     def holds(self, id_: bytes) -> bool:
@@ -166,7 +166,7 @@ class ObjectWriter:
     def _nameable(self, base: bytes) -> bool:
         """Whether the first bytes of a base's id mean that base, and not an older object."""
         prefix = base[:BASE_BYTES]
-        return (self._graph.meaning(prefix) or self._meanings.get(prefix)) == base
+        return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
     def _base_piece(self, spec: TensorSpec, base: Base | None, start: int) -> BasePiece | None:
         """The base's bytes in the new blob's terms."""

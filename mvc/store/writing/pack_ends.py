@@ -9,16 +9,16 @@ pack is deleted, the journal is read from its first entry to its last.
 from __future__ import annotations
 
 from mvc.store.index import keys
-from mvc.store.snapshot.view import View
+from mvc.store.snapshot import Snapshot
 
 __all__ = ["PackEnds"]
 
 
 class PackEnds:
-    """Committed ends of the packs of one view, in bytes."""
+    """Committed ends of the packs of one snapshot, in bytes."""
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
 
     def claimed(self, pack: int) -> int | None:
         """What the index says; None for a pack that must not be written to.
@@ -26,8 +26,8 @@ class PackEnds:
         A pack that no entry names is new (0) if its number is above all that were ever
         named. Otherwise maintenance has emptied it, and somebody may still read its old bytes.
         """
-        self._view.refresh()
-        found = self._view.newest(keys.PACK + pack.to_bytes(4, "big"))
+        self._snapshot.refresh()
+        found = self._snapshot.newest(keys.PACK + pack.to_bytes(4, "big"))
         if found is None:
             return 0 if pack > self.newest() else None
         return max(r.start + r.length for r in found.entry.regions if r.pack == pack) or None
@@ -40,7 +40,7 @@ class PackEnds:
         ends = self.all_proven()
         end = (ends[pack] or None) if pack in ends else (0 if pack > max(ends, default=0) else None)
         if end != self.claimed(pack):
-            self._view.renew_index()
+            self._snapshot.renew_index()
         return end
 
     def all_proven(self) -> dict[int, int]:
@@ -48,15 +48,15 @@ class PackEnds:
 
         DamagedData where entries are lost: they may have named bytes of any pack.
         """
-        self._view.refresh()
-        self._view.check_whole()
+        self._snapshot.refresh()
+        self._snapshot.check_whole()
         ends: dict[int, int] = {}
-        for recorded in self._view.entries():
+        for recorded in self._snapshot.entries():
             for region in recorded.entry.regions:
                 ends[region.pack] = max(ends.get(region.pack, 0), region.start + region.length)
         return ends
 
     def newest(self) -> int:
         """The highest number of a pack that an entry has named, as the index says."""
-        key = self._view.last(keys.PACK, keys.after(keys.PACK))
+        key = self._snapshot.last(keys.PACK, keys.after(keys.PACK))
         return 0 if key is None else int.from_bytes(key[1:5], "big")

@@ -129,7 +129,7 @@ def copy_kept(piece: Waiting) -> None:
 def payload_of(piece: Waiting) -> Sequence[Bytes]:
     """The piece's encoded bytes in parts, once all its chunks are there."""
     chunks = [future.result() for future in piece.chunks]
-    if _coding(piece.text).bridge == "patch":
+    if _coding(piece.text).transform == "patch":
         return chunks
     return pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
 

@@ -1,0 +1,386 @@
+"""Look-ups in the index and its *tail*: the keys of entries that are not indexed yet.
+
+The index covers the journal up to some entry; the keys of the entries after it are kept
+sorted in memory. A look-up asks both. A damaged index is rebuilt from the journal; where the
+folder cannot be written, the tail then begins at the first entry.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import merge
+from pathlib import Path
+
+from mvc.errors import DamagedData, MvcError, StorageFull
+from mvc.io.files import FileLock, FileSystem
+from mvc.store.index import environments, keys
+from mvc.store.index import folder as index_folder
+from mvc.store.index.environments import Lent
+from mvc.store.index.index import Meta
+from mvc.store.index.runs import RunReader
+from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
+from mvc.store.journal.reader import JournalReader
+from mvc.store.packs.reader import RecordReader
+
+__all__ = ["INDEX", "IndexReader", "IndexThresholds"]
+
+INDEX = "index.lmdb"
+_WAIT_SECONDS = 300.0
+_FEW = 64
+
+
+@dataclass(frozen=True, slots=True)
+class IndexThresholds:
+    """When the tail is moved into the index.
+
+    ``tail``: entries that may wait in memory; ``far``: bytes of the journal that are indexed
+    at once, without holding them in memory; ``batch``: entries that are then written together.
+    """
+
+    tail: int
+    far: int = 4 << 20
+    batch: int = 50_000
+
+
+class IndexReader:
+    """The runs of the index, and the tail's keys in memory.
+
+    ``position`` is the end of the last entry that index and tail know, ``tip`` that entry if it
+    is in the tail. ``gaps`` are the lost entries after the indexed ones. ``rebuilt`` says
+    whether a damaged index was replaced.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: Path,
+        journal: JournalReader,
+        records: RecordReader,
+        *,
+        writable: bool,
+        thresholds: IndexThresholds,
+    ) -> None:
+        self._fs = fs
+        self._folder = folder / INDEX
+        self._journal = journal
+        self._records = records
+        self._writable = writable
+        self._thresholds = thresholds
+        self.position = GENESIS
+        self.tip: Recorded | None = None
+        self.gaps: list[Gap] = []
+        self.rebuilt = False
+        self.superseded: Meta | None = None  # what the index holds of a replaced journal
+        self.lent: Lent | None = None  # the open index, if there is one
+        self._meta = Meta(journal.identity, GENESIS, ())
+        self._runs: list[RunReader] = []
+        self._tail: list[bytes] = []
+        self._unread: list[int] = []  # entries of the tail whose records are not in it yet
+
+    @property
+    def indexed(self) -> Position:
+        """The end of the last entry that the index covers."""
+        return self._meta.position
+
+    # -- look-ups ----------------------------------------------------------------------
+
+    def last(self, low: bytes, high: bytes) -> bytes | None:
+        """The greatest key with low <= key < high; DamagedData if the index is damaged."""
+        self._read_tail(low)
+        found = [key for run in self._runs if (key := run.last(low, high)) is not None]
+        at = bisect_left(self._tail, high) - 1
+        if at >= 0 and self._tail[at] >= low:
+            found.append(self._tail[at])
+        return max(found, default=None)
+
+    def scan(self, low: bytes, high: bytes) -> dict[bytes, None]:
+        """Keys with low <= key < high, ascending; DamagedData if the index is damaged."""
+        self._read_tail(low)
+        tail = self._tail[bisect_left(self._tail, low) : bisect_left(self._tail, high)]
+        return dict.fromkeys(merge(tail, *(run.scan(low, high) for run in self._runs)))
+
+    def _first_entry(self, base: bytes) -> int | None:
+        """Offset of the first entry that holds an object whose id begins with ``base``."""
+        low = keys.BLOB + base
+        high = keys.after(low)
+        places = [next(run.scan(low, high), None) for run in self._runs]
+        at = bisect_left(self._tail, low)
+        places.append(self._tail[at] if at < len(self._tail) and self._tail[at] < high else None)
+        return min((keys.offset_of(key) for key in places if key is not None), default=None)
+
+    # -- the tail ----------------------------------------------------------------------
+
+    def read_on(self) -> None:
+        """Takes the entries after ``position`` into the tail; notes lost ones as gaps."""
+        fresh: list[bytes] = []
+        for recorded in self._journal.scan(self.position, self.gaps.append):
+            self._journal.remember(recorded)
+            fresh.extend(keys.entry_keys(recorded))
+            self._unread.append(recorded.offset)
+            self.position = recorded.after
+            self.tip = recorded
+        self._add_to_tail(fresh)
+
+    def _add_to_tail(self, fresh: list[bytes]) -> None:
+        """Inserts a few keys one by one; for many, sorting is faster."""
+        if len(fresh) < _FEW:
+            for key in fresh:
+                insort(self._tail, key)
+        else:
+            self._tail.extend(fresh)
+            self._tail.sort()
+
+    def _read_tail(self, low: bytes) -> None:
+        """Adds the objects of the tail's entries once a look-up asks for objects."""
+        if low[:1] not in {keys.BLOB, keys.EDGE} or not self._unread:
+            return
+        # Oldest first. Where many wait, ``known`` saves the look-ups of their own objects.
+        known: dict[bytes, int] | None = {} if len(self._unread) > 1 else None
+        fresh: list[bytes] = []
+        for offset in self._unread:
+            fresh.extend(self._object_keys(offset, known))
+        self._unread.clear()
+        self._add_to_tail(fresh)
+
+    def _object_keys(self, offset: int, known: dict[bytes, int] | None) -> Iterator[bytes]:
+        """Blob and edge keys of an entry; ``known`` has the objects of entries not indexed yet."""
+        headers = [header for _, _, header in self._records.of_entry(offset)]
+        yield from keys.blob_keys(offset, headers)
+        bases = {base for header in headers for base in header.by_base}
+        if known is not None:
+            for header in headers:
+                for id_ in header.by_id:
+                    known.setdefault(id_[:8], offset)
+        found = set()
+        for base in bases:
+            at = known.get(base) if known is not None else None
+            if at is None:
+                at = self._first_entry(base)
+                if at is not None and known is not None:
+                    known[base] = at
+            found.add(at)
+        for at in found:
+            if at is not None and at != offset:
+                yield keys.edge_key(at, offset)
+
+    # -- opening and replacing the index -------------------------------------------------
+
+    def open(self) -> None:
+        """Opens the current index, or makes a new one; without one if that fails."""
+        try:
+            self.lent = environments.lend(self._fs, self._folder, writable=self._writable)
+            self._use(self.lent.index.meta(self._journal.identity))
+        except StorageFull:
+            self._without_index()  # look-ups must work on a full disk, too
+        except DamagedData:
+            self.renew()
+
+    def restart(self) -> None:
+        """Drops the tail; it begins again where the index ends."""
+        if self.lent is None:
+            self._without_index()
+        else:
+            self._use(self._meta)
+
+    def follow_journal(self) -> None:
+        """Adapts to a journal that has replaced the one that was indexed."""
+        if self.lent is None:
+            self._without_index()
+            return
+        try:
+            self._use(self.lent.index.meta(self._journal.identity))
+        except DamagedData:
+            self.renew()
+        self.index_far_end()
+
+    def follow_index(self) -> None:
+        """Switches to the current index if another process has replaced ours."""
+        if self.lent is not None and not self.lent.is_in_place():
+            self._without_index()
+            self.open()
+            self.index_far_end()
+
+    def use_newer(self) -> bool:
+        """Switches to what another process has indexed since; False if nobody has.
+
+        The other process may have merged runs that this one was about to read.
+        """
+        if self.lent is None:
+            return False
+        try:
+            meta = self.lent.index.meta(self._journal.identity)
+            if meta == self._meta:
+                return False
+            self._use(meta)
+        except DamagedData:
+            return False
+        return True
+
+    def renew(self) -> None:
+        """Replaces a damaged or absent index; goes on without one if that fails.
+
+        If another process has replaced it in the meantime, its index is used.
+        """
+        damaged = self.lent
+        self._without_index()
+        if not self._writable:
+            return
+        self.rebuilt |= index_folder.current(self._fs, self._folder) is not None
+        try:
+            self._fs.make_dir(self._folder, exist_ok=True)
+            with self._building():
+                if not self._use_renewed(damaged):
+                    self._build()
+        except MvcError:
+            self._without_index()  # look-ups work without it, from memory
+
+    def rebuild(self) -> None:
+        """Replaces the index, damaged or not; MvcError if the folder cannot be written."""
+        self._without_index()
+        self.rebuilt = True
+        try:
+            self._fs.make_dir(self._folder, exist_ok=True)
+            with self._building():
+                self._build()
+        except MvcError:
+            self._without_index()
+            raise
+
+    def _use_renewed(self, damaged: Lent | None) -> bool:
+        """Whether the current index is sound and another one than ``damaged``; then it is used."""
+        try:
+            self.lent = environments.lend(self._fs, self._folder, writable=True)
+            if damaged is not None and self.lent.is_same_file(damaged):
+                raise DamagedData("the index is damaged")
+            self._use(self.lent.index.meta(self._journal.identity))
+        except DamagedData:
+            self._without_index()
+            return False
+        return True
+
+    def _build(self) -> None:
+        """A new environment, complete before it is current; the caller holds the building lock."""
+        self.lent = environments.create(self._fs, self._folder)
+        self._use(self.lent.index.meta(self._journal.identity))
+        self._index_far()
+        index_folder.switch(self._fs, self._folder, self.lent.environment)
+
+    def _use(self, meta: Meta) -> None:
+        """Reads the runs that ``meta`` names; the tail begins after them."""
+        assert self.lent is not None
+        self.superseded = None
+        if not self._journal.leads_to(meta.position):
+            self.superseded = meta
+            meta = Meta(self._journal.identity, GENESIS, ())
+        self._runs = self.lent.index.readers(meta)
+        self._journal.durable = max(self._journal.durable, meta.position.offset)
+        self._begin_after(meta)
+
+    def _without_index(self) -> None:
+        """Look-ups use the journal alone; other readers in this process keep their index."""
+        if self.lent is not None:
+            self.lent.release()
+        self.lent = None
+        self.superseded = None
+        self._runs = []
+        self._begin_after(Meta(self._journal.identity, GENESIS, ()))
+
+    def _begin_after(self, meta: Meta) -> None:
+        """Empties the tail; gaps after the indexed entries are found again."""
+        self._meta = meta
+        self.position = meta.position
+        self.gaps.clear()
+        self.tip = None
+        self._tail.clear()
+        self._unread.clear()
+
+    def close(self) -> None:
+        if self.lent is not None:
+            self.lent.release()
+            self.lent = None
+
+    # -- writing the index ---------------------------------------------------------------
+
+    def end_to_index(self, *, force: bool = False) -> int | None:
+        """Bytes of the journal to index now, flushed; None if it is not worth it or not possible.
+
+        The index must never cover an entry that a power loss could still remove, nor one after
+        a gap.
+        """
+        if self.lent is None or not self._writable or not self.position.sequence or self.gaps:
+            return None
+        waiting = self.position.sequence - self._meta.position.sequence
+        if not waiting or (waiting < self._thresholds.tail and not force):
+            return None
+        return self._journal.sync()
+
+    def index_far_end(self) -> None:
+        """Indexes a long tail at once, without reading it into memory first.
+
+        Where the index was lost, or maintenance has replaced the journal, one process does
+        this and all others wait for it. If it fails, look-ups work from memory.
+        """
+        if self.lent is None or not self._writable or not self._is_far_behind():
+            return
+        try:
+            with self._building():
+                # Another process may have done it while this one waited for the lock.
+                self._use(self.lent.index.meta(self._journal.identity))
+                self._index_far()
+        except MvcError:
+            self._use_again()
+
+    def _building(self) -> FileLock:
+        """The lock of the one process that indexes for all."""
+        return self._fs.lock(self._folder / index_folder.BUILDING, timeout=_WAIT_SECONDS)
+
+    def _index_far(self) -> None:
+        known = self.superseded
+        # A journal shorter than the one that was indexed lacks history: not to be covered up.
+        if self._is_far_behind() and (
+            known is None or self._journal.reaches(known.position.sequence)
+        ):
+            end = self._journal.sync()
+            if end is not None:
+                self.index_entries(end)
+
+    def _use_again(self) -> None:
+        """Goes back to what is indexed after a failure; without the index if it is damaged."""
+        try:
+            if self.lent is not None:
+                self._use(self.lent.index.meta(self._journal.identity))
+        except DamagedData:
+            self._without_index()
+
+    def _is_far_behind(self) -> bool:
+        return self._journal.size() - self.position.offset >= self._thresholds.far
+
+    def index_entries(self, end: int) -> None:
+        """Indexes the whole entries in the journal's first ``end`` bytes, which are durable."""
+        known: dict[bytes, int] = {}
+        batch: list[bytes] = []
+        count, last = 0, self._meta.position
+        for recorded in self._journal.scan(last):
+            torn = recorded.copies < 2 and recorded.after.offset >= end
+            if torn or recorded.after.offset > end:
+                break  # the next writer completes the second copy, which needs it as the tip
+            self._journal.remember(recorded)
+            batch.extend(keys.entry_keys(recorded))
+            batch.extend(self._object_keys(recorded.offset, known))
+            count, last = count + 1, recorded.after
+            if count % self._thresholds.batch == 0:
+                if not self._extend(batch, last):
+                    return
+                batch = []
+                known.clear()  # these are in the index now
+        if batch:
+            self._extend(batch, last)
+
+    def _extend(self, batch: Iterable[bytes], position: Position) -> bool:
+        """Adds to the index; False if another process has extended it first."""
+        assert self.lent is not None
+        made = self.lent.index.extend(self._meta, batch, position, self.superseded)
+        self._use(made)
+        return made.position == position

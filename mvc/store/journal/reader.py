@@ -1,0 +1,147 @@
+"""Reading the journal: single entries, entries in order, and whether the file was replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mvc.errors import DamagedData
+from mvc.io.buffered import ReadAhead
+from mvc.io.files import FileSystem, ReadFile
+from mvc.store.journal.frames import (
+    GENESIS,
+    Gap,
+    Position,
+    Recorded,
+    frames_behind,
+    read_entry,
+    scan,
+    stands,
+)
+
+__all__ = ["CACHED_ENTRIES", "JOURNAL", "JournalReader"]
+
+JOURNAL = "journal"
+CACHED_ENTRIES = 4096
+_WINDOW = 1 << 20  # bytes
+
+
+class JournalReader:
+    """An open journal and the entries that were read from it.
+
+    ``identity`` is the checksum of the first entry, ``durable`` the number of the file's bytes
+    that are known to be flushed. ``generation`` counts how often the journal was found replaced;
+    ``settled`` says whether the journal's name is known to be durable.
+    """
+
+    def __init__(self, fs: FileSystem, folder: Path, *, settled: bool = True) -> None:
+        self._fs = fs
+        self._path = folder / JOURNAL
+        self._file: ReadFile = fs.open_read(self._path)
+        first = read_entry(self._file, 0)
+        self.identity = first.check
+        self.generation = 0
+        self.settled = settled
+        self.durable = 0
+        self._entries: dict[int, Recorded] = {0: first}
+
+    def size(self) -> int:
+        """Length of the file in bytes, as of now."""
+        return self._file.size()
+
+    def entry(self, offset: int) -> Recorded:
+        """The entry at byte ``offset``; DamagedData if neither of its copies is sound."""
+        found = self._entries.get(offset)
+        if found is None:
+            found = read_entry(self._file, offset)
+            if len(self._entries) > CACHED_ENTRIES:
+                self._entries.clear()
+            self._entries[offset] = found
+        return found
+
+    def scan(
+        self, start: Position = GENESIS, lost: Callable[[Gap], None] | None = None
+    ) -> Iterator[Recorded]:
+        """Every entry from ``start`` to the end of the file; as ``frames.scan``."""
+        return scan(ReadAhead(self._file), start, lost)
+
+    def remember(self, recorded: Recorded) -> None:
+        """Caches an entry that a scan has read."""
+        if len(self._entries) > 2 * CACHED_ENTRIES:
+            self._entries.clear()
+        self._entries[recorded.offset] = recorded
+
+    def forget(self) -> None:
+        """Drops all cached entries."""
+        self._entries.clear()
+
+    def has(self, recorded: Recorded) -> bool:
+        """Whether an entry still stands where it was read: a writer that fails removes its own."""
+        return stands(self._file, recorded)
+
+    def is_repaired(self, gap: Gap) -> bool:
+        """Whether a repair has put back an entry where one was lost."""
+        try:
+            return read_entry(self._file, gap.start.offset).sequence < gap.after.sequence
+        except DamagedData:
+            return False
+
+    def leads_to(self, position: Position) -> bool:
+        """Whether ``position`` is one of this journal, by its chain; False for another journal."""
+        end = position.offset
+        if not end:
+            return True
+        if self._file.size() < end:
+            return False
+        if self._file.read(end - 16, 16) == position.chain:
+            return True
+        # Either the last copy is damaged, or this is another journal.
+        return position.chain in self._file.read(max(0, end - _WINDOW), min(end, _WINDOW))
+
+    def reaches(self, sequence: int) -> bool:
+        """Whether entry ``sequence`` - 1 or a later one stands in the last 1 MiB."""
+        size = self._file.size()
+        data = self._file.read(max(0, size - _WINDOW), min(size, _WINDOW))
+        newest = max((frame[1] for _, frame in frames_behind(data, 0)), default=-1)
+        return newest + 1 >= sequence
+
+    def mentions(self, text: bytes, start: int, end: int) -> bool:
+        """Whether ``text`` occurs in bytes ``start`` to ``end``. Nothing is parsed."""
+        at = start
+        while at < end:
+            data = self._file.read(at, min(_WINDOW, end - at))
+            if text in data:
+                return True
+            if len(data) <= len(text):
+                return False
+            at += len(data) - len(text) + 1
+        return False
+
+    def sync(self) -> int | None:
+        """Flushes the file and returns its length in bytes; None if it was replaced."""
+        with self._fs.open_write(self._path) as file:
+            if file.identity().inode != self._file.identity().inode:
+                return None
+            end = file.size()
+            file.sync()
+            return end
+
+    def is_replaced(self) -> bool:
+        """Whether another file has the journal's name by now."""
+        there = self._fs.stat(self._path)
+        ours = self._file.identity()
+        return there is not None and (there.inode, there.device) != (ours.inode, ours.device)
+
+    def reopen(self) -> None:
+        """Opens the journal that maintenance has put in the old one's place."""
+        file = self._fs.open_read(self._path)
+        first = read_entry(file, 0)
+        self._file = file  # the old one is closed when its last reader lets go of it
+        self.identity = first.check
+        self.generation += 1
+        self.settled = False
+        self.durable = 0
+        self._entries = {0: first}
+
+    def close(self) -> None:
+        self._file.close()
