@@ -15,7 +15,7 @@ from torch import nn
 
 import mvc
 from mvc.serving.served_version import Delivered
-from mvc.training.sinks import FileSink
+from mvc.serving.sink import FileSink
 from tests.training.child import digest
 
 
