@@ -13,7 +13,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.names import check_ref
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import Delivered, decode
+from mvc.serving.served_version import ServedVersion, decode
 
 __all__ = ["FileReader"]
 
@@ -41,10 +41,10 @@ class FileReader:
         self._fs = fs or FileSystem()
         self._clock = clock or Clock()
         self._seen: FileIdentity | None = None
-        self._unrecorded: list[Delivered] = []
-        self.production: Delivered | None = None
+        self._unrecorded: list[ServedVersion] = []
+        self.production: ServedVersion | None = None
 
-    def swap(self, repo: Repository | None = None) -> Delivered | None:
+    def swap(self, repo: Repository | None = None) -> ServedVersion | None:
         """Makes a newer version ``production`` and returns it; None if there is none.
 
         Call it between two requests. The version is verified against its hash first: BadModelFile
@@ -69,7 +69,7 @@ class FileReader:
                 del self._unrecorded[0]
         return newer
 
-    def _newer(self) -> Delivered | None:
+    def _newer(self) -> ServedVersion | None:
         """The version in the file, as of now, if the file was replaced since the last call."""
         if self._fs.stat(self._path) in (None, self._seen):
             return None

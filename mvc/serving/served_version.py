@@ -23,7 +23,7 @@ from mvc.model.hashing import blob_id, digest
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.hashing import entry_from
 
-__all__ = ["Delivered", "decode", "encode"]
+__all__ = ["ServedVersion", "decode", "encode"]
 
 _COMMIT, _TIME, _CHECK, _STRUCTURE = "mvc.commit", "mvc.time", "mvc.check", "mvc"
 _TAG = b"mvc.served.1"
@@ -32,7 +32,7 @@ _ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Delivered:
+class ServedVersion:
     """A version to serve: bit for bit what ``checkout`` of ``commit`` returns.
 
     ``state`` maps names to weights, in memory of their own. ``time_ns``, in nanoseconds since
@@ -45,10 +45,10 @@ class Delivered:
     time_ns: int
 
     def __repr__(self) -> str:
-        return f"<Delivered {self.commit.short}: {len(self.state)} tensors>"
+        return f"<ServedVersion {self.commit.short}: {len(self.state)} tensors>"
 
 
-def encode(version: Delivered) -> tuple[memoryview, ...]:
+def encode(version: ServedVersion) -> tuple[memoryview, ...]:
     """The file in consecutive parts, which borrow the memory of the state where they can."""
     parsed = from_state(version.state)
     tensors = tuple(_content(parsed, i) for i in range(len(parsed.contents)))
@@ -62,7 +62,7 @@ def encode(version: Delivered) -> tuple[memoryview, ...]:
     return head, *tensors
 
 
-def decode(data: memoryview, name: str) -> Delivered:
+def decode(data: memoryview, name: str) -> ServedVersion:
     """The version in ``data``; its state borrows that memory.
 
     ``name`` is for messages. Raises BadModelFile for other formats, WrongUsage for a file that
@@ -84,7 +84,7 @@ def decode(data: memoryview, name: str) -> Delivered:
         commit, time_ns = CommitId.parse(facts[_COMMIT]), int(facts.get(_TIME, "0"))
     except ValueError as error:
         raise DamagedData(f"{name} does not name its version") from error
-    return Delivered(to_state(entry, skeleton, tensors.__getitem__), commit, time_ns)
+    return ServedVersion(to_state(entry, skeleton, tensors.__getitem__), commit, time_ns)
 
 
 def _entry(

@@ -9,7 +9,7 @@ from mvc.errors import IoFailed, WrongUsage
 from mvc.io.files import FileSystem, WriteFile
 from mvc.model.names import printable
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.serving.served_version import Delivered, encode
+from mvc.serving.served_version import ServedVersion, encode
 
 __all__ = ["FileSink"]
 
@@ -38,7 +38,7 @@ class FileSink:
         if folder is None or not folder.is_dir:
             raise IoFailed(f"there is no folder for {shown}", hint="make it first")
 
-    def __call__(self, version: Delivered) -> None:
+    def __call__(self, version: ServedVersion) -> None:
         """Writes a version, durable when the call returns. Raises IoFailed."""
         parts = encode(version)
 

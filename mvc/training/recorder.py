@@ -17,7 +17,7 @@ import torch
 from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.training import shutdown
 from mvc.training.checks import check_objects, check_options, opened, whole
 from mvc.training.lossy.drift import Monitor
@@ -27,7 +27,7 @@ from mvc.training.report import Report, report_of
 from mvc.training.resume import Resumed
 from mvc.training.staging import measure
 from mvc.training.state.parts import Parts, Source
-from mvc.training.writer_thread import Behind, Metrics, Options, reducing_for
+from mvc.training.writer_thread import Metrics, Options, WriterThread, reducing_for
 
 __all__ = ["Recorder", "Report"]
 
@@ -48,7 +48,7 @@ class Recorder:
 
     With a lossy ``pipeline`` a version holds production weights, made behind the training's
     back; the training's own are not touched. ``on_deploy`` is called in the recorder's thread
-    with every version (``Delivered``) once it is durable. ``evaluate(state, data)`` gives an
+    with every version (``ServedVersion``) once it is durable. ``evaluate(state, data)`` gives an
     accuracy, or (accuracy, samples), for ``dsed``; ``monitor(data)`` what ``drift`` watches.
     ``exact`` names tensors beside the buffers that are not to be changed. ``keep_training``
     keeps the training weights beside, exactly: without them such a version is not resumed.
@@ -73,7 +73,7 @@ class Recorder:
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
         start: int | Resumed = 0,
-        on_deploy: Callable[[Delivered], object] | None = None,
+        on_deploy: Callable[[ServedVersion], object] | None = None,
         evaluate: Evaluate | None = None,
         monitor: Monitor | None = None,
         exact: Sequence[str] = (),
@@ -111,7 +111,7 @@ class Recorder:
         self._repo, self._own = opened(repo)
         try:
             self._reducing = reducing_for(self._repo, source, options)
-            self._behind = Behind(
+            self._writer = WriterThread(
                 self._repo, self._queue, options, weights=source.weights, reducing=self._reducing
             )
         except BaseException:
@@ -153,7 +153,7 @@ class Recorder:
         number: int | None = ...,
         data: Any = ...,
         wait: Literal[True],
-    ) -> Delivered | None: ...
+    ) -> ServedVersion | None: ...
 
     def step(
         self,
@@ -164,7 +164,7 @@ class Recorder:
         number: int | None = None,
         data: Any = None,
         wait: bool = False,
-    ) -> bool | Delivered | None:
+    ) -> bool | ServedVersion | None:
         """Takes the state as it is now; whether it was taken. Call it at the end of a batch.
 
         ``batch`` is the position in the data: a number, or what a sampler's ``state_dict``
@@ -191,7 +191,7 @@ class Recorder:
     ) -> bool:
         self._check_open()
         called_ns = self._repo.context.store.clock.now_ns()
-        self._behind.raise_failure()
+        self._writer.raise_failure()
         least = self._options.start
         self._steps = self._steps + 1 if number is None else whole("number", number, least)
         if (self._steps - self._options.start) % self._options.every:
@@ -206,7 +206,7 @@ class Recorder:
         if item is None:
             return False
         try:
-            self._behind.raise_failure()
+            self._writer.raise_failure()
             item.slot.fill(self._collect(batch) if waited else live)
             item.step, item.called_ns = self._steps, called_ns
             item.metrics = numbers
@@ -225,13 +225,13 @@ class Recorder:
         }
 
     @property
-    def production(self) -> Delivered | None:
+    def production(self) -> ServedVersion | None:
         """The newest durable version as it was handed out: what is to be live.
 
         None before the first, and where nobody asked for it: with a lossless pipeline,
         without ``on_deploy`` and without ``wait``.
         """
-        return self._behind.production
+        return self._writer.production
 
     def on_close(self, act: Callable[[], object]) -> None:
         """Has ``close`` call ``act`` before anything else."""
@@ -241,12 +241,12 @@ class Recorder:
         """Waits until everything taken is durable. Raises what went wrong behind."""
         self._check_open()
         self._queue.join()
-        self._behind.raise_failure()
+        self._writer.raise_failure()
 
     @property
     def report(self) -> Report:
         """Counts up to now."""
-        return report_of(self._steps - self._options.start, self._taken, self._queue, self._behind)
+        return report_of(self._steps - self._options.start, self._taken, self._queue, self._writer)
 
     def close(self) -> Report:
         """Completes what is queued and ends. Raises the first failure, if there was one.
@@ -259,12 +259,12 @@ class Recorder:
         for act in self._on_close:
             act()
         self._queue.close()
-        self._behind.end()
+        self._writer.end()
         shutdown.closed(self)
         self._forget()
         self._let_go()
-        if self._behind.first_failure is not None:
-            raise self._behind.first_failure
+        if self._writer.first_failure is not None:
+            raise self._writer.first_failure
         return self.report
 
     def __enter__(self) -> Self:

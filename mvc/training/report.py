@@ -9,7 +9,7 @@ from mvc.repo.repository import Committed
 
 if TYPE_CHECKING:
     from mvc.training.queue import Queue
-    from mvc.training.writer_thread import Behind
+    from mvc.training.writer_thread import WriterThread
 
 __all__ = ["Report", "report_of"]
 
@@ -38,19 +38,19 @@ class Report:
     skipped: int = 0
 
 
-def report_of(steps: int, taken: int, queue: Queue, behind: Behind) -> Report:
+def report_of(steps: int, taken: int, queue: Queue, writer: WriterThread) -> Report:
     """The counts at this moment."""
-    newest = behind.newest
+    newest = writer.newest
     return Report(
         steps,
         taken,
-        behind.durable,
-        behind.failed,
+        writer.durable,
+        writer.failed,
         queue.coalesced,
         queue.dropped,
         newest[1] if newest else None,
         newest[0] if newest else None,
         queue.held,
         queue.peak,
-        behind.skipped,
+        writer.skipped,
     )

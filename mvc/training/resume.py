@@ -18,7 +18,7 @@ from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.training.checks import check_objects
-from mvc.training.state.component_types import check_kind
+from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement
 from mvc.training.state.parts import (
     PRODUCTION,
@@ -29,12 +29,12 @@ from mvc.training.state.parts import (
     training_path,
 )
 from mvc.training.state.rng import check_rng, set_rng_state
-from mvc.training.unwrap import PREFIXES, without_wrappers
+from mvc.training.unwrap import PREFIXES, unwrap
 
 __all__ = [
     "Resumed",
-    "check_kinds",
     "check_model",
+    "check_types",
     "differences",
     "load_model",
     "resume",
@@ -91,9 +91,9 @@ def resume(
     check_rng(kept["rng"])
     weights = training_weights(repo, commit, name, kept)
     if set(weights) != set(model.state_dict()):  # else it was recorded with the wrapper's names
-        model = without_wrappers(model)
+        model = unwrap(model)
     check_model(model, weights, kept)
-    more = check_kinds(kept, scheduler=scheduler, scaler=scaler)
+    more = check_types(kept, scheduler=scheduler, scaler=scaler)
     placement = None if optimizer is None else Placement(model, optimizer, kept["optimizer"])
 
     load_model(model, weights, kept["buffers"])
@@ -108,10 +108,10 @@ def resume(
     return Resumed(commit, kept["step"], kept["batch"], differs)
 
 
-def check_kinds(kept: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
-    """``check_kind`` for objects by their part; nothing for versions that do not know kinds."""
+def check_types(kept: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
+    """``check_type`` for objects by their part; nothing for versions that do not know kinds."""
     kinds = kept.get("kinds", {})
-    found = [check_kind(part, kinds.get(part), value) for part, value in passed.items()]
+    found = [check_type(part, kinds.get(part), value) for part, value in passed.items()]
     return tuple(line for lines in found for line in lines)
 
 

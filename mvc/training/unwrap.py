@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["PREFIXES", "without_wrappers"]
+__all__ = ["PREFIXES", "unwrap"]
 
 PREFIXES = ("_orig_mod.", "module.")
 
 
-def without_wrappers(model: torch.nn.Module) -> torch.nn.Module:
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """The module inside ``torch.compile``, DataParallel, DistributedDataParallel, in any order."""
     while True:
         inner = _inner(model)

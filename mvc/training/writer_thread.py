@@ -1,4 +1,4 @@
-"""Behind the training: a thread that commits staged states in order.
+"""The writer thread: commits staged states in order while the training goes on.
 
 It spends its time in hashing, compression and writing, which release the interpreter's lock.
 """
@@ -18,7 +18,7 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.request import metrics_from
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.repository import Committed, Repository
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate
 from mvc.training.lossy.reducing import Reducing
@@ -26,7 +26,7 @@ from mvc.training.queue import Item, Queue
 from mvc.training.staging import Slot
 from mvc.training.state.parts import PRODUCTION, Source, training_path
 
-__all__ = ["Behind", "Metrics", "Options", "reducing_for"]
+__all__ = ["Metrics", "Options", "WriterThread", "reducing_for"]
 
 Metrics = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ class Options:
     name: str = DEFAULT_STATE
     queue_bytes: int | None = None
     start: int = 0
-    on_deploy: Callable[[Delivered], object] | None = None
+    on_deploy: Callable[[ServedVersion], object] | None = None
     evaluate: Evaluate | None = None
     monitor: Monitor | None = None
     exact: Sequence[str] | None = field(default=None, hash=False)
@@ -62,7 +62,7 @@ class Options:
         return metrics_from(given)
 
 
-class Behind:
+class WriterThread:
     """The thread, what it has done, and what went wrong in it.
 
     ``production`` is the newest version that is durable and was handed out.
@@ -86,7 +86,7 @@ class Behind:
         self._weights = weights
         self._reducing = reducing
         self._coding = Pipeline.parse(options.pipeline).coding()
-        self.production: Delivered | None = None
+        self.production: ServedVersion | None = None
         self.durable = 0
         self.skipped = 0
         self.failed = 0
@@ -191,7 +191,7 @@ class Behind:
             return
         state = self._reducing.handed_out() if self._reducing else _copy(item.slot.state["model"])
         moment = made.commit.time_ns if made.deployment is None else made.deployment.time_ns
-        self.production = Delivered(state, made.id, moment)
+        self.production = ServedVersion(state, made.id, moment)
         if act is not None:
             act(self.production)
 

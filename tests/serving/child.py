@@ -14,18 +14,18 @@ import numpy as np
 
 from mvc.ids import CommitId
 from mvc.serving.reader import FileReader
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.serving.sink import FileSink
 
 SIZE = 200_000
 
 
-def version(number: int, size: int = SIZE) -> Delivered:
+def version(number: int, size: int = SIZE) -> ServedVersion:
     state = {f"layer{i}": np.full(size // (i + 1), number, np.float32) for i in range(3)}
-    return Delivered(state, CommitId(number.to_bytes(32, "little")), number)
+    return ServedVersion(state, CommitId(number.to_bytes(32, "little")), number)
 
 
-def number_of(production: Delivered) -> int:
+def number_of(production: ServedVersion) -> int:
     """Which version it is; AssertionError where it is parts of two."""
     number = int.from_bytes(production.commit, "little")
     assert list(production.state) == ["layer0", "layer1", "layer2"]

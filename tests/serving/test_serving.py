@@ -29,7 +29,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.serving.reader import FileReader
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.serving.sink import FileSink
 from tests.seeds import draw
 from tests.serving.child import number_of, version
@@ -80,7 +80,7 @@ def test_the_bits_of_torch_tensors(path: str) -> None:
         "empty": torch.empty(0, 4),
         "turned": torch.arange(6.0).reshape(2, 3).T,
     }
-    FileSink(path)(Delivered(state, CommitId(bytes(32)), 5))
+    FileSink(path)(ServedVersion(state, CommitId(bytes(32)), 5))
     found = FileReader(path).swap().state
     assert list(found) == list(state)
     for name, tensor in state.items():
@@ -163,7 +163,7 @@ def test_the_file_is_identified_as_its_version(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         made = repo.commit({"w": np.arange(5.0)})
         repo.commit({"w": np.arange(6.0)})
-        FileSink(tmp_path / "served")(Delivered(made.state, made.id, 1))
+        FileSink(tmp_path / "served")(ServedVersion(made.state, made.id, 1))
         assert [f.commit for f in repo.identify(tmp_path / "served")] == [made.id]
 
 
@@ -212,7 +212,7 @@ def test_the_swap_is_recorded_with_the_time_of_who_serves(path: str, tmp_path: P
         clock = FixedClock()
         reader = FileReader(path, target="edge", clock=clock)
         for each in made:
-            sink(Delivered(each.state, each.id, 1))
+            sink(ServedVersion(each.state, each.id, 1))
             clock.ns += 1_000_000_000
             found = reader.swap(repo)
             assert found is not None and found.commit == each.id and found.time_ns == clock.ns
@@ -228,7 +228,7 @@ def test_a_record_that_fails_is_made_up_for(path: str, tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "repo") as repo:
         clock = FixedClock()
         reader = FileReader(path, target="edge", clock=clock)
-        FileSink(path)(Delivered(elsewhere.state, elsewhere.id, 1))
+        FileSink(path)(ServedVersion(elsewhere.state, elsewhere.id, 1))
         with pytest.raises(UnknownRevision):
             reader.swap(repo)  # this repository does not know the version yet
         assert reader.production is not None
@@ -275,4 +275,4 @@ class FixedClock:
 
 def test_productions_are_short_to_print() -> None:
     made: Any = version(1)
-    assert repr(made) == "<Delivered 0100000000: 3 tensors>"
+    assert repr(made) == "<ServedVersion 0100000000: 3 tensors>"

@@ -6,7 +6,7 @@ from typing import Any
 
 from mvc.errors import WrongUsage
 
-__all__ = ["number_from", "wrong_answer"]
+__all__ = ["number_from", "wrong_result"]
 
 
 def number_from(value: Any) -> float | None:
@@ -19,7 +19,7 @@ def number_from(value: Any) -> float | None:
         return None
 
 
-def wrong_answer(function: str, value: Any, wanted: str) -> WrongUsage:
+def wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
     """The error for what ``function`` should not have returned."""
     kind = type(value).__name__
     if isinstance(value, tuple):

@@ -14,7 +14,7 @@ import numpy as np
 
 from mvc.codecs.stages import Drift
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
-from mvc.training.lossy.callbacks import number_from, wrong_answer
+from mvc.training.lossy.callbacks import number_from, wrong_result
 
 __all__ = ["DriftDetector", "Monitor", "input_means"]
 
@@ -43,7 +43,7 @@ class DriftDetector:
         for value in _each(self._monitor(data)):
             number = number_from(value)
             if number is None:
-                raise wrong_answer("monitor", value, "a number, or one for each sample")
+                raise wrong_result("monitor", value, "a number, or one for each sample")
             if not np.isfinite(number):
                 raise WrongUsage(f"the monitor of {self.text} gave {number}, which is no number")
             self._detector.update(number)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.stages import Dsed
 from mvc.errors import WrongUsage
-from mvc.training.lossy.callbacks import number_from, wrong_answer
+from mvc.training.lossy.callbacks import number_from, wrong_result
 
 __all__ = ["ErrorDecay", "Evaluate", "sample_count"]
 
@@ -87,7 +87,7 @@ class ErrorDecay:
         pair = found if isinstance(found, tuple) else (found, None)
         value = number_from(pair[0]) if len(pair) == 2 else None
         if value is None or (pair is found and not hasattr(pair[1], "__index__")):
-            raise wrong_answer("evaluate", found, _ANSWER)
+            raise wrong_result("evaluate", found, _ANSWER)
         count = sample_count(data) if pair[1] is None else int(pair[1])
         if not 0 <= value <= 1 or count < 1:
             raise WrongUsage(

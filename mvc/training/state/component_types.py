@@ -11,17 +11,17 @@ from typing import Any
 
 from mvc.errors import CannotResume
 
-__all__ = ["check_kind", "described", "kind_of"]
+__all__ = ["check_type", "component_type", "type_name"]
 
 
-def kind_of(obj: Any) -> str:
+def type_name(obj: Any) -> str:
     """The class's full name; of schedulers that are made of others theirs, too, in brackets."""
     name = f"{type(obj).__module__}.{type(obj).__qualname__}"
-    inner = [kind_of(part) for part in _inner(obj)]
+    inner = [type_name(part) for part in _inner(obj)]
     return f"{name}({', '.join(inner)})" if inner else name
 
 
-def described(obj: Any) -> dict[str, Any] | None:
+def component_type(obj: Any) -> dict[str, Any] | None:
     """``kind``, and the names of the ``functions`` that a LambdaLR goes by; None for None.
 
     A function without a name of its own (a lambda, an object) is an empty text.
@@ -29,11 +29,11 @@ def described(obj: Any) -> dict[str, Any] | None:
     if obj is None:
         return None
     obj = _bare(obj)
-    return {"kind": kind_of(obj), "functions": _functions(obj)}
+    return {"kind": type_name(obj), "functions": _functions(obj)}
 
 
-def check_kind(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str, ...]:
-    """Compares an object with what ``described`` gave when the version was recorded.
+def check_type(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str, ...]:
+    """Compares an object with what ``component_type`` gave when the version was recorded.
 
     Returns what of its functions differs, for ``Resumed.differs``. Raises CannotResume for
     another kind. ``kept`` None: the version does not say, or had no such part.
@@ -41,7 +41,7 @@ def check_kind(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str
     if kept is None or obj is None:
         return ()
     obj = _bare(obj)
-    kind = kind_of(obj)
+    kind = type_name(obj)
     if kept["kind"] != kind:
         raise CannotResume(
             f"the {part} was {kept['kind']}, not {kind}",

@@ -16,10 +16,10 @@ import torch
 
 from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
-from mvc.training.state.component_types import described
+from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.rng import rng_state
-from mvc.training.unwrap import without_wrappers
+from mvc.training.unwrap import unwrap
 
 __all__ = [
     "PARTS",
@@ -76,7 +76,7 @@ class Parts:
     weights: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", without_wrappers(self.model))
+        object.__setattr__(self, "model", unwrap(self.model))
 
     @classmethod
     def chosen(
@@ -125,7 +125,10 @@ class Parts:
             "tied": tied_names(self.model),
             "buffers": passing_buffers(self.model),
             "setting": setting(),
-            "kinds": {"scheduler": described(self.scheduler), "scaler": described(self.scaler)},
+            "kinds": {
+                "scheduler": component_type(self.scheduler),
+                "scaler": component_type(self.scaler),
+            },
             "optimizer": optimizer_state(self.model, self.optimizer) if self.optimizer else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "scaler": self.scaler.state_dict() if self.scaler is not None else None,
