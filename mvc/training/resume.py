@@ -21,15 +21,16 @@ from mvc.training.checks import check_objects
 from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement
 from mvc.training.state.parts import (
+    PREFIXES,
     PRODUCTION,
     SCHEMA,
     passing_buffers,
     setting,
     tied_names,
     training_path,
+    unwrap,
 )
 from mvc.training.state.rng import check_rng, set_rng_state
-from mvc.training.unwrap import PREFIXES, unwrap
 
 __all__ = [
     "Resumed",

@@ -12,7 +12,7 @@ from torch import nn
 
 import mvc
 from mvc.errors import CannotResume
-from mvc.training.unwrap import unwrap
+from mvc.training.state.parts import unwrap
 from tests.training.runs import tensor_bits
 
 

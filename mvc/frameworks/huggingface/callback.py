@@ -33,8 +33,8 @@ from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
 from mvc.training.shutdown import complete
+from mvc.training.state.parts import unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
-from mvc.training.unwrap import unwrap
 
 __all__ = ["MVCCallback"]
 

@@ -19,10 +19,10 @@ from mvc.errors import WrongUsage
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.rng import rng_state
-from mvc.training.unwrap import unwrap
 
 __all__ = [
     "PARTS",
+    "PREFIXES",
     "PRODUCTION",
     "SCHEMA",
     "Parts",
@@ -31,6 +31,7 @@ __all__ = [
     "setting",
     "tied_names",
     "training_path",
+    "unwrap",
 ]
 
 SCHEMA = "mvc.training/1"
@@ -39,6 +40,8 @@ PRODUCTION = "mvc.training.lossy.production/1"
 the one of the other; ``of`` is the schema of all the rest. Who does not know it must not resume.
 """
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
+PREFIXES = ("_orig_mod.", "module.")
+"""What ``torch.compile`` and the data-parallel wrappers put before every name."""
 
 
 def training_path(name: str) -> str:
@@ -169,3 +172,19 @@ def setting() -> Mapping[str, str]:
         "threads": str(torch.get_num_threads()),
         "processor": str(torch.backends.cpu.get_cpu_capability()),
     }
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """The module inside ``torch.compile``, DataParallel, DistributedDataParallel, in any order.
+
+    A version holds the names of that module, so that it fits both the module and every wrapper.
+    """
+    while True:
+        # By name, because importing the compiler takes longer than a small training.
+        kind = type(model)
+        if kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch."):
+            model = model.get_submodule("_orig_mod")
+        elif isinstance(model, torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel):
+            model = model.module
+        else:
+            return model
