@@ -1,4 +1,4 @@
-"""What functions of the user return, looked at: a complaint names the function."""
+"""Validate values returned by user callbacks; errors name the callback."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["number_from", "wrong_result"]
 
 
 def number_from(value: Any) -> float | None:
-    """A number as a float, that of a tensor or array with one entry included; None for others."""
-    if isinstance(value, str | bytes):  # which float would read
+    """``value`` as a float, also from a tensor or array with one entry; None if it is no number."""
+    if isinstance(value, str | bytes):  # float() would parse these
         return None
     try:
         return float(value)
@@ -20,7 +20,7 @@ def number_from(value: Any) -> float | None:
 
 
 def wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
-    """The error for what ``function`` should not have returned."""
+    """The error for a return value of ``function`` of a wrong type."""
     kind = type(value).__name__
     if isinstance(value, tuple):
         kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"

@@ -1,8 +1,8 @@
-"""What the full state of a training is, as the nested mappings that a commit takes.
+"""The full state of a training, as the nested mappings that a commit takes.
 
-The model's own state is one path, such as ``model.safetensors``, so that what is deployed is
-a plain mapping of tensors. Everything else is another, ``model.training.safetensors``. The two
-are kept in one commit; the second says of which model (Merkle root) it is the state.
+The model's state is one path, such as ``model.safetensors``, so that what is deployed is a plain
+mapping of tensors. Everything else is another path, ``model.training.safetensors``. Both are in
+one commit; the second names the Merkle root of its model.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ __all__ = [
 
 SCHEMA = "mvc.training/1"
 PRODUCTION = "mvc.training.lossy.production/1"
-"""Beside production weights: ``weights`` are the training weights, or None; ``pipeline`` made
-the one of the other; ``of`` is the schema of all the rest. Who does not know it must not resume.
+"""The schema of a training state beside production weights.
+
+``weights`` are the training weights, or None; ``pipeline`` made the production weights of them;
+``of`` is the schema of the remaining parts. Code that does not know this schema must not resume.
 """
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
 PREFIXES = ("_orig_mod.", "module.")
@@ -51,24 +53,24 @@ def training_path(name: str) -> str:
 
 
 class Source(Protocol):
-    """What a Recorder asks for states. Tensors may be the live ones; they are copied."""
+    """Provides states to a Recorder, which copies their tensors."""
 
     @property
     def weights(self) -> bool:
-        """Whether there is a model's state, or only that of its training."""
+        """Whether there is a model's state, or only the rest of the training state."""
 
     def model_state(self) -> dict[str, Any]:
         """The model's tensors by name; empty without ``weights``."""
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything else, after step ``step``; the form that ``Parts.training_state`` gives."""
+        """Everything else, after step ``step``, in the form of ``Parts.training_state``."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The objects whose state is taken; ``rng`` says whether the random generators' is, too.
+    """The objects whose states are recorded; ``rng``: the random generators', too.
 
-    Of a compiled or data-parallel ``model`` it is the module inside.
+    For a compiled or data-parallel ``model`` the module inside is recorded.
     """
 
     model: torch.nn.Module
@@ -90,7 +92,10 @@ class Parts:
         scaler: Any,
         include: Sequence[str] | None,
     ) -> Parts:
-        """Everything passed and the random generators, or what ``include`` names: one or more."""
+        """Everything passed and the random generators, or the parts that ``include`` names.
+
+        Raises WrongUsage for an unknown name, a part that was not passed, or no name.
+        """
         passed = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         if include is None:
             return cls(model, optimizer, scheduler, scaler)
@@ -112,15 +117,15 @@ class Parts:
         )
 
     def exact(self) -> list[str]:
-        """Names of the tensors that a lossy pipeline leaves as they are."""
+        """Names of the tensors that a lossy pipeline must not change."""
         return no_weights(self.model)
 
     def model_state(self) -> dict[str, Any]:
-        """The model's tensors (its own, not copies) by name; empty if it is not included."""
+        """The model's own tensors by name, not copies; empty if it is not included."""
         return dict(self.model.state_dict()) if self.weights else {}
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything else; a part that is not included is None."""
+        """Everything but the model; a part that is not included is None."""
         return {
             "schema": SCHEMA,
             "step": step,
@@ -140,14 +145,14 @@ class Parts:
 
 
 def no_weights(model: torch.nn.Module) -> list[str]:
-    """Names of the tensors of ``state_dict`` that are no parameters: buffers, extra state."""
+    """Names of the tensors in ``state_dict`` that are not parameters: buffers, extra state."""
     trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     others = {name: v for name, v in model.state_dict().items() if name not in trained}
     return [tensor.key for tensor in from_state(others).tensors]
 
 
 def tied_names(model: torch.nn.Module) -> list[list[str]]:
-    """Names that stand for one and the same parameter, in groups."""
+    """Groups of names that share one parameter."""
     groups: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         groups.setdefault(id(parameter), []).append(name)
@@ -155,7 +160,7 @@ def tied_names(model: torch.nn.Module) -> list[list[str]]:
 
 
 def passing_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Buffers that are no part of ``state_dict`` (``persistent=False``)."""
+    """Buffers outside ``state_dict`` (``persistent=False``), by name."""
     found = {}
     for prefix, module in model.named_modules():
         for name in sorted(module._non_persistent_buffers_set):
@@ -166,7 +171,7 @@ def passing_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def setting() -> Mapping[str, str]:
-    """What else the bits of the next step depend on."""
+    """The conditions, beside the state, that the bits of the next step depend on."""
     return {
         "torch": str(torch.__version__),
         "threads": str(torch.get_num_threads()),
