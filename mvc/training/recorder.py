@@ -27,7 +27,7 @@ from mvc.training.queue import Queue
 from mvc.training.resume import Resumed
 from mvc.training.staging import measure
 from mvc.training.state.parts import Parts, Source
-from mvc.training.writer_thread import Metrics, Options, WriterThread, reducing_for
+from mvc.training.writer_thread import Metrics, Options, WriterThread, reducer_for
 
 __all__ = ["Recorder", "Report"]
 
@@ -151,9 +151,9 @@ class Recorder:
         self._closed = False
         self._repo, self._own = opened(repo)
         try:
-            self._reducing = reducing_for(self._repo, source, options)
+            self._reducer = reducer_for(self._repo, source, options)
             self._writer = WriterThread(
-                self._repo, self._queue, options, weights=source.weights, reducing=self._reducing
+                self._repo, self._queue, options, weights=source.weights, reducer=self._reducer
             )
         except BaseException:
             self._close_own_repo()
@@ -242,11 +242,11 @@ class Recorder:
         if (self._steps - self._options.start) % self._options.every:
             return False
         numbers = self._options.numbers(loss, metrics)
-        if self._reducing is not None:
-            self._reducing.check(loss=numbers.get("loss"), data=data)
+        if self._reducer is not None:
+            self._reducer.check(loss=numbers.get("loss"), data=data)
         live = self._collect(batch)
-        if self._reducing is not None:
-            self._reducing.check_names(live["model"])
+        if self._reducer is not None:
+            self._reducer.check_names(live["model"])
         item, waited = self._queue.reserve(measure(live))
         if item is None:
             return False

@@ -21,12 +21,12 @@ from mvc.repo.repository import Committed, Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate
-from mvc.training.lossy.reducing import Reducing
+from mvc.training.lossy.state_reducer import StateReducer
 from mvc.training.queue import Item, Queue
 from mvc.training.staging import Slot
 from mvc.training.state.parts import PRODUCTION, Source, training_path
 
-__all__ = ["Metrics", "Options", "WriterThread", "reducing_for"]
+__all__ = ["Metrics", "Options", "WriterThread", "reducer_for"]
 
 Metrics = Mapping[str, Any]
 
@@ -76,16 +76,16 @@ class WriterThread:
         options: Options,
         *,
         weights: bool,
-        reducing: Reducing | None = None,
+        reducer: StateReducer | None = None,
     ) -> None:
-        """``weights``: whether staged states include the model's. ``reducing`` makes production
+        """``weights``: whether staged states include the model's. ``reducer`` makes production
         weights of it, for a pipeline that is lossy or has decisions.
         """
         self._repo = repo
         self._queue = queue
         self._options = options
         self._weights = weights
-        self._reducing = reducing
+        self._reducer = reducer
         self._coding = Pipeline.parse(options.pipeline).coding()
         self.production: ServedVersion | None = None
         self.durable = 0
@@ -130,22 +130,22 @@ class WriterThread:
     def _commit(self, item: Item) -> Committed | None:
         """Commits a staged state; None if the pipeline skips it."""
         item.slot.ready()
-        if self._reducing is None:
+        if self._reducer is None:
             return self._store(item, item.slot.state["model"])
         training = item.slot.state["model"]
-        made, _ = self._reducing.offer(training, loss=item.loss, data=item.data)
+        made, _ = self._reducer.offer(training, loss=item.loss, data=item.data)
         if made is None:
             return None
         try:
             return self._store(item, made)
         except BaseException:
-            self._reducing.take_back()
+            self._reducer.take_back()
             raise
 
     def _store(self, item: Item, model: Mapping[str, Any]) -> Committed:
         options = self._options
         training = item.slot.state["training"]
-        reduced = self._reducing is not None
+        reduced = self._reducer is not None
         if reduced:
             kept = item.slot.state["model"] if options.keep_training else None
             training |= {
@@ -188,9 +188,9 @@ class WriterThread:
     def _hand_out(self, item: Item, made: Committed) -> None:
         """Passes the durable version to ``on_deploy``, in memory of its own."""
         act = self._options.on_deploy
-        if not self._weights or (self._reducing is None and act is None and not item.awaited):
+        if not self._weights or (self._reducer is None and act is None and not item.awaited):
             return
-        state = self._reducing.live_state() if self._reducing else _copy(item.slot.state["model"])
+        state = self._reducer.live_state() if self._reducer else _copy(item.slot.state["model"])
         moment = made.commit.time_ns if made.deployment is None else made.deployment.time_ns
         self.production = ServedVersion(state, made.id, moment)
         if act is not None:
@@ -204,7 +204,7 @@ def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
     return slot.state
 
 
-def reducing_for(repo: Repository, source: Source, options: Options) -> Reducing | None:
+def reducer_for(repo: Repository, source: Source, options: Options) -> StateReducer | None:
     """Makes production weights for a pipeline that is lossy or has decisions; else None.
 
     Raises WrongUsage where options and pipeline do not fit together.
@@ -226,7 +226,7 @@ def reducing_for(repo: Repository, source: Source, options: Options) -> Reducing
             hint="name the buffers: exact=[...]",
         )
     named = frozenset(options.exact or ())
-    return Reducing(
+    return StateReducer(
         repo,
         options.name,
         pipeline,

@@ -1,4 +1,4 @@
-"""Production weights of staged states, in the writer thread.
+"""StateReducer: makes production weights of staged states, in the writer thread.
 
 Converts between nested states of torch tensors, which are staged and committed, and the flat
 arrays of ``mvc.training.lossy.production``.
@@ -27,7 +27,7 @@ from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate
 from mvc.training.lossy.production import Production
 
-__all__ = ["Reducing"]
+__all__ = ["StateReducer"]
 
 _UNHASHED = BlobId(bytes(32))
 
@@ -56,7 +56,7 @@ def _no_views(content: int) -> memoryview:
     raise AssertionError(f"content {content} of a state is looked into")
 
 
-class Reducing:
+class StateReducer:
     """A ``Production`` for states. It starts from the version of ``name`` at HEAD."""
 
     def __init__(
