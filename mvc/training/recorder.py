@@ -128,7 +128,9 @@ class Recorder:
             origin=origin,
         )
         check_objects(model, optimizer, scheduler, scaler)
-        self._begin(repo, Parts.chosen(model, optimizer, scheduler, scaler, include), options)
+        self._begin(
+            repo, Parts.chosen(model, optimizer, scheduler, scaler, include=include), options
+        )
 
     @classmethod
     def of(cls, repo: Repository | str | PathLike[str], source: Source, **options: Any) -> Self:
@@ -219,7 +221,9 @@ class Recorder:
         pipeline needs a loss or data that are missing; UnsupportedTensor for a value that cannot
         be recorded.
         """
-        taken = self._take(loss, batch, metrics, number, data, wait)
+        taken = self._take(
+            loss=loss, batch=batch, metrics=metrics, number=number, data=data, awaited=wait
+        )
         if not wait:
             return taken
         self.flush()
@@ -227,12 +231,13 @@ class Recorder:
 
     def _take(
         self,
+        *,
         loss: Any,
         batch: Any,
         metrics: Metrics | None,
         number: int | None,
         data: Any,
-        wait: bool,
+        awaited: bool,
     ) -> bool:
         self._check_open()
         called_ns = self._repo.context.store.clock.now_ns()
@@ -255,7 +260,7 @@ class Recorder:
             item.slot.fill(self._collect(batch) if waited else live)
             item.step, item.called_ns = self._steps, called_ns
             item.metrics = numbers
-            item.loss, item.data, item.awaited = numbers.get("loss"), data, wait
+            item.loss, item.data, item.awaited = numbers.get("loss"), data, awaited
         except BaseException:
             self._queue.give_back(item)
             raise

@@ -112,8 +112,8 @@ class Parts:
             optimizer if "optimizer" in names else None,
             scheduler if "scheduler" in names else None,
             scaler if "scaler" in names else None,
-            "rng" in names,
-            "model" in names,
+            rng="rng" in names,
+            weights="model" in names,
         )
 
     def exact(self) -> list[str]:
