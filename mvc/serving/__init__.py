@@ -1,4 +1,4 @@
-"""Production weights on their way to whoever serves them.
+"""Production weights handed to the process that serves them: a sink and a reader of one file.
 
-Making them: ``mvc.training.lossy``.
+Deciding what the production weights are: ``mvc.training.lossy``.
 """

@@ -1,1 +1,4 @@
-"""Versions out of a running training, and back into one (row 4). Its modules import torch."""
+"""Versions out of a running training (Recorder), and a training set back to one (resume).
+
+Its modules import torch. What training states hold: ``state``. Lossy pipelines: ``lossy``.
+"""

@@ -1,4 +1,4 @@
-"""What a Recorder is given, looked at before anything begins: each complaint names an argument."""
+"""Checks of a Recorder's arguments before anything begins; each error names the argument."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PATH = "an open mvc.Repository, or the path of one"
 
 
 def opened(given: Repository | str | PathLike[str]) -> tuple[Repository, bool]:
-    """The repository, and whether it was opened here, so that it is to be closed here.
+    """The repository, and whether this call opened it, so that the caller must close it.
 
-    ``given`` is open, or is the folder of an existing repository. Raises WrongUsage for
-    anything else and for one that is closed, NotARepository for another folder.
+    ``given`` is an open repository, or the folder of one. Raises WrongUsage for anything else
+    and for a closed repository, NotARepository for a folder without one.
     """
     if isinstance(given, Repository):
         if given.closed:
@@ -45,7 +45,7 @@ def opened(given: Repository | str | PathLike[str]) -> tuple[Repository, bool]:
 
 
 def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> None:
-    """WrongUsage for an object that cannot be what it was passed as."""
+    """Raises WrongUsage for an object that cannot be what it was passed as."""
     if not isinstance(model, torch.nn.Module):
         hint = "pass the module itself, not its state_dict" if isinstance(model, Mapping) else None
         raise _wrong("model", model, "a torch.nn.Module", hint)
@@ -59,7 +59,10 @@ def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> No
 
 
 def check_options(options: Options) -> None:
-    """WrongUsage for an option of a wrong type or outside its range; InvalidName for a name."""
+    """Raises WrongUsage for an option of a wrong type or outside its range.
+
+    Raises InvalidName for a bad name, InvalidPipeline for a bad pipeline.
+    """
     whole("every", options.every, 1)
     whole("start", options.start, 0)
     if options.queue_bytes is not None:
@@ -88,7 +91,7 @@ def check_options(options: Options) -> None:
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """A whole number that is not below ``least``; WrongUsage names it otherwise."""
+    """``value`` as an int of at least ``least``; else raises WrongUsage naming it."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong(name, value, "a whole number")
     number = int(value)

@@ -1,7 +1,6 @@
-"""States that wait to be written: in order, bounded in bytes, every one accounted for.
+"""The queue of staged states that wait to be committed: in order, bounded in bytes.
 
-``held`` counts what is being filled, waits or is being written. There is always room for two
-states: one that is written and one that waits.
+There is always room for two states: one that is being committed and one that waits.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ MODES = ("block", "coalesce", "drop")
 
 @dataclass
 class Item:
-    """A state on its way. ``called_ns``: when it was taken, in nanoseconds since 1970.
+    """A staged state. ``called_ns``: when ``step`` took it, in nanoseconds since 1970.
 
-    ``loss`` and ``data`` are those of its batch, for a lossy pipeline; ``awaited``: somebody
+    ``loss`` and ``data`` are those of its batch, for a lossy pipeline. ``awaited``: the caller
     waits for its production weights.
     """
 
@@ -39,10 +38,13 @@ class Item:
 
 
 class Queue:
-    """Between the thread that trains and the one that writes."""
+    """Passes states from the thread that trains to the one that commits."""
 
     def __init__(self, mode: str, limit: int | None) -> None:
-        """``limit``: bytes of staged states, None for twice the newest one."""
+        """``limit``: bytes of staged states, None for twice the newest one.
+
+        Raises WrongUsage for a ``mode`` that is not in ``MODES``.
+        """
         if mode not in MODES:
             raise WrongUsage(f"when_full is {mode!r}", hint="it takes " + ", ".join(MODES))
         self._mode = mode
@@ -59,11 +61,11 @@ class Queue:
 
     @property
     def held(self) -> int:
-        """Bytes that are staged and not yet durable."""
+        """Bytes of states that are being filled, wait, or are being committed."""
         return self._held
 
     def reserve(self, nbytes: int) -> tuple[Item | None, bool]:
-        """Room for a state, and whether it had to be waited for; None if it is to be dropped."""
+        """An item to fill, or None if the state is dropped; and whether the call had to wait."""
         with self._changed:
             waited = False
             while not self._fits(nbytes):
@@ -89,14 +91,14 @@ class Queue:
         return held + nbytes <= max(self._limit or 0, 2 * nbytes)
 
     def put(self, item: Item) -> None:
-        """Hands a filled item over."""
+        """Queues a filled item."""
         with self._changed:
             self._busy -= 1
             self._waiting.append(item)
             self._changed.notify_all()
 
     def give_back(self, item: Item) -> None:
-        """The item is durable, or has failed: its room is free."""
+        """Frees the room of an item that is durable or has failed."""
         with self._changed:
             self._busy -= 1
             self._held -= item.nbytes
@@ -107,7 +109,7 @@ class Queue:
             self._changed.notify_all()
 
     def take(self) -> Item | None:
-        """The oldest item, when there is one; None once the queue is closed and empty."""
+        """Waits for the oldest item; None once the queue is closed and empty."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
@@ -118,13 +120,13 @@ class Queue:
             return self._waiting.popleft()
 
     def join(self) -> None:
-        """Waits until nothing is on its way."""
+        """Waits until every item was given back."""
         with self._changed:
             while self._waiting or self._busy:
                 self._changed.wait()
 
     def close(self) -> None:
-        """Nothing more comes; what waits is still taken."""
+        """No more items will be put; those that wait can still be taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

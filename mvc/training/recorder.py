@@ -1,6 +1,6 @@
-"""The Recorder: versions of a model while it trains, written behind the training's back.
+"""The Recorder: makes versions of a model while it trains.
 
-``step`` copies the state and returns; a thread of its own commits the copies in order
+``step`` copies the state and returns; another thread commits the copies in order
 (``mvc.training.writer_thread``).
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -16,44 +17,70 @@ import torch
 
 from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.repository import Repository
-from mvc.serving.served_version import Delivered
+from mvc.repo.repository import Committed, Repository
+from mvc.serving.served_version import ServedVersion
 from mvc.training import shutdown
 from mvc.training.checks import check_objects, check_options, opened, whole
 from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate
 from mvc.training.queue import Queue
-from mvc.training.report import Report, report_of
 from mvc.training.resume import Resumed
 from mvc.training.staging import measure
 from mvc.training.state.parts import Parts, Source
-from mvc.training.writer_thread import Behind, Metrics, Options, reducing_for
+from mvc.training.writer_thread import Metrics, Options, WriterThread, reducer_for
 
 __all__ = ["Recorder", "Report"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of the steps so far; numbers of steps unless said otherwise.
+
+    Of the ``steps`` that were called, ``taken`` were staged. Of these ``durable`` are committed,
+    ``failed`` raised an error, ``skipped`` were decided against by the pipeline, ``coalesced``
+    were replaced by a newer one while they waited. ``dropped`` found no room in the queue and are
+    not among the taken. ``newest`` is the last durable version, without its state, and
+    ``newest_step`` its step. ``waiting_bytes`` are staged now, ``peak_bytes`` were at most.
+    """
+
+    steps: int
+    taken: int
+    durable: int
+    failed: int
+    coalesced: int
+    dropped: int
+    newest: Committed | None
+    newest_step: int | None
+    waiting_bytes: int
+    peak_bytes: int
+    skipped: int = 0
 
 
 class Recorder:
     """Records a training's state; use it as a context manager, or ``close`` it.
 
-    ``repo`` is an open Repository, or the path of an existing one, which is then closed with the
-    recorder. ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``,
-    ``rng``; by default what is passed and the random generators. Every ``every``-th step is
-    recorded. When the queue is full ``when_full`` says what a step does: ``block`` waits,
-    ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``deploy`` is the
-    target on which each version goes live, as of the call. ``metrics`` are added to every
-    version: a mapping, or a function that returns one. ``queue_bytes`` bounds what is staged
-    (default: two states); ``start`` is the number of steps done before, or what ``repo.resume``
-    returned: then every version names the one that training went on from. ``message`` is put
-    before each version's own; ``author`` is as for ``commit``.
+    ``repo`` is an open Repository, or the path of an existing one, which the recorder opens and
+    closes. ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``;
+    by default everything that is passed, and the random generators. Every ``every``-th step is
+    recorded. ``when_full`` says what a step does when the queue is full: ``block`` waits,
+    ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``queue_bytes``
+    bounds the bytes that are staged (default: two states). ``deploy`` is the target on which each
+    version goes live, as of the call. ``metrics`` are added to every version: a mapping, or a
+    function that returns one. ``start`` is the number of steps done before, or what
+    ``repo.resume`` returned; then every version names the one that
+    training went on from.
+    ``message`` is put before each version's own; ``author`` is as for ``commit``.
 
-    With a lossy ``pipeline`` a version holds production weights, made behind the training's
-    back; the training's own are not touched. ``on_deploy`` is called in the recorder's thread
-    with every version (``Delivered``) once it is durable. ``evaluate(state, data)`` gives an
-    accuracy, or (accuracy, samples), for ``dsed``; ``monitor(data)`` what ``drift`` watches.
-    ``exact`` names tensors beside the buffers that are not to be changed. ``keep_training``
-    keeps the training weights beside, exactly: without them such a version is not resumed.
+    With a lossy ``pipeline`` a version holds production weights, made in the recorder's thread;
+    the training's own weights are not touched. That thread calls ``on_deploy`` with every version
+    once it is durable. ``evaluate(state, data)`` returns an accuracy from 0 to 1, or (accuracy,
+    samples), for ``dsed``; ``monitor(data)`` returns what ``drift`` watches: a number, or one for
+    each sample. ``exact`` names tensors, beside the buffers, that must not change.
+    ``keep_training`` also stores the training weights, exactly; without them such a version
+    cannot be resumed.
 
-    Call it from one thread, the one that trains.
+    Call it from one thread, the one that trains. Raises WrongUsage naming an argument that
+    cannot be right, InvalidName, InvalidPipeline, and NotARepository.
     """
 
     def __init__(
@@ -73,7 +100,7 @@ class Recorder:
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
         start: int | Resumed = 0,
-        on_deploy: Callable[[Delivered], object] | None = None,
+        on_deploy: Callable[[ServedVersion], object] | None = None,
         evaluate: Evaluate | None = None,
         monitor: Monitor | None = None,
         exact: Sequence[str] = (),
@@ -83,15 +110,31 @@ class Recorder:
     ) -> None:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
         options = Options(
-            deploy, pipeline, every, when_full, metrics, name, queue_bytes, done,
-            on_deploy, evaluate, monitor, exact, keep_training, message, author, origin,
-        )  # fmt: skip
+            deploy=deploy,
+            pipeline=pipeline,
+            every=every,
+            when_full=when_full,
+            metrics=metrics,
+            name=name,
+            queue_bytes=queue_bytes,
+            start=done,
+            on_deploy=on_deploy,
+            evaluate=evaluate,
+            monitor=monitor,
+            exact=exact,
+            keep_training=keep_training,
+            message=message,
+            author=author,
+            origin=origin,
+        )
         check_objects(model, optimizer, scheduler, scaler)
-        self._begin(repo, Parts.chosen(model, optimizer, scheduler, scaler, include), options)
+        self._begin(
+            repo, Parts.chosen(model, optimizer, scheduler, scaler, include=include), options
+        )
 
     @classmethod
     def of(cls, repo: Repository | str | PathLike[str], source: Source, **options: Any) -> Self:
-        """A Recorder of whatever has states to give; ``options`` are those of ``Options``."""
+        """A Recorder of any source of states; ``options`` are the fields of ``Options``."""
         recorder = cls.__new__(cls)
         recorder._begin(repo, source, Options(**options))
         return recorder
@@ -110,23 +153,23 @@ class Recorder:
         self._closed = False
         self._repo, self._own = opened(repo)
         try:
-            self._reducing = reducing_for(self._repo, source, options)
-            self._behind = Behind(
-                self._repo, self._queue, options, weights=source.weights, reducing=self._reducing
+            self._reducer = reducer_for(self._repo, source, options)
+            self._writer = WriterThread(
+                self._repo, self._queue, options, weights=source.weights, reducer=self._reducer
             )
         except BaseException:
-            self._let_go()
+            self._close_own_repo()
             raise
         self._forget = self._repo.before_close(self.close)
         shutdown.before_exit(self)
 
-    def _let_go(self) -> None:
+    def _close_own_repo(self) -> None:
         if self._own:
             self._repo.close()
 
     @property
     def repo(self) -> Repository:
-        """Where the versions go."""
+        """The repository that the versions are committed to."""
         return self._repo
 
     # -- in the training's thread --------------------------------------------------------
@@ -153,7 +196,7 @@ class Recorder:
         number: int | None = ...,
         data: Any = ...,
         wait: Literal[True],
-    ) -> Delivered | None: ...
+    ) -> ServedVersion | None: ...
 
     def step(
         self,
@@ -164,17 +207,23 @@ class Recorder:
         number: int | None = None,
         data: Any = None,
         wait: bool = False,
-    ) -> bool | Delivered | None:
-        """Takes the state as it is now; whether it was taken. Call it at the end of a batch.
+    ) -> bool | ServedVersion | None:
+        """Copies the state as it is now; True if it was taken. Call it at the end of a batch.
 
-        ``batch`` is the position in the data: a number, or what a sampler's ``state_dict``
-        gives. ``number`` is that of this step where the caller counts, else one more than the
-        last. ``data`` is the labelled batch for the pipeline's decisions; it must not be
-        written to afterwards. With ``wait`` it returns once all is durable, and what is to be
-        live then: ``production``. Raises what went wrong behind since the last call; then
-        nothing is taken.
+        ``loss`` is recorded as a metric. ``batch`` is the position in the data: a number, or what
+        a sampler's ``state_dict`` returns. ``number`` is that of this step if the caller counts,
+        else one more than the last. ``data`` is the labelled batch for the pipeline's decisions;
+        it must not be written to afterwards. With ``wait`` the call returns once everything taken
+        is durable, and returns ``production``.
+
+        If committing has failed since the last call, that error is raised and nothing is taken.
+        Raises WrongUsage if the recorder is closed or belongs to another process, or if the
+        pipeline needs a loss or data that are missing; UnsupportedTensor for a value that cannot
+        be recorded.
         """
-        taken = self._take(loss, batch, metrics, number, data, wait)
+        taken = self._take(
+            loss=loss, batch=batch, metrics=metrics, number=number, data=data, awaited=wait
+        )
         if not wait:
             return taken
         self.flush()
@@ -182,35 +231,36 @@ class Recorder:
 
     def _take(
         self,
+        *,
         loss: Any,
         batch: Any,
         metrics: Metrics | None,
         number: int | None,
         data: Any,
-        wait: bool,
+        awaited: bool,
     ) -> bool:
         self._check_open()
         called_ns = self._repo.context.store.clock.now_ns()
-        self._behind.raise_failure()
+        self._writer.raise_failure()
         least = self._options.start
         self._steps = self._steps + 1 if number is None else whole("number", number, least)
         if (self._steps - self._options.start) % self._options.every:
             return False
         numbers = self._options.numbers(loss, metrics)
-        if self._reducing is not None:
-            self._reducing.check(loss=numbers.get("loss"), data=data)
+        if self._reducer is not None:
+            self._reducer.check(loss=numbers.get("loss"), data=data)
         live = self._collect(batch)
-        if self._reducing is not None:
-            self._reducing.check_names(live["model"])
+        if self._reducer is not None:
+            self._reducer.check_names(live["model"])
         item, waited = self._queue.reserve(measure(live))
         if item is None:
             return False
         try:
-            self._behind.raise_failure()
+            self._writer.raise_failure()
             item.slot.fill(self._collect(batch) if waited else live)
             item.step, item.called_ns = self._steps, called_ns
             item.metrics = numbers
-            item.loss, item.data, item.awaited = numbers.get("loss"), data, wait
+            item.loss, item.data, item.awaited = numbers.get("loss"), data, awaited
         except BaseException:
             self._queue.give_back(item)
             raise
@@ -225,33 +275,47 @@ class Recorder:
         }
 
     @property
-    def production(self) -> Delivered | None:
-        """The newest durable version as it was handed out: what is to be live.
+    def production(self) -> ServedVersion | None:
+        """The newest durable version: what is to be live, in memory of its own.
 
-        None before the first, and where nobody asked for it: with a lossless pipeline,
-        without ``on_deploy`` and without ``wait``.
+        None before the first, and with a lossless pipeline unless ``on_deploy`` or ``wait`` asks
+        for it.
         """
-        return self._behind.production
+        return self._writer.production
 
     def on_close(self, act: Callable[[], object]) -> None:
         """Has ``close`` call ``act`` before anything else."""
         self._on_close.append(act)
 
     def flush(self) -> None:
-        """Waits until everything taken is durable. Raises what went wrong behind."""
+        """Waits until everything taken is durable. Raises the error of a commit that failed."""
         self._check_open()
         self._queue.join()
-        self._behind.raise_failure()
+        self._writer.raise_failure()
 
     @property
     def report(self) -> Report:
         """Counts up to now."""
-        return report_of(self._steps - self._options.start, self._taken, self._queue, self._behind)
+        writer, queue = self._writer, self._queue
+        step, newest = writer.newest or (None, None)
+        return Report(
+            steps=self._steps - self._options.start,
+            taken=self._taken,
+            durable=writer.durable,
+            failed=writer.failed,
+            coalesced=queue.coalesced,
+            dropped=queue.dropped,
+            newest=newest,
+            newest_step=step,
+            waiting_bytes=queue.held,
+            peak_bytes=queue.peak,
+            skipped=writer.skipped,
+        )
 
     def close(self) -> Report:
-        """Completes what is queued and ends. Raises the first failure, if there was one.
+        """Commits what is queued, frees the buffers and returns the final report.
 
-        The buffers are let go of. A second call only reports.
+        Raises the error of the first commit that failed. A second call only reports.
         """
         if self._closed or self._pid != os.getpid():
             return self.report
@@ -259,12 +323,12 @@ class Recorder:
         for act in self._on_close:
             act()
         self._queue.close()
-        self._behind.end()
+        self._writer.end()
         shutdown.closed(self)
         self._forget()
-        self._let_go()
-        if self._behind.first_failure is not None:
-            raise self._behind.first_failure
+        self._close_own_repo()
+        if self._writer.first_failure is not None:
+            raise self._writer.first_failure
         return self.report
 
     def __enter__(self) -> Self:

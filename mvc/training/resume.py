@@ -1,6 +1,6 @@
-"""resume: training goes on from a recorded version, bit for bit on the same machine.
+"""resume: sets a training back to a recorded version, bit for bit on the same machine.
 
-Everything is compared before anything is changed: a refusal leaves model, optimizer and
+Everything is compared before anything is changed, so that a refusal leaves model, optimizer and
 random generators as they were.
 """
 
@@ -18,23 +18,24 @@ from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.training.checks import check_objects
-from mvc.training.state.component_types import check_kind
+from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement
 from mvc.training.state.parts import (
+    PREFIXES,
     PRODUCTION,
     SCHEMA,
     passing_buffers,
     setting,
     tied_names,
     training_path,
+    unwrap,
 )
 from mvc.training.state.rng import check_rng, set_rng_state
-from mvc.training.unwrap import PREFIXES, without_wrappers
 
 __all__ = [
     "Resumed",
-    "check_kinds",
     "check_model",
+    "check_types",
     "differences",
     "load_model",
     "resume",
@@ -49,10 +50,10 @@ _OWN = (SCHEMA, PRODUCTION)
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where training goes on: after step ``step``, at ``batch`` as it was given to ``step``.
+    """Where the training continues: after step ``step``, at the ``batch`` that was passed with it.
 
-    ``differs`` names what the next bits also depend on and is not as it was, such as
-    ``threads: 4, not 2``; empty on the same machine and setting.
+    ``differs`` names every condition of the next bits that has changed, such as
+    ``threads: 4, not 2``; it is empty on the same machine and setting.
     """
 
     commit: CommitId
@@ -73,9 +74,9 @@ def resume(
 ) -> Resumed:
     """Sets model, optimizer, scheduler, scaler and random generators back to a version.
 
-    Raises CannotResume with the reason where the version lacks a part, has one that was not
-    passed, or where names, shapes, dtypes, ties or kinds are other than they were. A model in
-    ``torch.compile`` or a data-parallel wrapper fits what the model by itself fits.
+    Raises CannotResume with the reason if the version lacks a part, has one that was not passed,
+    or if names, shapes, dtypes, ties or component types differ; UnknownRevision for ``rev``. A
+    model inside ``torch.compile`` or a data-parallel wrapper is treated as the model itself.
     """
     check_objects(model, optimizer, scheduler, scaler)
     commit = repo.find(rev)
@@ -90,10 +91,10 @@ def resume(
         )
     check_rng(kept["rng"])
     weights = training_weights(repo, commit, name, kept)
-    if set(weights) != set(model.state_dict()):  # else it was recorded with the wrapper's names
-        model = without_wrappers(model)
+    if set(weights) != set(model.state_dict()):  # equal if recorded with the wrapper's names
+        model = unwrap(model)
     check_model(model, weights, kept)
-    more = check_kinds(kept, scheduler=scheduler, scaler=scaler)
+    more = check_types(kept, scheduler=scheduler, scaler=scaler)
     placement = None if optimizer is None else Placement(model, optimizer, kept["optimizer"])
 
     load_model(model, weights, kept["buffers"])
@@ -108,21 +109,21 @@ def resume(
     return Resumed(commit, kept["step"], kept["batch"], differs)
 
 
-def check_kinds(kept: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
-    """``check_kind`` for objects by their part; nothing for versions that do not know kinds."""
+def check_types(kept: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
+    """``check_type`` for each part; older versions, which have no types, are not compared."""
     kinds = kept.get("kinds", {})
-    found = [check_kind(part, kinds.get(part), value) for part, value in passed.items()]
+    found = [check_type(part, kinds.get(part), value) for part, value in passed.items()]
     return tuple(line for lines in found for line in lines)
 
 
 def training_state(
     repo: Repository, commit: CommitId, name: str, *, production: bool = False
 ) -> Mapping[str, Any]:
-    """What was kept beside the model ``name``; CannotResume where it belongs to another model.
+    """The training state beside the model ``name``.
 
-    Where production weights are kept under ``name``, training does not go on from those:
-    only who asks for ``production``, and takes the weights from ``training_weights``, gets
-    what is beside them.
+    Raises CannotResume if there is none, or if it belongs to another version of the model. If
+    ``name`` holds production weights, training cannot continue from them: the caller must pass
+    ``production`` and take the weights from ``training_weights``.
     """
     entries = repo.manifest(commit).by_path
     path = training_path(name)
@@ -174,7 +175,7 @@ def _check_production(commit: CommitId, kept: Mapping[str, Any], production: boo
 def training_weights(
     repo: Repository, commit: CommitId, name: str, kept: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The weights that training goes on from; ``kept`` as ``training_state`` gave it."""
+    """The weights that training continues from; ``kept`` is the result of ``training_state``."""
     if kept["schema"] == PRODUCTION:
         weights: Mapping[str, Any] = kept["weights"]
         return weights
@@ -202,7 +203,7 @@ def _a(word: str) -> str:
 def check_model(
     model: torch.nn.Module, weights: Mapping[str, Any], kept: Mapping[str, Any]
 ) -> None:
-    """Raises CannotResume for a model of other names, shapes, dtypes or ties."""
+    """Raises CannotResume for a model with other names, shapes, dtypes or ties."""
     here = model.state_dict()
     for key in [*here, *weights]:
         if key not in weights:
@@ -236,7 +237,7 @@ def check_model(
 
 
 def _names_hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
-    """For another model, or one whose names differ by a wrapper around some of its layers."""
+    """The hint for a different model, or for one with a wrapper around some layers."""
 
     def bare(names: Mapping[str, Any]) -> set[str]:
         found = set(names)
@@ -256,7 +257,7 @@ def _kind(tensor: torch.Tensor) -> str:
 def load_model(
     model: torch.nn.Module, weights: Mapping[str, Any], buffers: Mapping[str, torch.Tensor]
 ) -> None:
-    """By the model's own method; version numbers of modules are not kept, so they are its own."""
+    """Loads weights and buffers; module version numbers are not stored, the model's own count."""
     state = OrderedDict(weights)
     state._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
     model.load_state_dict(state, strict=True)
@@ -268,7 +269,7 @@ def load_model(
 
 
 def typed_as(pattern: Any, value: Any) -> Any:
-    """A kept value with the types of a live one where keeping made a Counter a dictionary."""
+    """A stored value with a Counter where ``pattern`` has one; storing makes it a dictionary."""
     if isinstance(pattern, Mapping) and isinstance(value, Mapping):
         made = {key: typed_as(pattern.get(key), item) for key, item in value.items()}
         return Counter(made) if type(pattern) is Counter else made
@@ -276,7 +277,7 @@ def typed_as(pattern: Any, value: Any) -> Any:
 
 
 def differences(kept: Mapping[str, str]) -> tuple[str, ...]:
-    """What of a kept ``setting`` is not as it was."""
+    """The entries of a stored ``setting`` that differ here, as ``threads: 4, not 2``."""
     here = setting()
     return tuple(
         f"{what}: {here.get(what)}, not {value}"

@@ -1,12 +1,12 @@
-"""What is queued is completed before the interpreter ends, also where nobody calls ``close``.
+"""Closes recorders before the interpreter ends, so that queued versions are committed.
 
-A thread cannot do that by itself: once the main thread has ended, the pools that encode take
-no more work. The hook runs before they close, because it is registered after they are.
+A recorder's thread cannot do that by itself: once the main thread has ended, the thread pools
+that encode take no more work. The hook here runs before theirs, because it is registered later.
 """
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 (registers its own hook, which must be older)
+import concurrent.futures.thread  # noqa: F401 (registers its hook, which must come first)
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,17 +24,17 @@ _open: WeakSet[_Closable] = WeakSet()
 
 
 def before_exit(closable: _Closable) -> None:
-    """Has the object closed when the interpreter ends."""
+    """Registers an object to be closed when the interpreter ends."""
     _open.add(closable)
 
 
 def closed(closable: _Closable) -> None:
-    """The object is closed already."""
+    """Removes an object that is closed."""
     _open.discard(closable)
 
 
 def complete(close: Callable[[], object], error: BaseException | None) -> None:
-    """Ends a ``with`` block: what ``close`` raises is a note of the error that left the block."""
+    """Ends a ``with`` block: an error of ``close`` becomes a note of the error in the block."""
     try:
         close()
     except BaseException as failure:
@@ -50,5 +50,5 @@ def _close_all() -> None:
             all_.callback(closable.close)
 
 
-# The only hook that runs before the executors' own; atexit comes too late for them.
+# The only hook that can run before the executors' own; atexit runs after it.
 getattr(threading, "_register_atexit")(_close_all)  # noqa: B009 (private, so not in stubs)

@@ -1,12 +1,11 @@
-"""Copies of a training state in memory that is used again and again.
+"""Copies of a training state in buffers that are reused.
 
-``Slot.fill`` is what a training loop waits for: one ``copy_`` a tensor into buffers that
-exist already, and new containers around them, so that neither tensors nor numbers can move
-on before they are written. Tensors that share their memory share a buffer.
+``Slot.fill`` is what a training loop waits for. It calls ``copy_`` once per tensor, into buffers
+that already exist, and makes new containers around them, so that later steps change neither the
+tensors nor the numbers of the copy. Tensors that share memory share a buffer.
 
-A CUDA tensor is copied on a stream of its own into pinned memory. The training's stream goes
-on when that copy is done, and the host does not wait: ``Slot.ready`` does, before the bytes
-are read.
+A CUDA tensor is copied on a separate stream into pinned memory. The training's stream waits for
+that copy, the host does not: ``Slot.ready`` waits, before the bytes are read.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _ORDINARY = {torch.Tensor, torch.nn.Parameter}
 def measure(live: Mapping[str, Any]) -> int:
     """Bytes that a copy takes; memory that several names share counts once.
 
-    Raises UnsupportedTensor naming a tensor that has no bytes of its own (on device meta,
-    sharded, lazy, sparse, ...) or a value that no state can hold.
+    Raises UnsupportedTensor naming a tensor without plain bytes (on device meta, sharded, lazy,
+    sparse, ...) or a value that no state can hold.
     """
     sizes: dict[object, int] = {}
 
@@ -49,7 +48,7 @@ def measure(live: Mapping[str, Any]) -> int:
 
 
 class Slot:
-    """Room for one staged state; its buffers are made by the first ``fill`` and kept."""
+    """One staged state; the first ``fill`` allocates its buffers, later ones reuse them."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
@@ -64,7 +63,7 @@ class Slot:
         return sum(b.numel() * b.element_size() for b in self._buffers.values())
 
     def fill(self, live: Mapping[str, Any]) -> None:
-        """Copies ``live``, which ``measure`` has let pass, to ``state``."""
+        """Copies ``live``, which ``measure`` has accepted, to ``state``."""
         done: dict[object, torch.Tensor] = {}
         self._used = {}
 
@@ -80,7 +79,7 @@ class Slot:
         self._finish_streams()
 
     def ready(self) -> None:
-        """Waits until the copies from devices have arrived."""
+        """Waits until the copies from CUDA devices are complete."""
         for event in self._copies:
             event.synchronize()
         self._copies.clear()
@@ -99,7 +98,7 @@ class Slot:
         return buffer
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
-        """A stream that begins where the training's stream of this device is now."""
+        """A stream whose work starts after what the training's stream has queued so far."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._streams[device].wait_stream(torch.cuda.current_stream(device))
@@ -121,7 +120,7 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> object:
-    """Equal for tensors that are the same bytes in memory."""
+    """A key that is equal for tensors over the same bytes."""
     if not tensor.numel():
         return id(tensor)
     where = tensor.data_ptr(), tensor.device, tensor.dtype
@@ -129,7 +128,7 @@ def _memory(tensor: torch.Tensor) -> object:
 
 
 def _walk(value: Any, place: _Place, leaf: _Leaf) -> Any:
-    """``value`` in new containers, each tensor replaced by what ``leaf`` makes of it."""
+    """``value`` in new containers, each tensor replaced by what ``leaf`` returns for it."""
     if isinstance(value, torch.Tensor):
         return leaf(place, value)
     if type(value) in _PLAIN or isinstance(value, np.generic):

@@ -1,4 +1,4 @@
-"""Recording without a line in the loop: after every step of the optimizer."""
+"""watch: records after every step of the optimizer, without a line in the training loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["watch"]
 
 
 class Watching(Recorder):
-    """Its steps are the optimizer's; one more call would record a batch twice."""
+    """A Recorder whose step the optimizer calls; a second call would record a batch twice."""
 
     def step(self, *_: Any, **__: Any) -> NoReturn:
         """Raises WrongUsage."""
@@ -24,17 +24,18 @@ class Watching(Recorder):
         )
 
     def batch_ended(self) -> None:
-        """What the optimizer calls."""
+        """Records a step; the optimizer's hook calls this."""
         super().step()
 
 
 def watch(
     repo: Repository, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **options: Any
 ) -> Recorder:
-    """A Recorder whose ``step`` the optimizer calls. ``close`` takes the hook off.
+    """A Recorder whose ``step`` the optimizer calls; ``close`` removes the hook.
 
-    ``options`` as for Recorder, but neither scheduler nor scaler: they move on after the
-    optimizer's step, so a version taken in it would be half a batch behind.
+    ``options`` are those of Recorder, without scheduler and scaler: these change after the
+    optimizer's step, so a version taken during it would be half a batch behind. Raises WrongUsage
+    for one of the two, and what Recorder raises.
     """
     for name in ("scheduler", "scaler"):
         if options.get(name) is not None:

@@ -1,6 +1,6 @@
-"""Behind the training: a thread that commits staged states in order.
+"""The writer thread: commits staged states in order while the training goes on.
 
-It spends its time in hashing, compression and writing, which release the interpreter's lock.
+Most of its time goes to hashing, compression and writing, which release the GIL.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.request import metrics_from
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.repository import Committed, Repository
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate
-from mvc.training.lossy.reducing import Reducing
+from mvc.training.lossy.state_reducer import StateReducer
 from mvc.training.queue import Item, Queue
 from mvc.training.staging import Slot
 from mvc.training.state.parts import PRODUCTION, Source, training_path
 
-__all__ = ["Behind", "Metrics", "Options", "reducing_for"]
+__all__ = ["Metrics", "Options", "WriterThread", "reducer_for"]
 
 Metrics = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a Recorder keeps what it is given; ``Recorder`` says what each means."""
+    """Options of a Recorder; its docstring explains each of them."""
 
     deploy: str | None = None
     pipeline: str = "lossless"
@@ -43,7 +43,7 @@ class Options:
     name: str = DEFAULT_STATE
     queue_bytes: int | None = None
     start: int = 0
-    on_deploy: Callable[[Delivered], object] | None = None
+    on_deploy: Callable[[ServedVersion], object] | None = None
     evaluate: Evaluate | None = None
     monitor: Monitor | None = None
     exact: Sequence[str] | None = field(default=None, hash=False)
@@ -51,10 +51,10 @@ class Options:
     message: str = ""
     author: str | None = None
     origin: CommitId | None = None
-    """The version that the training was set back to before it began."""
+    """The version that the training resumed from."""
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
-        """What a version says of its step, with what is said of every one."""
+        """The metrics of one version: those of every version, those of the step, and its loss."""
         common = self.metrics
         given = {**((common() if callable(common) else common) or {}), **(metrics or {})}
         if loss is not None:
@@ -62,10 +62,11 @@ class Options:
         return metrics_from(given)
 
 
-class Behind:
-    """The thread, what it has done, and what went wrong in it.
+class WriterThread:
+    """The thread, its counts and its errors.
 
-    ``production`` is the newest version that is durable and was handed out.
+    ``production`` is the newest version that is durable and was handed out; ``newest`` the step
+    and the commit of the last durable version.
     """
 
     def __init__(
@@ -75,35 +76,35 @@ class Behind:
         options: Options,
         *,
         weights: bool,
-        reducing: Reducing | None = None,
+        reducer: StateReducer | None = None,
     ) -> None:
-        """``weights``: whether the model's own state is among what is staged. ``reducing``
-        makes production weights of it, for a pipeline that is lossy or decides.
+        """``weights``: whether staged states include the model's. ``reducer`` makes production
+        weights of it, for a pipeline that is lossy or has decisions.
         """
         self._repo = repo
         self._queue = queue
         self._options = options
         self._weights = weights
-        self._reducing = reducing
+        self._reducer = reducer
         self._coding = Pipeline.parse(options.pipeline).coding()
-        self.production: Delivered | None = None
+        self.production: ServedVersion | None = None
         self.durable = 0
         self.skipped = 0
         self.failed = 0
         self.newest: tuple[int, Committed] | None = None
         self.first_failure: BaseException | None = None
-        self._failure: BaseException | None = None  # that nobody has been told of
+        self._failure: BaseException | None = None  # not raised to the caller yet
         self._thread = threading.Thread(target=self._run, name="mvc-recorder", daemon=True)
         self._thread.start()
 
     def raise_failure(self) -> None:
-        """Raises what went wrong since the last call."""
+        """Raises the first error since the last call, if there was one."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
     def end(self) -> None:
-        """Waits until all that is queued is done. The queue must be closed."""
+        """Waits until everything queued is committed. The queue must be closed."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -119,7 +120,7 @@ class Behind:
                     self.durable += 1
                     self._hand_out(item, made)
             except BaseException as error:
-                # The versions behind it are whole states of their own and are still written.
+                # Later versions are complete states and are still committed.
                 self.failed += not done
                 self._failure = self._failure or error
                 self.first_failure = self.first_failure or error
@@ -127,24 +128,24 @@ class Behind:
                 self._queue.give_back(item)
 
     def _commit(self, item: Item) -> Committed | None:
-        """What became of a staged state; None if its version is skipped."""
+        """Commits a staged state; None if the pipeline skips it."""
         item.slot.ready()
-        if self._reducing is None:
-            return self._keep(item, item.slot.state["model"])
+        if self._reducer is None:
+            return self._store(item, item.slot.state["model"])
         training = item.slot.state["model"]
-        made, _ = self._reducing.offer(training, loss=item.loss, data=item.data)
+        made, _ = self._reducer.offer(training, loss=item.loss, data=item.data)
         if made is None:
             return None
         try:
-            return self._keep(item, made)
+            return self._store(item, made)
         except BaseException:
-            self._reducing.take_back()
+            self._reducer.take_back()
             raise
 
-    def _keep(self, item: Item, model: Mapping[str, Any]) -> Committed:
+    def _store(self, item: Item, model: Mapping[str, Any]) -> Committed:
         options = self._options
         training = item.slot.state["training"]
-        reduced = self._reducing is not None
+        reduced = self._reducer is not None
         if reduced:
             kept = item.slot.state["model"] if options.keep_training else None
             training |= {
@@ -161,7 +162,7 @@ class Behind:
             training["root"] = root.hex()
             states = {options.name: model, **states}
         (name, first), *others = states.items()
-        # Weights that are only now being made were not live when the step was called.
+        # Production weights are made here, so they were not live when the step was called.
         as_of_call = options.deploy is not None and not reduced
         return self._repo.commit(
             first,
@@ -180,31 +181,34 @@ class Behind:
     def _message(self, step: int) -> str:
         prefix, origin = self._options.message, self._options.origin
         text = f"{prefix}: step {step}" if prefix else f"step {step}"
-        if origin is not None and not self.durable:  # where the training's history joins
+        if origin is not None and not self.durable:
             text += f" (resumed from {origin.short})"
         return text
 
     def _hand_out(self, item: Item, made: Committed) -> None:
-        """Gives the durable version to whoever deploys, in memory of its own."""
+        """Passes the durable version to ``on_deploy``, in memory of its own."""
         act = self._options.on_deploy
-        if not self._weights or (self._reducing is None and act is None and not item.awaited):
+        if not self._weights or (self._reducer is None and act is None and not item.awaited):
             return
-        state = self._reducing.handed_out() if self._reducing else _copy(item.slot.state["model"])
+        state = self._reducer.live_state() if self._reducer else _copy(item.slot.state["model"])
         moment = made.commit.time_ns if made.deployment is None else made.deployment.time_ns
-        self.production = Delivered(state, made.id, moment)
+        self.production = ServedVersion(state, made.id, moment)
         if act is not None:
             act(self.production)
 
 
 def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A staged state in memory of its own; its buffers are about to hold another version."""
+    """A copy of a staged state, whose buffers will soon hold another version."""
     slot = Slot()
     slot.fill(state)
     return slot.state
 
 
-def reducing_for(repo: Repository, source: Source, options: Options) -> Reducing | None:
-    """What makes production weights; None for a pipeline that only stores."""
+def reducer_for(repo: Repository, source: Source, options: Options) -> StateReducer | None:
+    """Makes production weights for a pipeline that is lossy or has decisions; else None.
+
+    Raises WrongUsage where options and pipeline do not fit together.
+    """
     pipeline = Pipeline.parse(options.pipeline)
     if not pipeline.lossy and not pipeline.decisions:
         if options.keep_training:
@@ -222,7 +226,7 @@ def reducing_for(repo: Repository, source: Source, options: Options) -> Reducing
             hint="name the buffers: exact=[...]",
         )
     named = frozenset(options.exact or ())
-    return Reducing(
+    return StateReducer(
         repo,
         options.name,
         pipeline,

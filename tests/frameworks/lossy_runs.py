@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 import mvc
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from tests.training.runs import Bits, tensor_bits
 
 PIPELINE = "vsol-0-fast"
@@ -21,7 +21,7 @@ class Served:
     def __init__(self) -> None:
         self.versions: list[tuple[Any, Bits]] = []
 
-    def __call__(self, delivered: Delivered) -> None:
+    def __call__(self, delivered: ServedVersion) -> None:
         self.versions.append((delivered.commit, tensor_bits(delivered.state)))
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.serving.served_version import Delivered
-from mvc.training.sinks import FileSink
+from mvc.serving.served_version import ServedVersion
+from mvc.serving.sink import FileSink
 from tests.training.child import digest
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     sink = FileSink(sys.argv[2])
 
-    def serve(delivered: Delivered) -> None:
+    def serve(delivered: ServedVersion) -> None:
         sink(delivered)
         os.write(1, f"served {delivered.commit} {digest(dict(delivered.state))}\n".encode())
 

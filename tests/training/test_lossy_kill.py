@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mvc
-from mvc.training.readers import FileReader
+from mvc.serving.reader import FileReader
 from tests.training.child import digest
 
 PROJECT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from torch import nn
 import mvc
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.training.resume import training_state, training_weights
 from tests.training.gate import Gate
 from tests.training.runs import INPUTS, LABELS, Bits, Net, Run, bits_of, tensor_bits
@@ -41,7 +41,7 @@ class Served:
         self.versions: list[tuple[Any, Bits]] = []
         self.times: list[int] = []
 
-    def __call__(self, delivered: Delivered) -> None:
+    def __call__(self, delivered: ServedVersion) -> None:
         self.versions.append((delivered.commit, tensor_bits(delivered.state)))
         self.times.append(delivered.time_ns)
 
@@ -181,7 +181,7 @@ def test_delivered_in_order_once_durable(tmp_path: Path) -> None:
     seen: list[Any] = []
     with mvc.Repository.init(tmp_path) as repo:
 
-        def serve(delivered: Delivered) -> None:
+        def serve(delivered: ServedVersion) -> None:
             with mvc.Repository.open(tmp_path) as other:
                 assert other.find("HEAD") == delivered.commit
             seen.append((delivered.commit, threading.current_thread().name))
@@ -197,7 +197,7 @@ def test_a_callback_that_fails_is_told_and_loses_nothing(tmp_path: Path) -> None
     model = nn.Linear(2, 2)
     calls = 0
 
-    def serve(delivered: Delivered) -> None:
+    def serve(delivered: ServedVersion) -> None:
         nonlocal calls
         calls += 1
         if calls == 2:

@@ -14,15 +14,15 @@ from mvc.ids import CommitId
 from mvc.repo.repository import Repository
 from mvc.training.resume import (
     Resumed,
-    check_kinds,
     check_model,
+    check_types,
     differences,
     load_model,
     training_state,
     training_weights,
     typed_as,
 )
-from mvc.training.state.component_types import check_kind
+from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement
 from mvc.training.state.rng import check_rng, set_rng_state
 
@@ -63,9 +63,9 @@ def load(
     if (kept["scaler"] is None) != (accelerator.scaler is None):
         raise CannotResume("gradients were scaled then or are now, but not both")
     kinds = saved.get("kinds", [])  # versions of before do not say
-    told = [*check_kinds(kept, scaler=accelerator.scaler)]
+    told = [*check_types(kept, scaler=accelerator.scaler)]
     for scheduler, kind in zip(live["schedulers"], kinds, strict=False):
-        told += check_kind("scheduler", kind, scheduler)
+        told += check_type("scheduler", kind, scheduler)
     told += epochs.check_sizes(saved["loaders"])
     rng = own_of(kept["rng"], saved["others"])
     check_rng(rng)

@@ -24,7 +24,7 @@ from mvc.frameworks.huggingface.state import refuse_sharded
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import opened
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
@@ -46,7 +46,7 @@ def attach(
     metrics: Metrics | Callable[[], Metrics] | None = None,
     name: str = DEFAULT_STATE,
     queue_bytes: int | None = None,
-    on_deploy: Callable[[Delivered], object] | None = None,
+    on_deploy: Callable[[ServedVersion], object] | None = None,
     exact: Sequence[str] = (),
     keep_training: bool = False,
 ) -> Attached:

@@ -8,7 +8,7 @@ import torch
 
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.huggingface.ranks import rng_of_others
-from mvc.training.state.component_types import described
+from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import Parts, no_weights
 
@@ -65,7 +65,7 @@ class AcceleratorSource:
             [optimizer_state(model, o) for o in optimizers_of(accelerator)]
         )
         scheduler, schedulers = _alone([s.state_dict() for s in accelerator._schedulers])
-        kinds = [described(s) for s in accelerator._schedulers]
+        kinds = [component_type(s) for s in accelerator._schedulers]
         state = parts.training_state(step, batch)
         return {
             **state,

@@ -28,13 +28,13 @@ from mvc.frameworks.huggingface.state import TrainerSource, differences, parts_o
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
 from mvc.training.shutdown import complete
+from mvc.training.state.parts import unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
-from mvc.training.unwrap import without_wrappers
 
 __all__ = ["MVCCallback"]
 
@@ -67,7 +67,7 @@ class MVCCallback(TrainerCallback):
         include: Sequence[str] | None = None,
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
-        on_deploy: Callable[[Delivered], object] | None = None,
+        on_deploy: Callable[[ServedVersion], object] | None = None,
         exact: Sequence[str] = (),
         keep_training: bool = False,
     ) -> None:
@@ -268,5 +268,5 @@ def _check(trainer: Any, weights: Mapping[str, Any], kept: Mapping[str, Any]) ->
     """Before the Trainer loads them: raises CannotResume for a model that is another one."""
     model = trainer.model
     if set(weights) != set(model.state_dict()):  # else it was recorded with the wrapper's names
-        model = without_wrappers(model)
+        model = unwrap(model)
     check_model(model, weights, kept)

@@ -21,7 +21,7 @@ from mvc.frameworks.keras.state import Place, TrainingSource, chosen
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
@@ -62,7 +62,7 @@ class MVCCallback(keras.callbacks.Callback):
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
         resume: str | CommitId | None = None,
-        on_deploy: Callable[[Delivered], object] | None = None,
+        on_deploy: Callable[[ServedVersion], object] | None = None,
         exact: Sequence[str] = (),
         keep_training: bool = False,
     ) -> None:

@@ -33,7 +33,7 @@ from mvc.frameworks.lightning.source import EPOCH, TrainerSource, comes_next
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import Delivered
+from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import whole
 from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate
@@ -70,7 +70,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         metrics: Metrics | Callable[[], Metrics] | None = None,
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
-        on_deploy: Callable[[Delivered], object] | None = None,
+        on_deploy: Callable[[ServedVersion], object] | None = None,
         evaluate: Evaluate | None = None,
         monitor: Monitor | None = None,
         exact: Sequence[str] = (),

@@ -29,7 +29,7 @@ from mvc.training.resume import (
     training_state,
     training_weights,
 )
-from mvc.training.state.component_types import check_kind
+from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement
 from mvc.training.state.rng import check_rng
 
@@ -111,7 +111,7 @@ class Resume:
                 )
         kinds = self._lightning.get("kinds", [])  # versions of before do not say
         for config, kind in zip(trainer.lr_scheduler_configs, kinds, strict=False):
-            self._tell(check_kind("scheduler", kind, config.scheduler))
+            self._tell(check_type("scheduler", kind, config.scheduler))
         module = trainer.lightning_module
         placements = [
             Placement(module, optimizer, kept)

@@ -13,7 +13,7 @@ from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from mvc.frameworks.lightning.order import Order
 from mvc.frameworks.lightning.values import plain
-from mvc.training.state.component_types import described
+from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import SCHEMA, no_weights, passing_buffers, setting, tied_names
 from mvc.training.state.rng import rng_state
@@ -52,7 +52,7 @@ class TrainerSource:
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
         trainer, module = self._trainer, self._trainer.lightning_module
         optimizers, schedulers = self._optimizers(), self._schedulers()
-        kinds = [described(config.scheduler) for config in trainer.lr_scheduler_configs]
+        kinds = [component_type(config.scheduler) for config in trainer.lr_scheduler_configs]
         return {
             "schema": SCHEMA,
             "step": step,

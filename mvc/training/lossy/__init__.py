@@ -1,4 +1,5 @@
-"""Production weights while training: reduction, skipping versions, drift detection.
+"""Production weights while training: reduction, skipped versions (DSED), drift detection.
 
-Handing them to who serves: ``mvc.serving``.
+The reduction itself: ``mvc.repo.lossy``. Handing the weights to the process that serves:
+``mvc.serving``.
 """

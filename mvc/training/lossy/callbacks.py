@@ -1,4 +1,4 @@
-"""What functions of the user return, looked at: a complaint names the function."""
+"""Validate values returned by user callbacks; errors name the callback."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from mvc.errors import WrongUsage
 
-__all__ = ["number_from", "wrong_answer"]
+__all__ = ["number_from", "wrong_result"]
 
 
 def number_from(value: Any) -> float | None:
-    """A number as a float, that of a tensor or array with one entry included; None for others."""
-    if isinstance(value, str | bytes):  # which float would read
+    """``value`` as a float, also from a tensor or array with one entry; None if it is no number."""
+    if isinstance(value, str | bytes):  # float() would parse these
         return None
     try:
         return float(value)
@@ -19,8 +19,8 @@ def number_from(value: Any) -> float | None:
         return None
 
 
-def wrong_answer(function: str, value: Any, wanted: str) -> WrongUsage:
-    """The error for what ``function`` should not have returned."""
+def wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
+    """The error for a return value of ``function`` of a wrong type."""
     kind = type(value).__name__
     if isinstance(value, tuple):
         kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"

@@ -1,8 +1,8 @@
 """Drift detection on the incoming data alone: whether it has changed since the last drift.
 
-The thesis wanted this decision and did not build it (chapter 6). The detectors are river's:
-ADWIN (Bifet and Gavaldà, 2007) and Page-Hinkley, with their own settings. They watch one
-number a sample, and set themselves back when they have found a drift.
+The thesis proposes this decision as future work (chapter 6). The detectors are river's: ADWIN
+(Bifet and Gavaldà, 2007) and Page-Hinkley, with their default settings. They watch one number
+per sample and reset themselves when they detect a drift.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from mvc.codecs.stages import Drift
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
-from mvc.training.lossy.callbacks import number_from, wrong_answer
+from mvc.training.lossy.callbacks import number_from, wrong_result
 
 __all__ = ["DriftDetector", "Monitor", "input_means"]
 
@@ -22,7 +22,7 @@ Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
 
 
 class DriftDetector:
-    """Sees every batch in order."""
+    """A detector that must see every batch, in order. Raises NotInstalled without river."""
 
     def __init__(self, stage: Drift, monitor: Monitor | None) -> None:
         try:
@@ -38,12 +38,12 @@ class DriftDetector:
         self._monitor = monitor or input_means
 
     def drifted(self, data: Any) -> bool:
-        """Whether the batch brought a drift."""
+        """Whether a drift was detected in the batch. Raises WrongUsage for a bad monitor."""
         found = False
         for value in _each(self._monitor(data)):
             number = number_from(value)
             if number is None:
-                raise wrong_answer("monitor", value, "a number, or one for each sample")
+                raise wrong_result("monitor", value, "a number, or one for each sample")
             if not np.isfinite(number):
                 raise WrongUsage(f"the monitor of {self.text} gave {number}, which is no number")
             self._detector.update(number)
@@ -52,13 +52,16 @@ class DriftDetector:
 
 
 def _each(watched: Any) -> Iterable[Any]:
-    """One value or several: a tensor or array without dimensions is one."""
+    """The values in turn; a scalar, also as a tensor or array without dimensions, is one."""
     several = isinstance(watched, Iterable) and not isinstance(watched, str | bytes)
     return watched if several and getattr(watched, "ndim", None) != 0 else [watched]
 
 
 def input_means(data: Any) -> Iterable[float]:
-    """The mean of each input of a pair (inputs, labels), or of an array of inputs."""
+    """The mean of each input of a pair (inputs, labels), or of an array of inputs.
+
+    Raises WrongUsage for inputs that are no numbers, or none.
+    """
     pair = isinstance(data, Sequence) and not isinstance(data, str | bytes)
     try:
         inputs = np.asarray(data[0] if pair else data, np.float64)

@@ -1,13 +1,13 @@
 """DSED: a version is skipped while the deployed one is still good enough (thesis §3.2).
 
-With the labelled batches since the last save, E the bound and n the number of samples the new
-weights are judged by, a version is skipped if and only if
+Given the labelled batches since the last save, the bound E, and the number n of samples that the
+new weights are evaluated on, a version is skipped if and only if
 
     mean accuracy of the deployed weights, batch by batch  +  round(E n) / n
         >=  accuracy of the new weights on all these batches together
 
-so a tie skips. With ``last`` the new weights are judged by the newest batch alone. Every batch
-is asked about once with the deployed weights. Numbers are exact fractions, so that a tie is one.
+so a tie skips. With ``last`` the new weights are evaluated on the newest batch alone. The deployed
+weights are evaluated once on every batch. Numbers are exact fractions, so that ties are exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.stages import Dsed
 from mvc.errors import WrongUsage
-from mvc.training.lossy.callbacks import number_from, wrong_answer
+from mvc.training.lossy.callbacks import number_from, wrong_result
 
 __all__ = ["ErrorDecay", "Evaluate", "sample_count"]
 
@@ -30,7 +30,10 @@ _ANSWER = "an accuracy from 0 to 1, or a tuple (accuracy, number of samples)"
 
 
 class ErrorDecay:
-    """Remembers the batches since the last save; with ``last`` only the newest."""
+    """Remembers the batches since the last save; with ``last`` only the newest.
+
+    Raises WrongUsage without ``evaluate``.
+    """
 
     def __init__(self, stage: Dsed, evaluate: Evaluate | None) -> None:
         if evaluate is None:
@@ -45,13 +48,13 @@ class ErrorDecay:
         self.saved()
 
     def saved(self) -> None:
-        """A version was saved: what was seen before counts no more."""
+        """Forgets the batches before a version that was saved."""
         self._old = Fraction(0)
         self._seen = 0
         self._batches: list[tuple[Any, int]] = []
 
     def saw(self, live: Mapping[str, NDArray[Any]], data: Any) -> None:
-        """A labelled batch has come; the deployed weights are asked about it."""
+        """Evaluates the deployed weights on a new labelled batch."""
         accuracy, count = self._accuracy(live, data)
         self._old += accuracy
         self._seen += 1
@@ -60,14 +63,14 @@ class ErrorDecay:
         self._batches.append((data, count))
 
     def good_enough(self, made: Mapping[str, NDArray[Any]]) -> str | None:
-        """Why the deployed weights do; None if the new ones are to be saved.
+        """The reason why the deployed weights suffice; None if the new ones are to be saved.
 
-        The new weights are asked about the newest batch first, and about no more batches
-        than it takes to know: a network that is right nearly always is hardly asked.
+        The new weights are evaluated on the newest batch first, and only until no further batch
+        can change the decision.
         """
         old = self._old / self._seen
         total = sum(count for _, count in self._batches)
-        enough = old * total + round(self._bound * total)  # right ones that do not suffice
+        enough = old * total + round(self._bound * total)  # with more correct answers it is saved
         right, unknown = Fraction(0), total
         for data, count in reversed(self._batches):
             if right > enough or right + unknown <= enough:
@@ -87,7 +90,7 @@ class ErrorDecay:
         pair = found if isinstance(found, tuple) else (found, None)
         value = number_from(pair[0]) if len(pair) == 2 else None
         if value is None or (pair is found and not hasattr(pair[1], "__index__")):
-            raise wrong_answer("evaluate", found, _ANSWER)
+            raise wrong_result("evaluate", found, _ANSWER)
         count = sample_count(data) if pair[1] is None else int(pair[1])
         if not 0 <= value <= 1 or count < 1:
             raise WrongUsage(
@@ -100,7 +103,7 @@ class ErrorDecay:
 
 
 def sample_count(data: Any) -> int:
-    """Samples of a batch that is a pair (inputs, labels)."""
+    """Number of samples in a pair (inputs, labels); raises WrongUsage for any other batch."""
     if isinstance(data, Sequence) and not isinstance(data, str | bytes) and len(data) == 2:
         try:
             return len(data[1])

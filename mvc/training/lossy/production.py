@@ -1,8 +1,8 @@
-"""Production weights out of training weights: the lossy part of a pipeline, version by version.
+"""Production: the lossy stages and decisions of a pipeline, version by version.
 
-Training weights go on as they are; what is deployed and stored are the production weights that
-a lossy pipeline makes of them and of the production weights before (thesis §3.2). A version
-that is skipped is rolled back: the next one builds on what is deployed, not on it.
+The training weights are not changed. What is deployed and stored are production weights, which a
+lossy pipeline makes of the training weights and the previous production weights (thesis §3.2). A
+version that is skipped is rolled back: the next one builds on the deployed version.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Decision", "Production"]
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of an offer.
+    """The result of an offer.
 
-    ``production`` is what is to be live from now on: the new weights if they are to be
-    ``saved``, else those that were live before. Its arrays are not to be written to.
-    ``reason`` says why, for people.
+    ``production`` are the weights to be live from now on: the new ones if they are to be
+    ``saved``, else those that are live already. Do not write to its arrays. ``reason`` is text
+    for people.
     """
 
     saved: bool
@@ -38,7 +38,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class _Before:
-    """What a save has overwritten."""
+    """The state before a save, to undo it."""
 
     live: Arrays | None
     carried: float
@@ -49,12 +49,13 @@ class _Before:
 class Production:
     """Holds the production weights and decides about each offer of training weights.
 
-    ``evaluate(weights, data)`` gives the accuracy of weights on labelled data, from 0 to 1, or
-    (accuracy, number of samples); ``dsed`` needs it. ``monitor(data)`` gives what ``drift``
+    ``evaluate(weights, data)`` returns the accuracy of weights on labelled data, from 0 to 1, or
+    (accuracy, number of samples); ``dsed`` needs it. ``monitor(data)`` returns what ``drift``
     watches: a number, or one for each sample; by default the mean of each input. ``previous``
-    are production weights that are live already. ``exact`` names tensors that are never
-    changed, such as buffers; ``dtypes`` those whose arrays are words of another dtype
-    (``bfloat16`` as uint16).
+    are production weights that are live already. ``exact`` names tensors that must not change,
+    such as buffers. ``dtypes`` names the dtype of arrays that hold words of another one
+    (``bfloat16`` as uint16). Raises InvalidPipeline, WrongUsage without a needed ``evaluate``, and
+    NotInstalled without river.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Production:
         self._undo: _Before | None = None
 
     def begin(self, previous: Arrays | None, dtypes: Mapping[str, str]) -> None:
-        """What is live already, and what its words stand for, before the first offer."""
+        """Sets ``previous`` and ``dtypes`` before the first offer."""
         self._live, self._dtypes = previous, dtypes
 
     @property
@@ -99,7 +100,7 @@ class Production:
         return self._live
 
     def check(self, *, loss: float | None, data: Any) -> None:
-        """Raises WrongUsage if an offer with these would lack what the pipeline needs."""
+        """Raises WrongUsage if the pipeline needs a loss or data and there is none."""
         if self._needs_loss is not None and loss is None:
             raise WrongUsage(
                 f"stage {self._needs_loss} goes by the loss of the batch", hint="pass loss="
@@ -109,12 +110,12 @@ class Production:
             raise WrongUsage(f"stage {stage.text} goes by the data of the batch", hint="pass data=")
 
     def offer(self, training: Arrays, *, loss: float | None = None, data: Any = None) -> Decision:
-        """The training weights after a batch; whether a version comes of them.
+        """Decides whether the training weights after a batch become a version.
 
-        ``training`` may be written to again afterwards, ``data`` must not. ``data`` are the
-        labelled samples of the batch as ``evaluate`` takes them; for the number of samples
-        and the default monitor a pair (inputs, labels). The first version is always saved,
-        exactly, and so is one that follows ``previous`` without a decision against it.
+        ``training`` may be written to afterwards, ``data`` must not. ``data`` are the labelled
+        samples of the batch as ``evaluate`` takes them: a pair (inputs, labels), unless
+        ``evaluate`` returns the number of samples and ``monitor`` is given. The first version is
+        always saved, exactly. Raises WrongUsage as ``check`` does, and for bad callback results.
         """
         self.check(loss=loss, data=data)
         first = self._live is None
@@ -145,16 +146,16 @@ class Production:
         return Decision(True, made, "the first version" if first else "saved")
 
     def take_back(self) -> None:
-        """The version saved last did not come about: what was live before still is."""
+        """Undoes the last save, whose version could not be committed."""
         before, self._undo = self._undo, None
         if before is not None:
             self._live, self._drifted, self._decay = before.live, before.drifted, before.decay
             self._carried = before.carried if self._carries else 0.0
 
     def _before(self, data: Any) -> str | None:
-        """Why the version is skipped before it is made; None if it is not.
+        """The reason to skip the version before it is made; None if there is none.
 
-        All decisions are asked, since detectors have to see all the data.
+        Every decision is evaluated, because detectors must see all data.
         """
         reasons = []
         if self._every is not None:
@@ -163,7 +164,7 @@ class Production:
                 reasons.append(f"{self._every.text} skips it")
         self._offers += 1
         if self._drift is not None:
-            # One that another decision keeps from being saved now is saved for later.
+            # A drift counts until a version is saved, which another decision may delay.
             self._drifted = self._drift.drifted(data) or self._drifted
             if not self._drifted:
                 reasons.append(f"{self._drift.text} saw no drift")

@@ -1,4 +1,4 @@
-"""The full state of a training: parameters, optimizers, random generators.
+"""What the full state of a training is: parameters, optimizers, component types, random generators.
 
-Recording it: ``mvc.training.recorder``.
+Recording it: ``mvc.training.recorder``. Setting a training back to it: ``mvc.training.resume``.
 """

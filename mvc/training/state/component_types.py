@@ -1,6 +1,6 @@
-"""What kind of thing a scheduler or scaler is: its state alone does not say.
+"""Types of schedulers and scalers, which their states do not name.
 
-A scheduler loads the state of another kind without a word, and goes on with a mixture of both.
+A scheduler silently loads the state of another type, and continues with a mixture of both.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from typing import Any
 
 from mvc.errors import CannotResume
 
-__all__ = ["check_kind", "described", "kind_of"]
+__all__ = ["check_type", "component_type", "type_name"]
 
 
-def kind_of(obj: Any) -> str:
-    """The class's full name; of schedulers that are made of others theirs, too, in brackets."""
+def type_name(obj: Any) -> str:
+    """The full name of the class; then, in brackets, those of the schedulers that it is made of."""
     name = f"{type(obj).__module__}.{type(obj).__qualname__}"
-    inner = [kind_of(part) for part in _inner(obj)]
+    inner = [type_name(part) for part in _inner(obj)]
     return f"{name}({', '.join(inner)})" if inner else name
 
 
-def described(obj: Any) -> dict[str, Any] | None:
-    """``kind``, and the names of the ``functions`` that a LambdaLR goes by; None for None.
+def component_type(obj: Any) -> dict[str, Any] | None:
+    """``kind``: the type's name; ``functions``: those of a LambdaLR by name. None for None.
 
-    A function without a name of its own (a lambda, an object) is an empty text.
+    A function without a name (a lambda, an object) is the empty text.
     """
     if obj is None:
         return None
-    obj = _bare(obj)
-    return {"kind": kind_of(obj), "functions": _functions(obj)}
+    obj = _inside(obj)
+    return {"kind": type_name(obj), "functions": _functions(obj)}
 
 
-def check_kind(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str, ...]:
-    """Compares an object with what ``described`` gave when the version was recorded.
+def check_type(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str, ...]:
+    """Compares an object with the ``component_type`` of the version.
 
-    Returns what of its functions differs, for ``Resumed.differs``. Raises CannotResume for
-    another kind. ``kept`` None: the version does not say, or had no such part.
+    Returns a line for each function that differs, for ``Resumed.differs``. Raises CannotResume
+    for another type. ``kept`` is None if the version has no such part or is an older one.
     """
     if kept is None or obj is None:
         return ()
-    obj = _bare(obj)
-    kind = kind_of(obj)
+    obj = _inside(obj)
+    kind = type_name(obj)
     if kept["kind"] != kind:
         raise CannotResume(
             f"the {part} was {kept['kind']}, not {kind}",
@@ -56,8 +56,8 @@ def check_kind(part: str, kept: Mapping[str, Any] | None, obj: Any) -> tuple[str
     )
 
 
-def _bare(obj: Any) -> Any:
-    """A scheduler out of accelerate's wrapper, whose state is that of the scheduler inside."""
+def _inside(obj: Any) -> Any:
+    """The scheduler inside accelerate's wrapper, which has the same state."""
     wrapped = type(obj).__module__ == "accelerate.scheduler"
     return obj.scheduler if wrapped else obj
 

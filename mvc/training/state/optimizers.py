@@ -1,8 +1,8 @@
 """An optimizer's state under the names of its parameters.
 
-torch numbers the parameters in the order in which they were passed, and a state that is
-loaded into an optimizer of another order gives every parameter the moments of a stranger.
-Names of the model's parameters hold whatever the order, and whichever group comes first.
+torch numbers the parameters in the order in which they were passed. A state that is loaded into
+an optimizer with another order would give parameters the moments of others. The names of the
+model's parameters are valid for every order of parameters and groups.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["Placement", "optimizer_state"]
 
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 _GROUPS = "give the optimizer the parameters and groups that it had when it was recorded"
-_OWN = {"params", "param_names"}  # of a group: positions, which names replace
+_OWN = {"params", "param_names"}  # positions in a group, replaced by names
 
 
 def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """``kind``, ``state`` by parameter name, ``groups`` with their names, and what else there is.
+    """``kind``, ``state`` by parameter name, ``groups`` with names, and ``other`` state.
 
-    The tensors are the optimizer's own. Raises UnsupportedTensor for a parameter that the
-    model does not have: nothing but a name could bring its state back to it.
+    The tensors are the optimizer's own, not copies. Raises UnsupportedTensor for a parameter that
+    the model does not have, and that so has no name.
     """
     packed = optimizer.state_dict()
     names = _names(model, optimizer, packed)
@@ -57,7 +57,7 @@ def _other_kind(optimizer: torch.optim.Optimizer) -> str:
 def _names(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, packed: Mapping[str, Any]
 ) -> dict[int, str]:
-    """Name of each packed number; a tied parameter goes by its first name."""
+    """The name of each parameter by torch's number; a tied parameter has its first name."""
     known: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         known.setdefault(id(parameter), name)
@@ -76,12 +76,12 @@ def _names(
 
 
 class Placement:
-    """A kept state and the optimizer it goes into. Making it checks, ``apply`` changes."""
+    """A stored state and the optimizer to load it into; only ``apply`` changes the optimizer."""
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, kept: Mapping[str, Any]
     ) -> None:
-        """Raises CannotResume with the first reason why the two do not belong together."""
+        """Raises CannotResume with the first reason why the two do not fit."""
         self._optimizer = optimizer
         if kept["kind"] != _kind(optimizer):
             raise CannotResume(
@@ -126,8 +126,8 @@ class Placement:
         )
 
     def apply(self) -> None:
-        """Loads by the optimizer's own method, then sets the exact tensors: the method would
-        round moments to the dtype of their parameter.
+        """Calls ``load_state_dict``, then restores tensors that it cast to the dtype of their
+        parameter.
         """
         numbers = {name: number for number, name in self._names.items()}
         state = {numbers[name]: values for name, values in self._state.items() if name in numbers}
@@ -155,5 +155,5 @@ def _first_names(names: Mapping[int, str], aliases: Mapping[str, int]) -> dict[i
 
 
 def _canonical(name: str, first: Mapping[int, str], aliases: Mapping[str, int]) -> str:
-    """A kept name as this model would give it, where a tied parameter has several."""
+    """A stored name as this model gives it; a tied parameter has several names."""
     return first.get(aliases.get(name, -1), name)

@@ -1,8 +1,8 @@
-"""What the full state of a training is, as the nested mappings that a commit takes.
+"""The full state of a training, as the nested mappings that a commit takes.
 
-The model's own state is one path, such as ``model.safetensors``, so that what is deployed is
-a plain mapping of tensors. Everything else is another, ``model.training.safetensors``. The two
-are kept in one commit; the second says of which model (Merkle root) it is the state.
+The model's state is one path, such as ``model.safetensors``, so that what is deployed is a plain
+mapping of tensors. Everything else is another path, ``model.training.safetensors``. Both are in
+one commit; the second names the Merkle root of its model.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 
 from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
-from mvc.training.state.component_types import described
+from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.rng import rng_state
-from mvc.training.unwrap import without_wrappers
 
 __all__ = [
     "PARTS",
+    "PREFIXES",
     "PRODUCTION",
     "SCHEMA",
     "Parts",
@@ -31,14 +31,19 @@ __all__ = [
     "setting",
     "tied_names",
     "training_path",
+    "unwrap",
 ]
 
 SCHEMA = "mvc.training/1"
 PRODUCTION = "mvc.training.lossy.production/1"
-"""Beside production weights: ``weights`` are the training weights, or None; ``pipeline`` made
-the one of the other; ``of`` is the schema of all the rest. Who does not know it must not resume.
+"""The schema of a training state beside production weights.
+
+``weights`` are the training weights, or None; ``pipeline`` made the production weights of them;
+``of`` is the schema of the remaining parts. Code that does not know this schema must not resume.
 """
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
+PREFIXES = ("_orig_mod.", "module.")
+"""What ``torch.compile`` and the data-parallel wrappers put before every name."""
 
 
 def training_path(name: str) -> str:
@@ -48,24 +53,24 @@ def training_path(name: str) -> str:
 
 
 class Source(Protocol):
-    """What a Recorder asks for states. Tensors may be the live ones; they are copied."""
+    """Provides states to a Recorder, which copies their tensors."""
 
     @property
     def weights(self) -> bool:
-        """Whether there is a model's state, or only that of its training."""
+        """Whether there is a model's state, or only the rest of the training state."""
 
     def model_state(self) -> dict[str, Any]:
         """The model's tensors by name; empty without ``weights``."""
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything else, after step ``step``; the form that ``Parts.training_state`` gives."""
+        """Everything else, after step ``step``, in the form of ``Parts.training_state``."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The objects whose state is taken; ``rng`` says whether the random generators' is, too.
+    """The objects whose states are recorded; ``rng``: the random generators', too.
 
-    Of a compiled or data-parallel ``model`` it is the module inside.
+    For a compiled or data-parallel ``model`` the module inside is recorded.
     """
 
     model: torch.nn.Module
@@ -76,7 +81,7 @@ class Parts:
     weights: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", without_wrappers(self.model))
+        object.__setattr__(self, "model", unwrap(self.model))
 
     @classmethod
     def chosen(
@@ -87,7 +92,10 @@ class Parts:
         scaler: Any,
         include: Sequence[str] | None,
     ) -> Parts:
-        """Everything passed and the random generators, or what ``include`` names: one or more."""
+        """Everything passed and the random generators, or the parts that ``include`` names.
+
+        Raises WrongUsage for an unknown name, a part that was not passed, or no name.
+        """
         passed = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         if include is None:
             return cls(model, optimizer, scheduler, scaler)
@@ -104,20 +112,20 @@ class Parts:
             optimizer if "optimizer" in names else None,
             scheduler if "scheduler" in names else None,
             scaler if "scaler" in names else None,
-            "rng" in names,
-            "model" in names,
+            rng="rng" in names,
+            weights="model" in names,
         )
 
     def exact(self) -> list[str]:
-        """Names of the tensors that a lossy pipeline leaves as they are."""
+        """Names of the tensors that a lossy pipeline must not change."""
         return no_weights(self.model)
 
     def model_state(self) -> dict[str, Any]:
-        """The model's tensors (its own, not copies) by name; empty if it is not included."""
+        """The model's own tensors by name, not copies; empty if it is not included."""
         return dict(self.model.state_dict()) if self.weights else {}
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything else; a part that is not included is None."""
+        """Everything but the model; a part that is not included is None."""
         return {
             "schema": SCHEMA,
             "step": step,
@@ -125,7 +133,10 @@ class Parts:
             "tied": tied_names(self.model),
             "buffers": passing_buffers(self.model),
             "setting": setting(),
-            "kinds": {"scheduler": described(self.scheduler), "scaler": described(self.scaler)},
+            "kinds": {
+                "scheduler": component_type(self.scheduler),
+                "scaler": component_type(self.scaler),
+            },
             "optimizer": optimizer_state(self.model, self.optimizer) if self.optimizer else None,
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "scaler": self.scaler.state_dict() if self.scaler is not None else None,
@@ -134,14 +145,14 @@ class Parts:
 
 
 def no_weights(model: torch.nn.Module) -> list[str]:
-    """Names of the tensors of ``state_dict`` that are no parameters: buffers, extra state."""
+    """Names of the tensors in ``state_dict`` that are not parameters: buffers, extra state."""
     trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     others = {name: v for name, v in model.state_dict().items() if name not in trained}
     return [tensor.key for tensor in from_state(others).tensors]
 
 
 def tied_names(model: torch.nn.Module) -> list[list[str]]:
-    """Names that stand for one and the same parameter, in groups."""
+    """Groups of names that share one parameter."""
     groups: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         groups.setdefault(id(parameter), []).append(name)
@@ -149,7 +160,7 @@ def tied_names(model: torch.nn.Module) -> list[list[str]]:
 
 
 def passing_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Buffers that are no part of ``state_dict`` (``persistent=False``)."""
+    """Buffers outside ``state_dict`` (``persistent=False``), by name."""
     found = {}
     for prefix, module in model.named_modules():
         for name in sorted(module._non_persistent_buffers_set):
@@ -160,9 +171,25 @@ def passing_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def setting() -> Mapping[str, str]:
-    """What else the bits of the next step depend on."""
+    """The conditions, beside the state, that the bits of the next step depend on."""
     return {
         "torch": str(torch.__version__),
         "threads": str(torch.get_num_threads()),
         "processor": str(torch.backends.cpu.get_cpu_capability()),
     }
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """The module inside ``torch.compile``, DataParallel, DistributedDataParallel, in any order.
+
+    A version holds the names of that module, so that it fits both the module and every wrapper.
+    """
+    while True:
+        # By name, because importing the compiler takes longer than a small training.
+        kind = type(model)
+        if kind.__name__ == "OptimizedModule" and kind.__module__.startswith("torch."):
+            model = model.get_submodule("_orig_mod")
+        elif isinstance(model, torch.nn.DataParallel | torch.nn.parallel.DistributedDataParallel):
+            model = model.module
+        else:
+            return model

@@ -1,7 +1,7 @@
-"""The state of the random generators that a training draws from: torch, CUDA, numpy, Python.
+"""The state of the global random generators: torch, CUDA, numpy, Python.
 
-These are the global ones. A generator of one's own is not seen; it belongs to the position in
-the data (``Recorder.step(batch=...)``) or is made anew from a seed.
+A generator that the program made itself is not included: pass its state as the position in the
+data (``Recorder.step(batch=...)``), or seed it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMPY_WORDS = 624
 
 
 def rng_state() -> dict[str, Any]:
-    """All of them, as fresh arrays that later draws do not change."""
+    """The states of all generators, as copies that later draws do not change."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def check_rng(kept: Any) -> None:
-    """Raises CannotResume for what ``set_rng_state`` could not set on this machine."""
+    """Raises CannotResume for states that ``set_rng_state`` cannot set on this machine."""
     try:
         python, numpy = kept["python"], kept["numpy"]
         sound = (
@@ -66,7 +66,7 @@ def check_rng(kept: Any) -> None:
 
 
 def set_rng_state(kept: Mapping[str, Any]) -> None:
-    """Sets the generators to a state that ``check_rng`` has let pass."""
+    """Sets the generators to a state that ``check_rng`` has accepted."""
     python, numpy = kept["python"], kept["numpy"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
     np.random.set_state(

@@ -1,4 +1,4 @@
-"""Sinks and readers: whole versions only, whatever dies, and the time of who serves."""
+"""FileSink and FileReader: whole versions only, whatever dies, and the time of who serves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from safetensors.numpy import load_file
 
 import mvc
 from mvc.errors import (
-    Busy,
+    BadModelFile,
     DamagedData,
     InvalidName,
     IoFailed,
@@ -27,32 +28,38 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.serving.served_version import Delivered
-from mvc.training.readers import FileReader, Reader
-from mvc.training.sinks import FileSink, SharedMemorySink
+from mvc.serving.reader import FileReader
+from mvc.serving.served_version import ServedVersion
+from mvc.serving.sink import FileSink
 from tests.seeds import draw
+from tests.serving.child import number_of, version
 from tests.training.runs import tensor_bits
-from tests.training.serving import SIZE, number_of, reader_of, sink_of, version
 
 PROJECT = Path(__file__).parents[2]
-KINDS = ["file", "memory"]
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[str]:
-    yield str(tmp_path / "served.safetensors")
+@pytest.fixture(params=["disk", "memory"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A path on a disk, and one under /dev/shm."""
+    if request.param == "disk":
+        yield str(tmp_path / "served.safetensors")
+        return
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        pytest.skip("no memory file system")
+    with TemporaryDirectory(dir=memory) as folder:
+        yield str(Path(folder, "served.safetensors"))
 
 
 def child(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.training.serving", *arguments],
+        [sys.executable, "-m", "tests.serving.child", *arguments],
         cwd=PROJECT, stdout=subprocess.PIPE,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_reader_gets_each_newer_version_once(kind: str, place: str) -> None:
-    sink, reader = sink_of(kind, place), reader_of(kind, place)
+def test_a_reader_gets_each_newer_version_once(path: str) -> None:
+    sink, reader = FileSink(path), FileReader(path)
     assert reader.swap() is None and reader.production is None
     for number in (1, 2, 3):
         sink(version(number))
@@ -64,8 +71,7 @@ def test_a_reader_gets_each_newer_version_once(kind: str, place: str) -> None:
     assert number_of(reader.swap()) == 5  # the newest, not the next
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_bits_of_torch_tensors(kind: str, place: str) -> None:
+def test_the_bits_of_torch_tensors(path: str) -> None:
     words = torch.tensor([0x80000000, 0x7FC00001, 1, 0x3F800000], dtype=torch.uint32)
     state = {
         "bits": words.view(torch.float32),
@@ -74,8 +80,8 @@ def test_the_bits_of_torch_tensors(kind: str, place: str) -> None:
         "empty": torch.empty(0, 4),
         "turned": torch.arange(6.0).reshape(2, 3).T,
     }
-    sink_of(kind, place)(Delivered(state, CommitId(bytes(32)), 5))
-    found = reader_of(kind, place).swap().state
+    FileSink(path)(ServedVersion(state, CommitId(bytes(32)), 5))
+    found = FileReader(path).swap().state
     assert list(found) == list(state)
     for name, tensor in state.items():
         assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape
@@ -84,11 +90,10 @@ def test_the_bits_of_torch_tensors(kind: str, place: str) -> None:
     assert found["count"].item() == 7
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_swaps_while_another_process_writes(kind: str, place: str) -> None:
-    writer = child("write", kind, place)
+def test_swaps_while_another_process_writes(path: str) -> None:
+    writer = child("write", path)
     try:
-        reader = reader_of(kind, place)
+        reader = FileReader(path)
         before = swaps = 0
         while swaps < 30:
             found = reader.swap()
@@ -101,10 +106,9 @@ def test_swaps_while_another_process_writes(kind: str, place: str) -> None:
         writer.communicate()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_process_serves(kind: str, place: str) -> None:
-    server = child("serve", kind, place, "25")
-    sink = sink_of(kind, place)
+def test_another_process_serves(path: str) -> None:
+    server = child("serve", path, "25")
+    sink = FileSink(path)
     for number in range(1, 26):
         sink(version(number))
     printed, _ = server.communicate(timeout=60)
@@ -113,13 +117,12 @@ def test_another_process_serves(kind: str, place: str) -> None:
     assert seen == sorted(set(seen)) and seen[-1] == 25
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_writer_that_is_killed_leaves_a_whole_version(kind: str, place: str) -> None:
+def test_a_writer_that_is_killed_leaves_a_whole_version(path: str) -> None:
     """Writers in turn, each killed somewhere; the next goes on where it was."""
-    reader = reader_of(kind, place)
+    reader = FileReader(path)
     last = 0
     for turn in range(4):
-        writer = child("write", kind, place)
+        writer = child("write", path)
         assert writer.stdout is not None
         said = b""
         for line in writer.stdout:
@@ -136,7 +139,7 @@ def test_a_writer_that_is_killed_leaves_a_whole_version(kind: str, place: str) -
         assert found is not None
         last = number_of(found)
         assert last in (acknowledged, acknowledged + 1)
-        assert number_of(reader_of(kind, place).swap()) == last  # somebody who comes later
+        assert number_of(FileReader(path).swap()) == last  # somebody who comes later
 
 
 def test_a_file_that_every_reader_of_safetensors_takes(tmp_path: Path) -> None:
@@ -160,55 +163,8 @@ def test_the_file_is_identified_as_its_version(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         made = repo.commit({"w": np.arange(5.0)})
         repo.commit({"w": np.arange(6.0)})
-        FileSink(tmp_path / "served")(Delivered(made.state, made.id, 1))
+        FileSink(tmp_path / "served")(ServedVersion(made.state, made.id, 1))
         assert [f.commit for f in repo.identify(tmp_path / "served")] == [made.id]
-
-
-def test_a_model_that_grows(tmp_path: Path) -> None:
-    with SharedMemorySink("seg", folder=tmp_path) as sink:
-        reader = Reader("seg", folder=tmp_path)
-        sink(version(1))
-        assert number_of(reader.swap()) == 1
-        sink(version(2, 3 * SIZE))
-        found = reader.swap()
-        assert number_of(found) == 2 and found.state["layer0"].size == 3 * SIZE
-        sink(version(3))
-        assert number_of(reader.swap()) == 3
-    assert sorted(os.listdir(tmp_path)) == ["seg"]
-
-
-def test_one_sink_a_name_and_what_stays_behind(tmp_path: Path) -> None:
-    first = SharedMemorySink("seg", folder=tmp_path)
-    first(version(1))
-    with pytest.raises(Busy, match="another sink"):
-        SharedMemorySink("seg", folder=tmp_path)
-    first.close()
-    late = Reader("seg", folder=tmp_path)
-    assert number_of(late.swap()) == 1
-    second = SharedMemorySink("seg", folder=tmp_path)
-    second(version(2))
-    assert number_of(late.swap()) == 2
-    second.unlink()
-    assert late.swap() is None and number_of(late.production) == 2
-    assert os.listdir(tmp_path) == []
-    second(version(3))
-    assert number_of(late.swap()) == 3
-
-
-def test_a_name_is_taken_before_there_is_a_version(tmp_path: Path) -> None:
-    reader = Reader("seg", folder=tmp_path)
-    with SharedMemorySink("seg", folder=tmp_path):
-        assert reader.swap() is None
-        with pytest.raises(Busy, match="another sink"):
-            SharedMemorySink("seg", folder=tmp_path)
-    assert os.listdir(tmp_path) == []
-    with SharedMemorySink("seg", folder=tmp_path) as second:
-        second(version(1))
-        assert number_of(reader.swap()) == 1
-        second.close()
-        with SharedMemorySink("seg", folder=tmp_path), pytest.raises(Busy):
-            second(version(2))  # the name is somebody else's now
-        assert os.listdir(tmp_path) == ["seg"]
 
 
 def test_places_of_a_file_are_checked_when_the_sink_is_made(tmp_path: Path) -> None:
@@ -224,20 +180,11 @@ def test_places_of_a_file_are_checked_when_the_sink_is_made(tmp_path: Path) -> N
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    for name in ("../up", "", "a/b", ".hidden", "x" * 300):
-        with pytest.raises(InvalidName):
-            SharedMemorySink(name, folder=tmp_path)
-    with pytest.raises(IoFailed, match="no folder"):
-        Reader("name", folder=tmp_path / "absent")
+    with pytest.raises(InvalidName):
+        FileReader(tmp_path / "served", target="a b")
     (tmp_path / "foreign").write_bytes(b"something else" * 1000)
-    with pytest.raises(IoFailed, match="not what a sink has written"):
-        SharedMemorySink("foreign", folder=tmp_path)(version(1))
-    with pytest.raises(WrongUsage, match="not written by a sink"):
-        Reader("foreign", folder=tmp_path).swap()
-    assert (tmp_path / "foreign").read_bytes() == b"something else" * 1000
-    (tmp_path / "link").symlink_to(tmp_path / "foreign")
-    with pytest.raises(IoFailed):
-        Reader("link", folder=tmp_path).swap()
+    with pytest.raises(BadModelFile):
+        FileReader(tmp_path / "foreign").swap()
     mvc.Repository.init(tmp_path / "repo").commit({"w": np.ones(3)})
     repo = mvc.Repository.open(tmp_path / "repo")
     repo.restore("HEAD", output=tmp_path / "plain")
@@ -247,29 +194,25 @@ def test_what_is_refused(tmp_path: Path) -> None:
         FileReader(tmp_path / "plain").swap(repo)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_flipped_bit_is_noticed(kind: str, place: str) -> None:
-    sink_of(kind, place)(version(1))
-    data = bytearray(Path(place).read_bytes())
+def test_a_flipped_bit_is_noticed(path: str) -> None:
+    FileSink(path)(version(1))
+    data = bytearray(Path(path).read_bytes())
     data[data.index(np.float32(1).tobytes() * 8) + 3] ^= 1
-    Path(place).write_bytes(data)
-    reader = reader_of(kind, place)
+    Path(path).write_bytes(data)
+    reader = FileReader(path)
     with pytest.raises(DamagedData):
         reader.swap()
     assert reader.production is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_swap_is_recorded_with_the_time_of_who_serves(
-    kind: str, place: str, tmp_path: Path
-) -> None:
+def test_the_swap_is_recorded_with_the_time_of_who_serves(path: str, tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "repo") as repo:
         made = [repo.commit({"w": np.full(9, i, np.float32)}) for i in range(2)]
-        sink = sink_of(kind, place)
+        sink = FileSink(path)
         clock = FixedClock()
-        reader = reader_of(kind, place, target="edge", clock=clock)
+        reader = FileReader(path, target="edge", clock=clock)
         for each in made:
-            sink(Delivered(each.state, each.id, 1))
+            sink(ServedVersion(each.state, each.id, 1))
             clock.ns += 1_000_000_000
             found = reader.swap(repo)
             assert found is not None and found.commit == each.id and found.time_ns == clock.ns
@@ -279,13 +222,13 @@ def test_the_swap_is_recorded_with_the_time_of_who_serves(
         ]  # fmt: skip
 
 
-def test_a_record_that_fails_is_made_up_for(place: str, tmp_path: Path) -> None:
+def test_a_record_that_fails_is_made_up_for(path: str, tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "other") as other:
         elsewhere = other.commit({"w": np.ones(2)})
     with mvc.Repository.init(tmp_path / "repo") as repo:
         clock = FixedClock()
-        reader = FileReader(place, target="edge", clock=clock)
-        FileSink(place)(Delivered(elsewhere.state, elsewhere.id, 1))
+        reader = FileReader(path, target="edge", clock=clock)
+        FileSink(path)(ServedVersion(elsewhere.state, elsewhere.id, 1))
         with pytest.raises(UnknownRevision):
             reader.swap(repo)  # this repository does not know the version yet
         assert reader.production is not None
@@ -299,34 +242,26 @@ def test_a_record_that_fails_is_made_up_for(place: str, tmp_path: Path) -> None:
 
 
 def test_any_bytes_give_a_version_or_an_error(tmp_path: Path) -> None:
-    """Whatever stands in the memory or the file, nothing but mvc's own errors comes of it."""
+    """Whatever stands in the file, nothing but mvc's own errors comes of it."""
     random = draw("sinks")
-    kinds = {
-        "memory": (SharedMemorySink("seg", folder=tmp_path), tmp_path / "seg"),
-        "file": (FileSink(tmp_path / "file"), tmp_path / "file"),
-    }
+    path = tmp_path / "file"
+    FileSink(path)(version(1, 40))
+    whole = path.read_bytes()
     refused = 0
-    for kind, (sink, path) in kinds.items():
-        sink(version(1, 40))
-        sink(version(2, 40))
-        whole = path.read_bytes()
-        for _ in range(300):
-            data = bytearray(whole)
-            for _ in range(random.choice([1, 1, 3, 20])):
-                at = random.randrange(min(len(data), 200) if random.random() < 0.5 else len(data))
-                data[at] = random.choice([0, 1, 127, 128, 255, data[at] ^ 1 << random.randrange(8)])
-            if random.random() < 0.2:
-                del data[random.randrange(len(data)) :]
-            path.write_bytes(data)
-            reader = reader_of(kind, str(path))
-            try:
-                found = reader.swap()
-            except MvcError:
-                refused += 1
-            else:
-                assert found is None or number_of(found) in (1, 2)
-            if kind == "memory":
-                reader.close()
+    for _ in range(600):
+        data = bytearray(whole)
+        for _ in range(random.choice([1, 1, 3, 20])):
+            at = random.randrange(min(len(data), 200) if random.random() < 0.5 else len(data))
+            data[at] = random.choice([0, 1, 127, 128, 255, data[at] ^ 1 << random.randrange(8)])
+        if random.random() < 0.2:
+            del data[random.randrange(len(data)) :]
+        path.write_bytes(data)
+        try:
+            found = FileReader(path).swap()
+        except MvcError:
+            refused += 1
+        else:
+            assert number_of(found) == 1
     assert refused > 100
 
 
@@ -340,4 +275,4 @@ class FixedClock:
 
 def test_productions_are_short_to_print() -> None:
     made: Any = version(1)
-    assert repr(made) == "<Delivered 0100000000: 3 tensors>"
+    assert repr(made) == "<ServedVersion 0100000000: 3 tensors>"

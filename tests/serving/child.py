@@ -1,6 +1,6 @@
 """Processes for the tests of sinks: ``write`` deploys on and on, ``serve`` swaps on and on.
 
-    python -m tests.training.serving write|serve file|memory PLACE [COUNT]
+    python -m tests.serving.child write|serve PATH [COUNT]
 
 Every version is tensors that all hold one number, so a torn one shows.
 """
@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from mvc.ids import CommitId
-from mvc.serving.served_version import Delivered
-from mvc.training.readers import FileReader, Reader
-from mvc.training.sinks import FileSink, SharedMemorySink
+from mvc.serving.reader import FileReader
+from mvc.serving.served_version import ServedVersion
+from mvc.serving.sink import FileSink
 
 SIZE = 200_000
 
 
-def version(number: int, size: int = SIZE) -> Delivered:
+def version(number: int, size: int = SIZE) -> ServedVersion:
     state = {f"layer{i}": np.full(size // (i + 1), number, np.float32) for i in range(3)}
-    return Delivered(state, CommitId(number.to_bytes(32, "little")), number)
+    return ServedVersion(state, CommitId(number.to_bytes(32, "little")), number)
 
 
-def number_of(production: Delivered) -> int:
+def number_of(production: ServedVersion) -> int:
     """Which version it is; AssertionError where it is parts of two."""
     number = int.from_bytes(production.commit, "little")
     assert list(production.state) == ["layer0", "layer1", "layer2"]
@@ -36,21 +34,9 @@ def number_of(production: Delivered) -> int:
     return number
 
 
-def sink_of(kind: str, place: str) -> Any:
-    path = Path(place)
-    return FileSink(path) if kind == "file" else SharedMemorySink(path.name, folder=path.parent)
-
-
-def reader_of(kind: str, place: str, **options: Any) -> Any:
-    path = Path(place)
-    if kind == "file":
-        return FileReader(path, **options)
-    return Reader(path.name, folder=path.parent, **options)
-
-
-def write(kind: str, place: str) -> None:
-    sink = sink_of(kind, place)
-    reader = reader_of(kind, place)
+def write(path: str) -> None:
+    sink = FileSink(path)
+    reader = FileReader(path)
     first = reader.swap()
     number = 0 if first is None else number_of(first)
     while True:
@@ -59,8 +45,8 @@ def write(kind: str, place: str) -> None:
         os.write(1, f"{number}\n".encode())
 
 
-def serve(kind: str, place: str, count: int) -> None:
-    reader = reader_of(kind, place)
+def serve(path: str, count: int) -> None:
+    reader = FileReader(path)
     before = 0
     while before < count:
         production = reader.swap()
@@ -73,6 +59,6 @@ def serve(kind: str, place: str, count: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "write":
-        write(*sys.argv[2:4])
+        write(sys.argv[2])
     else:
-        serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        serve(sys.argv[2], int(sys.argv[3]))

@@ -1,7 +1,7 @@
-"""Production weights of staged states, in the thread that writes them.
+"""StateReducer: makes production weights of staged states, in the writer thread.
 
-Between nested states of torch tensors, which are staged and committed, and the flat arrays that
-the engine works on (``mvc.training.lossy.production``).
+Converts between nested states of torch tensors, which are staged and committed, and the flat
+arrays of ``mvc.training.lossy.production``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate
 from mvc.training.lossy.production import Production
 
-__all__ = ["Reducing"]
+__all__ = ["StateReducer"]
 
 _UNHASHED = BlobId(bytes(32))
 
 
 class _Form:
-    """How the flat arrays of one state become the state again."""
+    """Converts the flat arrays of one state back to the state."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         parsed = from_state(state)
@@ -45,7 +45,7 @@ class _Form:
         self.specs = {tensor.key: tensor.spec for tensor in parsed.tensors}
 
     def state(self, arrays: Arrays) -> dict[str, Any]:
-        """The state, over the arrays' memory."""
+        """The state, which borrows the memory of the arrays."""
         made: dict[str, Any] = to_state(
             self._entry, self._skeleton, lambda i: array_bytes(arrays[self._keys[i]])
         )
@@ -56,8 +56,8 @@ def _no_views(content: int) -> memoryview:
     raise AssertionError(f"content {content} of a state is looked into")
 
 
-class Reducing:
-    """The engine, fed with states. Begins with what HEAD holds under ``name``."""
+class StateReducer:
+    """A ``Production`` for states. It starts from the version of ``name`` at HEAD."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Reducing:
         exact: Collection[str],
         named: Collection[str] = (),
     ) -> None:
-        """``named``: those of ``exact`` that somebody wrote down, and may have got wrong."""
+        """``named``: the names in ``exact`` that the user wrote, to be checked for errors."""
         self._repo = repo
         self._name = name
         self._evaluate = evaluate
@@ -80,7 +80,7 @@ class Reducing:
         self._unseen = frozenset(named)
 
     def check_names(self, state: Mapping[str, Any]) -> None:
-        """Raises WrongUsage if a tensor that is to stay exact is not in the first state."""
+        """Raises WrongUsage if the first state lacks a tensor that the user named as exact."""
         if not self._unseen:
             return
         names = [tensor.key for tensor in from_state(state).tensors]
@@ -96,15 +96,15 @@ class Reducing:
 
     @property
     def check(self) -> Any:
-        """``Production.check``: whether a step passes what the pipeline needs."""
+        """``Production.check``: raises WrongUsage if a step lacks what the pipeline needs."""
         return self._engine.check
 
     def offer(
         self, state: Mapping[str, Any], *, loss: float | None, data: Any
     ) -> tuple[dict[str, Any] | None, str]:
-        """The production weights in the form of ``state``, or None if they stay; and why.
+        """New production weights in the form of ``state``, or None if skipped; and the reason.
 
-        They lie in the engine's memory: for committing, not for handing out.
+        They borrow the engine's memory: commit them, but do not pass them to callers.
         """
         first = self._form is None
         self._form = form = _Form(state)
@@ -114,14 +114,14 @@ class Reducing:
         made = form.state(decision.production) if decision.saved else None
         return made, decision.reason
 
-    def handed_out(self) -> dict[str, Any]:
-        """What is live, in memory of its own."""
+    def live_state(self) -> dict[str, Any]:
+        """A copy of the production weights that are live."""
         assert self._form is not None
         live = self._engine.live or {}
         return self._form.state({name: np.array(array) for name, array in live.items()})
 
     def take_back(self) -> None:
-        """What was offered last could not be committed."""
+        """Undoes the last offer, which could not be committed."""
         self._engine.take_back()
 
     def _judge(self, arrays: Arrays, data: Any) -> float | tuple[float, int]:
@@ -129,7 +129,7 @@ class Reducing:
         return self._evaluate(self._form.state(arrays), data)
 
     def _previous(self, form: _Form) -> Arrays | None:
-        """What HEAD holds, if it has every tensor of the model as it is now."""
+        """The version at HEAD, if it has the same tensors as the model now."""
         context = self._repo.context
         context.fresh()
         at = head(context).commit

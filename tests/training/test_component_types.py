@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler
 
 import mvc
 from mvc.errors import CannotResume
-from mvc.training.state.component_types import check_kind, described, kind_of
+from mvc.training.state.component_types import check_type, component_type, type_name
 
 
 def made() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -95,12 +95,12 @@ def test_another_function_differs() -> None:
     def rule(function: Any) -> Any:
         return lr_scheduler.LambdaLR(optimizer, function)
 
-    kept = described(rule(partial(warm_up, steps=3)))
+    kept = component_type(rule(partial(warm_up, steps=3)))
     assert kept is not None
     assert kept["functions"] == ["warm_up"]
-    assert check_kind("scheduler", kept, rule(warm_up)) == ()
-    assert check_kind("scheduler", kept, rule(decay)) == ("scheduler: decay, not warm_up",)
-    assert check_kind("scheduler", kept, rule(lambda step: 1.0)) == ()  # says nothing of itself
+    assert check_type("scheduler", kept, rule(warm_up)) == ()
+    assert check_type("scheduler", kept, rule(decay)) == ("scheduler: decay, not warm_up",)
+    assert check_type("scheduler", kept, rule(lambda step: 1.0)) == ()  # says nothing of itself
 
 
 def test_a_version_that_does_not_say_its_kinds_still_resumes(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_version_that_does_not_say_its_kinds_still_resumes(tmp_path: Path) -> 
         recorded(repo, cosine)
         kept = repo.checkout(path="model.training.safetensors")
         model, optimizer = made()
-        assert kept["kinds"]["scheduler"]["kind"] == kind_of(cosine(optimizer))
+        assert kept["kinds"]["scheduler"]["kind"] == type_name(cosine(optimizer))
         del kept["kinds"]
         repo.commit(kept, name="model.training.safetensors")
         scheduler = cosine(optimizer)

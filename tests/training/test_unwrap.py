@@ -12,7 +12,7 @@ from torch import nn
 
 import mvc
 from mvc.errors import CannotResume
-from mvc.training.unwrap import without_wrappers
+from mvc.training.state.parts import unwrap
 from tests.training.runs import tensor_bits
 
 
@@ -35,7 +35,7 @@ WRAPPERS = {
 def test_names_are_the_modules_own(tmp_path: Path, wrapper: str) -> None:
     inside = plain()
     model = WRAPPERS[wrapper](inside)
-    assert without_wrappers(model) is inside
+    assert unwrap(model) is inside
     optimizer = torch.optim.Adam(model.parameters())
     with mvc.Repository.init(tmp_path) as repo:
         with mvc.Recorder(repo, model, optimizer) as recorder:
