@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from describe import describe
 from make import AUTHOR, START, Ticking, model, moved
+from mvc.store.entries import Deployment, Entry
 
 import mvc
 from mvc.repo.repository import Repository
-from mvc.store.entries import Deployment, Entry
 from tests.oracle import reader
 
 
