@@ -6,16 +6,11 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from mvc.io.clock import Clock
-from mvc.io.files import FileSystem
-from mvc.repo.config import load_config
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.opening import open_context
 from mvc.repo.repository import Repository
-from mvc.store.snapshot import IndexThresholds
-from mvc.store.store import Store
 
-__all__ = ["InThisThread", "fresh_process", "open_repository"]
+__all__ = ["InThisThread", "fresh_process", "open_quietly", "open_repository"]
 
 
 class InThisThread(Executor):
@@ -35,17 +30,11 @@ def fresh_process() -> None:
     manifests._kept.clear()
 
 
-def open_repository(
-    root: Path,
-    *,
-    fs: FileSystem | None = None,
-    clock: Clock | None = None,
-    thresholds: IndexThresholds | None = None,
-    pool: Executor | None = None,
-) -> Repository:
-    """The repository of exactly this folder, in a process that has cached nothing."""
-    fresh_process()
-    files = fs or FileSystem()
-    store = Store(files, clock or Clock(), root / ".mvc", thresholds=thresholds, pool=pool)
-    config = load_config(files, root / ".mvc" / "config.yaml", None, {}, {})
-    return Repository(Context(store, root, config))
+def open_repository(root: Path, **options: Any) -> Repository:
+    """The repository of exactly this folder; ``options`` as of ``open_context``."""
+    return Repository(open_context(root, discover=False, **options))
+
+
+def open_quietly(root: Path, **options: Any) -> Repository:
+    """The repository of exactly this folder, without threads."""
+    return open_repository(root, pool=InThisThread(), **options)

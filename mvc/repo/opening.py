@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from os import PathLike
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from mvc.repo.context import Context
 from mvc.store.format import FORMAT
 from mvc.store.index.folder import BUILDING, CURRENT
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
-from mvc.store.snapshot import INDEX, JOURNAL, PACKS
+from mvc.store.snapshot import INDEX, JOURNAL, PACKS, IndexThresholds
 from mvc.store.store import CONFIG, FOLDER, Store
 
 __all__ = ["check_absent", "open_context"]
@@ -36,17 +37,20 @@ def open_context(
     config: Callable[[Path], Config] | None = None,
     fs: FileSystem | None = None,
     clock: Clock | None = None,
+    thresholds: IndexThresholds | None = None,
+    pool: Executor | None = None,
 ) -> Context:
     """The repository of a folder, or with ``discover`` of the nearest one above it.
 
-    ``config`` makes the configuration from the path of the repository's own file.
+    ``config`` makes the configuration from the path of the repository's own file;
+    ``thresholds`` and ``pool`` are those of ``Store``.
     Raises NotARepository, UnsupportedFormat, DamagedData.
     """
     files = fs or FileSystem()
     start = files.realpath(Path(path))
     for root in (start, *start.parents) if discover else (start,):
         if files.stat(root / FOLDER) is not None:
-            store = _open(files, clock or Clock(), root / FOLDER)
+            store = _open(files, clock or Clock(), root / FOLDER, thresholds, pool)
             file = root / FOLDER / CONFIG
             try:
                 settings = config(file) if config else load_config(files, file, None, {}, {})
@@ -74,10 +78,16 @@ def check_absent(fs: FileSystem, root: Path) -> None:
     )
 
 
-def _open(fs: FileSystem, clock: Clock, folder: Path) -> Store:
+def _open(
+    fs: FileSystem,
+    clock: Clock,
+    folder: Path,
+    thresholds: IndexThresholds | None,
+    pool: Executor | None,
+) -> Store:
     _check_folder(fs, folder)
     try:
-        return Store(fs, clock, folder)
+        return Store(fs, clock, folder, thresholds=thresholds, pool=pool)
     except DamagedData as error:
         # fsck has to open the repository as well, so it is no advice here.
         hint = error.hint

@@ -39,8 +39,8 @@ from tests.crash.ledger import (
     expect_deployments,
 )
 from tests.crash.long_lived import make_foreign
-from tests.crash.state import open_quietly
 from tests.crash.workers import prepare, warm_up_all
+from tests.fresh import open_quietly
 
 _ROUND = 40.0  # seconds with one repository
 _GRACE = 240.0  # seconds for the last look of a round, after which a process counts as hanging

@@ -19,12 +19,12 @@ import numpy as np
 from mvc.errors import Busy
 from mvc.ids import CommitId
 from mvc.repo.fsck.fsck import rebuild_index
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import check_arrays
 from tests.crash.story import foreign_index
+from tests.fresh import fresh_process
 
 _REOPEN = 50  # reads with one opening
 
@@ -67,7 +67,7 @@ def read(root: Path, seed: int, pause: float, send: Send) -> None:
         with Repository.open(root) as repo:
             for _ in range(_REOPEN):
                 id_, (name, step) = rng.choice(told)
-                manifests._kept.clear()
+                fresh_process()
                 found = repo.checkout(id_, path=f"{name}.safetensors")
                 check_arrays(found, state_for(name, step))
                 done += 1

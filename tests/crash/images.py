@@ -16,7 +16,6 @@ from pathlib import Path
 from mvc.errors import MvcError, NotARepository
 from mvc.repo.fsck.fsck import rebuild_index
 from mvc.repo.gc import gc
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.state import (
@@ -25,11 +24,11 @@ from tests.crash.state import (
     check_arrays,
     check_swept,
     check_version,
-    open_quietly,
     reachable,
     state_of,
 )
 from tests.crash.story import INDEX_STATES, State, Story, small
+from tests.fresh import fresh_process, open_quietly
 
 _MEMORY = Path("/dev/shm")
 
@@ -56,7 +55,7 @@ def build(story: Story, point: int, rng: random.Random, dest: Path) -> str:
         treatments.write(dest / treatments.INDEX, files)
     if index == "rebuilt":
         _rebuild(dest)
-    manifests._kept.clear()
+    fresh_process()
     return index
 
 

@@ -34,12 +34,12 @@ from tests.crash.state import (
     Lost,
     State,
     check_version,
-    open_quietly,
     reachable,
     state_of,
 )
 from tests.crash.story import foreign_index
 from tests.faults.hooked import HookedFS
+from tests.fresh import open_quietly
 
 _LONGEST = 0.06  # seconds until a kill
 _LOOKED = 0.9  # share of workers that have looked, and begin to work, when that time begins

@@ -18,11 +18,11 @@ import numpy as np
 from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from mvc.store.journal.frames import GENESIS, scan
 from mvc.store.snapshot import JOURNAL
 from tests.crash.state import check_arrays
+from tests.fresh import fresh_process
 
 __all__ = [
     "Deployment", "Ledger", "Recipe", "Wrong", "arrays", "check", "check_claims", "check_live",
@@ -180,7 +180,7 @@ def check_version(
     repo: Repository, commit: CommitId, recipe: Recipe, *, others: bool = False
 ) -> None:
     """Every path of a version comes back bit for bit; with ``others`` it may have more paths."""
-    manifests._kept.clear()
+    fresh_process()
     found = set(repo.manifest(commit).by_path)
     if found != set(recipe) and not (others and found >= set(recipe)):
         raise Wrong("wrong", f"{commit.short} has the paths {found}, not {set(recipe)}")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,25 +64,6 @@ def state_of(context: Context) -> State:
         staged_removals.removed(context),
         tuple(sorted(forgotten)),
     )
-
-
-class InThisThread(Executor):
-    """Runs what it is given at once: handing small tensors to threads costs more than work."""
-
-    def submit(self, call: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(call(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
-
-
-def open_quietly(root: Path, **options: Any) -> Repository:
-    """The repository of exactly this folder, without threads."""
-    repo = Repository.open(root, discover=False, **options)
-    repo.context.store._pool = InThisThread()  # type: ignore[assignment]
-    return repo
 
 
 def check_version(

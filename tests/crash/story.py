@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 
 from mvc.ids import CommitId
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.state import (
     Contents,
-    InThisThread,
     Lost,
     State,
     check_arrays,
@@ -32,6 +30,7 @@ from tests.crash.state import (
 )
 from tests.faults.clock import FixedClock
 from tests.faults.crashfs import CrashFS
+from tests.fresh import fresh_process, open_quietly
 
 __all__ = [
     "INDEX_STATES", "Lost", "State", "Story", "Teller", "begin", "check_arrays",
@@ -135,8 +134,9 @@ def begin(folder: Path, ignore: Ignore | None = None, *, watched: bool = False) 
     if not watched:
         Repository.init(root, clock=clock).close()
     fs = CrashFS(root, ignore=ignore)
-    repo = (Repository.open if not watched else Repository.init)(root, fs=fs, clock=clock)
-    repo.context.store._pool = InThisThread()  # type: ignore[assignment]
+    if watched:
+        Repository.init(root, fs=fs, clock=clock).close()
+    repo = open_quietly(root, fs=fs, clock=clock)
     story = Story(fs, root, repo, [None if watched else state_of(repo.context)])
     if watched:
         story.acknowledge()
@@ -146,9 +146,8 @@ def begin(folder: Path, ignore: Ignore | None = None, *, watched: bool = False) 
 def go_on(story: Story, root: Path) -> Teller:
     """The story of what comes after a crash: everything in ``root`` is durable by now."""
     fs = CrashFS(root)
-    manifests._kept.clear()
-    repo = Repository.open(root, discover=False, fs=fs, clock=FixedClock(_START_NS * 2, _STEP_NS))
-    repo.context.store._pool = InThisThread()  # type: ignore[assignment]
+    fresh_process()
+    repo = open_quietly(root, fs=fs, clock=FixedClock(_START_NS * 2, _STEP_NS))
     further = Story(fs, root, repo, [state_of(repo.context)], contents=dict(story.contents))
     further.note_index()
     return Teller(further)
@@ -201,8 +200,7 @@ class Teller:
         story = self.story
         story.repo.close()
         clock = story.repo.context.store.clock
-        story.repo = Repository.open(story.root, fs=story.fs, clock=clock)
-        story.repo.context.store._pool = InThisThread()  # type: ignore[assignment]
+        story.repo = open_quietly(story.root, fs=story.fs, clock=clock)
 
     def overtaken(self) -> None:
         """Two commits on the way: one is written, the other one overtakes its flush."""

@@ -17,16 +17,16 @@ import pytest
 
 from mvc.errors import MvcError, RefConflict
 from mvc.ids import CommitId
-from mvc.repo.lookup import manifests
 from mvc.repo.lookup import refs as pointers
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.images import build, check_crash, check_image, folder_in_memory
-from tests.crash.state import open_quietly, state_of
+from tests.crash.state import state_of
 from tests.crash.stories import STORIES
 from tests.crash.story import Lost, Story, Teller, go_on, small
 from tests.faults.failing import FailingFS
+from tests.fresh import fresh_process, open_quietly
 from tests.seeds import draw
 
 NAMES = [name for name in STORIES if name != "versions"]  # where there is always a repository
@@ -100,13 +100,13 @@ def _fail(teller: Teller, rng: random.Random, root: Path) -> bool:
         fail_at=rng.randrange(1, 150), error=rng.choice(ERRORS), persistent=rng.random() < 0.5
     )
     failed = False
-    manifests._kept.clear()
+    fresh_process()
     try:
         with closing(open_quietly(root, fs=fs)) as repo:
             act(repo)
     except (MvcError, MemoryError):
         failed = True
-    manifests._kept.clear()
+    fresh_process()
     with open_quietly(root) as repo:
         _note_new(story, repo, head)
         now = state_of(repo.context)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash.crowd import acknowledged, state_for
 from tests.crash.images import folder_in_memory
 from tests.crash.state import check_arrays
+from tests.fresh import fresh_process
 
 PROJECT = Path(__file__).parents[2]
 
@@ -48,7 +48,7 @@ def crowd(folder: Path, committers: int, commits: int, readers: int, seconds: fl
 def _missing(root: Path, committers: int, commits: int) -> int:
     """How many acknowledged commits do not come back; the rest of what must hold is asserted."""
     told = acknowledged(root.parent)
-    manifests._kept.clear()
+    fresh_process()
     with Repository.open(root) as repo:
         history = [entry.commit for entry in repo.log()]
         for child, parent in pairwise(history):

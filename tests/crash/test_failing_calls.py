@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 from mvc.errors import MvcError, Unattainable
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance
@@ -31,11 +30,11 @@ from tests.crash.state import (
     check_arrays,
     check_swept,
     check_version,
-    open_quietly,
     reachable,
     state_of,
 )
 from tests.faults.failing import FailingFS
+from tests.fresh import fresh_process, open_quietly
 from tests.seeds import draw
 
 ERRORS: dict[str, Any] = {
@@ -131,7 +130,7 @@ MAKES_A_COMMIT: list[Act] = [commit, commit_and_index]
 
 def check_after(world: World, act: Act, failed: bool) -> None:
     """Sound, as before or one operation further; and now it works."""
-    manifests._kept.clear()
+    fresh_process()
     with open_quietly(world.root) as repo:
         now = state_of(repo.context)
         _check_change(world, act, now, failed)
@@ -175,7 +174,7 @@ def _check_change(world: World, act: Act, now: State, failed: bool) -> None:
 
 def attempt(world: World, act: Act, fs: FailingFS) -> BaseException | None:
     """Runs an operation; what it raised."""
-    manifests._kept.clear()
+    fresh_process()
     repo = None
     try:
         repo = open_quietly(world.root, fs=fs)

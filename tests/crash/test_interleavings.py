@@ -23,22 +23,20 @@ from mvc.errors import MvcError, StateForgotten
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.gc import gc
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.images import folder_in_memory
 from tests.crash.state import (
     Contents,
-    InThisThread,
     check_arrays,
     check_version,
-    open_quietly,
     reachable,
     state_of,
 )
 from tests.faults.clock import FixedClock
 from tests.faults.scheduled import Run, ScheduledFS, interleave
+from tests.fresh import fresh_process, open_quietly
 from tests.seeds import draw
 
 DAY_NS = 86_400 * 10**9
@@ -72,9 +70,7 @@ class World:
 
     def open(self, fs: FileSystem, skew_ns: int) -> Repository:
         clock = FixedClock(NOW_NS + DAY_NS // 24 + skew_ns, 1_000)
-        repo = Repository.open(self.root, discover=False, fs=fs, clock=clock)
-        repo.context.store._pool = InThisThread()  # type: ignore[assignment]
-        return repo
+        return open_quietly(self.root, fs=fs, clock=clock)
 
 
 def make_world(root: Path) -> World:
@@ -218,7 +214,7 @@ class Schedule:
 def carry_out(schedule: Schedule, template: World, root: Path) -> tuple[int, int]:
     """Runs one schedule on a copy and looks at what it leaves; calls that each run made."""
     world = template.copy(root)
-    manifests._kept.clear()
+    fresh_process()
     runs = []
     for act, stop, skew in (
         (schedule.act, schedule.stop, schedule.skews[0]),
@@ -248,7 +244,7 @@ def _bound(world: World, act: Act, fs: ScheduledFS, skew: int) -> Callable[[File
 
 
 def _look(world: World, run: Run) -> None:
-    manifests._kept.clear()
+    fresh_process()
     with open_quietly(world.root) as repo:
         if run.result is not None:
             commit_id, contents = run.result

@@ -41,7 +41,7 @@ from tests.crash.ledger import (
     check_claims,
     check_version,
 )
-from tests.crash.state import open_quietly
+from tests.fresh import open_quietly
 
 __all__ = ["Worker", "prepare", "warm_up_all"]
 

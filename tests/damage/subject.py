@@ -25,9 +25,9 @@ from mvc.store.journal.frames import Gap, Recorded
 from mvc.store.packs.records import Member
 from mvc.store.recovery.recover import Request
 from mvc.store.store import Store
-from tests.crash.state import InThisThread, open_quietly
 from tests.damage.decoded import decoded_once
 from tests.damage.memory import MemoryFS
+from tests.fresh import InThisThread, fresh_process, open_quietly
 from tests.oracle import reader
 
 __all__ = ["Span", "Subject", "Verdict", "Wrong", "file_of"]
@@ -117,9 +117,7 @@ class Subject:
 
     def store(self) -> Store:
         """Opens what the files are now; raises MvcError."""
-        store = Store(self.fs, Clock(), self.root / ".mvc")
-        store._pool = InThisThread()  # type: ignore[assignment]
-        return store
+        return Store(self.fs, Clock(), self.root / ".mvc", pool=InThisThread())
 
     def _manifest(self, store: Store, id_: ManifestId) -> tuple[FileEntry, ...]:
         return manifests.Manifest.decode(store.recovery.manifest(id_)).entries
@@ -183,7 +181,7 @@ class Subject:
             return self._everything(full)
 
     def _everything(self, full: bool) -> Verdict:
-        manifests._kept.clear()
+        fresh_process()
         try:
             repo = open_quietly(self.root, fs=self.fs)
         except MvcError as error:
@@ -195,7 +193,7 @@ class Subject:
                 problem.kind == "journal" for problem in report.problems
             ):
                 raise Wrong("fsck does not see it: entries of the journal are lost")
-            manifests._kept.clear()
+            fresh_process()
             files: dict[tuple[str, bytes], bytes] = {}
             lost = frozenset(id_ for id_ in self.versions if not self._comes_back(repo, id_, files))
         named = named_lost(report)

@@ -8,15 +8,16 @@ from typing import Any
 
 from mvc.errors import MvcError
 from mvc.repo.content.contents import write_file
-from mvc.repo.lookup import manifests, staged_removals
+from mvc.repo.lookup import staged_removals
 from mvc.repo.repository import Repository
+from tests.fresh import fresh_process
 
 __all__ = ["describe"]
 
 
 def describe(root: Path) -> dict[str, Any]:
     """Refs, log, commits with the SHA-256 of every file, deployments, fsck; or the refusal."""
-    manifests._kept.clear()
+    fresh_process()
     try:
         repo = Repository.open(root, discover=False)
     except MvcError as error:
@@ -65,7 +66,7 @@ def _commit(repo: Repository, commit: Any) -> dict[str, Any]:
 
 def _files(repo: Repository, id_: Any) -> dict[str, str] | str:
     """By path, or "lost" for what damage does not give back."""
-    manifests._kept.clear()
+    fresh_process()
     try:
         entries = repo.manifest(id_).entries
     except MvcError as error:

@@ -10,6 +10,7 @@ import pytest
 import mvc
 from mvc.errors import DamagedData
 from mvc.store.graph.search import Step
+from tests.fresh import fresh_process
 
 
 def spoil(root: Path, step: Step) -> None:
@@ -62,9 +63,7 @@ def test_force_leaves_a_head_whose_manifest_is_damaged(tmp_path):
         bad = repo.commit(weights(2))
         step = next(iter(repo.context.store.graph.codings(bad.commit.manifest)))
     spoil(tmp_path, step)
-    from mvc.repo.lookup import manifests
-
-    manifests._kept.clear()
+    fresh_process()
     with mvc.Repository.open(tmp_path) as repo:
         with pytest.raises(DamagedData):
             repo.restore(str(good))

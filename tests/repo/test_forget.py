@@ -25,7 +25,6 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.gc import gc
-from mvc.repo.lookup import manifests
 from mvc.repo.lookup.commits import get
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.oplog.undo import undo
@@ -34,6 +33,7 @@ from mvc.repo.retention.price import price
 from mvc.repo.retention.rules import Retention
 from mvc.store.journal.entries import Entry, RefChange
 from tests.faults.clock import FixedClock
+from tests.fresh import fresh_process
 from tests.repo.giving_up import Kept, traces
 
 NOW = timedelta(0)
@@ -393,7 +393,7 @@ def test_a_damaged_state_can_be_forgotten(tmp_path: Path) -> None:
     data = bytearray(pack.read_bytes())
     data[record.offset + record.header.size - 1] ^= 1  # in the first version's list of files
     pack.write_bytes(bytes(data))
-    manifests._kept.clear()
+    fresh_process()
     with mvc.Repository.open(kept.repo.root) as repo:
         assert not repo.fsck().sound
         with pytest.raises(DamagedData):

@@ -12,10 +12,10 @@ import pytest
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.ids import CommitId
 from mvc.repo.history import log as history_log
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from mvc.store.journal.frames import Recorded
 from tests.cli.program import Mvc
+from tests.fresh import fresh_process
 
 COUNT = 8
 LOST = (3, 7)  # the second one is HEAD's, the last entry but one
@@ -63,7 +63,7 @@ def make(root: Path, *, indexed: bool, last: bool = False) -> Story:
         shutil.rmtree(root / ".mvc" / "index.lmdb")
     for i in LOST:
         destroy(root / ".mvc" / "journal", entries[1 + i])
-    manifests._kept.clear()
+    fresh_process()
     return Story(root, ids, entries, indexed)
 
 

@@ -91,7 +91,7 @@ def test_versions_one_after_another_look_at_held_tensors_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each object used to look at all objects of the version before."""
-    from mvc.store import sequential
+    from mvc.store.recovery import sequential
 
     looked = 0
 
@@ -101,9 +101,9 @@ def test_versions_one_after_another_look_at_held_tensors_once(
             looked += len(self)
             return super().items()
 
-    fill = sequential.fill_onward
+    fill = sequential.fill_sequentially
     monkeypatch.setattr(
-        "mvc.repo.checkout.versions.fill_onward",
+        "mvc.repo.checkout.versions.fill_sequentially",
         lambda store, requests, held: fill(store, requests, Held(held)),
     )
     with mvc.Repository.init(tmp_path) as repo:

@@ -19,6 +19,7 @@ from mvc.store.format import format_line, read_features
 from mvc.store.graph.search import Step
 from mvc.store.journal.entries import Entry, Forgotten
 from tests.damage.subject import file_of
+from tests.fresh import fresh_process
 from tests.repo.working import write_model
 
 LAST = 5
@@ -45,7 +46,7 @@ def held(repo: Repository) -> Held:
     found: Held = {}
     for recorded in repo.context.store.snapshot.entries():
         for commit in recorded.entry.commits:
-            manifests._kept.clear()
+            fresh_process()
             try:
                 entries = manifests.of_commit(repo.context, commit.id).entries
                 found[commit.id] = {entry.path: file_of(repo, entry) for entry in entries}
@@ -57,7 +58,7 @@ def held(repo: Repository) -> Held:
 def step_of(root: Path, rev: str, *, full: bool | None = None, key: str = "w") -> Step:
     """A stored coding of a tensor; ``full`` or a delta if it matters."""
     with Repository.open(root) as repo:
-        manifests._kept.clear()
+        fresh_process()
         entry = repo.manifest(rev).entries[0]
         content = next(entry.contents[t.content] for t in entry.tensors if t.key == key)
         steps = repo.context.store.graph.codings(content.id)
@@ -86,11 +87,11 @@ def mend(root: Path, other: Path | None = None, *, full: bool = True) -> Repaire
     fs = FileSystem()
     source = None if other is None else folder_of(fs, other)
     healed = before_opening(fs, root / ".mvc", source)
-    manifests._kept.clear()
+    fresh_process()
     with Repository.open(root) as repo:
         done = repair(repo.context, full=full, other=source)
     assert before_opening(fs, root / ".mvc", source) == []
-    manifests._kept.clear()
+    fresh_process()
     with Repository.open(root) as repo:
         again = repair(repo.context, full=full, other=source)
     assert (again.healed, again.quarantined) == ((), ())
@@ -99,7 +100,7 @@ def mend(root: Path, other: Path | None = None, *, full: bool = True) -> Repaire
 
 
 def all_back(root: Path, expected: Held) -> None:
-    manifests._kept.clear()
+    fresh_process()
     with Repository.open(root) as repo:
         assert repo.fsck(full=True).problems == ()
         found = held(repo)
@@ -242,7 +243,7 @@ def test_maintenance_says_the_same_before_a_repair_and_after_it(tmp_path: Path) 
         with pytest.raises(DamagedData) as caught:
             repo.repack(interval=2)
         assert caught.value.hint == "run 'mvc fsck --repair' first"
-        manifests._kept.clear()
+        fresh_process()
         repair(repo.context)
         repo.gc(grace="0")
         with pytest.raises(DamagedData, match=f"version {lost.short} is damaged") as caught:

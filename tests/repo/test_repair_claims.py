@@ -10,12 +10,12 @@ import pytest
 
 from mvc.errors import DamagedData
 from mvc.repo.deployments import list_deployments, live_at
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from mvc.store.format import read_features
 from mvc.store.journal.entries import Deployment, Entry, Relink
 from mvc.store.publishing.publish import publish
 from mvc.store.writing.pack_ends import PackEnds
+from tests.fresh import fresh_process
 from tests.oracle import reader
 
 
@@ -154,7 +154,7 @@ def overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with Repository.open(root) as repo:
         repo.commit({"w": weights(2)}, reset_point=True)
     monkeypatch.undo()
-    manifests._kept.clear()
+    fresh_process()
     return root
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
-from mvc.repo.lookup import manifests
 from mvc.repo.repair.repair import before_opening, repair
 from mvc.repo.repository import Repository
 from mvc.store.writing import pack_writer
@@ -22,6 +21,7 @@ from tests.crash.images import folder_in_memory
 from tests.damage.subject import named_lost
 from tests.faults.crashfs import CrashFS
 from tests.faults.failing import FailingFS
+from tests.fresh import fresh_process
 from tests.repo.test_repair import (
     Held,
     all_back,
@@ -47,7 +47,7 @@ def damaged(root: Path) -> Held:
 
 def attempt(root: Path, fs: FileSystem) -> BaseException | None:
     """A repair through ``fs``; what ended it."""
-    manifests._kept.clear()
+    fresh_process()
     try:
         before_opening(fs, root / ".mvc")
         with Repository.open(root, fs=fs) as repo:
@@ -75,7 +75,7 @@ def fail_each(folder: Path, error: int | type[MemoryError], persistent: bool, sh
             break
         failures += ended is not None
         before_opening(FileSystem(), root / ".mvc")
-        manifests._kept.clear()
+        fresh_process()
         with Repository.open(root) as repo:
             assert held(repo) == expected  # as before: every version had a way
         assert mend(root).after.sound
@@ -196,11 +196,11 @@ def random_damage(folder: Path, rounds: int) -> None:
         root = folder / f"{i}"
         shutil.copytree(sound, root)
         spoil(root, rng)
-        manifests._kept.clear()
+        fresh_process()
         with Repository.open(root) as repo:
             before = held(repo)
         done = mend(root)
-        manifests._kept.clear()
+        fresh_process()
         with Repository.open(root) as repo:
             after = held(repo)
             if list(expected)[-1] in after:

@@ -24,13 +24,13 @@ from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.fsck.fsck import rebuild_index
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance, treatments
-from tests.crash.state import Checked, InThisThread, check_version, reachable, state_of
+from tests.crash.state import Checked, check_version, reachable, state_of
 from tests.crash.story import foreign_index
 from tests.faults.clock import FixedClock
+from tests.fresh import fresh_process, open_quietly
 from tests.seeds import draw
 
 _BATCH = 15
@@ -86,10 +86,8 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.repo = self._open()
 
     def _open(self) -> Repository:
-        manifests._kept.clear()
-        repo = Repository.open(self.root, discover=False, clock=self.clock)
-        repo.context.store._pool = InThisThread()  # type: ignore[assignment]
-        return repo
+        fresh_process()
+        return open_quietly(self.root, clock=self.clock)
 
     def teardown(self) -> None:
         self.repo.close()

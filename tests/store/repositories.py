@@ -39,6 +39,7 @@ class History:
         self.ids.append(made.id)
 
     def open(self) -> Repository:
+        fresh_process()
         return open_repository(self.root, thresholds=self.thresholds)
 
     def index(self) -> None:

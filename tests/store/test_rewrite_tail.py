@@ -9,9 +9,9 @@ import numpy as np
 
 from mvc.io.files import TEMPORARY
 from mvc.repo.gc import gc
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
 from tests.faults.hooked import HookedFS
+from tests.fresh import fresh_process
 
 
 class Meanwhile:
@@ -45,7 +45,7 @@ def _collect(root: Path, fails: bool) -> None:
     with Repository.open(root, fs=HookedFS(meanwhile)) as repo:
         gc.collect(repo.context, grace=timedelta(0))
     assert meanwhile.size != 0
-    manifests._kept.clear()
+    fresh_process()
 
 
 def test_a_commit_meanwhile_is_taken_over(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mvc.errors import SourceChanged
-from mvc.repo.lookup import manifests
 from mvc.repo.repository import Repository
+from tests.fresh import fresh_process
 from tests.store.sizes import shrink
 
 RNG = np.random.default_rng(0)
@@ -27,7 +27,7 @@ def repo(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def recovered(repo: Repository, rev: object) -> dict[str, np.ndarray]:
-    manifests._kept.clear()
+    fresh_process()
     with Repository.open(repo.root) as again:
         return again.checkout(rev)
 
@@ -53,7 +53,7 @@ def test_a_file_that_grows_and_shrinks(repo: Repository, values: np.ndarray) -> 
         path.write_bytes(data)
         commits.append((repo.commit(path).id, data))
     for id_, data in commits:
-        manifests._kept.clear()
+        fresh_process()
         out = repo.root / "out"
         repo.restore(id_, output=out, force=True)
         assert out.read_bytes() == data

@@ -27,7 +27,7 @@ from mvc.repo.history import log as history_log
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Request
-from mvc.store.sequential import fill_onward
+from mvc.store.recovery.sequential import fill_sequentially
 
 __all__ = ["ON_ERROR", "Version", "iter_versions"]
 
@@ -127,7 +127,7 @@ class _Decoder:
         out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in kept}
         contents = {i: entry.contents[i] for i in out}
         requests = [Request(c.id, c.spec, out[i]) for i, c in contents.items()]
-        fill_onward(self._context.store, requests, self._held)
+        fill_sequentially(self._context.store.recovery, requests, self._held)
         self._held = {c.id: out[i] for i, c in contents.items()}
         skeleton = self._skeleton_of(entry)
         if self._keys is None:

@@ -125,6 +125,6 @@ class SoundRecovery(Recovery):
     """Recovers objects over a ``SoundGraph``."""
 
     def __init__(self, graph: SoundGraph, pool: Executor) -> None:
-        self._packs = graph.packs
-        self._graph = graph
-        self._pool = pool
+        self.packs = graph.packs
+        self.graph = graph
+        self.pool = pool

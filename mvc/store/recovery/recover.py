@@ -45,9 +45,9 @@ class Recovery:
     """Materialises objects of one snapshot. Safe across threads."""
 
     def __init__(self, snapshot: Snapshot, graph: Graph, pool: Executor) -> None:
-        self._packs = snapshot.packs
-        self._graph = graph
-        self._pool = pool
+        self.packs = snapshot.packs
+        self.graph = graph
+        self.pool = pool
 
     def fill(self, requests: Iterable[Request]) -> None:
         """Fills every request's buffer with verified bytes.
@@ -63,20 +63,20 @@ class Recovery:
                     self._one(request)
                     continue
                 try:
-                    path = self._graph.path(request.id)
+                    path = self.graph.path(request.id)
                 except DamagedData:
                     self._one(request)
                     continue
                 if is_grouped(path) and _last_transform(path.steps) is None:
                     grouped.append((request, path))
                 else:
-                    waiting.append(self._pool.submit(self._alone, request, path))
+                    waiting.append(self.pool.submit(self._alone, request, path))
                 if len(waiting) > _QUEUED:
                     _drain(waiting)
         finally:
             _drain(waiting)
         with suppress(DamagedData):  # then every object looks for a way of its own
-            walk_together(self._packs, [(path, request.out) for request, path in grouped])
+            walk_together(self.packs, [(path, request.out) for request, path in grouped])
         for request, _ in grouped:
             if blob_id(request.spec, request.out, parallel=True) != request.id:
                 self._one(request)
@@ -94,7 +94,7 @@ class Recovery:
         To be asked before memory is made for a large one: what a manifest claims may be
         a forgery, what lies in packs has been paid for with some bytes at least.
         """
-        if spec.nbytes > SLAB and not self._graph.stores(id_, spec.nbytes):
+        if spec.nbytes > SLAB and not self.graph.stores(id_, spec.nbytes):
             raise DamagedData(
                 f"object {id_.hex()[:10]} of {spec.nbytes} bytes is not stored",
                 hint="run 'mvc fsck' to see which versions it touches",
@@ -122,7 +122,7 @@ class Recovery:
         avoid: set[Place] = set()
         for _ in range(_DESPITE):
             try:
-                path = self._graph.path(id_, avoid=avoid)
+                path = self.graph.path(id_, avoid=avoid)
             except DamagedData:
                 return None
             damaged = {step.place for step in path.steps if not self.is_sound(step)}
@@ -139,7 +139,7 @@ class Recovery:
 
         Also of a large skeleton that is stored whole, as mvc 0.1 did.
         """
-        if any(step.member.nbytes > SLAB for step in self._graph.codings(id_, 0)):
+        if any(step.member.nbytes > SLAB for step in self.graph.codings(id_, 0)):
             path, whole = self._by_sound_path(id_, 0, self._whole)
             if len(whole) >= start + len(out):
                 out[:] = whole[start : start + len(out)]
@@ -160,26 +160,26 @@ class Recovery:
         """
         first: DamagedData | None = None
         while True:
-            generation = self._graph.generation
+            generation = self.graph.generation
             try:
-                path = self._graph.path(id_, start)
+                path = self.graph.path(id_, start)
             except DamagedData as error:
                 raise first or error from None
             try:
                 return path, walk(path)
             except DamagedData as error:
-                if self._graph.was_rewritten(generation):
+                if self.graph.was_rewritten(generation):
                     continue
                 first = first or error
                 damaged = [step for step in path.steps if not self.is_sound(step)]
                 if not damaged:
                     raise
-                self._graph.exclude(damaged)
+                self.graph.exclude(damaged)
 
     def is_sound(self, step: Step) -> bool:
         """Whether a payload fits its checksum."""
         try:
-            self._packs.payload(step.pack, step.offset, step.header, step.member)
+            self.packs.payload(step.pack, step.offset, step.header, step.member)
         except DamagedData:
             return False
         return True
@@ -221,7 +221,7 @@ class Recovery:
         if path.stored <= LOADED and not is_grouped(path) and _last_transform(steps) is None:
             hasher = BlobHasher(request.spec)
             with suppress(DamagedData):
-                apply_steps(self._packs, steps, request.out, in_order, hasher.update, check=False)
+                apply_steps(self.packs, steps, request.out, in_order, hasher.update, check=False)
                 if hasher.done() == request.id:
                     return
         self._one(request, parallel=False)
@@ -246,21 +246,21 @@ class Recovery:
         """A full record, or nothing where ``out`` is filled already; then undirected deltas."""
         path = Path(tuple(steps), 0.0)
         if is_grouped(path):
-            walk_together(self._packs, [(path, out)], check=check)
+            walk_together(self.packs, [(path, out)], check=check)
             return
         each = self._spread if parallel else in_order
         if path.stored <= LOADED:
             if steps:
-                apply_steps(self._packs, steps, out, each, check=check)
+                apply_steps(self.packs, steps, out, each, check=check)
             return
         for step in steps:
-            apply_steps(self._packs, [step], out, each, check=check)
+            apply_steps(self.packs, [step], out, each, check=check)
 
     def _spread(self, work: Callable[[int], None], starts: range) -> None:
         if len(starts) == 1:
             work(0)
         else:
-            _drain([self._pool.submit(work, start) for start in starts])
+            _drain([self.pool.submit(work, start) for start in starts])
 
     def _cross(self, step: Step, base: memoryview, out: memoryview, check: bool) -> None:
         """Fills ``out`` by one forward transform from the bytes of its base."""
@@ -269,7 +269,7 @@ class Recovery:
             raise DamagedData(f"{short_name(step)} has a wrong length")
         transform = member.coding.transform
         if transform == "patch":
-            payload = self._packs.payload(step.pack, step.offset, step.header, member, check=check)
+            payload = self.packs.payload(step.pack, step.offset, step.header, member, check=check)
             extra = patch_extra(step.header.members, member.kind)
             old = base if member.base else memoryview(b"")
             decode_patch_into(memoryview(payload), old, extra, out)

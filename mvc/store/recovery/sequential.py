@@ -1,8 +1,8 @@
-"""Recovering versions one after another: each object from what the one before left in memory.
+"""Recovering versions one after another: each object from the previous version's in memory.
 
-A chain of n versions costs n deltas this way, and not n times the way from a reset point.
-Whatever goes wrong, with what is held or with what is stored, the hash of the result finds
-it, and the object is recovered by itself (``mvc.store.recovery.recover``).
+A chain of n versions costs n deltas this way, instead of n paths from a full record. Every
+result is checked by its hash; where it does not match, whether the bytes in memory or the
+stored ones are damaged, the object is recovered by itself (``Recovery``).
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from mvc.errors import DamagedData
 from mvc.limits import SLAB
 from mvc.model.hashing import blob_id
 from mvc.store.graph.search import Path
+from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import LOADED, apply_steps, in_order
 from mvc.store.recovery.grouped import is_grouped, walk_together
-from mvc.store.recovery.recover import Request
-from mvc.store.store import Store
+from mvc.store.recovery.recover import Recovery, Request
 
-__all__ = ["fill_onward"]
+__all__ = ["fill_sequentially"]
 
 
-def fill_onward(
-    store: Store, requests: Iterable[Request], held: Mapping[bytes, memoryview]
+def fill_sequentially(
+    recovery: Recovery, requests: Iterable[Request], held: Mapping[bytes, memoryview]
 ) -> None:
-    """Fills every request's buffer with verified bytes.
+    """Fills every request's buffer with verified bytes; DamagedData if that cannot be done.
 
-    ``held``: contents of objects by id, which may have been changed by somebody meanwhile.
-    Raises DamagedData.
+    ``held``: contents of objects by id; their owner may have modified them in the meantime.
     """
     wanted = list(requests)
     by_size: dict[int, set[bytes]] = {}
@@ -39,28 +38,28 @@ def fill_onward(
     waiting: list[Future[None]] = []
     for request in wanted:
         plain: list[tuple[Path, memoryview]] = []
-        for path, out in _routes(store, request, held, by_size):
+        for path, out in _routes(recovery, request, held, by_size):
             (grouped if is_grouped(path) else plain).append((path, out))
-        waiting.append(store.pool.submit(_walk, store, plain))
+        waiting.append(recovery.pool.submit(_walk, recovery.packs, plain))
     failures = [future.exception() for future in waiting]
     for failure in failures:
         if failure is not None and not isinstance(failure, DamagedData):
             raise failure
-    with suppress(DamagedData):  # the hashes below say so as well
-        walk_together(store.snapshot.packs, grouped)
-    checks = [store.pool.submit(_is_whole, request) for request in wanted]
+    with suppress(DamagedData):  # the hashes below find that, too
+        walk_together(recovery.packs, grouped)
+    checks = [recovery.pool.submit(_is_whole, request) for request in wanted]
     missed = [request for request, check in zip(wanted, checks, strict=True) if not check.result()]
     if missed:
-        store.recovery.fill(missed)
+        recovery.fill(missed)
 
 
 def _routes(
-    store: Store,
+    recovery: Recovery,
     request: Request,
     held: Mapping[bytes, memoryview],
     by_size: Mapping[int, Set[bytes]],
 ) -> list[tuple[Path, memoryview]]:
-    """What is left to do for each piece once the nearest held bytes are in its buffer.
+    """Copies the nearest held bytes into each piece's buffer; returns the paths from there.
 
     Nothing where the path needs a forward transform or there is none: the object then fails
     its hash.
@@ -71,7 +70,7 @@ def _routes(
     for start in range(0, max(size, 1), SLAB):
         out = request.out[start : start + SLAB]
         try:
-            path = store.graph.path(request.id, start, near)
+            path = recovery.graph.path(request.id, start, near)
         except DamagedData:
             return []
         if any(step.member.coding.transform for step in path.steps):
@@ -83,12 +82,12 @@ def _routes(
     return routes
 
 
-def _walk(store: Store, routes: list[tuple[Path, memoryview]]) -> None:
+def _walk(packs: PackReader, routes: list[tuple[Path, memoryview]]) -> None:
     """Applies payloads, all of a path together if they fit in memory."""
     for path, out in routes:
         batches = [path.steps] if path.stored <= LOADED else [(step,) for step in path.steps]
         for steps in batches:
-            apply_steps(store.snapshot.packs, steps, out, in_order, check=False)
+            apply_steps(packs, steps, out, in_order, check=False)
 
 
 def _is_whole(request: Request) -> bool:
