@@ -15,7 +15,7 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock, check_now
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.process import cpu_count
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.canonical import Writer
 from mvc.store.format import FORMAT, add_features, format_line, read_features
 from mvc.store.graph.cost import Speed
@@ -154,7 +154,7 @@ class Store:
         from mvc.store.packs.arena import Arenas
 
         if self._arenas is None:
-            self._arenas = Arenas(2 * SLAB)
+            self._arenas = Arenas(2 * PIECE)
         return self._arenas
 
     def require(self, features: frozenset[str]) -> None:

@@ -1,7 +1,7 @@
 """The pieces of a version that a bench looks at: sampled, matched with bases, in batches.
 
 A piece is matched with its base as a commit does it (``bases``, ``masters``), and is
-at most a slab, so memory is bounded by a batch and not by a model.
+at most a piece, so memory is bounded by a batch and not by a model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
-from mvc.limits import CHUNK, SLAB
+from mvc.limits import CHUNK, PIECE
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.bench.versions import NO_ID, NO_PARENT, Note, Parent, Version, opened
 from mvc.repo.commit.precision_copies import Masters
@@ -100,8 +100,8 @@ class _Matcher:
 
     files: Mapping[str, ParsedFile]
     before: Parent
-    _new: Arena = field(default_factory=lambda: Arena(SLAB))
-    _old: Arena = field(default_factory=lambda: Arena(SLAB))
+    _new: Arena = field(default_factory=lambda: Arena(PIECE))
+    _old: Arena = field(default_factory=lambda: Arena(PIECE))
 
     def run(self, plan: set[_Place]) -> Iterator[Batch]:
         finder = BaseFinder(self.before.manifest, self.before.bytes, self._old)
@@ -116,7 +116,7 @@ class _Matcher:
                 for start, length in pieces(spec):
                     if (name, i, start) not in plan:
                         continue
-                    if raw and raw + length > SLAB:
+                    if raw and raw + length > PIECE:
                         yield Batch(units, raw)
                         units, raw = [], 0
                         self._new.reset()
@@ -141,7 +141,7 @@ def _unit(
     found = _base_piece(spec, base, start)
     if base is not None and found is not None and base.spec == spec and same(found.data, data):
         return Unit(key, spec, data, equal=True)
-    master = masters.find(spec, data) if spec.nbytes <= SLAB else None
+    master = masters.find(spec, data) if spec.nbytes <= PIECE else None
     if master is not None:
         base, found = master, _base_piece(spec, master, start)
     return Unit(key, spec, data, base.spec if base and found else None, found)
@@ -165,7 +165,7 @@ def _base_piece(spec: TensorSpec, base: Base | None, start: int) -> BasePiece | 
     try:
         if base.spec.dtype == spec.dtype:
             return base.piece(start)
-        if start or base.spec.elements != spec.elements or base.spec.nbytes > SLAB:
+        if start or base.spec.elements != spec.elements or base.spec.nbytes > PIECE:
             return None
         found = base.piece(0)
     except DamagedData:

@@ -20,7 +20,7 @@ from mvc.codecs.payload import Payload, pack_chunks
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.words import combine
 from mvc.errors import DamagedData
-from mvc.limits import CHUNK, RECORD, SLAB
+from mvc.limits import CHUNK, PIECE, RECORD
 from mvc.model.hashing import blob_id
 from mvc.repo.bench.pieces import Unit, same
 from mvc.store.packs.arena import Arena
@@ -73,24 +73,24 @@ class _Stored:
 
 
 class Coder:
-    """Runs codings over batches. Memory: a few slabs, kept and used again."""
+    """Runs codings over batches. Memory: a few pieces, kept and used again."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
-        self._room = Arena(SLAB + (SLAB // CHUNK) * _SLACK)
-        self._out = Arena(SLAB)
+        self._room = Arena(PIECE + (PIECE // CHUNK) * _SLACK)
+        self._out = Arena(PIECE)
 
     def copy(self) -> tuple[int, float]:
         """The yardstick: bytes copied in memory by one thread, too many for a cache; seconds."""
         self._room.reset()
         self._out.reset()
-        source, out = self._room.take(SLAB), self._out.take(SLAB)
+        source, out = self._room.take(PIECE), self._out.take(PIECE)
         np.frombuffer(source, np.uint8).fill(1)  # pages never written to would all be one
 
         def work() -> None:
             out[:] = source
 
-        return SLAB, _timed(work)
+        return PIECE, _timed(work)
 
     def hash(self, units: Sequence[Unit]) -> float:
         """Seconds to hash the units, as every recovery does at its end."""

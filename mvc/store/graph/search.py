@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from mvc.errors import DamagedData
-from mvc.limits import MAX_MANIFEST, SLAB
+from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.store.graph.cost import Speed
 from mvc.store.index import keys
 from mvc.store.packs.records import Member, RecordHeader
@@ -130,7 +130,7 @@ class Graph:
         found = {(step.member.start, step.member.nbytes) for step in self.codings(id_)}
         at = 0
         while at < nbytes:
-            length = min(SLAB, nbytes - at)
+            length = min(PIECE, nbytes - at)
             if (at, length) not in found:
                 return (0, nbytes) in found and nbytes <= MAX_MANIFEST
             at += length

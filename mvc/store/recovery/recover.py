@@ -15,7 +15,7 @@ from typing import TypeVar
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
 from mvc.errors import DamagedData
-from mvc.limits import MAX_MANIFEST, SLAB
+from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
@@ -59,7 +59,7 @@ class Recovery:
         grouped: list[tuple[Request, Path]] = []
         try:
             for request in wanted:
-                if request.spec.nbytes > SLAB or len(wanted) == 1:
+                if request.spec.nbytes > PIECE or len(wanted) == 1:
                     self._one(request)
                     continue
                 try:
@@ -94,7 +94,7 @@ class Recovery:
         To be asked before memory is made for a large one: what a manifest claims may be
         a forgery, what lies in packs has been paid for with some bytes at least.
         """
-        if spec.nbytes > SLAB and not self.graph.stores(id_, spec.nbytes):
+        if spec.nbytes > PIECE and not self.graph.stores(id_, spec.nbytes):
             raise DamagedData(
                 f"object {id_.hex()[:10]} of {spec.nbytes} bytes is not stored",
                 hint="run 'mvc fsck' to see which versions it touches",
@@ -139,7 +139,7 @@ class Recovery:
 
         Also of a large skeleton that is stored whole, as mvc 0.1 did.
         """
-        if any(step.member.nbytes > SLAB for step in self.graph.codings(id_, 0)):
+        if any(step.member.nbytes > PIECE for step in self.graph.codings(id_, 0)):
             path, whole = self._by_sound_path(id_, 0, self._whole)
             if len(whole) >= start + len(out):
                 out[:] = whole[start : start + len(out)]
@@ -189,7 +189,7 @@ class Recovery:
         try:
             self._checked(request, parallel)
         except DamagedData:
-            if request.spec.nbytes > SLAB:
+            if request.spec.nbytes > PIECE:
                 raise
             found = self._despite(
                 request.id,
@@ -204,8 +204,8 @@ class Recovery:
     def _checked(self, request: Request, parallel: bool) -> None:
         """An object in pieces, each of them spread over the threads."""
         hasher = BlobHasher(request.spec, parallel=parallel)
-        for start in range(0, max(request.spec.nbytes, 1), SLAB):
-            part = request.out[start : start + SLAB]
+        for start in range(0, max(request.spec.nbytes, 1), PIECE):
+            part = request.out[start : start + PIECE]
             self.piece(request.id, start, part, parallel=parallel)
             hasher.update(part)
         if hasher.done() != request.id:
@@ -304,7 +304,7 @@ def _sections(steps: Sequence[Step]) -> list[tuple[Step | None, tuple[Step, ...]
 
 def _room(step: Step) -> memoryview:
     """Memory for what a step makes; DamagedData before it could be more than there ever is."""
-    if step.member.nbytes > max(MAX_MANIFEST, SLAB):
+    if step.member.nbytes > max(MAX_MANIFEST, PIECE):
         raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
     return memoryview(bytearray(step.member.nbytes))
 

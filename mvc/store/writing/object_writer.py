@@ -17,7 +17,7 @@ from mvc.codecs.group import encode_group
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
-from mvc.limits import CHUNK, RECORD, RECORD_MEMBERS, SLAB
+from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
 from mvc.model.tensor import TensorSpec
 from mvc.model.zeros import zeros
 from mvc.store.graph.search import Graph
@@ -174,7 +174,7 @@ class ObjectWriter:
             return None  # the base ends before this piece
         if base.spec.dtype == spec.dtype:
             return base.piece(start)
-        if start or base.spec.elements != spec.elements or base.spec.nbytes > SLAB:
+        if start or base.spec.elements != spec.elements or base.spec.nbytes > PIECE:
             return None  # pieces of differing element size do not line up
         found = base.piece(0)
         converted = cast.cast(found.data, base.spec.dtype, spec.dtype)
