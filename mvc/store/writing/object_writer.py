@@ -1,8 +1,8 @@
 """Writing objects: choose a coding, encode chunks in parallel, append records.
 
-Objects are gathered into a record until their raw bytes fill it; then the record is
-appended to the writer's pack, behind the encoding of the next one. Nothing is visible
-before ``mvc.store.publishing.publish`` has written the journal entry that names the regions.
+Objects are gathered into a record until their raw bytes fill it; then the record is appended
+to the writer's pack while the next one is being encoded. Nothing is visible before
+``mvc.store.publishing.publish`` has written the journal entry that names the regions.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class ObjectWriter:
         self._policy = policy
         self._arenas = arenas
         self._added: set[bytes] = set()
-        self.bases: set[bytes] = set()  # of the repository, that something was coded against
-        self._meanings: dict[bytes, bytes] = {}  # what bases' bytes mean among what was added
+        self.bases: set[bytes] = set()  # stored objects that something was coded against
+        self._meanings: dict[bytes, bytes] = {}  # ids by their first bytes, of objects added here
         self._single = Record(arenas.lend())  # pieces that are coded one by one
         self._grouped = Record(arenas.lend())  # pieces that share one payload
         self._appender: Executor | None = None
@@ -107,15 +107,15 @@ class ObjectWriter:
     ) -> None:
         """Adds bytes [start, start + len(new)) of a blob, one piece of it.
 
-        ``new`` must stay as it is until ``drain``; it is copied to ``kept`` once it is
-        encoded, whose buffer may be the base's own memory.
+        The caller must not modify ``new`` until ``drain``. Once encoded it is copied to ``kept``,
+        whose buffer may be the base's own memory.
         """
         if base is not None and base.id == id_:
-            base = None  # in somebody's memory still, but collected from the repository
+            base = None  # cached by the caller, but gc removed it from the store
         try:
             piece = self._base_piece(spec, base, start)
         except DamagedData:
-            piece = None  # what comes after a damaged version can be kept all the same
+            piece = None  # a version after a damaged one can still be stored, in full
         choices = choose(spec, new, base.spec if base else None, piece, self._policy)
         if base is not None and not self._nameable(base.id):
             choices = [choice for choice in choices if not choice.against] or choose(
@@ -164,12 +164,12 @@ class ObjectWriter:
         self._flush_full()
 
     def _nameable(self, base: bytes) -> bool:
-        """Whether the first bytes of a base's id mean that base, and not an older object."""
+        """Whether the first bytes of a base's id resolve to it, and not to an older object."""
         prefix = base[:BASE_BYTES]
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
     def _base_piece(self, spec: TensorSpec, base: Base | None, start: int) -> BasePiece | None:
-        """The base's bytes in the new blob's terms."""
+        """The base's bytes, converted to the new blob's dtype."""
         if base is None or (start and start >= base.spec.nbytes):
             return None  # the base ends before this piece
         if base.spec.dtype == spec.dtype:
@@ -198,7 +198,7 @@ class ObjectWriter:
             ]
 
     def _room(self, at: int, new: memoryview) -> memoryview:
-        """Where an encoded chunk goes; hardly any is longer than its raw bytes."""
+        """Memory for an encoded chunk; hardly any is longer than its raw bytes."""
         return self._single.arena.take(min(CHUNK, len(new) - at) + _SLACK)
 
     def _gather(self, waiting: Waiting, choice: Choice) -> None:
@@ -208,7 +208,7 @@ class ObjectWriter:
         record.raw += waiting.nbytes
 
     def _flush_full(self) -> None:
-        """Appends full records behind the encoding of the next ones."""
+        """Appends full records in another thread, while later ones are encoded."""
         for record in (self._grouped, self._single):
             if record.raw < RECORD and len(record.pieces) < RECORD_MEMBERS:
                 continue
