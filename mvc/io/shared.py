@@ -24,8 +24,8 @@ _BLOCK = 1 << 20
 class SharedMemory:
     """A mapped file; ``view`` is its memory, writable only for who may write.
 
-    Only files of the user who runs this process are mapped: names in a folder for everybody
-    can be taken by anybody.
+    Only files of the user who runs this process are mapped: in a folder that all users can
+    write, any of them could take the name.
     """
 
     def __init__(self, path: Path, descriptor: int, *, write: bool) -> None:

@@ -207,7 +207,7 @@ class Store:
         return freed
 
     def _lock_unnamed(self, held: ExitStack, ends: dict[int, int]) -> dict[int, Path]:
-        """Packs of which no entry names bytes and to which nobody writes; locked by ``held``."""
+        """Packs that no entry names and no process writes to; ``held`` keeps them locked."""
         found = {}
         for number in pack_numbers(self.fs, self.folder / PACKS):
             path = pack_path(self.folder / PACKS, number)

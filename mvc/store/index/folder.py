@@ -85,7 +85,7 @@ def _delete(fs: FileSystem, environment: Path) -> None:
 
 
 def _delete_files(fs: FileSystem, environment: Path) -> None:
-    """Deletes the data first: a new lock file beside old data would exclude nobody."""
+    """Deletes the data first: a new lock file beside old data would not exclude its users."""
     with suppress(MvcError):
         for name in (DATA, LOCK):
             fs.unlink(environment / name, missing_ok=True)

@@ -262,8 +262,8 @@ def _next_entry(source: _Source, at: Position, size: int) -> Position | None:
     """Where reading continues after an entry of which both copies are damaged.
 
     What is left of the damaged copies mostly tells where they end. Only where it does not,
-    the bytes behind are searched for a frame. What looks like one may also stand in the text
-    of a lost entry; its number has to be a later one, at least.
+    the bytes after it are searched for a frame. The text of a lost entry may also look like
+    one; so its number must at least be a later one.
     """
     data = source.read(at.offset, size - at.offset)
     begin = 0

@@ -287,7 +287,7 @@ class Recovery:
 
 
 def _sections(steps: Sequence[Step]) -> list[tuple[Step | None, tuple[Step, ...]]]:
-    """A path cut at its forward transforms: each with the undirected steps behind it."""
+    """A path cut at its forward transforms: each with the undirected steps after it."""
     starts = [i for i, step in enumerate(steps) if step.member.coding.transform]
     ends = [*starts[1:], len(steps)]
     sections: list[tuple[Step | None, tuple[Step, ...]]] = (

@@ -81,7 +81,7 @@ class ObjectWriter:
         self._single = Record(arenas.lend())  # pieces that are coded one by one
         self._grouped = Record(arenas.lend())  # pieces that share one payload
         self._appender: Executor | None = None
-        self._behind: list[Future[None]] = []
+        self._appending: list[Future[None]] = []
 
     def holds(self, id_: bytes) -> bool:
         """Whether the object is stored already, or was added here."""
@@ -214,9 +214,9 @@ class ObjectWriter:
                 continue
             if self._appender is None:
                 self._appender = ThreadPoolExecutor(1, thread_name_prefix="mvc-append")
-            while len(self._behind) >= _IN_FLIGHT:
-                self._behind.pop(0).result()
-            self._behind.append(self._appender.submit(self._append_pieces, *self._taken(record)))
+            while len(self._appending) >= _IN_FLIGHT:
+                self._appending.pop(0).result()
+            self._appending.append(self._appender.submit(self._append_pieces, *self._taken(record)))
 
     def put_bytes(
         self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
@@ -248,8 +248,8 @@ class ObjectWriter:
 
         The last record stays open, so that a manifest can join the blobs it names.
         """
-        while self._behind:
-            self._behind.pop(0).result()
+        while self._appending:
+            self._appending.pop(0).result()
         self._append_pieces(*self._taken(self._grouped))
         for piece in self._single.pieces:
             for chunk in piece.chunks:
@@ -259,8 +259,8 @@ class ObjectWriter:
     def flush(self) -> None:
         """Appends what waits."""
         try:
-            while self._behind:
-                self._behind.pop(0).result()
+            while self._appending:
+                self._appending.pop(0).result()
             for record in (self._grouped, self._single):
                 self._append_pieces(*self._taken(record))
         finally:
@@ -281,7 +281,7 @@ class ObjectWriter:
         if self._appender is not None:
             self._appender.shutdown()
             self._appender = None
-        self._behind.clear()
+        self._appending.clear()
 
     def _taken(self, record: Record) -> tuple[list[Waiting], Arena, bool]:
         pieces, record.pieces, record.raw = record.pieces, [], 0

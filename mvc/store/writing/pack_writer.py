@@ -124,7 +124,7 @@ class PackWriter:
         raise IoFailed(f"no new pack can be made in {self._folder}")
 
     def _try(self, number: int) -> WriteFile | None:
-        """The pack opened for appending, or None if it is full or somebody writes to it."""
+        """The pack opened for appending, or None if it is full or another writer holds it."""
         path = pack_path(self._folder, number)
         lock = self._fs.lock(path, block=False)
         if lock is None:
