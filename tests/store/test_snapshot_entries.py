@@ -1,4 +1,4 @@
-"""What a view lists is what it knows: who goes through entries then asks it for their objects."""
+"""What a snapshot lists is what it knows: who goes through entries then asks it for their objects."""
 
 from __future__ import annotations
 
