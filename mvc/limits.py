@@ -22,9 +22,9 @@ MAX_METRICS = 1000
 MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents
 MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all views of a file: times its size, plus
 
-# codecs: one chunk is the unit of parallel work, one slab the unit of memory
+# codecs: one chunk is the unit of parallel work, one piece the unit of memory
 CHUNK = MIB  # raw bytes
-SLAB = 32 * MIB  # raw bytes of one tensor encoded as one payload; a multiple of CHUNK
+PIECE = 32 * MIB  # raw bytes of one tensor encoded as one payload; a multiple of CHUNK
 MAX_PIPELINE_TEXT = 400
 ZSTD_MAX_WINDOW = 8 * MIB
 

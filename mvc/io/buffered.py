@@ -1,4 +1,4 @@
-"""Reading a file from front to back in large pieces, for those who ask for small ones."""
+"""Buffered reading of a file from front to back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _WINDOW = 1 << 20
 
 
 class ReadAhead:
-    """A file's bytes as they were when their window was read; at most 1 MiB in memory.
+    """Reads a file through a window of 1 MiB; larger requests go to the file itself.
 
-    For one pass by one thread: what is appended or taken back meanwhile may not be seen.
+    For one pass by one thread: what is appended or removed meanwhile may not be seen.
     """
 
     def __init__(self, file: ReadFile) -> None:

@@ -1,4 +1,4 @@
-"""The clocks, as an object that tests replace (layer 1)."""
+"""The system's clocks, as an object that tests replace (layer 1)."""
 
 from __future__ import annotations
 

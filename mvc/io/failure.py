@@ -1,4 +1,4 @@
-"""What the operating system refuses, as mvc's errors (layer 1; docs/errors.md).
+"""Translates errors of the operating system into mvc's (layer 1; docs/errors.md).
 
 Every message names the path and the cause. FileExistsError passes as it is: that a
 name is taken is an answer, which the caller of an exclusive creation handles.

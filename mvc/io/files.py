@@ -57,7 +57,7 @@ class FileSystem:
 
         ``follow=False`` refuses a symbolic link in the last place of the path.
         """
-        # Without O_NONBLOCK, opening a FIFO would wait for somebody to write to it.
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
         flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
         with translate(path, "read"):
             file = ReadFile(path, os.open(path, flags))

@@ -173,7 +173,7 @@ class ReadFile(_Handle):
     def is_hole(self, offset: int, length: int) -> bool:
         """Whether all of a range of at least 1 MiB is a hole, and so zero without being read.
 
-        False also where nobody knows.
+        False also where that is unknown.
         """
         end = offset + length
         if length < _LARGE or not self._is_sparse() or end > self.size():

@@ -24,7 +24,9 @@ from mvc.io.failure import translate
 __all__ = ["FileLock", "take"]
 
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
-_SHORT = 1.0  # seconds for which nobody queues: who gave up would still get the lock for a moment
+_SHORT = (
+    1.0  # seconds of polling only: a queued thread that gave up would still get the lock briefly
+)
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
 
 
@@ -148,7 +150,7 @@ def _wait(descriptor: int, kind: int, deadline: float | None, block: bool) -> bo
 
 
 def _queue(descriptor: int, kind: int, seconds: float) -> bool:
-    """Waits in the kernel's queue, where whoever came first goes first; whether it was got.
+    """Waits in the kernel's queue, which is first come, first served; True if the lock was got.
 
     A thread waits, because flock knows no time limit. If it gets the lock too late, the
     caller has closed the descriptor, and the lock is gone with the thread's copy of it.
@@ -169,7 +171,7 @@ def _queue(descriptor: int, kind: int, seconds: float) -> bool:
 
 
 def _same(descriptor: int, path: Path) -> bool:
-    """Whether ``path`` still names the locked file: a lock on a deleted one excludes nobody."""
+    """Whether ``path`` still names the locked file: a lock on a deleted file is useless."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Who runs mvc and where (layer 1). None of it fails: a default is better than no commit."""
+"""User, host, processors (layer 1). Nothing here fails: a default is better than no commit."""
 
 from __future__ import annotations
 

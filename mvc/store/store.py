@@ -1,4 +1,4 @@
-"""A store: the folder of a repository, opened. Wires snapshot, graph, recovery and pool."""
+"""A store: an open repository folder, with its snapshot, graph, recovery and thread pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock, check_now
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.process import cpu_count
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.canonical import Writer
 from mvc.store.format import FORMAT, add_features, format_line, read_features
 from mvc.store.graph.cost import Speed
@@ -40,7 +40,7 @@ CONFIG = "config.yaml"
 
 
 def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: bytes) -> None:
-    """Makes an empty repository in ``parent``: all of it or nothing."""
+    """Makes an empty repository in ``parent``, atomically; AlreadyARepository if there is one."""
     folder = parent / FOLDER
     if fs.stat(folder) is not None:
         raise AlreadyARepository(f"there is a repository already: {folder}")
@@ -116,7 +116,7 @@ class Store:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot; a forked child gets one of its own."""
+        """The present snapshot; a forked child opens one of its own."""
         if self._pid != os.getpid():
             with self._lock:
                 if self._pid != os.getpid():
@@ -143,24 +143,24 @@ class Store:
 
     @property
     def recovery(self) -> Recovery:
-        """Decoding needs numpy, which a look-up such as ``mvc log`` must not pay for."""
+        """Decodes objects. Imported here: a look-up such as ``mvc log`` need not load numpy."""
         from mvc.store.recovery.recover import Recovery
 
         return Recovery(self.snapshot, self.graph, self.pool)
 
     @property
     def arenas(self) -> Arenas:
-        """Memory for encoded records, kept from one commit to the next."""
+        """Memory for encoded records, reused from one commit to the next."""
         from mvc.store.packs.arena import Arenas
 
         if self._arenas is None:
-            self._arenas = Arenas(2 * SLAB)
+            self._arenas = Arenas(2 * PIECE)
         return self._arenas
 
     def require(self, features: frozenset[str]) -> None:
         """Names features in ``format``, durably, before anything is written that needs them.
 
-        Not to be called under the journal's lock.
+        The caller must not hold the journal's lock.
         """
         if features and not features <= read_features(self.fs, self.folder):
             with self.fs.lock(self.folder / JOURNAL, timeout=LOCK_SECONDS):
@@ -179,20 +179,22 @@ class Store:
         return recorded
 
     def index_anew(self) -> None:
-        """Indexes a journal that was just replaced, so that nobody else has to."""
+        """Indexes a journal that was just replaced, so that no other process has to."""
         self.snapshot.index_tail(force=True)
 
     def sweep(self) -> int:
         """Deletes files that nothing names any more; returns their bytes.
 
-        A pack that somebody is writing to is locked, and stays: the lock is the lease of a
-        running commit. Readers that still want an old pack find out and look again.
+        A pack that another process is writing to is locked, and stays. A reader that still wants
+        a deleted pack notices it and looks the object up again.
         """
         ends = PackEnds(self.snapshot)
         freed = 0
         with ExitStack() as held:
             unnamed = self._lock_unnamed(held, ends.all_proven())
-            named = ends.all_proven() if unnamed else {}  # once more: some were published since
+            named = (
+                ends.all_proven() if unnamed else {}
+            )  # read again: some may have been published since
             for number, path in unnamed.items():
                 freed += 0 if named.get(number) else self._delete(path)
         for name in self.fs.list(self.folder):
@@ -205,7 +207,7 @@ class Store:
         return freed
 
     def _lock_unnamed(self, held: ExitStack, ends: dict[int, int]) -> dict[int, Path]:
-        """Packs that no entry names bytes of and that nobody writes to, locked until the end."""
+        """Packs that no entry names and no process writes to; ``held`` keeps them locked."""
         found = {}
         for number in pack_numbers(self.fs, self.folder / PACKS):
             path = pack_path(self.folder / PACKS, number)
@@ -224,14 +226,14 @@ class Store:
         return identity.size
 
     def now_ns(self) -> int:
-        """What the clock says; InvalidTime where no operation of that time can be recorded.
+        """The clock's time in ns; InvalidTime if no operation of that time can be recorded.
 
-        An operation that writes anything before its entry asks first.
+        An operation that writes anything before its entry must call this first.
         """
         return check_now(self.clock.now_ns())
 
     def _made(self, make: Callable[[], Entry]) -> Entry:
-        """The entry to publish, made once more if the index had hidden what it builds on."""
+        """The entry to publish; made again if the index lacked what it builds on."""
         entry = make()
         check_now(entry.time_ns)
         if self._hidden(entry):
@@ -241,8 +243,9 @@ class Store:
         return entry
 
     def _hidden(self, entry: Entry) -> bool:
-        """Whether the journal has a later value of a ref, or a later deployment on a target,
-        than the index has told: what an entry names as its predecessor is evidence.
+        """Whether the index lacks the newest value of a ref or deployment that an entry names.
+
+        An entry names its predecessors as evidence, so the journal itself is searched.
         """
         named = [(keys.REF, change.name) for change in entry.refs]
         named += [(keys.TARGET, deployment.target) for deployment in entry.deployments]
@@ -257,7 +260,7 @@ class Store:
         return any(key.startswith(prefix) for entry_keys in later for key in entry_keys)
 
     def _check_named(self, entry: Entry) -> None:
-        """Nothing may come to point to a commit that was collected a moment ago."""
+        """Raises UnknownRevision if an entry would point to a commit that gc has just deleted."""
         own = {commit.id for commit in entry.commits}
         named = [change.new for change in entry.refs] + [d.commit for d in entry.deployments]
         for value in named:
@@ -268,7 +271,7 @@ class Store:
                 )
 
     def _proves(self, value: CommitId) -> bool:
-        """Whether there is this commit; where the index says no, the journal decides."""
+        """Whether there is this commit; if the index says no, the journal decides."""
         if self.has_commit(value):
             return True
         found = (c.id for recorded in self.snapshot.entries() for c in recorded.entry.commits)

@@ -284,7 +284,7 @@ def history(root: Path, commits: int) -> int:
 
 
 def memory(folder: Path, options: argparse.Namespace) -> None:
-    """Peak memory of commit and checkout of a file far larger than a slab."""
+    """Peak memory of commit and checkout of a file far larger than a piece."""
     root = folder / "r"
     mvc.Repository.init(root).close()
     state = {f"l{i}": np.full((1 << 21,), i, np.float32) for i in range(8)}

@@ -145,10 +145,10 @@ def test_empty_and_scalar_tensors_and_nested_state(tmp_path: Path):
     assert tensors["empty"] == ("float32", (0, 3), b"")
 
 
-def test_blobs_of_several_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    slab, chunk = 1 << 17, 1 << 15
+def test_blobs_of_several_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    piece, chunk = 1 << 17, 1 << 15
     for module in [m for n, m in sys.modules.items() if n.startswith(("mvc.repo.", "mvc.store."))]:
-        for name, value in (("SLAB", slab), ("CHUNK", chunk)):
+        for name, value in (("PIECE", piece), ("CHUNK", chunk)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
     states = series(4, (300, 321))
@@ -157,13 +157,13 @@ def test_blobs_of_several_slabs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     sparse[300::3] = 1.5
     short = np.asarray(states[0]["w"])[:150].copy()
     oracle = commit_states(tmp_path / "states", *states, {"w": sparse}, {"w": short})
-    assert max(start for _, start in into(oracle)) >= 2 * slab
-    data = rng().bytes(5 * slab // 2)
-    commit_files(tmp_path / "files", *({"f": d} for d in (data, data[:slab], data + data[:99])))
+    assert max(start for _, start in into(oracle)) >= 2 * piece
+    data = rng().bytes(5 * piece // 2)
+    commit_files(tmp_path / "files", *({"f": d} for d in (data, data[:piece], data + data[:99])))
 
 
 @pytest.mark.parametrize("pipeline", ["lossless", "vsol"])
-def test_a_blob_beyond_the_true_slab(tmp_path: Path, pipeline: str):
+def test_a_blob_beyond_the_true_piece(tmp_path: Path, pipeline: str):
     weight = np.zeros((9 << 20,), np.float32)
     weight[:: 1 << 10] = 1
     changed = weight.copy()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES
 from mvc.repo.diff.distance import Distance, measure, to_float64
 
@@ -107,7 +107,7 @@ def test_pieces_and_blocks_do_not_matter(size: int, seed: int, dtype: str) -> No
     old = rng.standard_normal(size).astype(dtype)
     new = np.where(rng.random(size) < 0.3, old, old + rng.standard_normal(size)).astype(dtype)
     step = (1 << 16) * old.itemsize
-    assert SLAB % step == 0
+    assert PIECE % step == 0
     cut = [memoryview(old.tobytes())[i : i + step] for i in range(0, old.nbytes, step)]
     found = measure(dtype, cut, dtype, [memoryview(new.tobytes())])
     a, b = old.astype(np.float64), new.astype(np.float64)

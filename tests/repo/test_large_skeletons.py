@@ -42,7 +42,7 @@ def versions(root: Path, count: int) -> dict[str, bytes]:
 
 
 def test_it_is_kept_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, SLAB=8192)
+    shrink(monkeypatch, PIECE=8192)
     Repository.init(tmp_path).close()
     wanted = versions(tmp_path, 3)
     assert check(tmp_path, wanted) > 3
@@ -59,7 +59,7 @@ def test_it_was_kept_whole_by_earlier_programs(
             self.writer.put_bytes(BLOB, entry.skeleton, skeleton, None)  # type: ignore[attr-defined]
 
     Repository.init(tmp_path).close()
-    shrink(monkeypatch, SLAB=8192)
+    shrink(monkeypatch, PIECE=8192)
     with monkeypatch.context() as earlier:
         earlier.setattr(Keeper, "_keep_skeleton", keep_whole)
         wanted = versions(tmp_path, 2)

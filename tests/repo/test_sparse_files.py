@@ -14,9 +14,9 @@ import pytest
 import mvc
 from mvc.codecs.pipeline import Pipeline
 from mvc.io.handles import ReadFile
-from mvc.limits import MIB, SLAB
+from mvc.limits import MIB, PIECE
 
-SIZE = 3 * SLAB + 5 * MIB + 123
+SIZE = 3 * PIECE + 5 * MIB + 123
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_hole_is_neither_read_nor_encoded_again(tmp_path: Path, counted: dict[
 
 def test_data_between_holes(tmp_path: Path, counted: dict[str, int]) -> None:
     noise = np.random.default_rng(0).bytes(70_000)
-    places = {5 * MIB + 17: noise, 2 * SLAB - 1000: noise, SIZE - 100: noise[:100]}
+    places = {5 * MIB + 17: noise, 2 * PIECE - 1000: noise, SIZE - 100: noise[:100]}
     path = sparse(tmp_path / "m.bin", data=places)
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit([path], cwd=tmp_path)
@@ -110,7 +110,7 @@ def test_data_between_holes(tmp_path: Path, counted: dict[str, int]) -> None:
         repo.restore("HEAD", output=tmp_path / "out")
         assert same_file(path, tmp_path / "out")
         assert allocated(tmp_path / "out") < 8 * MIB
-        sparse(path, data={**places, 3 * SLAB: noise})
+        sparse(path, data={**places, 3 * PIECE: noise})
         repo.commit([path], cwd=tmp_path)
         repo.restore("HEAD", output=tmp_path / "out", force=True)
         assert same_file(path, tmp_path / "out")
@@ -129,8 +129,8 @@ def test_tensors_that_are_holes(tmp_path: Path, counted: dict[str, int]) -> None
 
 @pytest.mark.parametrize("pipeline", ["lossless", "vsol", "none"])
 def test_a_hole_is_the_same_object_as_written_zeros(tmp_path: Path, pipeline: str) -> None:
-    (tmp_path / "dense.bin").write_bytes(bytes(SLAB + 2 * MIB))
-    sparse(tmp_path / "sparse.bin", SLAB + 2 * MIB)
+    (tmp_path / "dense.bin").write_bytes(bytes(PIECE + 2 * MIB))
+    sparse(tmp_path / "sparse.bin", PIECE + 2 * MIB)
     stored = []
     for name in ("dense", "sparse"):
         with mvc.Repository.init(tmp_path / name) as repo:

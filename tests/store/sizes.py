@@ -12,7 +12,7 @@ import mvc
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
-    """Replaces limits (``SLAB=4096``) in every module of mvc that has taken them in.
+    """Replaces limits (``PIECE=4096``) in every module of mvc that has taken them in.
 
     All of them are imported before: one that is first imported meanwhile would keep them. Not
     those of frameworks, which may not be installed.

@@ -95,7 +95,7 @@ def test_an_object_under_another_type_is_refused(history: History) -> None:
 
 
 def test_a_tensor_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shrink(monkeypatch, SLAB=8192, CHUNK=1024)
+    shrink(monkeypatch, PIECE=8192, CHUNK=1024)
     rng = np.random.default_rng(0)
     states = [{"w": rng.standard_normal(30_001).astype(np.float32)}]
     for _ in range(4):

@@ -22,7 +22,7 @@ LENGTHS = (30_000, 20_000, 20_001, 20_000, 45_000, 1, 0, 45_000, 12_288, 45_000)
 def repo(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Repository.init(tmp_path / "repo") as repo:
         if request.param == "pieces":
-            shrink(monkeypatch, SLAB=16_384, CHUNK=4096)
+            shrink(monkeypatch, PIECE=16_384, CHUNK=4096)
         yield repo
 
 

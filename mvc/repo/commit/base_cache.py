@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
 from mvc.store.graph.search import Graph
@@ -45,18 +45,18 @@ class _Kept:
         return max((each.depth for each in self.chain or () if each is not None), default=None)
 
     def piece(self, start: int) -> BasePiece:
-        chain = self.chain[start // SLAB] if self.chain else None
+        chain = self.chain[start // PIECE] if self.chain else None
         if chain is None:
             path = self.graph.path(self.id, start)
             chain = Written(path.depth, path.stored)
             self.stored(start, chain)
-        return BasePiece(self.buffer[start : start + SLAB], chain.depth, chain.stored)
+        return BasePiece(self.buffer[start : start + PIECE], chain.depth, chain.stored)
 
     def stored(self, start: int, written: Written) -> None:
         """Remembers the chain under the piece at ``start``."""
         if self.chain is None:
-            self.chain = [None] * max(1, -(-len(self.array) // SLAB))
-        self.chain[start // SLAB] = written
+            self.chain = [None] * max(1, -(-len(self.array) // PIECE))
+        self.chain[start // PIECE] = written
 
 
 class LastVersion:

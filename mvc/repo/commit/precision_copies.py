@@ -14,7 +14,7 @@ from blake3 import blake3
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
 from mvc.ids import BlobId
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.store.writing.choose import BasePiece
 from mvc.types import Bytes
@@ -63,7 +63,7 @@ class Masters:
 
     def add(self, parsed: ParsedFile, content: int, id_: BlobId) -> None:
         spec = parsed.contents[content].spec
-        if spec.dtype in _WIDE and 0 < spec.nbytes <= SLAB:
+        if spec.dtype in _WIDE and 0 < spec.nbytes <= PIECE:
             self._masters.setdefault(spec, []).append(_Master(id_, spec, parsed, content))
 
     def forget(self, parsed: ParsedFile) -> None:

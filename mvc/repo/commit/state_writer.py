@@ -1,7 +1,7 @@
 """Keeping a parsed file: hash its contents and store those the repository lacks.
 
 Each content is read once; what is hashed is what is encoded. A content larger than
-a slab is read twice, and refused as changed if the two readings differ.
+a piece is read twice, and refused as changed if the two readings differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mvc.adapters.parsed import ParsedFile
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
@@ -30,7 +30,7 @@ from mvc.store.writing.pack_writer import PackWriter
 
 __all__ = ["Keeper"]
 
-_ARENA = 2 * SLAB
+_ARENA = 2 * PIECE
 _MANY = 10_000  # contents of a file
 
 
@@ -119,7 +119,7 @@ class Keeper:
         borrowed = parsed.borrow(i)
         if borrowed is None and last is None and parsed.is_hole(i, 0, spec.nbytes):
             return self._hole(spec)
-        if borrowed is None and spec.nbytes > SLAB:
+        if borrowed is None and spec.nbytes > PIECE:
             return self._large(parsed, i, path, name)
         data = borrowed if borrowed is not None else self._read(parsed, i, spec.nbytes)
         id_ = blob_id(spec, data, parallel=True)
@@ -195,7 +195,7 @@ class Keeper:
 
     def _room(self, length: int) -> None:
         """Buffers are used again once what they hold is encoded."""
-        if self._since_flush + length > SLAB:
+        if self._since_flush + length > PIECE:
             self._flush()
         self._since_flush += length
 
@@ -227,7 +227,7 @@ class Keeper:
         if old is not None and old.skeleton is not None:
             spec = TensorSpec("raw", (old.skeleton_size,))
             base = (bytes(old.skeleton), bytes(self._recovery.blob(old.skeleton, spec)))
-        if len(skeleton) <= SLAB:
+        if len(skeleton) <= PIECE:
             self.writer.put_bytes(BLOB, entry.skeleton, skeleton, base)
             return
         # A pickle of long lists: in pieces, as tensors are.

@@ -9,7 +9,7 @@ a commit that was outrun begins anew.
 from __future__ import annotations
 
 from mvc.errors import DamagedData
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.manifest import Manifest
 from mvc.store.graph.search import Graph
 from mvc.store.publishing.publish import ConcurrentRewrite
@@ -29,7 +29,7 @@ def check_reused(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None
     try:
         for id_ in needed:
             starts = {step.member.start for step in graph.codings(id_)}
-            if starts < set(range(0, max(sizes.get(id_, 1), 1), SLAB)):
+            if starts < set(range(0, max(sizes.get(id_, 1), 1), PIECE)):
                 raise ConcurrentRewrite
             for start in starts:
                 graph.path(id_, start)

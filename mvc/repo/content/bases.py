@@ -14,7 +14,7 @@ from typing import Protocol
 from mvc.codecs import cast
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.graph.search import Graph, Path
@@ -79,7 +79,7 @@ class StoredBase:
 
         Whoever decodes has all of it, so whoever encodes must not see less.
         """
-        out = self.arena.take(min(SLAB, self.spec.nbytes - start))
+        out = self.arena.take(min(PIECE, self.spec.nbytes - start))
         path = self.recovery.piece(self.id, start, out)
         return BasePiece(out, path.depth, path.stored)
 
@@ -98,7 +98,7 @@ class HeldBase:
 
     def piece(self, start: int) -> BasePiece:
         """As of ``StoredBase``; DamagedData where it is not stored by pieces of this size."""
-        part = memoryview(self.data)[start : start + SLAB]
+        part = memoryview(self.data)[start : start + PIECE]
         path = self.graph.path(self.id, start)
         if path.steps[-1].member.nbytes != len(part):
             raise DamagedData(f"object {self.id.short} is stored whole")

@@ -8,7 +8,7 @@ import numpy as np
 
 from mvc.adapters.files.assemble import assemble
 from mvc.errors import DamagedData
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher
 from mvc.model.manifest import Content, FileEntry
 from mvc.model.tensor import TensorSpec
@@ -46,13 +46,13 @@ def write_file(
     write_at: Callable[[int, Bytes], None],
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Writes every byte of the file. Memory: a slab or two, whatever the file's size."""
+    """Writes every byte of the file. Memory: a piece or two, whatever the file's size."""
     stream = _Stream(context.store.recovery, entry, progress)
     assemble(entry, skeleton_of(context, entry), stream.content, write_at)
 
 
 class _Stream:
-    """Contents in file order; those that fit a slab together are recovered together."""
+    """Contents in file order; those that fit a piece together are recovered together."""
 
     def __init__(
         self, recovery: Recovery, entry: FileEntry, progress: Callable[[int], None] | None
@@ -65,7 +65,7 @@ class _Stream:
 
     def content(self, i: int) -> Iterator[memoryview]:
         content = self._contents[i]
-        if content.spec.nbytes > SLAB:
+        if content.spec.nbytes > PIECE:
             yield from self._large(content)
         else:
             if i not in self._window:
@@ -81,7 +81,7 @@ class _Stream:
         at = 0
         for i in range(first, len(self._contents)):
             size = self._contents[i].spec.nbytes
-            if at + size > SLAB and i > first:
+            if at + size > PIECE and i > first:
                 break
             self._window[i] = buffer[at : at + size]
             at += size
@@ -92,12 +92,12 @@ class _Stream:
 
     def _room(self) -> memoryview:
         if self._buffer is None:
-            size = min(SLAB, sum(c.spec.nbytes for c in self._contents))
+            size = min(PIECE, sum(c.spec.nbytes for c in self._contents))
             self._buffer = np.empty(size, np.uint8).data
         return self._buffer
 
     def _large(self, content: Content) -> Iterator[memoryview]:
-        """Slab by slab; the hash is known only at the end, and then nothing was published yet."""
+        """Piece by piece; the hash is known only at the end, and then nothing was published yet."""
         hasher = BlobHasher(content.spec, parallel=True)
         for start, length in pieces(content.spec):
             part = self._room()[:length]

@@ -9,7 +9,7 @@ import numpy as np
 from mvc.adapters.parsed import ParsedFile, ParsedTensor
 from mvc.adapters.views import extract
 from mvc.ids import BlobId
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id, raw_blob_id
 from mvc.model.manifest import Content, FileEntry, LogicalTensor
 from mvc.model.tensor import TensorSpec
@@ -19,7 +19,7 @@ __all__ = ["entry_from", "hash_file", "pieces"]
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
-    """The entry that committing this file would make. Memory: one slab, or one viewed storage."""
+    """The entry that committing this file would make. Memory: one piece, or one viewed storage."""
     buffer = np.empty(_largest_piece(parsed), np.uint8).data
     ids = [_hash_content(parsed, i, buffer) for i in range(len(parsed.contents))]
     skeleton = parsed.skeleton()
@@ -65,13 +65,13 @@ def _logical(
 
 
 def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
-    """(start, length) of every slab of a blob; one empty piece for an empty blob."""
-    for start in range(0, max(spec.nbytes, 1), SLAB):
-        yield start, min(SLAB, spec.nbytes - start)
+    """(start, length) of every piece of a blob; one empty piece for an empty blob."""
+    for start in range(0, max(spec.nbytes, 1), PIECE):
+        yield start, min(PIECE, spec.nbytes - start)
 
 
 def _largest_piece(parsed: ParsedFile) -> int:
-    return min(SLAB, max((c.spec.nbytes for c in parsed.contents), default=0))
+    return min(PIECE, max((c.spec.nbytes for c in parsed.contents), default=0))
 
 
 def _hash_content(parsed: ParsedFile, i: int, buffer: memoryview) -> BlobId:

@@ -1,7 +1,7 @@
 """diff: two versions, or a version and files on disk, compared tensor by tensor.
 
 Hashes decide what differs (``mvc.repo.content.compare``); only the tensors that do are read,
-slab by slab, for the numbers (``mvc.repo.diff.distance``).
+piece by piece, for the numbers (``mvc.repo.diff.distance``).
 """
 
 from __future__ import annotations
@@ -151,7 +151,9 @@ class _Numbers:
         wanted = [t for f in files for t in f.tensors if _comparable(t)]
         self._total = sum(t.new_spec.nbytes for t in wanted if t.new_spec is not None)
         if wanted:
-            sizes = (sources.slab_for(side.entries.values()) for side in (self._old, self._new))
+            sizes = (
+                sources.largest_piece(side.entries.values()) for side in (self._old, self._new)
+            )
             first, second = (memoryview(bytearray(size)) for size in sizes)
             self._buffers = first, second
         return [self._file(f) if any(map(_comparable, f.tensors)) else f for f in files]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mvc.errors import DamagedData, InvalidName, MvcError, SourceChanged, UnknownPath
 from mvc.ids import CommitId
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
@@ -145,7 +145,7 @@ def is_under(path: str, chosen: Collection[str]) -> bool:
 def tensor_pieces(
     side: Side, read: Read, entry: FileEntry, tensor: LogicalTensor, buffer: memoryview
 ) -> Iterator[memoryview]:
-    """A tensor's row-major bytes, slab by slab in ``buffer``; raises at the end if it was wrong.
+    """A tensor's row-major bytes, piece by piece in ``buffer``; raises at the end if it was wrong.
 
     A view into a larger storage is taken out of the whole storage.
     """
@@ -172,9 +172,9 @@ def tensor_pieces(
         raise side.wrong(entry)
 
 
-def slab_for(entries: Collection[FileEntry]) -> int:
-    """Bytes of a buffer that holds the largest slab of these files' tensors."""
-    return min(SLAB, max((c.spec.nbytes for e in entries for c in e.contents), default=0))
+def largest_piece(entries: Collection[FileEntry]) -> int:
+    """Bytes of a buffer that holds the largest piece of these files' tensors."""
+    return min(PIECE, max((c.spec.nbytes for e in entries for c in e.contents), default=0))
 
 
 def only_state(side: Side) -> FileEntry:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from mvc.adapters.views import extract
 from mvc.errors import DamagedData
 from mvc.ids import BlobId, CommitId, ManifestId
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
@@ -128,8 +128,8 @@ class VersionCheck:
             return "" if self._proves_itself(id_, spec) else "no sound record leads to it"
         if not self.full:
             return ""
-        if len(self._buffer) < min(SLAB, spec.nbytes):
-            self._buffer = memoryview(bytearray(min(SLAB, spec.nbytes)))
+        if len(self._buffer) < min(PIECE, spec.nbytes):
+            self._buffer = memoryview(bytearray(min(PIECE, spec.nbytes)))
         hasher = BlobHasher(spec, parallel=True)
         try:
             for start, length in pieces(spec):
@@ -144,7 +144,7 @@ class VersionCheck:
 
     def _proves_itself(self, id_: BlobId, spec: TensorSpec) -> bool:
         """Whether checkout gets the object out of damaged payloads, as its hash shows."""
-        if not self.suspects or spec.nbytes > SLAB:
+        if not self.suspects or spec.nbytes > PIECE:
             return False
         try:
             self.recovery.blob(id_, spec)

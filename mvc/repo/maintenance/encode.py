@@ -14,7 +14,7 @@ from typing import Protocol
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.bases import Recovers, StoredBase
@@ -28,7 +28,7 @@ from mvc.store.writing.pack_writer import PackWriter
 
 __all__ = ["Recoder", "Source", "Wanted"]
 
-_ARENA = 2 * SLAB
+_ARENA = 2 * PIECE
 _UNBOUNDED = 1 << 30
 
 
@@ -79,7 +79,7 @@ class Recoder:
         self.writer.begin(wanted.id)
         hasher = BlobHasher(spec, parallel=True)
         for start, length in pieces(spec):
-            if self._taken + length > SLAB:
+            if self._taken + length > PIECE:
                 self._drain()
             self._taken += length
             part = self._new.take(length)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.store.packs.records import BASE_BYTES, Member
 
 __all__ = ["ObjectGraph"]
@@ -41,7 +41,7 @@ class ObjectGraph:
     def add(self, member: Member, seconds: float) -> None:
         """One sound payload that takes ``seconds`` to decode; in order of publication."""
         node = (self.name(member.id), member.start)
-        if member.nbytes > SLAB:
+        if member.nbytes > PIECE:
             self._whole.add((node[0], member.nbytes))
         if member.base:
             late = member.base not in self._first  # readers seek deltas in later operations only

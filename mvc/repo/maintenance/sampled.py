@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
 from mvc.store.writing.choose import BasePiece, Policy, choose
@@ -50,6 +50,6 @@ class Sampler:
         return round(choice.share * spec.nbytes)
 
     def _piece(self, id_: bytes, spec: TensorSpec) -> memoryview:
-        out = memoryview(bytearray(min(SLAB, spec.nbytes)))
+        out = memoryview(bytearray(min(PIECE, spec.nbytes)))
         self._recovery.piece(id_, 0, out)
         return out

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from mvc.io.process import cpu_count
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.graph.cost import Speed
 from mvc.store.packs.records import BLOB
@@ -52,7 +52,7 @@ class Option:
 
 def starts_of(nbytes: int) -> range:
     """The first bytes of a blob's pieces."""
-    return range(0, max(nbytes, 1), SLAB)
+    return range(0, max(nbytes, 1), PIECE)
 
 
 class Options:

@@ -15,7 +15,7 @@ from mvc.codecs import cast
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
-from mvc.limits import CHUNK, SLAB
+from mvc.limits import CHUNK, PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.repack.candidates import Option, is_sought, starts_of
 from mvc.repo.repack.survey import Survey
@@ -79,7 +79,7 @@ class Sizes:
         undirected = undirected and is_sought(self._survey.found, id_, base)
         found = []
         for start in starts_of(nbytes):
-            length = min(SLAB, nbytes - start)
+            length = min(PIECE, nbytes - start)
             stored = max(1, round(share * length))
             found.append(
                 Option(id_, start, length, stored, base, undirected, sure=sure, bridge=bridge)
@@ -123,7 +123,7 @@ class Sizes:
         recovery = self._survey.context.store.recovery
         starts = starts_of(spec.nbytes)
         start = starts[len(starts) // 2 if len(starts) > 2 else 0]
-        new = memoryview(bytearray(min(SLAB, spec.nbytes - start)))
+        new = memoryview(bytearray(min(PIECE, spec.nbytes - start)))
         recovery.piece(id_, start, new)
         piece = None
         base_spec = None
@@ -141,9 +141,9 @@ class Sizes:
     ) -> BasePiece | None:
         if start and start >= base_spec.nbytes:
             return None
-        data = memoryview(bytearray(min(SLAB, base_spec.nbytes - start)))
+        data = memoryview(bytearray(min(PIECE, base_spec.nbytes - start)))
         if base_spec.dtype != spec.dtype:
-            if start or base_spec.elements != spec.elements or base_spec.nbytes > SLAB:
+            if start or base_spec.elements != spec.elements or base_spec.nbytes > PIECE:
                 return None
             self._survey.context.store.recovery.piece(base, 0, data)
             converted = cast.cast(data, base_spec.dtype, spec.dtype)

@@ -18,7 +18,7 @@ from mvc.errors import DamagedData, MvcError, NotARepository
 from mvc.ids import ManifestId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
@@ -188,8 +188,8 @@ class Sources:
     def _sound(self, source: _Source, id_: bytes, spec: TensorSpec | None) -> bool:
         if spec is None:
             return Manifest.id_of(source.manifest(id_)) == id_
-        if len(self._buffer) < min(SLAB, spec.nbytes):
-            self._buffer = memoryview(bytearray(min(SLAB, spec.nbytes)))
+        if len(self._buffer) < min(PIECE, spec.nbytes):
+            self._buffer = memoryview(bytearray(min(PIECE, spec.nbytes)))
         hasher = BlobHasher(spec, parallel=True)
         for start, length in pieces(spec):
             source.piece(id_, start, self._buffer[:length])

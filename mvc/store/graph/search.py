@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from mvc.errors import DamagedData
-from mvc.limits import MAX_MANIFEST, SLAB
+from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.store.graph.cost import Speed
 from mvc.store.index import keys
 from mvc.store.packs.records import Member, RecordHeader
@@ -41,7 +41,7 @@ class Step:
 
     @property
     def place(self) -> Place:
-        """What tells one payload from another."""
+        """Identifies the payload."""
         return self.pack, self.offset, self.member.at
 
 
@@ -50,7 +50,7 @@ class Path:
     """A full record first, then deltas in the order they apply.
 
     ``cost`` is the estimated time in seconds of one decoding thread. With ``origin`` there
-    is no full record: the first delta applies to that object, which is at hand.
+    is no full record: the first delta applies to that object, which is in memory.
     """
 
     steps: tuple[Step, ...]
@@ -85,11 +85,11 @@ class Graph:
         self._damaged: set[Place] = set()
 
     def exclude(self, steps: Iterable[Step]) -> None:
-        """Plans no path over these payloads any more: they are damaged."""
+        """Plans no path over these payloads any more, because they are damaged."""
         self._damaged.update(step.place for step in steps)
 
     def was_rewritten(self, generation: int) -> bool:
-        """Whether maintenance has moved things since the snapshot was of that generation."""
+        """Whether maintenance has replaced the journal since ``generation`` was read."""
         self._snapshot.refresh()
         return self._snapshot.generation != generation
 
@@ -130,19 +130,21 @@ class Graph:
         found = {(step.member.start, step.member.nbytes) for step in self.codings(id_)}
         at = 0
         while at < nbytes:
-            length = min(SLAB, nbytes - at)
+            length = min(PIECE, nbytes - at)
             if (at, length) not in found:
                 return (0, nbytes) in found and nbytes <= MAX_MANIFEST
             at += length
         return True
 
     def nameable(self, id_: bytes) -> bool:
-        """Whether this object is what the first bytes of its id mean where a base is named."""
+        """Whether the first bytes of its id, by which a base is named, resolve to this object."""
         return self.resolve_prefix(id_[: keys.ID_BYTES]) == id_
 
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
-        """The object that a base's bytes mean: the first one published with them."""
-        if self._generation != self._snapshot.generation:  # what is gone means nothing
+        """The id of a base from its first bytes: that of the first object published with them."""
+        if (
+            self._generation != self._snapshot.generation
+        ):  # the journal was replaced: drop what was resolved
             self._meanings.clear()
             self._generation = self._snapshot.generation
         found = self._meanings.get(prefix)

@@ -1,7 +1,7 @@
 """One open LMDB environment per file and process, as LMDB demands; reopened after a fork.
 
-Environments are known by device and inode of their data file: a repository that is reached
-by two names has one environment, and a file that was put in another's place is another one.
+Environments are identified by device and inode of their data file: a repository that is
+reached by two names has one environment, and a file that replaced another is another one.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Lent:
 
 
 def lend(fs: FileSystem, folder: Path, *, writable: bool) -> Lent:
-    """The index that counts in ``folder``, opened by this process once.
+    """The current index in ``folder``; a process opens it only once.
 
-    Raises DamagedData where there is none or its file cannot be an intact LMDB file.
+    Raises DamagedData if there is none or its file cannot be an intact LMDB file.
     """
     for _ in range(_TRIES):
         environment = index_folder.current(fs, folder)
@@ -78,7 +78,7 @@ def lend(fs: FileSystem, folder: Path, *, writable: bool) -> Lent:
 
 
 def create(fs: FileSystem, folder: Path) -> Lent:
-    """A new, empty index, which does not count before ``index_folder.switch``."""
+    """A new, empty index, which is current only after ``index_folder.switch``."""
     environment = index_folder.make(fs, folder)
     with _lock:
         index = Index(fs, environment, writable=True, create=True)
@@ -91,7 +91,7 @@ def create(fs: FileSystem, folder: Path) -> Lent:
 
 
 def _lend(fs: FileSystem, environment: Path, key: _Key, *, writable: bool) -> Lent | None:
-    """None if another file came into the place while it was opened."""
+    """None if another file took its place while it was opened."""
     index, users = _open.get(key, (None, 0))
     if index is None:
         index = Index(fs, environment, writable=writable)

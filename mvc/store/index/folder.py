@@ -1,4 +1,4 @@
-"""The folder of the index: a small file names the environment that counts.
+"""The folder of the index: a small file names the current environment.
 
 ``index.lmdb/current`` holds the name of a sub-folder with one LMDB environment. A rebuilt
 index is a new environment in a new sub-folder; ``current`` is switched to it and the old
@@ -21,14 +21,14 @@ from mvc.io.files import FileIdentity, FileSystem
 __all__ = ["BUILDING", "CURRENT", "DATA", "current", "data_identity", "make", "switch"]
 
 CURRENT = "current"
-BUILDING = "building"  # whose lock is held by the process that indexes for all
+BUILDING = "building"  # the process that indexes for all holds the lock on this file
 DATA, LOCK = "data.mdb", "lock.mdb"
 _NAME = re.compile(r"[0-9a-f]{16}")
 _LONGEST = 64  # bytes of ``current`` that are looked at
 
 
 def current(fs: FileSystem, folder: Path) -> Path | None:
-    """The environment that counts, or None where ``current`` is absent or names none."""
+    """The current environment, or None where ``current`` is absent or names none."""
     path = folder / CURRENT
     identity = fs.stat(path, follow=False)
     if identity is None or not identity.is_file or identity.size > _LONGEST:
@@ -41,9 +41,9 @@ def current(fs: FileSystem, folder: Path) -> Path | None:
 
 
 def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
-    """What the environment's data file is; None unless it and its surroundings are real.
+    """The identity of the environment's data file; None if it or its folder is no real one.
 
-    A link could lead LMDB, which maps what it opens, to somebody else's file.
+    A link could make LMDB, which maps what it opens, change a file of another owner.
     """
     place = fs.stat(environment, follow=False)
     lock = fs.stat(environment / LOCK, follow=False)
@@ -54,7 +54,7 @@ def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
 
 
 def make(fs: FileSystem, folder: Path) -> Path:
-    """An empty sub-folder for a new environment; nobody uses it before ``switch``."""
+    """An empty sub-folder for a new environment; it is not used before ``switch``."""
     fs.make_dir(folder, exist_ok=True)
     environment = folder / secrets.token_hex(8)
     fs.make_dir(environment)
@@ -62,7 +62,7 @@ def make(fs: FileSystem, folder: Path) -> Path:
 
 
 def switch(fs: FileSystem, folder: Path, environment: Path) -> None:
-    """Makes ``environment`` the one that counts and deletes all others.
+    """Makes ``environment`` the current one and deletes all others.
 
     Call it under the lock on ``BUILDING``: an environment that another process is building
     must not be deleted.
@@ -85,7 +85,7 @@ def _delete(fs: FileSystem, environment: Path) -> None:
 
 
 def _delete_files(fs: FileSystem, environment: Path) -> None:
-    """Data first: a lock file made anew beside old data would exclude nobody."""
+    """Deletes the data first: a new lock file beside old data would not exclude its users."""
     with suppress(MvcError):
         for name in (DATA, LOCK):
             fs.unlink(environment / name, missing_ok=True)

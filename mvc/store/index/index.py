@@ -3,8 +3,8 @@
 LMDB holds blocks of sorted runs and one *meta* value, which names the journal
 position that is indexed and the hash of every run's directory. Directories and blocks
 are stored under their own hashes, so that one can never be taken for another, whatever
-snapshot of LMDB a reader sees. Nothing in LMDB is believed beyond its hash; any doubt is
-``DamagedData`` and the caller rebuilds.
+snapshot of LMDB a reader sees. Nothing in LMDB is trusted without its hash; any mismatch is
+``DamagedData``, and the caller rebuilds the index.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ class Index:
     ) -> Meta:
         """Adds ``keys`` as one run and moves the indexed position; merges runs that pile up.
 
-        ``instead``: what the index holds now, of a journal that was replaced; it goes, and
-        ``old`` takes its place. If another process has indexed in the meantime, its state
-        is returned unchanged.
+        ``instead``: what the index holds now, of a journal that was replaced; it is deleted, and
+        ``old`` takes its place. If another process has indexed in the meantime, its state is
+        returned unchanged.
         """
         fresh = sorted(set(keys))
         while True:
@@ -195,8 +195,10 @@ class Index:
         return meta
 
     def _delete(self, txn: Any, run: Run) -> None:
-        """No other run has the same blocks: every key ends in its entry's offset, and each
-        entry is indexed once.
+        """Deletes a run and its blocks.
+
+        No other run has the same blocks: every key ends in its entry's offset, and each entry is
+        indexed once.
         """
         for block in self._directory(run).blocks:
             txn.delete(_block_key(block.check))
@@ -229,7 +231,7 @@ def _block_key(check: bytes) -> bytes:
 
 
 def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:
-    """LMDB believes its file: a short, foreign or damaged one could kill the process."""
+    """Refuses a short, foreign or damaged file: LMDB trusts it, and could kill the process."""
     identity = fs.stat(path)
     if (identity is None) != create:
         raise DamagedData("there is no index" if identity is None else "there is an index already")

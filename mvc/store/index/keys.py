@@ -1,6 +1,6 @@
-"""The keys of the index: one byte of table, what is asked for, then a journal offset.
+"""The keys of the index: one byte for the table, what is searched, then a journal offset.
 
-Every key ends in the 6-byte offset of the entry that says so; the index holds no
+Every key ends in the 6-byte offset of the entry that it was made from; the index holds no
 values. Integers are big-endian so that byte order is number order.
 """
 
@@ -60,8 +60,7 @@ def number(value: int) -> bytes:
 def moment(time_ns: int) -> bytes:
     """A signed nanosecond time in 8 bytes.
 
-    An entry may be of a later time than fits, written under a clock that was wrong: it
-    counts as the last moment.
+    A later time than fits, written under a clock that was wrong, becomes the last moment.
     """
     return min(time_ns + _BIAS, _LAST).to_bytes(8, "big")
 
@@ -92,7 +91,7 @@ def after(prefix: bytes) -> bytes:
 
 
 def entry_keys(recorded: Recorded) -> Iterator[bytes]:
-    """What the entry alone says."""
+    """The keys of an entry, without those of its records."""
     entry, at = recorded.entry, number(recorded.offset)
     yield OPERATION + number(recorded.sequence) + at
     for change in entry.refs:
@@ -126,12 +125,12 @@ def _pack_keys(entry: Entry, at: bytes) -> Iterator[bytes]:
 
 
 def blob_keys(offset: int, headers: Iterable[RecordHeader]) -> Iterator[bytes]:
-    """Where each object of an entry's records is."""
+    """A key for every object in an entry's records."""
     for header in headers:
         for id_ in header.by_id:
             yield BLOB + id_[:ID_BYTES] + number(offset)
 
 
 def edge_key(base_offset: int, offset: int) -> bytes:
-    """An entry at ``offset`` holds deltas against objects of the entry at ``base_offset``."""
+    """The entry at ``offset`` holds deltas against objects of the entry at ``base_offset``."""
     return EDGE + number(base_offset) + number(offset)

@@ -1,11 +1,12 @@
-"""Whether an LMDB file can be given to LMDB: every pointer of its trees stays in its place.
+"""Checks that LMDB can open a file safely: no pointer of its trees leads out of its page.
 
-LMDB follows what a file says. A flipped bit in a page's header or in a pointer leads it
-out of the page or the map, which ends the process by a signal, and again at every later
-start. So all pages that the newest header reaches are looked at first: the main tree, the
-tree of free pages, and the lists that it holds. Contents are not judged here, they have
-hashes. Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), version 1 of
-its files, 64-bit, little-endian.
+LMDB trusts its file. A flipped bit in a page's header or in a pointer leads it out of the
+page or the map, which ends the process by a signal, and again at every later start. So all
+pages that the newest header reaches are checked first: the main tree, the tree of free pages,
+and the lists that it holds. Contents are not checked here; they have hashes.
+
+Layout: LMDB 0.9 (``mdb.c``: MDB_meta, MDB_db, MDB_page, MDB_node), version 1 of its files,
+64-bit, little-endian.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class _Header:
 def check_pages(file: ReadFile) -> None:
     """Raises DamagedData for a file on which LMDB could leave its map or give up.
 
-    Pages that a transaction no longer uses may be written by another process meanwhile;
-    then the header is another one, too, and the newer state is looked at.
+    Another process may meanwhile overwrite pages that are free by now; then the header has
+    changed, too, and the newer state is checked.
     """
     for _ in range(_TRIES):
         header = _newest(file)
@@ -126,7 +127,7 @@ class _Check:
             raise DamagedData("the index file is damaged: a tree lacks entries")
 
     def _take(self, number: int, count: int = 1) -> None:
-        """Each page is reached once, and is one that the header counts."""
+        """Marks pages as reached; each must be one that the header counts, reached only once."""
         if number < 2 or number + count - 1 > self._header.last or count > self._header.last:
             raise _wrong(number)
         pages = range(number, number + count)

@@ -1,4 +1,4 @@
-"""What one journal entry says: refs moved, commits published, deployments, retractions.
+"""The content of a journal entry: refs moved, commits published, deployments, retractions.
 
 An entry is an operation. It names the pack regions it makes part of the repository
 and carries the canonical bytes of the commits it publishes.
@@ -68,7 +68,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Retraction:
-    """Takes back the deployment on ``target`` that entry ``sequence`` recorded."""
+    """Retracts the deployment on ``target`` that entry ``sequence`` recorded."""
 
     target: str
     sequence: int
@@ -78,7 +78,7 @@ class Retraction:
 class Relink:
     """Corrects the predecessor of the deployment on ``target`` that entry ``sequence`` recorded.
 
-    ``previous`` counts from then on in the place of what the deployment itself says.
+    From then on ``previous`` replaces what the deployment itself says.
     """
 
     target: str
@@ -88,9 +88,9 @@ class Relink:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The state of ``commit`` is given up; the commit itself stays.
+    """The content of ``commit`` is deleted; the commit itself stays.
 
-    ``named``: by name, so that none of its bytes may be kept as a step to other versions.
+    ``named``: the user named it, so none of its bytes may stay as bases of other versions.
     """
 
     commit: CommitId
@@ -121,14 +121,14 @@ class Entry:
 
     @property
     def version(self) -> int:
-        """The lowest version that can say what the entry says."""
+        """The lowest format version that can express the entry."""
         if self.relinks:
             return _RELINKED
         return _PLAIN if not self.forgotten and self.undoes is None else _MAINTAINED
 
     @property
     def features(self) -> frozenset[str]:
-        """What a reader must know, beyond the first version, to understand the entry."""
+        """Format features, beyond the first version, that a reader of the entry must know."""
         return frozenset() if self.version == _PLAIN else frozenset({f"entry-{self.version}"})
 
     @cached_property

@@ -3,11 +3,11 @@
 The one commit point: an operation has happened when its entry is durable. A frame
 carries its sequence number, the checksum of the frame before it and its own
 checksum; two equal frames make an entry. A damaged copy is read from the other one.
-At the end of the file, bytes in which no valid frame stands are an interrupted
-write: they were never acknowledged, readers skip them and the next writer removes them.
+Bytes at the end of the file without a valid frame are an interrupted write: they
+were never acknowledged, readers skip them and the next writer removes them.
 
-Where both copies of an entry are damaged, the entry is lost: a *gap*. Sound entries behind
-a gap are found and read, but whoever does so has to take the gap into account.
+Where both copies of an entry are damaged, the entry is lost: a *gap*. Sound entries after a
+gap are found and read, but the reader has to take the gap into account.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ GENESIS = Position(0, 0, bytes(16))
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An entry in its place. ``copies`` is how many of its two frames are sound."""
+    """An entry and where it stands. ``copies`` is how many of its two frames are sound."""
 
     entry: Entry
     offset: int
@@ -144,7 +144,7 @@ def frames_behind(
 ) -> Iterator[tuple[int, tuple[bytes, int, bytes, bytes]]]:
     """Where sound frames stand in ``data`` from ``offset`` on, and what they say.
 
-    Raises DamagedData where so much claims to be a frame that telling would take for ever.
+    Raises DamagedData if so many bytes claim to be frames that checking them takes too long.
     """
     left = _EFFORT * len(data)
     for at, claimed in _claims(data, offset):
@@ -159,7 +159,7 @@ def frames_behind(
 
 
 def _claims(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
-    """Where a frame may stand, and the bytes that it claims, if they are there."""
+    """Where a frame may stand, and the bytes that it claims, if the data has them."""
     at = data.find(_MAGIC, offset)
     while at >= 0:
         if len(data) - at >= OVERHEAD:
@@ -223,7 +223,7 @@ def scan(
     """Every entry from ``start`` on, up to the end or an interrupted write.
 
     Raises DamagedData where an entry is lost although a later one stands, or where
-    the chain of checksums breaks; with ``lost`` it tells of the gap and goes on behind it.
+    the chain of checksums breaks; with ``lost`` it reports the gap and goes on after it.
     Entries in another order than their numbers' are DamagedData in any case. Numbers may be
     left out: a compacted journal lacks operations that nothing needs any more, and its
     chain leads over the gap.
@@ -259,11 +259,11 @@ def scan(
 
 
 def _next_entry(source: _Source, at: Position, size: int) -> Position | None:
-    """Where reading goes on behind an entry of which both copies are damaged.
+    """Where reading continues after an entry of which both copies are damaged.
 
     What is left of the damaged copies mostly tells where they end. Only where it does not,
-    the bytes behind are searched for a frame. What looks like one may also stand in the text
-    of a lost entry; its number has to be a later one, at least.
+    the bytes after it are searched for a frame. The text of a lost entry may also look like
+    one; so its number must at least be a later one.
     """
     data = source.read(at.offset, size - at.offset)
     begin = 0
@@ -353,13 +353,13 @@ def _chain_of(source: _Source, found: Recorded) -> bytes:
 
 
 def stands(source: _Source, recorded: Recorded) -> bool:
-    """Whether an entry that was read is still there: whoever wrote it may have failed since."""
+    """Whether an entry that was read is still there: its writer may have failed since."""
     ends = (recorded.offset + recorded.half, recorded.after.offset)
     return any(source.read(end - _CHECK, _CHECK) == recorded.check for end in ends)
 
 
 def complete(file: _Target, recorded: Recorded) -> None:
-    """Writes the copy of an entry that an interruption tore or cut off, out of the other one."""
+    """Restores the torn or missing copy of an entry from the other one."""
     places = (recorded.offset, recorded.offset + recorded.half)
     first, second = (file.read(at, recorded.half) for at in places)
     if first == second:

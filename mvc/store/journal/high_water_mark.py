@@ -1,8 +1,8 @@
-"""A witness of the journal's length: a cut journal is told from a short one.
+"""The high-water mark of the journal: it tells a journal that was cut off from a short one.
 
-A small file beside the journal says how far it reached when this repository was last
-used. It is never flushed and may be missing, old or torn; but it is written only after
-the journal is durable, so a journal that ends before it has lost acknowledged entries.
+The file ``witness`` beside the journal records how far the journal was known to be durable. It
+is never flushed and may be missing, old or torn. It is written only after the journal is
+durable, so a journal that ends before the mark has lost acknowledged entries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHECK = 16
 
 
 def write_high_water_mark(fs: FileSystem, folder: Path, identity: bytes, reached: Position) -> None:
-    """Notes that the journal is durable up to ``reached``; failing to does no harm."""
+    """Records that the journal is durable up to ``reached``; a failure is ignored."""
     body = _BODY.pack(reached.offset, reached.sequence, reached.chain, identity)
     with (
         contextlib.suppress(MvcError),
@@ -35,7 +35,7 @@ def write_high_water_mark(fs: FileSystem, folder: Path, identity: bytes, reached
 
 
 def read_high_water_mark(fs: FileSystem, folder: Path, identity: bytes) -> Position | None:
-    """How far the journal of this repository is known to have reached, if anybody knows."""
+    """Up to where the journal of this repository was durable; None if no mark can be read."""
     path = folder / HIGH_WATER_MARK
     if fs.stat(path) is None:
         return None

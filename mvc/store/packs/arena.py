@@ -1,4 +1,4 @@
-"""Memory that is used again: touching fresh pages costs more than encoding them."""
+"""Reused memory: touching fresh pages costs more than encoding into them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALIGN = 64
 
 
 class Arena:
-    """Hands out pieces of one buffer until ``reset``; larger demands get memory of their own."""
+    """Hands out parts of one buffer until ``reset``; larger requests get memory of their own."""
 
     def __init__(self, size: int) -> None:
         self._buffer: memoryview | None = None

@@ -1,4 +1,4 @@
-"""Packs: append-only files of records, and reading them. What a pack holds, the journal says."""
+"""Reading packs, which are append-only files of records. The journal says what a pack holds."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class PackReader:
     def sound_records(
         self, region: Region, report: Callable[[DamagedData], None]
     ) -> Iterator[tuple[int, RecordHeader]]:
-        """As ``records``, but goes on behind a damaged header, where the next sound one stands."""
+        """As ``records``, but after a damaged header it goes on at the next sound one."""
         at, end = region.start, region.start + region.length
         left = _EFFORT * region.length
         while at < end and left >= 0:
@@ -178,7 +178,7 @@ class PackReader:
     ) -> memoryview:
         """A member's payload, read into ``room`` if given.
 
-        Checked against its checksum; a caller that checks what comes out may do without.
+        It is checked against its checksum, unless the caller checks what it decodes to.
         """
         at = offset + header.body_at + member.at
         file = self._file(pack)
@@ -195,7 +195,7 @@ class PackReader:
         return data
 
     def forget(self) -> None:
-        """Drops what was read: packs that no entry names any more may be gone, or written anew."""
+        """Drops what was read: packs that no entry names any more may be deleted or reused."""
         self._headers.clear()
         self._open = {}  # each is closed when the last thread that reads it lets go
 

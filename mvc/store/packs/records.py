@@ -138,7 +138,7 @@ class RecordHeader:
 
 
 def patch_extra(members: Sequence[Member], kind: int) -> bytes:
-    """What a patch may draw on beside its base.
+    """Bytes that a patch may refer to beside its base.
 
     A manifest lists the ids of blobs, many of them in its own record: they are the
     end of its dictionary, so that an id costs a few bytes the second time.

@@ -1,9 +1,9 @@
 """Publishing: one journal entry under one short lock makes an operation happen.
 
-The lock covers taking in what others appended, choosing parents and writing the
-entry; the flush comes after it, so that waiting processes share it. Nothing is appended
-behind an entry that a power loss could still tear: so only the last entry of a journal
-can be an interrupted write, and a damaged one before it is damage.
+The lock covers reading what others have appended, choosing parents and writing the entry.
+The flush comes after it, so that waiting processes share one. Nothing is appended after an
+entry that a power loss could still tear. So only the last entry of a journal can be an
+interrupted write; any other entry that cannot be read is damaged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOCK_SECONDS = 60.0
 
 
 class ConcurrentRewrite(Exception):
-    """What an operation relies on has changed while it ran; it begins anew."""
+    """The store was rewritten concurrently; retry the operation."""
 
 
 def publish(
@@ -42,7 +42,7 @@ def publish(
     ``release`` is called once the entry is written, before the flush (a pack's lock).
     """
     path = snapshot.folder / JOURNAL
-    snapshot.refresh()  # a journal that was replaced is read anew before anybody has to wait
+    snapshot.refresh()  # a replaced journal is read before others have to wait for the lock
     with contextlib.ExitStack() as held:
         with snapshot.fs.lock(path, timeout=LOCK_SECONDS):
             file = held.enter_context(snapshot.fs.open_write(path))
@@ -70,11 +70,9 @@ def publish(
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
-    """Removes an interrupted write, or completes it where one copy arrived; flushes the rest."""
+    """Removes an interrupted write, or completes one of which a copy is whole; flushes the rest."""
     if not snapshot.journal.settled:
-        snapshot.fs.sync_dir(
-            snapshot.folder
-        )  # whoever replaced the journal may not have come to it
+        snapshot.fs.sync_dir(snapshot.folder)  # maintenance may have been interrupted before this
         snapshot.journal.settled = True
     end = snapshot.position.offset
     size = file.size()
@@ -90,7 +88,7 @@ def heal(snapshot: Snapshot, file: WriteFile) -> None:
 
 
 def _check_unacknowledged(file: WriteFile, end: Position, size: int) -> None:
-    """Raises DamagedData if an entry stands in what is about to be cut off."""
+    """Raises DamagedData if the bytes that are about to be cut off contain an entry."""
     for _, frame in frames_behind(file.read(end.offset, size - end.offset), 0):
         if frame[1] >= end.sequence:
             raise DamagedData(
@@ -103,7 +101,7 @@ def _append(file: WriteFile, offset: int, data: bytes) -> None:
     try:
         file.write_at(offset, data)
     except (MvcError, MemoryError):
-        # What was written of the entry is an interrupted write; take it back if we can.
+        # What was written of the entry is an interrupted write; remove it if possible.
         with contextlib.suppress(MvcError):
             file.truncate(offset)
         raise

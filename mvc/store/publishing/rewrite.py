@@ -1,11 +1,11 @@
-"""Replacing the journal: how anything that is stored comes to lie elsewhere, or goes.
+"""Replacing the journal: the only way in which stored objects are moved or deleted.
 
-Maintenance writes the objects that it moves into new packs and a new journal beside the
-old one, entry by entry; then, under the old journal's lock, it takes in what others have
-appended, makes everything durable and gives the new journal the old one's name. That
-rename is the one moment at which it happens: an interruption leaves the repository as
-it was, and files that nobody names. Sequence numbers stay; operations that carry nothing
-any more may be left out.
+Maintenance writes the objects that it moves into new packs, and a new journal beside the old
+one, entry by entry. Then, under the old journal's lock, it copies what others have appended
+meanwhile, makes everything durable and renames the new journal to the old one's name. That
+rename is the commit point: an interruption before it leaves the repository as it was, and
+files that nothing names. Sequence numbers stay; entries that carry nothing any more may be
+left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROUNDS = 4
 
 
 class Rewrite:
-    """A new journal in the making. Use as a context manager; without ``publish`` nothing changes.
+    """A new journal being written. Use as a context manager; only ``publish`` changes anything.
 
     ``packs`` writes to new packs only. Entries are given in the order of the old journal.
     """
@@ -58,15 +58,15 @@ class Rewrite:
             self._file: WriteFile = held.enter_context(
                 fs.open_write(self._path, create=True, exclusive=True)
             )
-            # Whoever finds the file may delete it once nobody holds this lock; and under the
-            # journal's name it is the journal's lock, held until the name is durable.
+            # Other processes delete the file unless this lock is held. After the rename it is the
+            # journal's lock, held until the new name is durable.
             self._lock: FileLock = held.enter_context(fs.lock(self._path))
             self._check_name()
             self._held = held.pop_all()
         return self
 
     def _check_name(self) -> None:
-        """Before it is locked somebody may have swept the file away, and locking makes another."""
+        """Raises ConcurrentRewrite if a sweep deleted the file before it was locked."""
         there, ours = self._snapshot.fs.stat(self._path), self._file.identity()
         if there is None or there.inode != ours.inode:
             raise ConcurrentRewrite("the new journal was swept away")
@@ -96,7 +96,7 @@ class Rewrite:
                 self._file.identity(),
             )
             return there is None or (there.inode, there.device) == (ours.inode, ours.device)
-        return True  # nobody knows; packs that nothing names are swept later
+        return True  # unknown; packs that nothing names are swept later
 
     def keep(self, recorded: Recorded, entry: Entry | None) -> None:
         """The next entry of the old journal as it will be in the new one; None leaves it out."""
@@ -121,7 +121,7 @@ class Rewrite:
         self._waiting, self._size = [], 0
 
     def _take_in(self, tail: Callable[[Recorded], Entry]) -> int:
-        """What was appended to the old journal meanwhile; returns the number of entries."""
+        """Copies what was appended to the old journal meanwhile; returns the number of entries."""
         snapshot, count = self._snapshot, 0
         if snapshot.generation != self._generation or not self._stands():
             raise ConcurrentRewrite("the journal was replaced, or its last entry taken back")
@@ -131,7 +131,7 @@ class Rewrite:
         return count
 
     def _stands(self) -> bool:
-        """Whether the newest entry that was taken in is still there: its writer may have failed."""
+        """Whether the last entry that was copied is still there: its writer may have failed."""
         last = self._last
         if last is None:
             return True
@@ -141,12 +141,12 @@ class Rewrite:
     def publish(self, tail: Callable[[Recorded], Entry], last: Callable[[], Entry]) -> Recorded:
         """Puts the new journal in the old one's place, with ``last`` as its last entry.
 
-        ``tail`` says what becomes of an entry that was appended meanwhile; ``last`` runs under
-        the journal's lock. Raises ConcurrentRewrite if somebody else has replaced the journal.
+        ``tail`` converts an entry that was appended meanwhile; ``last`` runs under the journal's
+        lock. Raises ConcurrentRewrite if another process has replaced the journal.
         """
         snapshot = self._snapshot
         fs, path = snapshot.fs, snapshot.folder / JOURNAL
-        # Most of it is taken in and made durable before anybody has to wait.
+        # Most of it is copied and made durable before others have to wait for the lock.
         for _ in range(_ROUNDS):
             snapshot.refresh()
             if not self._take_in(tail):
@@ -168,7 +168,7 @@ class Rewrite:
             self._flush()
             self.packs.sync()
             self._file.sync()
-            # A journal that was replaced once is known by this flag: see ``heal``.
+            # This feature tells ``heal`` that the journal was replaced once.
             add_features(fs, snapshot.folder, self._features | {"compacted"})
             self._check_name()
             fs.replace(self._path, path)

@@ -1,4 +1,4 @@
-"""Decoding one payload of a path: what it does to the bytes recovered so far."""
+"""Decoding the payloads of a path: each changes the bytes recovered so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOADED = 32 << 20
 
 
 class _Scratch(threading.local):
-    """Where a thread reads payloads to: the same memory every time."""
+    """Memory into which a thread reads payloads, reused every time."""
 
     def __init__(self) -> None:
         self.arena = Arena(LOADED)
@@ -57,10 +57,10 @@ def apply_steps(
     *,
     check: bool = True,
 ) -> None:
-    """A full record and equal-length deltas, or some of the deltas, chunk by chunk.
+    """Decodes a full record and equal-length deltas, or some of the deltas, chunk by chunk.
 
     All payloads are applied to a chunk while it is in the processor's cache. ``each``
-    runs the work for every chunk's offset, in whatever order; ``done`` is told of each
+    runs the work for every chunk's offset, in any order; ``done`` is called with each
     finished chunk (only for an ``each`` that keeps the order). Without ``check`` the
     payloads' checksums are left to the caller, who checks the result.
     """
@@ -78,7 +78,7 @@ def apply_steps(
 
 
 def in_order(work: Callable[[int], None], starts: range) -> None:
-    """Every chunk in this thread, first to last."""
+    """Runs the work for every chunk in this thread, first to last."""
     for start in starts:
         work(start)
 
@@ -86,7 +86,7 @@ def in_order(work: Callable[[int], None], starts: range) -> None:
 def _prepare(
     packs: PackReader, step: Step, size: int, check: bool
 ) -> Callable[[int, memoryview], None]:
-    """What one payload does to the chunk at a byte offset."""
+    """A function that applies one payload to the chunk at a byte offset."""
     pipeline = pipeline_of(step)
     if step.member.nbytes != size:
         raise DamagedData(f"{short_name(step)} has a wrong length")

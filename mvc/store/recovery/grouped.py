@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from mvc.codecs.group import decode_group, group_widths
 from mvc.codecs.words import combine
 from mvc.errors import DamagedData
-from mvc.limits import RECORD, SLAB
+from mvc.limits import PIECE, RECORD
 from mvc.store.graph.search import Path, Step
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
 __all__ = ["is_grouped", "walk_together"]
 
-_MOST = 4 * (RECORD + SLAB)
+_MOST = 4 * (RECORD + PIECE)
 """Raw bytes of a group: a record is written once it has RECORD, the last piece included."""
 
 

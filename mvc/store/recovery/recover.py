@@ -15,7 +15,7 @@ from typing import TypeVar
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
 from mvc.errors import DamagedData
-from mvc.limits import MAX_MANIFEST, SLAB
+from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
@@ -28,7 +28,7 @@ from mvc.store.snapshot import Snapshot
 __all__ = ["Recovery", "Request"]
 
 _QUEUED = 256
-_DESPITE = 8  # ways over damaged payloads that are tried before an object is given up
+_DESPITE = 8  # paths over damaged payloads that are tried before an object is given up
 _T = TypeVar("_T")
 
 
@@ -50,16 +50,16 @@ class Recovery:
         self.pool = pool
 
     def fill(self, requests: Iterable[Request]) -> None:
-        """Fills every request's buffer with verified bytes.
+        """Fills every request's buffer with verified bytes; DamagedData if one cannot be recovered.
 
-        Objects are spread over the threads; one that is alone is spread by its chunks.
+        Objects are spread over the threads; a single one is spread by its chunks.
         """
         wanted = list(requests)
         waiting: list[Future[None]] = []
         grouped: list[tuple[Request, Path]] = []
         try:
             for request in wanted:
-                if request.spec.nbytes > SLAB or len(wanted) == 1:
+                if request.spec.nbytes > PIECE or len(wanted) == 1:
                     self._one(request)
                     continue
                 try:
@@ -75,7 +75,7 @@ class Recovery:
                     _drain(waiting)
         finally:
             _drain(waiting)
-        with suppress(DamagedData):  # then every object looks for a way of its own
+        with suppress(DamagedData):  # then every object is recovered by itself
             walk_together(self.packs, [(path, request.out) for request, path in grouped])
         for request, _ in grouped:
             if blob_id(request.spec, request.out, parallel=True) != request.id:
@@ -91,10 +91,10 @@ class Recovery:
     def require(self, id_: bytes, spec: TensorSpec) -> None:
         """DamagedData if any piece of an object is stored nowhere.
 
-        To be asked before memory is made for a large one: what a manifest claims may be
-        a forgery, what lies in packs has been paid for with some bytes at least.
+        Call it before memory is allocated for a large object: a forged manifest may claim any
+        size, but what is stored in packs takes up at least some bytes there.
         """
-        if spec.nbytes > SLAB and not self.graph.stores(id_, spec.nbytes):
+        if spec.nbytes > PIECE and not self.graph.stores(id_, spec.nbytes):
             raise DamagedData(
                 f"object {id_.hex()[:10]} of {spec.nbytes} bytes is not stored",
                 hint="run 'mvc fsck' to see which versions it touches",
@@ -116,8 +116,8 @@ class Recovery:
     def _despite(self, id_: bytes, proves: Callable[[memoryview], bool]) -> memoryview | None:
         """An object of one piece to which no path of sound payloads leads; None if it is lost.
 
-        A flipped bit may be one that decoding does not look at: then the payload is damaged,
-        but what it decodes to is right, as the object's own hash ``proves``.
+        Decoding may not look at a flipped bit: then the payload is damaged, but what it decodes
+        to is right, as the object's own hash ``proves``.
         """
         avoid: set[Place] = set()
         for _ in range(_DESPITE):
@@ -139,7 +139,7 @@ class Recovery:
 
         Also of a large skeleton that is stored whole, as mvc 0.1 did.
         """
-        if any(step.member.nbytes > SLAB for step in self.graph.codings(id_, 0)):
+        if any(step.member.nbytes > PIECE for step in self.graph.codings(id_, 0)):
             path, whole = self._by_sound_path(id_, 0, self._whole)
             if len(whole) >= start + len(out):
                 out[:] = whole[start : start + len(out)]
@@ -148,7 +148,7 @@ class Recovery:
         return path
 
     def _whole(self, path: Path, *, check: bool = True) -> memoryview:
-        """What a path leads to, in memory of its own."""
+        """The object at the end of a path, in memory of its own."""
         out = _room(path.steps[-1])
         self._walk(path, out, parallel=False, check=check)
         return out
@@ -156,7 +156,7 @@ class Recovery:
     def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[Path], _T]) -> tuple[Path, _T]:
         """Walks the cheapest path; where a payload is damaged, the cheapest one around it.
 
-        Where maintenance has moved what the path leads through, the search begins anew.
+        If maintenance has moved a payload of the path meanwhile, the search is repeated.
         """
         first: DamagedData | None = None
         while True:
@@ -185,11 +185,11 @@ class Recovery:
         return True
 
     def _one(self, request: Request, *, parallel: bool = True) -> None:
-        """An object by sound payloads; one of a single piece also by what proves itself."""
+        """Recovers an object from sound payloads; one of a single piece also by ``_despite``."""
         try:
             self._checked(request, parallel)
         except DamagedData:
-            if request.spec.nbytes > SLAB:
+            if request.spec.nbytes > PIECE:
                 raise
             found = self._despite(
                 request.id,
@@ -204,8 +204,8 @@ class Recovery:
     def _checked(self, request: Request, parallel: bool) -> None:
         """An object in pieces, each of them spread over the threads."""
         hasher = BlobHasher(request.spec, parallel=parallel)
-        for start in range(0, max(request.spec.nbytes, 1), SLAB):
-            part = request.out[start : start + SLAB]
+        for start in range(0, max(request.spec.nbytes, 1), PIECE):
+            part = request.out[start : start + PIECE]
             self.piece(request.id, start, part, parallel=parallel)
             hasher.update(part)
         if hasher.done() != request.id:
@@ -214,8 +214,8 @@ class Recovery:
     def _alone(self, request: Request, path: Path) -> None:
         """A whole object in this thread, hashed chunk by chunk as it is finished.
 
-        The object's hash covers its payloads; only where it does not fit are their own
-        checksums asked, which tell the damaged one.
+        The object's hash covers its payloads. Only where it does not match, their own checksums
+        are computed, which tell the damaged one.
         """
         steps = path.steps
         if path.stored <= LOADED and not is_grouped(path) and _last_transform(steps) is None:
@@ -287,7 +287,7 @@ class Recovery:
 
 
 def _sections(steps: Sequence[Step]) -> list[tuple[Step | None, tuple[Step, ...]]]:
-    """A path cut at its forward transforms: each with the undirected steps behind it."""
+    """A path cut at its forward transforms: each with the undirected steps after it."""
     starts = [i for i, step in enumerate(steps) if step.member.coding.transform]
     ends = [*starts[1:], len(steps)]
     sections: list[tuple[Step | None, tuple[Step, ...]]] = (
@@ -303,8 +303,8 @@ def _sections(steps: Sequence[Step]) -> list[tuple[Step | None, tuple[Step, ...]
 
 
 def _room(step: Step) -> memoryview:
-    """Memory for what a step makes; DamagedData before it could be more than there ever is."""
-    if step.member.nbytes > max(MAX_MANIFEST, SLAB):
+    """Memory for a step's result; DamagedData if it claims more than any object has."""
+    if step.member.nbytes > max(MAX_MANIFEST, PIECE):
         raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
     return memoryview(bytearray(step.member.nbytes))
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from mvc.errors import DamagedData
-from mvc.limits import SLAB
+from mvc.limits import PIECE
 from mvc.model.hashing import blob_id
 from mvc.store.graph.search import Path
 from mvc.store.packs.reader import PackReader
@@ -67,8 +67,8 @@ def _routes(
     size = request.spec.nbytes
     near = by_size.get(size, frozenset())
     routes = []
-    for start in range(0, max(size, 1), SLAB):
-        out = request.out[start : start + SLAB]
+    for start in range(0, max(size, 1), PIECE):
+        out = request.out[start : start + PIECE]
         try:
             path = recovery.graph.path(request.id, start, near)
         except DamagedData:
@@ -76,7 +76,7 @@ def _routes(
         if any(step.member.coding.transform for step in path.steps):
             return []
         if path.origin is not None:
-            out[:] = held[path.origin][start : start + SLAB]
+            out[:] = held[path.origin][start : start + PIECE]
         if path.steps:
             routes.append((path, out))
     return routes

@@ -1,4 +1,4 @@
-"""Choosing how a piece is stored: nothing else than the smallest sound coding.
+"""Choosing how a piece is stored: the smallest coding that can be recovered in time.
 
 Sizes are estimated on samples, never by encoding twice. A delta must save at least a
 tenth of the full record, its chain must stay within the length and the bytes that
@@ -47,7 +47,7 @@ class BasePiece:
 
 
 class Base(Protocol):
-    """Something a new blob may be coded against."""
+    """An object that a new blob may be coded against."""
 
     @property
     def id(self) -> bytes: ...
@@ -105,7 +105,7 @@ def choose(
 
 
 def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:
-    """Raw bytes may be floats of any width; the sample tells."""
+    """Element widths to try: raw bytes may be floats, which only a sample shows."""
     return (4, 1) if spec.dtype == "raw" and size >= _TINY else (spec.width,)
 
 

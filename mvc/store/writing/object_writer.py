@@ -1,8 +1,8 @@
 """Writing objects: choose a coding, encode chunks in parallel, append records.
 
-Objects are gathered into a record until their raw bytes fill it; then the record is
-appended to the writer's pack, behind the encoding of the next one. Nothing is visible
-before ``mvc.store.publishing.publish`` has written the journal entry that names the regions.
+Objects are gathered into a record until their raw bytes fill it; then the record is appended
+to the writer's pack while the next one is being encoded. Nothing is visible before
+``mvc.store.publishing.publish`` has written the journal entry that names the regions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mvc.codecs.group import encode_group
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
-from mvc.limits import CHUNK, RECORD, RECORD_MEMBERS, SLAB
+from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
 from mvc.model.tensor import TensorSpec
 from mvc.model.zeros import zeros
 from mvc.store.graph.search import Graph
@@ -76,12 +76,12 @@ class ObjectWriter:
         self._policy = policy
         self._arenas = arenas
         self._added: set[bytes] = set()
-        self.bases: set[bytes] = set()  # of the repository, that something was coded against
-        self._meanings: dict[bytes, bytes] = {}  # what bases' bytes mean among what was added
+        self.bases: set[bytes] = set()  # stored objects that something was coded against
+        self._meanings: dict[bytes, bytes] = {}  # ids by their first bytes, of objects added here
         self._single = Record(arenas.lend())  # pieces that are coded one by one
         self._grouped = Record(arenas.lend())  # pieces that share one payload
         self._appender: Executor | None = None
-        self._behind: list[Future[None]] = []
+        self._appending: list[Future[None]] = []
 
     def holds(self, id_: bytes) -> bool:
         """Whether the object is stored already, or was added here."""
@@ -107,15 +107,15 @@ class ObjectWriter:
     ) -> None:
         """Adds bytes [start, start + len(new)) of a blob, one piece of it.
 
-        ``new`` must stay as it is until ``drain``; it is copied to ``kept`` once it is
-        encoded, whose buffer may be the base's own memory.
+        The caller must not modify ``new`` until ``drain``. Once encoded it is copied to ``kept``,
+        whose buffer may be the base's own memory.
         """
         if base is not None and base.id == id_:
-            base = None  # in somebody's memory still, but collected from the repository
+            base = None  # cached by the caller, but gc removed it from the store
         try:
             piece = self._base_piece(spec, base, start)
         except DamagedData:
-            piece = None  # what comes after a damaged version can be kept all the same
+            piece = None  # a version after a damaged one can still be stored, in full
         choices = choose(spec, new, base.spec if base else None, piece, self._policy)
         if base is not None and not self._nameable(base.id):
             choices = [choice for choice in choices if not choice.against] or choose(
@@ -164,17 +164,17 @@ class ObjectWriter:
         self._flush_full()
 
     def _nameable(self, base: bytes) -> bool:
-        """Whether the first bytes of a base's id mean that base, and not an older object."""
+        """Whether the first bytes of a base's id resolve to it, and not to an older object."""
         prefix = base[:BASE_BYTES]
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
     def _base_piece(self, spec: TensorSpec, base: Base | None, start: int) -> BasePiece | None:
-        """The base's bytes in the new blob's terms."""
+        """The base's bytes, converted to the new blob's dtype."""
         if base is None or (start and start >= base.spec.nbytes):
             return None  # the base ends before this piece
         if base.spec.dtype == spec.dtype:
             return base.piece(start)
-        if start or base.spec.elements != spec.elements or base.spec.nbytes > SLAB:
+        if start or base.spec.elements != spec.elements or base.spec.nbytes > PIECE:
             return None  # pieces of differing element size do not line up
         found = base.piece(0)
         converted = cast.cast(found.data, base.spec.dtype, spec.dtype)
@@ -198,7 +198,7 @@ class ObjectWriter:
             ]
 
     def _room(self, at: int, new: memoryview) -> memoryview:
-        """Where an encoded chunk goes; hardly any is longer than its raw bytes."""
+        """Memory for an encoded chunk; hardly any is longer than its raw bytes."""
         return self._single.arena.take(min(CHUNK, len(new) - at) + _SLACK)
 
     def _gather(self, waiting: Waiting, choice: Choice) -> None:
@@ -208,15 +208,15 @@ class ObjectWriter:
         record.raw += waiting.nbytes
 
     def _flush_full(self) -> None:
-        """Appends full records behind the encoding of the next ones."""
+        """Appends full records in another thread, while later ones are encoded."""
         for record in (self._grouped, self._single):
             if record.raw < RECORD and len(record.pieces) < RECORD_MEMBERS:
                 continue
             if self._appender is None:
                 self._appender = ThreadPoolExecutor(1, thread_name_prefix="mvc-append")
-            while len(self._behind) >= _IN_FLIGHT:
-                self._behind.pop(0).result()
-            self._behind.append(self._appender.submit(self._append_pieces, *self._taken(record)))
+            while len(self._appending) >= _IN_FLIGHT:
+                self._appending.pop(0).result()
+            self._appending.append(self._appender.submit(self._append_pieces, *self._taken(record)))
 
     def put_bytes(
         self, kind: int, id_: bytes, data: bytes, base: tuple[bytes, bytes] | None
@@ -248,8 +248,8 @@ class ObjectWriter:
 
         The last record stays open, so that a manifest can join the blobs it names.
         """
-        while self._behind:
-            self._behind.pop(0).result()
+        while self._appending:
+            self._appending.pop(0).result()
         self._append_pieces(*self._taken(self._grouped))
         for piece in self._single.pieces:
             for chunk in piece.chunks:
@@ -259,8 +259,8 @@ class ObjectWriter:
     def flush(self) -> None:
         """Appends what waits."""
         try:
-            while self._behind:
-                self._behind.pop(0).result()
+            while self._appending:
+                self._appending.pop(0).result()
             for record in (self._grouped, self._single):
                 self._append_pieces(*self._taken(record))
         finally:
@@ -281,7 +281,7 @@ class ObjectWriter:
         if self._appender is not None:
             self._appender.shutdown()
             self._appender = None
-        self._behind.clear()
+        self._appending.clear()
 
     def _taken(self, record: Record) -> tuple[list[Waiting], Arena, bool]:
         pieces, record.pieces, record.raw = record.pieces, [], 0

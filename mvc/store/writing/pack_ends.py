@@ -1,9 +1,9 @@
 """Where the committed bytes of packs end: as the index claims, and as the journal proves.
 
-The rule of the whole store: nothing that deletes, cuts off or overwrites bytes relies on the
-index, which is derived and may be stale, foreign or damaged. The index may say where to
-append, because appending behind a file's end destroys nothing. Before bytes are cut off or a
-pack is deleted, the journal is read from its first entry to its last.
+Code that deletes, cuts off or overwrites bytes never relies on the index, which is derived and
+may be stale, foreign or damaged. The index may say where to append, because appending at a
+file's end destroys nothing. Before bytes are cut off or a pack is deleted, the journal is read
+from its first entry to its last.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class PackEnds:
     def claimed(self, pack: int) -> int | None:
         """What the index says; None for a pack that must not be written to.
 
-        A pack that no entry names is new (0) if its number is above all that were ever
-        named. Otherwise maintenance has emptied it, and somebody may still read its old bytes.
+        A pack that no entry names is new (0) if its number is above all that were ever named.
+        Otherwise maintenance has emptied it, and other processes may still read its old bytes.
         """
         self._snapshot.refresh()
         found = self._snapshot.newest(keys.PACK + pack.to_bytes(4, "big"))
@@ -33,9 +33,9 @@ class PackEnds:
         return max(r.start + r.length for r in found.entry.regions if r.pack == pack) or None
 
     def proven(self, pack: int) -> int | None:
-        """The same, from the whole journal; an index that claims otherwise is renewed.
+        """The same, from the whole journal; an index that claims otherwise is replaced.
 
-        Hold the pack's lock: whoever appends to it holds it until the entry is written.
+        The caller holds the pack's lock, as every writer does until its entry is written.
         """
         ends = self.all_proven()
         end = (ends[pack] or None) if pack in ends else (0 if pack > max(ends, default=0) else None)

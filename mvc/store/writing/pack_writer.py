@@ -1,8 +1,8 @@
 """Appending to packs, under a lock that is a running commit's lease.
 
-A writer holds the pack's lock from its first byte until its journal entry is written, so
-bytes behind the committed end belong to nobody. The next writer of that pack cuts them off,
-once it has proven from the journal where the committed bytes end.
+A writer holds the pack's lock from its first byte until its journal entry is written. So once
+the lock is free, bytes after the committed end belong to no commit. The next writer of that
+pack cuts them off, after it has proven from the journal where the committed bytes end.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TRIES = 64
 class PackWriter:
     """One locked pack, being appended to. Use as a context manager.
 
-    ``ends`` tells where a pack's committed bytes end, asked once the pack's lock is held.
-    ``fresh``: only packs that it makes itself; ``made`` are the numbers of these.
+    ``ends`` is asked where a pack's committed bytes end, once the pack's lock is held. With
+    ``fresh`` it writes only to packs that it has made; ``made`` are the numbers of these.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PackWriter:
         return self._number, at
 
     def push(self) -> None:
-        """Begins to make what was appended durable, so that ``sync`` has less to wait for."""
+        """Flushes what was appended so far, so that ``sync`` has less to wait for."""
         if self._file is not None:
             self._file.sync()
 
@@ -83,7 +83,7 @@ class PackWriter:
         return tuple(regions)
 
     def close(self) -> None:
-        """Lets go of every pack; call it only after the journal entry is written."""
+        """Unlocks every pack; call it only after the journal entry is written."""
         self._file = None
         while self._held:
             lock, file = self._held.pop()
@@ -124,7 +124,7 @@ class PackWriter:
         raise IoFailed(f"no new pack can be made in {self._folder}")
 
     def _try(self, number: int) -> WriteFile | None:
-        """The pack opened for appending, or None if it is full or somebody writes to it."""
+        """The pack opened for appending, or None if it is full or another writer holds it."""
         path = pack_path(self._folder, number)
         lock = self._fs.lock(path, block=False)
         if lock is None:
@@ -145,8 +145,8 @@ class PackWriter:
     def _opened(self, number: int, path: Path) -> WriteFile | None:
         """The pack, which is locked, cut to what is committed; None if it is full.
 
-        Where the file ends where the index says, nothing is destroyed by appending to it.
-        Bytes are cut off only behind the end that the journal proves.
+        If the file ends where the index says, appending to it destroys nothing. Bytes are cut
+        off only after the end that the journal proves.
         """
         end = self._ends.claimed(number)
         identity = self._fs.stat(path)

@@ -35,24 +35,24 @@ _NO_RAW = (memoryview(b""), None)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one piece: its chain, for the next version's choice."""
+    """The chain under a stored piece, for the next version's choice of coding."""
 
     depth: int
     stored: int
 
 
 class Kept(Protocol):
-    """Memory that the pieces of a blob are copied to once they are encoded: a later base."""
+    """Memory to which the pieces of a blob are copied once they are encoded, as a later base."""
 
     @property
     def buffer(self) -> memoryview: ...
     def stored(self, start: int, written: Written) -> None:
-        """Told of every piece's chain."""
+        """Called with the chain of every piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A chunk that is encoded already: what ``Waiting`` holds in place of a future."""
+    """A chunk that is encoded already; ``Waiting`` holds it in place of a future."""
 
     data: Bytes
 
@@ -60,7 +60,7 @@ class Encoded:
         return self.data
 
     def cancel(self) -> None:
-        """There is nothing left to do."""
+        """Does nothing: the chunk is encoded."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Waiting:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the raw bytes are not needed any more."""
+        """True once the raw bytes are not needed any more."""
         return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
@@ -103,7 +103,7 @@ def encode_chunk(
     width: int,
     room: memoryview,
 ) -> Bytes:
-    """One encoded chunk, moved to memory that is used again."""
+    """Encodes one chunk into ``room`` if it fits, so that memory is reused."""
     against = None if base is None else base[at : at + CHUNK]
     encoded = pipeline.encode_chunk(new[at : at + CHUNK], against, width)
     if len(encoded) > len(room):
@@ -119,7 +119,7 @@ def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
 
 
 def copy_kept(piece: Waiting) -> None:
-    """Copies an encoded piece to where the next commit finds it; its source is free then."""
+    """Copies an encoded piece to the next commit's base; its source may then be modified."""
     if piece.kept is not None and not piece.copied:
         piece.kept.buffer[piece.start : piece.start + piece.nbytes] = piece.raw[0]
         piece.copied = True
@@ -155,7 +155,7 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
 
 
 def tell(piece: Waiting, stored: int) -> None:
-    """Reports the piece's chain to whoever keeps it in memory."""
+    """Reports the piece's chain to the cache that keeps its bytes, if there is one."""
     if piece.kept is not None:
         depth, under = piece.under
         piece.kept.stored(piece.start, Written(depth, under + stored))

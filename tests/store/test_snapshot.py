@@ -1,4 +1,4 @@
-"""The view over journal, packs and index: right answers whatever becomes of the index."""
+"""The snapshot of journal, packs and index: right answers whatever becomes of the index."""
 
 from __future__ import annotations
 

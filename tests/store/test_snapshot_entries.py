@@ -1,4 +1,4 @@
-"""What a view lists is what it knows: who goes through entries then asks it for their objects."""
+"""A snapshot knows the objects of every entry that it lists."""
 
 from __future__ import annotations
 
