@@ -16,7 +16,7 @@ from mvc.repo.commit.author import check_author
 from mvc.repo.repository import Repository
 
 if TYPE_CHECKING:
-    from mvc.training.writer_thread import Options
+    from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["check_objects", "check_options", "opened", "whole"]
 
@@ -58,7 +58,7 @@ def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> No
             raise _wrong(name, value, "anything with state_dict and load_state_dict")
 
 
-def check_options(options: Options) -> None:
+def check_options(options: RecorderOptions) -> None:
     """Raises WrongUsage for an option of a wrong type or outside its range.
 
     Raises InvalidName for a bad name, InvalidPipeline for a bad pipeline.

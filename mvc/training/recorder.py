@@ -26,8 +26,8 @@ from mvc.training.lossy.dsed import Evaluate
 from mvc.training.queue import Queue
 from mvc.training.resume import Resumed
 from mvc.training.staging import measure
-from mvc.training.state.parts import Parts, Source
-from mvc.training.writer_thread import Metrics, Options, WriterThread, reducer_for
+from mvc.training.state.parts import StateSource, TrainingParts
+from mvc.training.writer_thread import Metrics, RecorderOptions, WriterThread, reducer_for
 
 __all__ = ["Recorder", "Report"]
 
@@ -109,7 +109,7 @@ class Recorder:
         author: str | None = None,
     ) -> None:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
-        options = Options(
+        options = RecorderOptions(
             deploy=deploy,
             pipeline=pipeline,
             every=every,
@@ -128,19 +128,20 @@ class Recorder:
             origin=origin,
         )
         check_objects(model, optimizer, scheduler, scaler)
-        self._begin(
-            repo, Parts.chosen(model, optimizer, scheduler, scaler, include=include), options
-        )
+        parts = TrainingParts.chosen(model, optimizer, scheduler, scaler, include=include)
+        self._begin(repo, parts, options)
 
     @classmethod
-    def of(cls, repo: Repository | str | PathLike[str], source: Source, **options: Any) -> Self:
-        """A Recorder of any source of states; ``options`` are the fields of ``Options``."""
+    def of(
+        cls, repo: Repository | str | PathLike[str], source: StateSource, **options: Any
+    ) -> Self:
+        """A Recorder of any source of states; ``options`` are the fields of ``RecorderOptions``."""
         recorder = cls.__new__(cls)
-        recorder._begin(repo, source, Options(**options))
+        recorder._begin(repo, source, RecorderOptions(**options))
         return recorder
 
     def _begin(
-        self, repo: Repository | str | PathLike[str], source: Source, options: Options
+        self, repo: Repository | str | PathLike[str], source: StateSource, options: RecorderOptions
     ) -> None:
         check_options(options)
         self._source = source

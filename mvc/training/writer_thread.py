@@ -24,15 +24,15 @@ from mvc.training.lossy.dsed import Evaluate
 from mvc.training.lossy.state_reducer import StateReducer
 from mvc.training.queue import Item, Queue
 from mvc.training.staging import Slot
-from mvc.training.state.parts import PRODUCTION, Source, training_path
+from mvc.training.state.parts import PRODUCTION, StateSource, training_path
 
-__all__ = ["Metrics", "Options", "WriterThread", "reducer_for"]
+__all__ = ["Metrics", "RecorderOptions", "WriterThread", "reducer_for"]
 
 Metrics = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Options:
+class RecorderOptions:
     """Options of a Recorder; its docstring explains each of them."""
 
     deploy: str | None = None
@@ -73,7 +73,7 @@ class WriterThread:
         self,
         repo: Repository,
         queue: Queue,
-        options: Options,
+        options: RecorderOptions,
         *,
         weights: bool,
         reducer: StateReducer | None = None,
@@ -204,7 +204,9 @@ def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
     return slot.state
 
 
-def reducer_for(repo: Repository, source: Source, options: Options) -> StateReducer | None:
+def reducer_for(
+    repo: Repository, source: StateSource, options: RecorderOptions
+) -> StateReducer | None:
     """Makes production weights for a pipeline that is lossy or has decisions; else None.
 
     Raises WrongUsage where options and pipeline do not fit together.

@@ -10,7 +10,7 @@ from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.huggingface.ranks import rng_of_others
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
-from mvc.training.state.parts import Parts, no_weights
+from mvc.training.state.parts import TrainingParts, no_weights
 
 __all__ = ["AcceleratorSource", "model_of", "optimizers_of", "pending_gradients"]
 
@@ -60,7 +60,7 @@ class AcceleratorSource:
         """Everything else; ``step`` is the number of the save."""
         accelerator = self._accelerator
         model = model_of(accelerator)
-        parts = Parts(model, scaler=accelerator.scaler)
+        parts = TrainingParts(model, scaler=accelerator.scaler)
         optimizer, optimizers = _alone(
             [optimizer_state(model, o) for o in optimizers_of(accelerator)]
         )

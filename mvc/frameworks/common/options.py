@@ -9,14 +9,14 @@ from mvc.errors import WrongUsage
 from mvc.training.checks import check_options
 from mvc.training.queue import Queue
 from mvc.training.state.parts import PARTS
-from mvc.training.writer_thread import Options
+from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["checked", "included"]
 
 
 def checked(**options: Any) -> dict[str, Any]:
     """``options`` as they are. Raises WrongUsage, InvalidName or InvalidPipeline naming one."""
-    chosen = Options(**options)
+    chosen = RecorderOptions(**options)
     check_options(chosen)
     Queue(chosen.when_full, chosen.queue_bytes)
     return options

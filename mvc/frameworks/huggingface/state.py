@@ -12,7 +12,7 @@ from accelerate.state import AcceleratorState
 from mvc.errors import WrongUsage
 from mvc.frameworks.huggingface.data import order_generator, order_seed, set_order_seed
 from mvc.frameworks.huggingface.ranks import rng_of_others
-from mvc.training.state.parts import Parts
+from mvc.training.state.parts import TrainingParts
 from mvc.training.state.rng import rng_state
 
 __all__ = ["TrainerSource", "differences", "parts_of", "refuse_sharded"]
@@ -30,12 +30,12 @@ def refuse_sharded() -> None:
         )
 
 
-def parts_of(live: Mapping[str, Any], include: Sequence[str] | None) -> Parts:
+def parts_of(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingParts:
     """The objects of an event, out of accelerate's wrappers; the optimizer's brings the scaler."""
     optimizer, scaler = live["optimizer"], getattr(live["optimizer"], "scaler", None)
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
-    return Parts.chosen(live["model"], optimizer, live["lr_scheduler"], scaler, include)
+    return TrainingParts.chosen(live["model"], optimizer, live["lr_scheduler"], scaler, include)
 
 
 class TrainerSource:
@@ -45,7 +45,7 @@ class TrainerSource:
     the first, as they are now.
     """
 
-    def __init__(self, parts: Parts, args: Any, state: Any, loader: Any) -> None:
+    def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:
         self.weights = parts.weights
         self.epoch_rng: Mapping[str, Any] | None = rng_state()
         self.others: list[dict[str, Any]] = []

@@ -37,7 +37,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class _Before:
+class _Undo:
     """The state before a save, to undo it."""
 
     live: Arrays | None
@@ -88,7 +88,7 @@ class Production:
         self._carried = 0.0
         self._offers = 0
         self._drifted = False
-        self._undo: _Before | None = None
+        self._undo: _Undo | None = None
 
     def begin(self, previous: Arrays | None, dtypes: Mapping[str, str]) -> None:
         """Sets ``previous`` and ``dtypes`` before the first offer."""
@@ -137,7 +137,7 @@ class Production:
             if good is not None:
                 self._skipped(loss)
                 return Decision(False, self._live, good)
-        self._undo = _Before(self._live, spent or 0.0, self._drifted, copy(self._decay))
+        self._undo = _Undo(self._live, spent or 0.0, self._drifted, copy(self._decay))
         self._live = made
         self._carried = 0.0
         self._drifted = False

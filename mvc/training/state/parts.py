@@ -25,8 +25,8 @@ __all__ = [
     "PREFIXES",
     "PRODUCTION",
     "SCHEMA",
-    "Parts",
-    "Source",
+    "StateSource",
+    "TrainingParts",
     "no_weights",
     "setting",
     "tied_names",
@@ -52,7 +52,7 @@ def training_path(name: str) -> str:
     return str(path.with_name(f"{path.stem}.training{path.suffix}"))
 
 
-class Source(Protocol):
+class StateSource(Protocol):
     """Provides states to a Recorder, which copies their tensors."""
 
     @property
@@ -63,11 +63,11 @@ class Source(Protocol):
         """The model's tensors by name; empty without ``weights``."""
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything else, after step ``step``, in the form of ``Parts.training_state``."""
+        """Everything else, after step ``step``, in the form of ``TrainingParts.training_state``."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrainingParts:
     """The objects whose states are recorded; ``rng``: the random generators', too.
 
     For a compiled or data-parallel ``model`` the module inside is recorded.
@@ -91,7 +91,7 @@ class Parts:
         scheduler: Any,
         scaler: Any,
         include: Sequence[str] | None,
-    ) -> Parts:
+    ) -> TrainingParts:
         """Everything passed and the random generators, or the parts that ``include`` names.
 
         Raises WrongUsage for an unknown name, a part that was not passed, or no name.
