@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,17 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import BadModelFile, DamagedData, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.repo.bench import run as bench_run
-from mvc.repo.bench.advice import Costs, Figures, Row, Rules, Series, advise, costs
-from mvc.repo.bench.bench import PIPELINES, Measured, bench
-from mvc.repo.bench.pieces import batches
-from mvc.repo.bench.versions import find_versions, parent
+from mvc.repo import bench as bench_module
+from mvc.repo.bench import Figures, Measured, Row, advise, bench
+from mvc.repo.config import Config, load_config
 from mvc.repo.repository import Repository
 
 FS = FileSystem()
+FEW = (PRESETS["lossless"], PRESETS["vsol"], "xor | planes | zstd:1", PRESETS["none"])
 
 
 def weights(seed: int, steps: int = 0, elements: int = 60_000) -> np.ndarray:
@@ -56,8 +57,8 @@ def row_of(found: Measured, pipeline: str) -> Row:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here depends on how exact the times are."""
-    monkeypatch.setattr(bench_run, "_ROUNDS", 2)
-    monkeypatch.setattr(bench_run, "_MORE_ROUNDS", 2)
+    monkeypatch.setattr(bench_module, "_ROUNDS", 1)
+    monkeypatch.setattr(bench_module, "PIPELINES", FEW)
 
 
 @pytest.mark.parametrize("pipeline", ["lossless", "vsol", "none", "xor | planes | zstd:1"])
@@ -69,18 +70,14 @@ def test_ratios_are_those_of_a_repository(tmp_path: Path, pipeline: str) -> None
     moving, whole = 4 * 80_000, 4 * 100_000
     assert (found.raw_bytes, found.sampled, found.compared) == (whole, whole, 2)
     assert found.changed == pytest.approx(moving / whole)
-    expected = {"full": row.full.ratio * whole, "delta": 0.0}
-    if row.takes_bases:
-        expected["delta"] = 2 * row.delta.ratio * moving
-    else:
-        expected["full"] += 2 * row.delta.ratio * moving
+    stored = []
     with Repository.init(tmp_path / "repo") as repo:
         for version in versions:
             (repo.root / "m.safetensors").write_bytes(version.read_bytes())
-            repo.commit(repo.root / "m.safetensors", pipeline=pipeline)
-        stored = repo.stats().bytes
-    assert stored["full"] == pytest.approx(expected["full"], rel=0.01)
-    assert stored["delta"] == pytest.approx(expected["delta"], rel=0.01)
+            kept = repo.commit(repo.root / "m.safetensors", pipeline=pipeline)
+            stored.append(kept.stored_bytes)
+    assert row.full.ratio * whole == pytest.approx(stored[0], rel=0.01)
+    assert row.delta.ratio * 2 * whole == pytest.approx(sum(stored[1:]), rel=0.01)
 
 
 def test_every_pipeline_is_timed_and_the_one_in_use_is_among_them(tmp_path: Path) -> None:
@@ -88,12 +85,12 @@ def test_every_pipeline_is_timed_and_the_one_in_use_is_among_them(tmp_path: Path
         (repo.root / ".mvc" / "config.yaml").write_text("commit:\n  pipeline: sub|planes|zstd:4\n")
     with Repository.open(tmp_path / "repo") as repo:
         found = bench(series(tmp_path), context=repo.context)
-    assert [row.pipeline for row in found.rows] == [*PIPELINES, "sub | planes | zstd:4"]
+    assert [row.pipeline for row in found.rows] == [*FEW, "sub | planes | zstd:4"]
     assert found.in_use == "sub | planes | zstd:4"
-    assert found.copy > 0
     for row in found.rows:
         assert row.delta is not None
-        assert min(row.delta.encode, row.delta.decode, row.full.encode, row.full.decode) > 0
+        speeds = [row.delta.commit, row.delta.checkout, row.full.commit, row.full.checkout]
+        assert min(speeds) > 0
     assert found.advice.row in found.rows
 
 
@@ -111,11 +108,11 @@ def test_one_tracked_file_is_compared_with_head(tmp_path: Path) -> None:
     assert "is as at HEAD" in same.notes[0]
     assert moved.base == "HEAD"
     assert moved.rows[0].delta is not None
-    assert moved.rows[0].delta.chained == 1.0
+    assert moved.rows[0].delta.ratio < moved.rows[0].full.ratio
     for alone in (outside, untracked):
         assert (alone.base, alone.changed, alone.compared) == (None, None, 0)
         assert all(row.delta is None for row in alone.rows)
-        assert "only full records" in alone.notes[0]
+        assert "only full versions" in alone.notes[0]
         assert alone.advice.row is not None
         assert alone.advice.row.takes_bases  # one version says nothing against deltas
 
@@ -125,9 +122,7 @@ def test_a_folder_is_its_versions_by_number(tmp_path: Path) -> None:
         write(tmp_path / f"v{i}.safetensors", i)
     (tmp_path / "notes.txt").write_text("not a model")
     found = bench([tmp_path])
-    assert [Path(v.label).name for v in find_versions(FS, [tmp_path])] == [
-        "v2.safetensors", "v9.safetensors", "v10.safetensors",
-    ]  # fmt: skip
+    assert found.versions == 3
     assert Path(found.newest).name == "v10.safetensors"
     assert found.base is not None
     assert Path(found.base).name == "v9.safetensors"
@@ -144,7 +139,6 @@ def test_copies_resized_tensors_and_raw_bytes_find_their_bases(tmp_path: Path) -
     found = bench([tmp_path / "0.safetensors", tmp_path / "1.safetensors"])
     lossless = row_of(found, "lossless").delta
     assert lossless is not None
-    assert lossless.chained == 1.0
     assert lossless.ratio < 0.5  # the rounded copy costs nothing
     rng = np.random.default_rng(0)
     data = rng.bytes(50_000)
@@ -179,9 +173,8 @@ def test_what_cannot_be_measured_is_refused_or_said(tmp_path: Path) -> None:
     assert "cut off" in bench([tmp_path / "cut.safetensors"]).notes[0]
     save_file({"x": np.ones((7, 3), np.float64)}, tmp_path / "other.safetensors")
     found = bench([good, tmp_path / "other.safetensors"])
-    assert found.notes == ("the versions have no tensor in common, so every version is stored in "
-                           "full",)  # fmt: skip
-    assert found.rows[0].costs.interval == 1
+    assert "every version is stored in full" in found.notes[0]
+    assert found.rows[0].interval == 1
 
 
 def test_only_a_share_is_looked_at_and_it_is_spread(tmp_path: Path) -> None:
@@ -193,33 +186,64 @@ def test_only_a_share_is_looked_at_and_it_is_spread(tmp_path: Path) -> None:
     assert (found.raw_bytes, found.sampled) == (160_000, 40_000)
     assert found.changed == 1.0
     whole = bench(paths)
-    assert found.rows[0].costs.version_bytes == pytest.approx(
-        whole.rows[0].costs.version_bytes, rel=0.05
-    )
-    old, new = find_versions(FS, paths)
-    with parent(FS, old, print) as before:
-        keys = [u.key[1] for b in batches(FS, new, before, 40_000, print, print) for u in b.units]
-    places = [int(key[1:]) for key in keys]
-    assert len(places) == 10
-    assert max(np.diff([-1, *places, 40])) <= 5
+    assert found.rows[0].version_bytes == pytest.approx(whole.rows[0].version_bytes, rel=0.1)
+    places = [(("m", f"t{i:02}", 0), 4000) for i in range(40)]
+    chosen = sorted(int(key[1:]) for _, key, _ in bench_module._spread(places, 0.25))
+    assert len(chosen) == 10
+    assert max(np.diff([-1, *chosen, 40])) <= 5
     assert bench(paths, max_bytes=1).sampled == 4000  # one piece at least
+
+
+def test_a_large_tensor_is_looked_at_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of raw bytes and of a tensor alike, each piece stays where it was."""
+    cuts = [(start, 10_000) for start in range(0, 80_000, 10_000)]
+    monkeypatch.setattr(bench_module, "pieces", lambda spec: cuts[: -(-spec.nbytes // 10_000)])
+    for suffix, write_ in ((".safetensors", lambda p, v: save_file({"w": v}, p)),
+                           (".dat", lambda p, v: p.write_bytes(v.tobytes()))):  # fmt: skip
+        paths = [tmp_path / f"{i}{suffix}" for i in range(2)]
+        for i, path in enumerate(paths):
+            write_(path, weights(1, i, 20_000))
+        found = bench(paths, max_bytes=20_000)
+        assert (found.raw_bytes, found.sampled, found.changed) == (80_000, 20_000, 1.0)
+        assert found.rows[0].delta is not None
+
+
+def test_little_time_means_few_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_module, "_SECONDS", 0.0)
+    found = bench(series(tmp_path, 4))
+    assert (found.versions, found.compared) == (4, 1)
+    assert "only the newest 2 versions" in found.notes[0]
 
 
 def test_of_many_versions_some_pairs_are_looked_at(tmp_path: Path) -> None:
     found = bench(series(tmp_path, 9), max_bytes=400_000 // 2)
-    assert (found.versions, found.compared) == (9, 4)
+    assert (found.versions, found.compared) == (9, 3)
 
 
-def test_other_bytes_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Pipeline.apply_chunk
+@pytest.mark.parametrize("max_bytes", [1 << 20, 100_000])
+def test_other_bytes_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int
+) -> None:
+    honest = bench_module.export
 
-    def wrong(self, data, state, width, *, reverse):
-        honest(self, data, state, width, reverse=reverse)
-        state[0] ^= 1
+    def wrong(context, commit, paths, output, **more):
+        honest(context, commit, paths, output, **more)
+        data = bytearray(output.read_bytes())
+        data[-1] ^= 1
+        output.write_bytes(data)
 
-    monkeypatch.setattr(Pipeline, "apply_chunk", wrong)
+    monkeypatch.setattr(bench_module, "export", wrong)
     with pytest.raises(DamagedData, match="does not give back"):
-        bench(series(tmp_path, 2))
+        bench(series(tmp_path, 2), max_bytes=max_bytes)
+
+
+def test_nothing_stays_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "t"))
+    bench(series(tmp_path, 2))
+    assert not list((tmp_path / "t").iterdir())
 
 
 def test_progress_grows_to_the_end(tmp_path: Path) -> None:
@@ -231,59 +255,62 @@ def test_progress_grows_to_the_end(tmp_path: Path) -> None:
     assert dones[-1] > 0.9 * told[-1][1]
 
 
-RULES = Rules(28, None, 16.0)
-SERIES = Series(100_000_000, 1.0, 1.0, 0.0)
+def made(name: str, bytes_: float, commit: float, *, fits: bool = True) -> Row:
+    figures = Figures(0.5, commit, 1e9)
+    return Row(name, None, figures, figures, 28, bytes_, 0.1, fits)
 
 
-def made(name: str, ratio: float, encode: float, decode: float = 1e9, rules: Rules = RULES) -> Row:
-    delta = Figures(ratio, encode, decode, 1.0, ratio) if name != "raw" else None
-    full = Figures(0.8, encode, 2e9)
-    delta = delta or Figures(1.0, encode, decode)
-    return Row(name, None, name != "raw", delta, full, costs(SERIES, delta, full, rules))
+QUICK, SMALL, SLOW = "sub | planes | zstd:1", "xor | planes | zstd:1", "sub | planes | zstd:9"
 
 
 def test_advice_is_the_smallest_that_keeps_up() -> None:
-    rows = [made("quick", 0.3, 1e9), made("small", 0.2, 0.6e9), made("slow", 0.1, 0.4e9)]
-    advice = advise([*rows, made("raw", 1.0, 9e9)], "quick")
+    rows = [made(QUICK, 3e6, 1e9), made(SMALL, 2e6, 0.6e9), made(SLOW, 1e6, 0.4e9)]
+    advice = advise([*rows, made("raw", 1e7, 9e9)], QUICK)
     assert advice.row is rows[1]
     assert advice.least_speed == 0.5e9
 
 
 def test_advice_keeps_what_is_as_good() -> None:
-    rows = [made("a", 0.2, 1e9), made("b", 0.2005, 1e9)]
-    assert advise(rows, "b").row is rows[1]
-    assert advise(rows, "c").row is rows[0]
+    rows = [made(QUICK, 2e6, 1e9), made(SMALL, 2.005e6, 1e9)]
+    assert advise(rows, SMALL).row is rows[1]
+    assert advise(rows, SLOW).row is rows[0]
 
 
 def test_advice_within_the_bound() -> None:
-    tight = Rules(28, 0.2, 16.0)
-    rows = [made("small", 0.2, 1e9, 0.4e9, tight), made("fast", 0.22, 1e9, 4e9, tight)]
-    assert [row.costs.interval for row in rows] == [1, 7]
-    advice = advise(rows, "small")
-    assert advice.row is rows[1]  # fewer versions in full make up for larger deltas
-    none = [made("a", 0.2, 1e9, rules=Rules(28, 0.01, 16.0))]
-    assert advise(none, "a").row is None
+    rows = [made(SMALL, 2e6, 1e9, fits=False), made(QUICK, 3e6, 1e9)]
+    advice = advise(rows, SMALL)
+    assert advice.row is rows[1]
+    assert "within store.max_recovery" in advice.reason
+    assert advise(rows[:1], SMALL).row is None
 
 
 @given(
-    st.floats(0.01, 1), st.floats(1e7, 1e11), st.floats(0.01, 10), st.floats(0, 1), st.floats(1, 99)
+    st.floats(0.01, 1), st.floats(1e-4, 10), st.floats(0.01, 10), st.floats(0, 1), st.floats(1, 99)
 )
 def test_costs_keep_within_the_settings(
-    ratio: float, decode: float, bound: float, changed: float, chain: float
+    ratio: float, step: float, bound: float, touched: float, chain: float
 ) -> None:
-    series_ = Series(10**9, changed, 1.0, 0.01)
-    delta, full = Figures(ratio, 1e9, decode, 1.0, ratio), Figures(0.9, 1e9, 2e9)
-    free = costs(series_, delta, full, Rules(28, None, chain))
-    bound_ = costs(series_, delta, full, Rules(28, bound, chain))
-    assert isinstance(free, Costs)
+    """What a long history costs follows from what a short one did."""
+    raw = 10**9
+    trial = bench_module._Trial(Pipeline.parse("lossless"), [9 * raw // 10, int(ratio * raw)],
+                                [1.0, 1.0], [0.51, 0.51 + step], 1)  # fmt: skip
+    run = SimpleNamespace(versions=[0, 1], sizes=[raw, raw], total=raw, changed=1.0,
+                          touched=touched)  # fmt: skip
+
+    def row(bound: float | None) -> Row:
+        default = load_config(FS, None, None, {}, {})
+        more = {"store.max_recovery": bound, "store.max_chain": chain}
+        values = {**default.values, **{k: (v, "flag") for k, v in more.items()}}
+        return bench_module._row(trial, run, Config(values))
+
+    free, bounded = row(None), row(bound)
     assert free.fits
     assert 1 <= free.interval <= 28
-    assert (free.interval - 1) * ratio <= chain
-    assert bound_.fits == (bound >= 0.51)
-    if bound_.fits:
-        assert bound_.recovery <= bound * (1 + 1e-9)
-    tighter = costs(series_, delta, full, Rules(28, bound / 2, chain))
-    assert tighter.version_bytes >= bound_.version_bytes
+    assert (free.interval - 1) * ratio <= chain * (1 + 1e-6)
+    assert bounded.fits == (bound >= 0.51)
+    if bounded.fits:
+        assert bounded.recovery <= bound * (1 + 1e-9)
+    assert row(bound / 2).interval <= bounded.interval
 
 
 def test_a_checkpoint_folder_is_one_version(tmp_path: Path) -> None:
@@ -299,4 +326,4 @@ def test_a_checkpoint_folder_is_one_version(tmp_path: Path) -> None:
     assert found.changed == pytest.approx(4 * 85_000 / found.raw_bytes)
     assert found.notes == ()  # config.json is no model, and is not said to be a bad one
     assert found.rows[0].delta is not None
-    assert found.rows[0].delta.chained == 1.0
+    assert found.rows[0].delta.ratio < found.rows[0].full.ratio
