@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.codecs.multiples import BY_CODE, common_exponent, multiples, words_of_multiples
+from mvc.codecs.steps import BY_CODE, common_exponent, multiples, words_of_multiples
 from mvc.codecs.words import word_type
 
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16 = BY_CODE

@@ -13,9 +13,8 @@ from mvc.codecs.pipeline import PRESETS
 from mvc.errors import BadModelFile, DamagedData
 from mvc.evaluation.common.folders import bytes_in, remove
 from mvc.evaluation.drift import replay as replaying
-from mvc.evaluation.drift.measure import Results
+from mvc.evaluation.drift.measure import PlainChain, Results
 from mvc.evaluation.drift.names import Configuration
-from mvc.evaluation.drift.plain import PlainChain
 from mvc.evaluation.drift.replay import replay
 from mvc.evaluation.drift.scoring import Scorer, curve_difference, normalised
 from mvc.io.files import FileSystem

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mvc.adapters.files.numpy_files import MAGIC, parse_npy, parse_npz
-from mvc.adapters.files.opaque import opaque
 from mvc.adapters.files.safetensors import parse_safetensors
 from mvc.adapters.files.torch_zip import archive_name, parse_torch_zip
 from mvc.adapters.files.zip_layout import read_members
-from mvc.adapters.parsed import FileParts, ParsedFile, Source, SourceFile
+from mvc.adapters.parsed import FileParts, ParsedContent, ParsedFile, Source, SourceFile
 from mvc.errors import BadModelFile, DamagedData, InvalidName, UnsupportedTensor
+from mvc.model.tensor import TensorSpec
 
 __all__ = ["opaque", "parse_file"]
+
+
+def opaque(source: Source, name: str = "the file") -> SourceFile:
+    """The whole of ``source`` as one content of dtype ``raw`` and shape (size,)."""
+    size = source.size()
+    content = ParsedContent(0, TensorSpec("raw", (size,)))
+    return SourceFile(source, name, size, FileParts("opaque", (content,)))
+
 
 _HEAD = 9
 # What a parser raises when a file is not what it looked like. Failures of the

@@ -1,4 +1,4 @@
-"""Top-K: of every tensor only the entries that changed most (thesis §3.2.2).
+"""Top-K: only the entries that changed most, of every tensor or of all together (thesis §3.2.2).
 
 A tensor takes over k entries of the training weights, those with the largest
 |production - training|, and keeps its production weights elsewhere. Equal distances go to
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.lossy.floats import Weights
 
-__all__ = ["counts", "largest", "least_count", "reduce"]
+__all__ = ["counts", "largest", "reduce", "reduce_all"]
 
 _SAMPLE = 1 << 13
 _MARGIN = 5  # standard deviations of the sample's quantile
@@ -73,3 +73,25 @@ def reduce(
     sizes = [len(tensor.after) for tensor in weights]
     for tensor, k in zip(weights, counts(sizes, share, least), strict=True):
         tensor.take_only(largest(tensor.distance(), k))
+
+
+def reduce_all(weights: Sequence[Weights], share: Decimal, least: Decimal) -> None:
+    """Applies all-layer Top-K, in place: the share is one of all entries together.
+
+    Every tensor changes at least ``least`` times the largest tensor's size, taken from its own
+    largest changes, so that small tensors are not left behind. Equal distances go to the earlier
+    tensor and index.
+    """
+    if not weights:
+        return
+    sizes = [len(tensor.after) for tensor in weights]
+    floor = least_count(sizes, least)
+    distances = [tensor.distance() for tensor in weights]
+    chosen = largest(np.concatenate(distances), math.ceil(Fraction(share) * sum(sizes)))
+    start = 0
+    for tensor, distance, size in zip(weights, distances, sizes, strict=True):
+        own = chosen[start : start + size]
+        if int(np.count_nonzero(own)) < floor:
+            own = own | largest(distance, floor)
+        tensor.take_only(own)
+        start += size

@@ -18,10 +18,9 @@ from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.deltas import Elide, Operator, Sub, Xor, Zigzag
 from mvc.codecs.stages.grid import Gaps, Grid, Lattice, OnGrid, Steps
 from mvc.codecs.stages.lossy import LossyStage, ResetBits, TopK, TopKOfAll
-from mvc.codecs.stages.order import check_order, read_stages
 from mvc.codecs.stages.rearrange import Planes, PlanesOfAll, PlanesOfJoined
 from mvc.codecs.stages.sparse import Positions, Sparse, SparseOfAll
-from mvc.codecs.stages.table import STAGES
+from mvc.codecs.stages.table import STAGES, check_order, read_stages
 
 __all__ = [
     "STAGES",

@@ -14,7 +14,7 @@ from mvc.codecs.streams import Bytes, Parts, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.errors import InvalidPipeline
 
-__all__ = ["Brotli", "Bz2", "Compressor", "Lzma", "Raw", "Zlib", "Zstd"]
+__all__ = ["GENERAL", "Compressor", "Raw", "Zstd"]
 
 
 class Compressor(Stage):
@@ -79,41 +79,20 @@ class ZstdUltra(Zstd):
     feature = CODINGS_2
 
 
-class Zlib(Compressor):
-    """Deflate."""
-
-    usage = "zlib:1..9"
-    about = "zlib (deflate) at a level"
-    levels = (1, 9)
-    feature = CODINGS_2
+def _general(name: str, usage: str, about: str, most: int, default: str = "") -> type[Compressor]:
+    """A compressor from outside that takes a level; brotli's and lzma's levels begin at 0."""
+    levels = (0 if name in {"lzma", "brotli"} else 1, most)
+    members = {"usage": usage, "about": about, "levels": levels, "default": default}
+    return type(name.capitalize(), (Compressor,), {**members, "feature": CODINGS_2})
 
 
-class Bz2(Compressor):
-    """Burrows and Wheeler's transform."""
-
-    usage = "bz2:1..9"
-    about = "bzip2 at a level"
-    levels = (1, 9)
-    feature = CODINGS_2
-
-
-class Lzma(Compressor):
-    """LZMA2; its dictionary is as long as the stream."""
-
-    usage = "lzma[:0..9]"
-    about = "lzma at a level (6 unless said otherwise)"
-    levels = (0, 9)
-    feature = CODINGS_2
-    default = "6"
-
-
-class Brotli(Compressor):
-    """Brotli, an extra."""
-
-    usage = "brotli:0..11"
-    about = "brotli at a level (needs the extra brotli)"
-    levels = (0, 11)
-    feature = CODINGS_2
+GENERAL = {
+    "zlib": _general("zlib", "zlib:1..9", "zlib (deflate) at a level", 9),
+    "bz2": _general("bz2", "bz2:1..9", "bzip2 at a level", 9),
+    "lzma": _general("lzma", "lzma[:0..9]", "lzma at a level (6 unless said otherwise)", 9, "6"),
+    "brotli": _general("brotli", "brotli:0..11", "brotli at a level (needs the extra brotli)", 11),
+}
+"""Compressors that came after the first version of the format, by name."""
 
 
 class Raw(Stage):

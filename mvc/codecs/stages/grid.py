@@ -9,6 +9,7 @@ quantise instead of resetting bits (its future work).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -86,7 +87,7 @@ class Steps(Operator):
         words.move("xor", state, delta, reverse=reverse)
 
 
-class OnGrid(Planes):
+class OnGrid(Planes, ABC):
     """What codes words on a grid; byte planes for all others."""
 
     feature = CODINGS_2
@@ -98,17 +99,17 @@ class OnGrid(Planes):
             raise InvalidPipeline(f"stage {name} takes no parameter, not {parameter!r}")
         return cls(name)
 
+    @abstractmethod
     def encode_grid(
         self, new: Words, base: Words, changed: NDArray[bool_], compressor: Compressor | None
     ) -> Parts | None:
         """Parts to be joined; None for words on no grid. Without a base it is ``new`` itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode_grid(
         self, cursor: Cursor, state: Words, compressor: Compressor | None, *, reverse: bool
     ) -> Words:
         """The patterns that move ``state``, or for full records the words themselves."""
-        raise NotImplementedError
 
 
 class Gaps(OnGrid):

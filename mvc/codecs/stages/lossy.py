@@ -6,13 +6,14 @@ what is stored afterwards is stored exactly.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import ClassVar
 
-from mvc.codecs.lossy import bits, topk, topk_all
+from mvc.codecs.lossy import bits, topk
 from mvc.codecs.lossy.curves import share_at
 from mvc.codecs.lossy.floats import Weights
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
@@ -23,16 +24,16 @@ __all__ = ["LossyStage", "ResetBits", "TopK", "TopKOfAll"]
 _FRACTION = 23  # bits of a float32's fraction
 
 
-class LossyStage(Stage):
+class LossyStage(Stage, ABC):
     """Makes production weights of training weights and of the production weights before."""
 
     lossy = True
     takes_loss: ClassVar[bool] = False
     begins: ClassVar[bool] = False  # acts on tensors without a predecessor, as on one of zeros
 
+    @abstractmethod
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:
-        """Changes every ``after`` in place. ``loss`` is that of the batch, for who asks for it."""
-        raise NotImplementedError
+        """Changes every ``after`` in place. ``loss``: the batch's; None if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class TopKOfAll(LossyStage):
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
         """As ``LossyStage.reduce``."""
-        topk_all.reduce(weights, self.share, self.least)
+        topk.reduce_all(weights, self.share, self.least)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ record first.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,21 +33,21 @@ OPTIONS = ("values", "layers", "indices", "diff")
 _SHARE = 0.5  # of words that are not zero, above which positions cost more than they save
 
 
-class Positions(Stage):
+class Positions(Stage, ABC):
     """A coding of the words that are not zero, by itself: the words of one chunk or of a group."""
 
     delta = True
 
+    @abstractmethod
     def encode_words(self, words: Words, compressor: Compressor | None) -> Parts:
         """Parts to be joined."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode_words(self, cursor: Cursor, out: Words, compressor: Compressor | None) -> Words:
         """Fills ``out``, zeros included; returns the positions of all words that are not zero.
 
         Raises DamagedData, and allocates a fixed multiple of ``out`` at most.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

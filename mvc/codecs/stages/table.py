@@ -1,17 +1,104 @@
-"""The closed table of stages: data names a stage by its text, and nothing else can be named."""
+"""The closed table of stages, and reading a line of them.
+
+Stored data names a stage by its text; only what is in the table can be named. The order of
+stages is checked by what each takes and gives.
+"""
 
 from __future__ import annotations
 
-from mvc.codecs.stages.base import Stage
-from mvc.codecs.stages.compress import Brotli, Bz2, Lzma, Raw, Zlib, Zstd
+from collections import Counter
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from mvc.codecs.stages.base import Kind, Stage
+from mvc.codecs.stages.compress import GENERAL, Raw, Zstd
 from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.deltas import Elide, Sub, Xor, Zigzag
 from mvc.codecs.stages.grid import Gaps, Grid, Lattice, Steps
 from mvc.codecs.stages.lossy import ResetBits, TopK, TopKOfAll
 from mvc.codecs.stages.rearrange import Planes
 from mvc.codecs.stages.sparse import Sparse
+from mvc.errors import InvalidPipeline
 
-__all__ = ["STAGES"]
+__all__ = ["STAGES", "check_order", "read_stages"]
+
+
+def read_stages(text: str, presets: Sequence[str]) -> tuple[Stage, ...]:
+    """The stages of a line; InvalidPipeline names what is none. The hint names ``presets``."""
+    stages = []
+    for word in text.split("|"):
+        name, colon, parameter = (part.strip() for part in word.partition(":"))
+        if name not in STAGES or (colon and not parameter):
+            raise _unknown(text, word.strip(), presets)
+        stages.append(STAGES[name].read(name, parameter))
+    return tuple(stages)
+
+
+def _unknown(text: str, word: str, presets: Sequence[str]) -> InvalidPipeline:
+    """What is wrong with a word of a line that is no stage."""
+    if word in presets:
+        return InvalidPipeline(
+            f"{word} is a preset, and a preset stands alone",
+            hint=f"'mvc pipeline {word}' prints the stages to write in its place",
+        )
+    if not word:
+        where = f" between the bars of {text!r}" if "|" in text else ""
+        return InvalidPipeline(
+            f"{word!r} is neither a stage nor a preset: nothing is named{where}",
+            hint="'mvc pipeline' lists stages and presets",
+        )
+    known = [*STAGES, *presets]
+    name = word.partition(":")[0].strip()
+    if name in STAGES:  # and nothing after its colon
+        return InvalidPipeline(
+            f"{word!r} is neither a stage nor a preset: nothing stands after the colon",
+            hint=f"a stage is written {STAGES[name].usage}",
+        )
+    if close := get_close_matches(name.lower(), known, n=3):
+        hint = f"did you mean {' or '.join(close)}?"
+    else:
+        hint = f"stages: {', '.join(STAGES)}; presets: {', '.join(presets)}"
+    return InvalidPipeline(f"{word!r} is neither a stage nor a preset", hint=hint)
+
+
+def check_order(stages: Sequence[Stage]) -> None:
+    """Raise InvalidPipeline, naming the stage and what it needs, unless every stage fits."""
+    text = " | ".join(stage.text for stage in stages)
+    kind = _begin(stages)
+    for stage in stages:
+        if kind is Kind.CHOSEN and stage.gives is kind:
+            chosen = " and ".join(s.text for s in stages if s.gives is kind)
+            raise InvalidPipeline(f"{text!r} chooses changes more than once: {chosen}")
+        if kind not in stage.takes:
+            raise InvalidPipeline(
+                f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"
+            )
+        kind = stage.gives or kind
+    twice = [name for name, count in Counter(s.name for s in stages).items() if count > 1]
+    if twice:
+        raise InvalidPipeline(f"stage {twice[0]} stands more than once in {text!r}")
+    if kind is Kind.STEPS:
+        raise InvalidPipeline(f"{text!r} ends with {kind.value}", hint="gaps belongs after it")
+    if kind in (Kind.PAIR, Kind.CHOSEN):
+        raise InvalidPipeline(
+            f"{text!r} ends with {kind.value}", hint="a delta (sub or xor) belongs after it"
+        )
+    if all(stage.decides for stage in stages):
+        raise InvalidPipeline(
+            f"{text!r} only decides what is saved", hint="say how: a coding belongs after it"
+        )
+    group = next((s for s in stages if s.scope == "group" and not s.lossy), None)
+    if group and any(isinstance(s, Elide) for s in stages):
+        raise InvalidPipeline(
+            f"{text!r}: elide works on one tensor, {group.text} on a whole record"
+        )
+
+
+def _begin(stages: Sequence[Stage]) -> Kind:
+    """A pair of tensor and base where the first stage that is no decision works on one."""
+    first = next((s for s in stages if not s.decides), None)
+    return Kind.PAIR if first and Kind.PAIR in first.takes else Kind.TENSOR
+
 
 STAGES: dict[str, type[Stage]] = {
     "every": Every,
@@ -31,10 +118,7 @@ STAGES: dict[str, type[Stage]] = {
     "gaps": Gaps,
     "lattice": Lattice,
     "zstd": Zstd,
-    "zlib": Zlib,
-    "bz2": Bz2,
-    "lzma": Lzma,
-    "brotli": Brotli,
+    **GENERAL,
     "raw": Raw,
 }
 """By name, in the order in which they may stand."""
