@@ -17,11 +17,10 @@ one there, as after the import of a long history, now is a moment like any other
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from itertools import islice
 
+from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
@@ -464,6 +463,8 @@ def check_target(context: Context, target: str) -> str:
     if context.store.view.last(low, keys.after(low)) is not None:
         return target
     names = targets(context)
+    from difflib import get_close_matches
+
     close = get_close_matches(target, names, n=3, cutoff=0.5) or names[:10]
     raise UnknownTarget(
         f"nothing was ever deployed on {printable(target[:100])}",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar, Literal
 
+from mvc.dataclass import dataclass
 from mvc.errors import InvalidPipeline
 
 __all__ = [

@@ -10,7 +10,6 @@ quantise instead of resetting bits (its future work).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 from numpy import bool_
@@ -27,6 +26,7 @@ from mvc.codecs.stages.rearrange import Planes
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Words
+from mvc.dataclass import dataclass
 from mvc.errors import InvalidPipeline
 
 __all__ = ["Gaps", "Grid", "Lattice", "OnGrid", "Steps"]

@@ -7,7 +7,6 @@ what is stored afterwards is stored exactly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import ClassVar
@@ -16,6 +15,7 @@ from mvc.codecs.lossy import bits, topk, topk_all
 from mvc.codecs.lossy.curves import share_at
 from mvc.codecs.lossy.floats import Weights
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
+from mvc.dataclass import dataclass
 from mvc.errors import InvalidPipeline, WrongUsage
 
 __all__ = ["LossyStage", "ResetBits", "TopK", "TopKOfAll"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from mvc.codecs.stages.base import Kind, Stage
 from mvc.codecs.stages.deltas import Elide
@@ -45,6 +44,8 @@ def _unknown(text: str, word: str, presets: Sequence[str]) -> InvalidPipeline:
             f"{word!r} is neither a stage nor a preset: nothing stands after the colon",
             hint=f"a stage is written {STAGES[name].usage}",
         )
+    from difflib import get_close_matches
+
     if close := get_close_matches(name.lower(), known, n=3):
         hint = f"did you mean {' or '.join(close)}?"
     else:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from mvc.dataclass import dataclass
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.drift.experiment import Settings

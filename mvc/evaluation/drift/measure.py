@@ -6,11 +6,12 @@ import hashlib
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mvc.codecs.pipeline import PRESETS, Pipeline
+from mvc.dataclass import dataclass
 from mvc.errors import BadModelFile
 from mvc.evaluation.common.folders import remove
 from mvc.evaluation.drift.names import Configuration

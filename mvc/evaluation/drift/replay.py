@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from mvc.codecs.pipeline import Pipeline
+from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.evaluation.common.folders import bytes_in
 from mvc.evaluation.drift.names import Configuration

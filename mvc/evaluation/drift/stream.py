@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mvc.dataclass import dataclass
 from mvc.errors import CannotResume, WrongUsage
 from mvc.evaluation.common.models import tensors_of
 from mvc.evaluation.drift.experiment import Experiment

@@ -8,7 +8,8 @@ recovery takes one full version and the deltas behind it (R' = floor(MDTT / t) w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from mvc.dataclass import dataclass
 
 __all__ = ["Advice", "Costs", "Figures", "Row", "Rules", "Series", "advise", "costs"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from mvc.adapters.views import extract
+from mvc.dataclass import dataclass, field
 from mvc.errors import DamagedData
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.limits import SLAB

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from mvc.dataclass import dataclass
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo.deployments import Deployed

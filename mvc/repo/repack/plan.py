@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from mvc.dataclass import dataclass, field
 from mvc.ids import CommitId
 from mvc.repo.maintenance.rewrite_plan import Relayout
 from mvc.repo.repack.costs import Costs

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
+from mvc.dataclass import dataclass, field
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.fsck import check, fsck, rebuild_index
 from mvc.repo.maintenance.quarantine import keep

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from mvc.dataclass import dataclass
 from mvc.store.packs.records import Member
 
 __all__ = ["Speed"]
