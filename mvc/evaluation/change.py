@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mvc.api import Repository
 from mvc.dataclass import dataclass
 from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.repo.repository import Repository, Time
+from mvc.repo.repository import Time
 
 __all__ = ["Change", "first_change"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
+from typing import TypeAlias
 
 from mvc.errors import AlreadyARepository, DamagedData, IoFailed, NotARepository
 from mvc.io.clock import Clock
@@ -18,7 +19,10 @@ from mvc.store.journal.high_water_mark import WITNESS
 from mvc.store.snapshot.view import INDEX, JOURNAL, PACKS
 from mvc.store.store import CONFIG, FOLDER, Store
 
-__all__ = ["check_absent", "open_context"]
+__all__ = ["Configure", "check_absent", "open_context"]
+
+Configure: TypeAlias = Callable[[Path | None], Config]
+"""Makes the configuration from the path of the repository's own file, None if there is none."""
 
 _OWN = (FORMAT, JOURNAL, WITNESS, PACKS, INDEX, f"{INDEX}/{CURRENT}", f"{INDEX}/{BUILDING}")
 """What is written or mapped without asking each time what its name leads to."""
@@ -33,7 +37,7 @@ def open_context(
     path: str | PathLike[str] = ".",
     *,
     discover: bool = True,
-    config: Callable[[Path], Config] | None = None,
+    config: Configure | None = None,
     fs: FileSystem | None = None,
     clock: Clock | None = None,
 ) -> Context:

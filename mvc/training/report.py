@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.dataclass import dataclass
-from mvc.repo.repository import Committed
+from mvc.repo.commit.result import Committed
 
 if TYPE_CHECKING:
     from mvc.training.queue import Queue

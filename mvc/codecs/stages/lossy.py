@@ -7,16 +7,17 @@ what is stored afterwards is stored exactly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
-from fractions import Fraction
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from mvc.codecs.lossy import bits, topk, topk_all
-from mvc.codecs.lossy.curves import share_at
-from mvc.codecs.lossy.floats import Weights
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
 from mvc.dataclass import dataclass
 from mvc.errors import InvalidPipeline, WrongUsage
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+    from fractions import Fraction
+
+    from mvc.codecs.lossy.floats import Weights
 
 __all__ = ["LossyStage", "ResetBits", "TopK", "TopKOfAll"]
 
@@ -75,6 +76,9 @@ class TopK(LossyStage):
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:
         """As ``LossyStage.reduce``."""
+        from mvc.codecs.lossy import topk
+        from mvc.codecs.lossy.curves import share_at
+
         share: Decimal | Fraction = self.share
         if self.curve is not None:
             if loss is None:
@@ -110,6 +114,8 @@ class TopKOfAll(LossyStage):
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
         """As ``LossyStage.reduce``."""
+        from mvc.codecs.lossy import topk_all
+
         topk_all.reduce(weights, self.share, self.least)
 
 
@@ -138,6 +144,8 @@ class ResetBits(LossyStage):
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
         """As ``LossyStage.reduce``."""
+        from mvc.codecs.lossy import bits
+
         for tensor in weights:
             bits.reset(tensor, self.low, self.high)
 

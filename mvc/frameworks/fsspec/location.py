@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from urllib.parse import unquote
 
+from mvc.api import Repository
 from mvc.dataclass import dataclass, field
 from mvc.errors import InvalidName, NotARepository, UnknownPath, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
@@ -21,7 +22,6 @@ from mvc.model.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
-from mvc.repo.repository import Repository
 from mvc.store.store import FOLDER
 
 __all__ = [

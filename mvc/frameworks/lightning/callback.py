@@ -23,6 +23,7 @@ except ImportError as error:
         f"Lightning cannot be imported: {error}", hint=how_to_install("lightning")
     ) from error
 
+from mvc.api import Repository
 from mvc.frameworks.common.options import checked, included
 from mvc.frameworks.common.stages import decisions, stage_by_data, stage_by_loss
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
@@ -32,7 +33,6 @@ from mvc.frameworks.lightning.resume import Reader, Resume
 from mvc.frameworks.lightning.source import EPOCH, TrainerSource, comes_next
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.repository import Repository
 from mvc.serving.served_version import Delivered
 from mvc.training.checks import whole
 from mvc.training.lossy.drift import Monitor

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from mvc.api import Repository
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
 from mvc.frameworks.lightning.repository import Place
@@ -25,7 +26,6 @@ from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.names import check_path, check_ref
-from mvc.repo.repository import Repository
 from mvc.training.state.parts import training_path
 
 __all__ = ["MVCCheckpointIO"]
@@ -231,7 +231,7 @@ def _added(repo: Repository, commit: CommitId) -> str:
     """The checkpoint that a version added or changed, or its only one."""
     entries = repo.manifest(commit).by_path
     names = [path for path in entries if path.endswith(_TRAINING)]
-    parents = next(repo.log(str(commit), limit=1)).commit.parents
+    parents = repo.log(commit, limit=1)[0].commit.parents
     before = repo.manifest(parents[0]).by_path if parents else {}
     new = [
         path

@@ -6,7 +6,7 @@ import threading
 from os import PathLike
 from pathlib import Path
 
-from mvc.repo.repository import Repository
+from mvc.api import Repository
 from mvc.training.checks import opened
 
 __all__ = ["Place"]

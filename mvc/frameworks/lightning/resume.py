@@ -15,12 +15,12 @@ from typing import Any
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from mvc.api import Repository
 from mvc.errors import CannotResume
 from mvc.frameworks.lightning.order import Order, check_draws
 from mvc.frameworks.lightning.source import BATCH, EPOCH
 from mvc.frameworks.lightning.values import original
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from mvc.training.resume import (
     Resumed,
     check_model,
