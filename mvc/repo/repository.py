@@ -549,9 +549,13 @@ class Repository:
         return deployments.deploy(self.context, self.find(rev), target, moment)
 
     def retract(
-        self, target: str, rev: str | CommitId | None = None, *, at: Time | None = None
+        self, rev: str | CommitId | None, target: str, *, at: Time | None = None
     ) -> Deployed:
-        """Records that a deployment was none; the evidence stays."""
+        """Records that a deployment did not happen; its first record stays.
+
+        That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
+        that is recorded for this moment.
+        """
         moment = None if at is None else self.time(at)
         commit_id = None if rev is None else self.find(rev)
         return deployments.retract(self.context, target, commit_id, moment)

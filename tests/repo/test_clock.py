@@ -45,7 +45,7 @@ WRITES: dict[str, Act] = {
     "commit, deploy at": lambda repo: repo.commit({"w": np.ones(4)}, deploy="prod", at=10**18),
     "deploy": lambda repo: repo.deploy("HEAD", "prod"),
     "deploy at": lambda repo: repo.deploy("HEAD", "prod", at=10**18),
-    "retract": lambda repo: repo.retract("prod"),
+    "retract": lambda repo: repo.retract(None, "prod"),
     "tag": lambda repo: repo.tag("v2"),
     "branch": lambda repo: repo.branch("new"),
     "switch": lambda repo: repo.switch("side"),
