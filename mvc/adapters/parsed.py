@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
-from mvc.dataclass import dataclass
 from mvc.errors import BadModelFile, SourceChanged
 from mvc.io.handles import ReadFile
 from mvc.limits import MAX_SKELETON, MAX_TENSORS

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import dataclass
 
 import click
 
 from mvc.cli.output import Output
-from mvc.dataclass import dataclass
 from mvc.errors import MvcError
 
 __all__ = ["BROKEN_PIPE", "INTERRUPTED", "Failure", "describe", "report"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 from unicodedata import combining, east_asian_width
 
 from mvc.cli.output import Output
-from mvc.dataclass import dataclass
 
 __all__ = ["Column", "show"]
 

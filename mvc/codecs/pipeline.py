@@ -23,6 +23,7 @@ for: one too many or too few is damage.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, TypeVar
 
@@ -47,7 +48,6 @@ from mvc.codecs.stages import (
 from mvc.codecs.streams import Bytes, Parts
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Words, move, word_type, words_of
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 

@@ -9,10 +9,10 @@ fields, which follow from the content and are computed, not stored) and the
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import BlobId, ManifestId, Root
 from mvc.limits import (

@@ -8,9 +8,9 @@ have the same root in every format (docs/architecture.md, "Decisions").
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
-from mvc.dataclass import dataclass
 from mvc.ids import BlobId, Root
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.tensor import TensorSpec

@@ -6,10 +6,10 @@ that are no tensor, so that every blob has a spec.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 
-from mvc.dataclass import dataclass, field
 from mvc.errors import DamagedData
 from mvc.limits import MAX_DIMENSIONS
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from mvc.dataclass import dataclass
 from mvc.repo.config import Config
 from mvc.store.snapshot.view import View
 from mvc.store.store import Store

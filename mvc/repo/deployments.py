@@ -17,10 +17,10 @@ one there, as after the import of a long history, now is a moment like any other
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from mvc.dataclass import dataclass
 from mvc.ids import CommitId
 
 __all__ = ["Delivered"]

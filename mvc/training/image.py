@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from mvc.adapters.files.safetensors import parse_header, parse_safetensors
 from mvc.adapters.parsed import ParsedFile, SourceFile
 from mvc.adapters.python.state import from_state, to_state
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, Root
 from mvc.model.hashing import blob_id, digest

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mvc.dataclass import dataclass
 from mvc.errors import DoesNotFit
 
 __all__ = ["Loaded", "load"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from mvc.dataclass import dataclass, field
 from mvc.errors import WrongUsage
 from mvc.training.staging import Slot
 

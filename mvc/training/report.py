@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.dataclass import dataclass
 from mvc.repo.commit.result import Committed
 
 if TYPE_CHECKING:

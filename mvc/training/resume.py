@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mvc.dataclass import dataclass
 from mvc.errors import CannotResume
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE

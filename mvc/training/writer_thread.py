@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mvc.adapters.python.state import from_state
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclass import dataclass, field
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE

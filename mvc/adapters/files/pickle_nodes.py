@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from mvc.dataclass import dataclass, field
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_PICKLE
 

@@ -9,11 +9,11 @@ that depth, cycles and shared containers of a hostile file end it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from mvc.adapters.files.pickle_nodes import Call, Dict, Global, Persistent
 from mvc.adapters.keys import Names, join, part_name
-from mvc.dataclass import dataclass
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_NAME_BYTES, MAX_PICKLE_DEPTH, MAX_TENSORS
 from mvc.model.tensor import DTYPES, TensorSpec

@@ -18,6 +18,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ from mvc.adapters.python.numpy_arrays import array_bytes, array_spec, has_dtype,
 from mvc.adapters.python.torch_arrays import contiguous, make_tensor, tensor_bytes, tensor_spec
 from mvc.adapters.structure import decode, encode
 from mvc.adapters.views import extract
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, LogicalTensor

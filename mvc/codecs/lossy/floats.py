@@ -6,13 +6,13 @@ are only looked at, to see how far an entry has moved.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mvc.codecs.words import Words, word_type
-from mvc.dataclass import dataclass
 
 __all__ = ["FORMATS", "Format", "Weights", "values_of"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from mvc.dataclass import dataclass
 from mvc.errors import InvalidPipeline
 
 if TYPE_CHECKING:

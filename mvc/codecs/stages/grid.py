@@ -10,6 +10,7 @@ quantise instead of resetting bits (its future work).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from numpy import bool_
@@ -24,7 +25,6 @@ from mvc.codecs.stages.rearrange import Planes
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Words
-from mvc.dataclass import dataclass
 from mvc.errors import InvalidPipeline
 
 if TYPE_CHECKING:

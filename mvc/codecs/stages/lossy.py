@@ -7,10 +7,10 @@ what is stored afterwards is stored exactly.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
-from mvc.dataclass import dataclass
 from mvc.errors import InvalidPipeline, WrongUsage
 
 if TYPE_CHECKING:

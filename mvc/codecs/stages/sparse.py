@@ -12,6 +12,7 @@ record first.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -23,7 +24,6 @@ from mvc.codecs.stages.rearrange import Planes, PlanesOfAll
 from mvc.codecs.streams import Bytes, Parts
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Words, word_type
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, InvalidPipeline
 
 __all__ = ["OPTIONS", "Positions", "Sparse", "SparseOfAll"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.dataclass import dataclass
 from mvc.errors import NotInstalled, UnknownPath, how_to_install
 from mvc.evaluation.common.idx import read_folder
 from mvc.evaluation.common.texts import pick_classes, read_lines, rows_of

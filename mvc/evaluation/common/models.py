@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
@@ -17,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mvc.dataclass import dataclass
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.texts import VOCABULARY

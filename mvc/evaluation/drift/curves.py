@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mvc.dataclass import dataclass
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.drift.experiment import Settings

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from mvc.dataclass import dataclass
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import Recipe, recipe_for

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mvc.dataclass import dataclass
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import tensors_of
 from mvc.evaluation.drift.split import Drift

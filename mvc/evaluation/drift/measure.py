@@ -6,12 +6,11 @@ import hashlib
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.dataclass import dataclass
 from mvc.errors import BadModelFile
 from mvc.evaluation.common.folders import remove
 from mvc.evaluation.drift.names import Configuration

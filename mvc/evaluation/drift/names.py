@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
-
-from mvc.dataclass import dataclass
 
 __all__ = ["BASELINES", "Caption", "Configuration", "read_name"]
 

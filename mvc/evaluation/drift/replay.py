@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from mvc.api import Repository
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.evaluation.common.folders import bytes_in
 from mvc.evaluation.drift.names import Configuration

@@ -8,13 +8,13 @@ furthest (drift target accuracy).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mvc.dataclass import dataclass
 from mvc.evaluation.drift.learning import Sample, correct
 from mvc.evaluation.drift.stream import Stream
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclass import dataclass, field
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.drift import curves, plots, render, tables

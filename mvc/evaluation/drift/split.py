@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from itertools import pairwise
@@ -16,7 +17,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.dataclass import dataclass
 from mvc.errors import WrongUsage
 
 __all__ = ["Drift", "Plan", "Share", "divide", "largest_batch", "plan", "share_of"]

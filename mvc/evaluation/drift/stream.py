@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 
 from mvc.api import Repository
-from mvc.dataclass import dataclass
 from mvc.errors import CannotResume, WrongUsage
 from mvc.evaluation.common.models import tensors_of
 from mvc.evaluation.drift.experiment import Experiment

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mvc.codecs.pipeline import PRESETS
-from mvc.dataclass import dataclass
 from mvc.errors import InvalidPipeline, NotInstalled
 from mvc.evaluation.drift.measure import Measured, Results
 from mvc.evaluation.drift.names import BASELINES, Configuration

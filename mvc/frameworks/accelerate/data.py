@@ -8,11 +8,11 @@ skipped without being made, and the generators are set to what they were at the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mvc.dataclass import dataclass
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.common.data_sizes import changed, sizes
 from mvc.frameworks.huggingface.data import Drawing, order_generator, order_seed, set_order_seed

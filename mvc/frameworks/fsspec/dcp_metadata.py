@@ -9,10 +9,10 @@ Source: torch/distributed/checkpoint/metadata.py and filesystem.py, torch 2.13.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from mvc.adapters.files.pickle_nodes import Call, Dict, Global, read_pickle
-from mvc.dataclass import dataclass
 from mvc.errors import BadModelFile, UnsupportedTensor
 from mvc.limits import MAX_TENSORS
 from mvc.model.tensor import DTYPES, TensorSpec

@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +21,6 @@ from typing import Any, Self
 from fsspec.transaction import Transaction
 
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.dataclass import dataclass
 from mvc.errors import IoFailed, NothingToCommit, WrongUsage
 from mvc.frameworks.fsspec.location import Opened
 from mvc.frameworks.fsspec.parts import entry_parts

@@ -8,11 +8,11 @@ layers, running metrics, random generators, and the place in ``fit``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from mvc.dataclass import dataclass, field
 from mvc.frameworks.common.options import included
 from mvc.frameworks.keras.random import Order, random_state
 from mvc.frameworks.keras.variables import (

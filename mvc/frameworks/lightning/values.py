@@ -13,6 +13,7 @@ import argparse
 import datetime
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +23,6 @@ from lightning.fabric.utilities.data import AttributeDict
 
 from mvc.adapters.keys import part_name
 from mvc.adapters.structure import MAX_DEPTH
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, UnsupportedTensor
 
 __all__ = ["original", "plain"]

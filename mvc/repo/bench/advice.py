@@ -8,8 +8,7 @@ recovery takes one full version and the deltas behind it (R' = floor(MDTT / t) w
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-from mvc.dataclass import dataclass
+from dataclasses import dataclass
 
 __all__ = ["Advice", "Costs", "Figures", "Row", "Rules", "Series", "advise", "costs"]
 

@@ -8,10 +8,10 @@ one batch, the best of several rounds counts, so that they share the machine's n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.dataclass import dataclass
 from mvc.errors import BadModelFile, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count

@@ -7,12 +7,12 @@ at most a slab, so memory is bounded by a batch and not by a model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
-from mvc.dataclass import dataclass, field
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
 from mvc.limits import CHUNK, SLAB

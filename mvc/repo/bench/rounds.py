@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
@@ -18,7 +19,6 @@ from mvc.codecs.patch import decode_patch, encode_patch
 from mvc.codecs.payload import Payload, pack_chunks
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.words import combine
-from mvc.dataclass import dataclass, field
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, RECORD, SLAB
 from mvc.model.hashing import blob_id

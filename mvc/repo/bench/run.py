@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclass import dataclass, field
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count
 from mvc.limits import MIB

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from mvc.adapters.files.suspect import suspicion
 from mvc.adapters.parsed import ParsedFile
-from mvc.dataclass import dataclass
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import BlobId
 from mvc.io.files import FileSystem

@@ -7,11 +7,11 @@ if any of them would be lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mvc.adapters.python.state import to_state
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, StateForgotten, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import WriteFile

@@ -8,10 +8,11 @@ during the commit is found before anything is published.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.dataclass import dataclass
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
 from mvc.limits import SLAB

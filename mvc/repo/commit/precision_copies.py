@@ -6,12 +6,13 @@ tells; the cast leaves a residue of zeros, which costs next to nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from blake3 import blake3
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
-from mvc.dataclass import dataclass, field
 from mvc.ids import BlobId
 from mvc.limits import SLAB
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.dataclass import dataclass, field
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import MAX_MESSAGE, MAX_METRICS

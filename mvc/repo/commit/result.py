@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from mvc.dataclass import dataclass
 from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
 from mvc.repo.commit.request import PathChange

@@ -8,10 +8,10 @@ parent. Copies of masters that are new in the same commit: see ``masters``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mvc.codecs import cast
-from mvc.dataclass import dataclass, field
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import SLAB

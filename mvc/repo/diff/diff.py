@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mvc.dataclass import dataclass
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, InvalidName, MvcError, SourceChanged, UnknownPath
 from mvc.ids import CommitId
 from mvc.limits import SLAB

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from mvc.dataclass import dataclass, field
 from mvc.errors import IoFailed, MvcError
 from mvc.repo.maintenance.objects import ObjectGraph
 from mvc.repo.maintenance.report import Problem

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from mvc.adapters.views import extract
-from mvc.dataclass import dataclass, field
 from mvc.errors import DamagedData
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.limits import SLAB

@@ -8,11 +8,10 @@ hold enough that goes to be worth writing anew.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo.context import Context, Progress

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from mvc.dataclass import dataclass, field
 from mvc.repo.maintenance.encode import Wanted
 from mvc.repo.maintenance.inventory import Coding, Inventory
 from mvc.repo.maintenance.reachable import Reach

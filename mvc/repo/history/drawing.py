@@ -7,9 +7,9 @@ columns that merge and shift is that of ``git log --graph``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.dataclass import dataclass
 from mvc.ids import CommitId
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.dataclass import dataclass
+from dataclasses import dataclass
+
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo.deployments import Deployed

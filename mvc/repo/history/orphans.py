@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
-from mvc.dataclass import dataclass
 from mvc.ids import CommitId
 from mvc.repo import deployments
 from mvc.repo.context import Context

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from mvc.dataclass import dataclass
 from mvc.errors import InvalidTime, UnknownPath, WrongUsage
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.names import check_path, printable

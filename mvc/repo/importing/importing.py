@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.dataclass import dataclass
 from mvc.errors import NothingToCommit, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.context import Context, Progress

@@ -7,8 +7,8 @@ the current branch, or a commit when it is detached.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo.context import Context

@@ -8,6 +8,7 @@ deployed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.numpy_arrays import has_dtype, make_array
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.produce import produce
-from mvc.dataclass import dataclass
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.commit.base_cache import LastVersion

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import SLAB

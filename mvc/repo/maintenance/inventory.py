@@ -8,8 +8,8 @@ the number of objects.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from mvc.dataclass import dataclass, field
 from mvc.errors import DamagedData
 from mvc.store.graph.search import Step
 from mvc.store.journal.frames import Recorded

@@ -8,8 +8,8 @@ ancestors; its state stays as well, unless it was forgotten.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from mvc.dataclass import dataclass, field
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit

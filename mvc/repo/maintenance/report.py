@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.dataclass import dataclass
+from dataclasses import dataclass
+
 from mvc.ids import CommitId
 
 __all__ = ["FsckReport", "Healed", "Problem", "Quarantined", "Repaired"]

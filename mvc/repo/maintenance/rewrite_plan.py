@@ -9,9 +9,8 @@ an object stays with the operation that first published it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from mvc.dataclass import dataclass, field
 from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context, Progress

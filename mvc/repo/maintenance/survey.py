@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from mvc.dataclass import dataclass, field
 from mvc.errors import DamagedData
 from mvc.repo.context import Progress
 from mvc.repo.maintenance.inventory import Inventory

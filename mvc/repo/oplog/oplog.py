@@ -7,9 +7,9 @@ never given twice, but a compacted journal lacks those that nothing needs any mo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG

@@ -9,9 +9,8 @@ are evidence: they stay on record and are retracted, not undone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from mvc.dataclass import dataclass
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.model.names import printable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
-from mvc.dataclass import dataclass
 from mvc.io.process import cpu_count
 from mvc.limits import SLAB
 from mvc.repo.maintenance.inventory import Inventory

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo.maintenance.inventory import Record

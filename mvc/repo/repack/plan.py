@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.dataclass import dataclass, field
+from dataclasses import dataclass, field
+
 from mvc.ids import CommitId
 from mvc.repo.maintenance.rewrite_plan import Relayout
 from mvc.repo.repack.costs import Costs

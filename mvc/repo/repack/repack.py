@@ -6,7 +6,8 @@ what is new, in one step. Identities do not change (``mvc.repo.maintenance.rewri
 
 from __future__ import annotations
 
-from mvc.dataclass import dataclass
+from dataclasses import dataclass
+
 from mvc.repo.context import Context, Progress
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_outrun
 from mvc.repo.repack.goal import Wish, wish_of

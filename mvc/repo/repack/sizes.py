@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
+from dataclasses import dataclass
 
 from mvc.codecs import cast
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclass import dataclass
 from mvc.limits import CHUNK, SLAB
 from mvc.model.tensor import TensorSpec
 from mvc.repo.repack.candidates import Option, is_sought, starts_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from mvc.dataclass import dataclass, field
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from mvc.dataclass import dataclass, field
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec

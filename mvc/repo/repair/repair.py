@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mvc.dataclass import dataclass, field
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.fsck import check, fsck, rebuild_index
 from mvc.repo.maintenance.quarantine import keep

@@ -8,8 +8,8 @@ rule: of a state forgotten by name ``gc`` leaves nothing, not even a step to oth
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from mvc.dataclass import dataclass
 from mvc.errors import RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit

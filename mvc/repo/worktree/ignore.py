@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-
-from mvc.dataclass import dataclass
+from dataclasses import dataclass
 
 __all__ = ["IGNORE_FILE", "Ignore"]
 

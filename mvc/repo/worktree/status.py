@@ -7,8 +7,8 @@ relied on, and the hash of a file that differs tells which other version it is o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from mvc.dataclass import dataclass
 from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from mvc.dataclass import dataclass
+from dataclasses import dataclass
+
 from mvc.store.packs.records import Member
 
 __all__ = ["Speed"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 import lmdb
 from blake3 import blake3
 
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem
 from mvc.model.canonical import Reader, Writer

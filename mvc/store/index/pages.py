@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.io.files import ReadFile
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
-from mvc.dataclass import dataclass
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, SLAB
 from mvc.model.hashing import BlobHasher, blob_id

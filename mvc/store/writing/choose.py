@@ -8,12 +8,12 @@ anchors in docs/architecture.md).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from mvc.codecs.estimate import try_out
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclass import dataclass
 from mvc.model.tensor import DTYPES, TensorSpec
 
 __all__ = ["Base", "BasePiece", "Choice", "Policy", "choose"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclass import dataclass, field
 from mvc.limits import CHUNK
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import Coding, Member

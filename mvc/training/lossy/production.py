@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages import Drift, Dsed, Every, TopK
-from mvc.dataclass import dataclass
 from mvc.errors import WrongUsage
 from mvc.repo.lossy.reduce import Arrays, reduce
 from mvc.training.lossy.drift import DriftDetector, Monitor

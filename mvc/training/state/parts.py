@@ -8,13 +8,13 @@ are kept in one commit; the second says of which model (Merkle root) it is the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 import torch
 
 from mvc.adapters.python.state import from_state
-from mvc.dataclass import dataclass
 from mvc.errors import WrongUsage
 from mvc.training.state.component_types import described
 from mvc.training.state.optimizers import optimizer_state

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from mvc.dataclass import dataclass
+from dataclasses import dataclass
 
 __all__ = ["CURVES", "LEARNING", "Curve"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from mvc.dataclass import dataclass
 from mvc.evaluation.drift.names import Caption, Configuration, read_name
 from mvc.evaluation.drift.thesis import final, lossless, lossy
 

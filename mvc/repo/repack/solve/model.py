@@ -8,10 +8,9 @@ whole nanoseconds, so that sums are exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-
-from mvc.dataclass import dataclass, field
 
 __all__ = ["Edge", "Layout", "Price", "Tree", "Versions"]
 

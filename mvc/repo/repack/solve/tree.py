@@ -8,10 +8,11 @@ Rows over all sources are numpy arrays, so n versions take n row operations of l
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.dataclass import dataclass
 from mvc.repo.repack.solve.model import Layout, Tree, Versions
 
 __all__ = ["MOST", "cheapest_tree"]
