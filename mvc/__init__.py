@@ -15,18 +15,43 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import MvcError
 
 if TYPE_CHECKING:
-    from mvc.repo.repository import Committed, Repository
+    from mvc.api import Repository
+    from mvc.repo.commit.result import Committed
+    from mvc.repo.deployments import Deployed
+    from mvc.repo.history.log import LogEntry
+    from mvc.repo.maintenance.report import FsckReport
     from mvc.requirements import Requirements
-    from mvc.training.recorder import Recorder
+    from mvc.training.load import Loaded
+    from mvc.training.recorder import Recorder, Report
+    from mvc.training.resume import Resumed
 
-__all__ = ["Committed", "MvcError", "Recorder", "Repository", "Requirements", "__version__"]
+__all__ = [
+    "Committed",
+    "Deployed",
+    "FsckReport",
+    "Loaded",
+    "LogEntry",
+    "MvcError",
+    "Recorder",
+    "Report",
+    "Repository",
+    "Requirements",
+    "Resumed",
+    "__version__",
+]
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Committed": "mvc.repo.repository",
+    "Committed": "mvc.repo.commit.result",
+    "Deployed": "mvc.repo.deployments",
+    "FsckReport": "mvc.repo.maintenance.report",
+    "Loaded": "mvc.training.load",
+    "LogEntry": "mvc.repo.history.log",
     "Recorder": "mvc.training.recorder",
-    "Repository": "mvc.repo.repository",
+    "Report": "mvc.training.recorder",
+    "Repository": "mvc.api",
     "Requirements": "mvc.requirements",
+    "Resumed": "mvc.training.resume",
 }
 
 

@@ -125,6 +125,10 @@ class CannotResume(MvcError):
     """A version lacks what training needs to go on, or does not fit what was passed."""
 
 
+class DoesNotFit(MvcError):
+    """A version's tensors do not fit the module that they were to be loaded into."""
+
+
 class NothingToCommit(MvcError):
     """No tracked path differs from HEAD: the answer is no."""
 

@@ -46,10 +46,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "undo": "Take back an operation.",
         "oplog": "List the operations on the repository.",
     },
-    "Care": {
+    "Maintenance": {
         "repack": "Choose which versions are stored in full.",
-        "gc": "Delete what nothing leads to and give the space back.",
-        "forget": "Give up the states of versions for good.",
+        "gc": "Delete unreachable versions and objects, and free their space.",
+        "forget": "Delete the states of versions for good.",
         "fsck": "Check every stored byte.",
     },
 }

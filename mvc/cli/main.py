@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -68,6 +67,8 @@ def _run(arguments: Sequence[str]) -> int:
         raise
     except (Exception, KeyboardInterrupt) as error:
         if session.debug or "--debug" in arguments:
+            import traceback
+
             traceback.print_exc()
         failure = describe(error)
         report(failure, session.out, as_json="--json" in arguments)

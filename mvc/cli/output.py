@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -57,7 +56,7 @@ class Output:
     @property
     def width(self) -> int | None:
         """Columns to fit into; None where the output is piped and nothing may be cut."""
-        return max(40, shutil.get_terminal_size().columns) if self.terminal else None
+        return max(40, _columns()) if self.terminal else None
 
     def paint(self, text: str, style: str | None) -> str:
         """``text`` in one of the program's styles."""
@@ -93,6 +92,17 @@ class Output:
         if hint:
             tag = click.style("hint:", fg="cyan")
             click.echo(f"{tag} {printable(hint)}", err=True, color=self._wanted(sys.stderr))
+
+
+def _columns() -> int:
+    """As ``shutil.get_terminal_size``, whose module is slow to import."""
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        return int(wanted)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):  # closed, or no terminal
+        return 80
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -121,6 +120,8 @@ class Program(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
             close = get_close_matches(name, COMMANDS, n=1)
             wish = f": did you mean '{close[0]}'?" if close else ""
             raise click.UsageError(f"there is no command {name!r}{wish}", ctx)

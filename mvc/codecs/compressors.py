@@ -10,8 +10,6 @@ least), which both sides know: a header could ask for gigabytes of it.
 
 from __future__ import annotations
 
-import bz2
-import lzma
 import zlib
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -68,10 +66,14 @@ def _zlib(frame: memoryview, size: int) -> bytes | None:
 
 
 def _bz2(frame: memoryview, size: int) -> bytes | None:
+    import bz2
+
     return _bounded(bz2.BZ2Decompressor(), frame, size, OSError)
 
 
 def _lzma(frame: memoryview, size: int) -> bytes | None:
+    import lzma
+
     reader = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[_filter(size)])
     return _bounded(reader, frame, size, lzma.LZMAError)
 
@@ -110,11 +112,21 @@ def _brotli_module() -> Any:
 
 def _filter(size: int, level: int = 0) -> dict[str, int]:
     """LZMA2's parameters; only the dictionary's size matters to a reader."""
+    import lzma
+
     dictionary = max(size, _LEAST_DICTIONARY)
     return {"id": lzma.FILTER_LZMA2, "preset": level, "dict_size": dictionary}
 
 
+def _to_bz2(data: Any, level: int) -> bytes:
+    import bz2
+
+    return bz2.compress(data, level)
+
+
 def _to_lzma(data: Any, level: int) -> bytes:
+    import lzma
+
     size = memoryview(data).nbytes
     return lzma.compress(data, lzma.FORMAT_RAW, filters=[_filter(size, level)])
 
@@ -126,7 +138,7 @@ def _to_brotli(data: Any, level: int) -> bytes:
 
 _COMPRESS: dict[str, Callable[[Any, int], bytes]] = {
     "zlib": zlib.compress,
-    "bz2": bz2.compress,
+    "bz2": _to_bz2,
     "lzma": _to_lzma,
     "brotli": _to_brotli,
 }

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mvc.api import Repository
 from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.repo.repository import Repository, Time
+from mvc.repo.repository import Time
 
 __all__ = ["Change", "first_change"]
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -269,7 +268,7 @@ class FileSystem:
         if present is not None and not present.is_symlink:
             _regular(path, present)
             mode = present.permissions if mode is None else mode
-        temporary = path.parent / f"{TEMPORARY}{secrets.token_hex(8)}"
+        temporary = path.parent / f"{TEMPORARY}{os.urandom(8).hex()}"
         try:
             private = 0o666 if mode is None else mode  # never wider than it ends up
             with self.open_write(

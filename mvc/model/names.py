@@ -11,7 +11,10 @@ import unicodedata
 from mvc.errors import InvalidName
 from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
-__all__ = ["check_key", "check_path", "check_ref", "printable"]
+__all__ = ["DEFAULT_STATE", "check_key", "check_path", "check_ref", "printable"]
+
+DEFAULT_STATE = "model.safetensors"
+"""The path of a Python state that was committed without a path."""
 
 _RESERVED = {
     "con",

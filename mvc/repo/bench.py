@@ -28,7 +28,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.io.handles import ReadFile
 from mvc.io.process import cpu_count
-from mvc.limits import MIB, SLAB
+from mvc.limits import MIB, PIECE
 from mvc.model.manifest import Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
@@ -295,7 +295,7 @@ class _Run:
         if kept < len(self.versions):
             self.versions = self.versions[-kept:]
             self.notes.append(f"only the newest {kept} versions are committed, to save time")
-        buffer = memoryview(bytearray(SLAB))
+        buffer = memoryview(bytearray(PIECE))
         for version in self.versions:
             self.sizes.append(0)
             for name, path in version.files.items():

@@ -8,18 +8,20 @@ a setting that silently does nothing is worse than none.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
-
-import yaml
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
 from mvc.model.names import printable
+
+if TYPE_CHECKING:
+    import yaml
 
 __all__ = ["KEYS", "Config", "Key", "Origin", "load_config", "set_value", "unset_value"]
 
@@ -31,6 +33,7 @@ _MAX_FILE = 1 << 16
 _WHOLE = 1 << 63  # no setting comes near
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
+_EMPTY = re.compile(rb"(?:[ ]*(?:#[ -~]*)?\n)*")
 _NOTHING = {"", "null", "none", "~"}
 
 
@@ -227,8 +230,12 @@ def _read(fs: FileSystem, file: Path | None) -> dict[str, Any]:
     if file is None or fs.stat(file) is None:
         return {}
     data = fs.read_bytes(file, _MAX_FILE)
+    if _EMPTY.fullmatch(data):  # the common case; importing yaml takes as long as a look-up
+        return {}
+    import yaml
+
     try:
-        tree = yaml.load(data, _Loader)  # noqa: S506 - a safe loader, and less
+        tree = yaml.load(data, _loader())  # noqa: S506 - a safe loader, and less
     except (yaml.YAMLError, ValueError, ArithmeticError, TypeError, RecursionError) as e:
         mark = getattr(e, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
@@ -244,19 +251,26 @@ def _read(fs: FileSystem, file: Path | None) -> dict[str, Any]:
     return tree
 
 
-class _Loader(yaml.SafeLoader):
+@cache
+def _loader() -> type[yaml.SafeLoader]:
     """YAML without references, which may repeat a part without end.
 
     Not the loader in C: nested deeply enough, it overflows the stack and ends the process.
     """
+    import yaml
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("references are not accepted")
-        return super().compose_node(parent, index)
+    class Loader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.events.AliasEvent):
+                raise yaml.YAMLError("references are not accepted")
+            return super().compose_node(parent, index)
+
+    return Loader
 
 
 def _write(fs: FileSystem, file: Path, tree: dict[str, Any]) -> None:
+    import yaml
+
     fs.make_dirs(file.parent)
     text = yaml.safe_dump(tree, allow_unicode=True, sort_keys=False) if tree else ""
     fs.write_atomic(file, text.encode())
@@ -303,6 +317,8 @@ def _unknown(name: str, where: str = "") -> InvalidConfig:
 
 
 def _suggest(name: str, names: list[str]) -> str:
+    from difflib import get_close_matches
+
     close = get_close_matches(name, names, n=3) or sorted(names)
     return (
         f"did you mean {' or '.join(close)}?" if len(close) <= 3 else f"one of {', '.join(close)}"

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from itertools import islice
 
@@ -454,6 +453,8 @@ def check_target(context: Context, target: str) -> str:
     if context.store.snapshot.deployment_before(target) is not None:
         return target
     names = targets(context)
+    from difflib import get_close_matches
+
     close = get_close_matches(target, names, n=3, cutoff=0.5) or names[:10]
     raise UnknownTarget(
         f"nothing was ever deployed on {printable(target[:100])}",

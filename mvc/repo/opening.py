@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from os import PathLike
 from pathlib import Path
+from typing import TypeAlias
 
 from mvc.errors import AlreadyARepository, DamagedData, IoFailed, NotARepository
 from mvc.io.clock import Clock
@@ -19,7 +20,10 @@ from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, JOURNAL, PACKS, IndexThresholds
 from mvc.store.store import CONFIG, FOLDER, Store
 
-__all__ = ["check_absent", "open_context"]
+__all__ = ["Configure", "check_absent", "open_context"]
+
+Configure: TypeAlias = Callable[[Path | None], Config]
+"""Makes the configuration from the path of the repository's own file, None if there is none."""
 
 _OWN = (FORMAT, JOURNAL, HIGH_WATER_MARK, PACKS, INDEX, f"{INDEX}/{CURRENT}", f"{INDEX}/{BUILDING}")
 """What is written or mapped without asking each time what its name leads to."""
@@ -34,7 +38,7 @@ def open_context(
     path: str | PathLike[str] = ".",
     *,
     discover: bool = True,
-    config: Callable[[Path], Config] | None = None,
+    config: Configure | None = None,
     fs: FileSystem | None = None,
     clock: Clock | None = None,
     thresholds: IndexThresholds | None = None,

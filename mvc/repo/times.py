@@ -9,11 +9,13 @@ from __future__ import annotations
 import calendar
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from decimal import Decimal
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from mvc.errors import InvalidTime, WrongUsage
 from mvc.model.names import printable
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = [
     "check_moment",
@@ -163,6 +165,9 @@ def _unreadable(text: str) -> InvalidTime:
 
 def _span(text: str) -> Fraction | None:
     """Seconds in ``1h30m`` or ``2 weeks``; None if it is neither."""
+    from decimal import Decimal
+    from fractions import Fraction
+
     total, at = Fraction(0), 0
     while match := _PART.match(text, at):
         number, word = match.groups()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +29,8 @@ from mvc.store.writing.pack_ends import PackEnds
 from mvc.store.writing.pack_writer import PackWriter
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor, ThreadPoolExecutor
+
     from mvc.store.packs.arena import Arenas
     from mvc.store.recovery.recover import Recovery
 
@@ -138,6 +139,8 @@ class Store:
             with self._lock:
                 _ = self.snapshot
                 if self._pool is None:
+                    from concurrent.futures import ThreadPoolExecutor
+
                     self._pool = ThreadPoolExecutor(cpu_count(), thread_name_prefix="mvc")
         return self._pool
 

@@ -17,7 +17,8 @@ import torch
 
 from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.repository import Committed, Repository
+from mvc.repo.commit.result import Committed
+from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training import shutdown
 from mvc.training.checks import check_objects, check_options, opened, whole

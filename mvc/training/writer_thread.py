@@ -16,8 +16,9 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.request import metrics_from
+from mvc.repo.commit.result import Committed
 from mvc.repo.content.hashing import hash_file
-from mvc.repo.repository import Committed, Repository
+from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate

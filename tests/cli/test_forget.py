@@ -67,7 +67,7 @@ def test_it_says_what_goes(mvc) -> None:
     assert said[2].split()[0] == ids[1][:10] and said[2].endswith("value 2  prod")
     assert said[3].split()[0] == ids[0][:10] and said[3].endswith("value 1")
     assert said[4] == "2 tensors go; 2 stay, because other versions have them"
-    assert said[5] == f"{ids[1][:10]} is live on prod: it cannot be had back from here"
+    assert said[5] == f"{ids[1][:10]} is live on prod: it cannot be recovered from here"
     assert said[6].startswith("The next 'mvc gc' frees about ")
     assert not forgotten(mvc, ids[0])
     done = mvc("forget", ids[0], "HEAD~1", "-f")

@@ -38,12 +38,12 @@ def test_it_says_what_goes_and_how_much_space_comes_back(mvc) -> None:
     assert mvc("gc").out == "Nothing to collect\n"
     before = packs()
     said = mvc("gc", "-n", "--grace", 0).out.splitlines()
-    assert said[0].startswith("Would delete 4 versions, ")
-    assert said[-1].startswith("Would give back about ")
+    assert said[0].startswith("Would delete unreachable: 4 versions, ")
+    assert said[-1].startswith("Would free about ")
     assert packs() == before
     said = mvc("gc", "--grace", "0").out.splitlines()
-    assert said[0].startswith("Deleted 4 versions, ") and said[0].endswith("nothing leads to")
-    assert said[-1].startswith("Gave back ")
+    assert said[0].startswith("Deleted unreachable: 4 versions, ")
+    assert said[-1].startswith("Freed ")
     assert packs() < before / 2
     mvc("checkout", ids[0])
     mvc("show", ids[3], code=3)

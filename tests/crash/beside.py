@@ -189,7 +189,7 @@ def _retract(repo: Repository, own: Own, rng: random.Random) -> None:
     if target is None or all(each.retracted for each in own.targets[target]):
         return
     newest = max((d for d in own.targets[target] if not d.retracted), key=lambda d: d.sequence)
-    found = repo.retract(target).sequence
+    found = repo.retract(None, target).sequence
     if found != newest.sequence:
         raise Wrong("wrong", f"operation {found} was retracted on {target}, not {newest}")
     own.retracted(target, found)

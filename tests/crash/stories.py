@@ -36,7 +36,7 @@ def versions(folder: Path, ignore: Ignore | None = None) -> Story:
     teller.do(lambda: repo.remove(["weights.safetensors"], cached=True))
     del teller.files["weights.safetensors"]
     teller.python(small(1, 0.003))
-    teller.do(lambda: repo.retract("prod"))
+    teller.do(lambda: repo.retract(None, "prod"))
     teller.file("notes.bin", np.random.default_rng(3).bytes(3000))
     story.save_index()
     teller.file("notes.bin", np.random.default_rng(3).bytes(2000) + b"end", deploy="edge")

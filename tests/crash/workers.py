@@ -54,7 +54,7 @@ def warm_up_all(folder: Path) -> None:
     repo = Repository.open(folder / "warm")
     made = repo.commit(arrays(1), deploy="prod")
     repo.deploy(made.id, "prod")
-    repo.retract("prod")
+    repo.retract(None, "prod")
     repo.tag("v1")
     repo.repair()
     repo.close()
@@ -106,7 +106,7 @@ def _deploy(
 
 
 def _retract(repo: Repository, target: str) -> int:
-    return repo.retract(target).sequence
+    return repo.retract(None, target).sequence
 
 
 def _branch(repo: Repository, name: str, commit: CommitId) -> None:

@@ -64,7 +64,7 @@ def build(root: Path) -> None:
                 repo.tag(f"v{step}")
                 repo.branch(f"b{step}")
             if step % 7 == 3:
-                repo.retract("prod")
+                repo.retract(None, "prod")
             if step in (8, 16, 20, 24, 28, 35):
                 repo.context.store.snapshot.index_tail(force=True)
         repo.remove(["model.safetensors"], cached=True)

@@ -62,7 +62,7 @@ def small(root: Path) -> None:
         repo.commit([root / "m.npz", root / "notes.bin"])
         (root / "notes.bin").write_bytes((root / "notes.bin").read_bytes()[:5500] + b"inserted")
         repo.commit(root / "notes.bin", deploy="edge")
-        repo.retract("edge")
+        repo.retract(None, "edge")
         repo.deploy("v1", "prod", at=_START + 5 * _SECOND)
         repo.remove(["notes.bin"])
         repo.commit(_moved(random, state), message="the last one")

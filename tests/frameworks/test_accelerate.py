@@ -97,7 +97,7 @@ def test_version_and_folder_have_the_same_content(tmp_path: Path, repo: mvc.Repo
         assert attached.report is not None and attached.report.durable == 1
         run.train(attached, 6)
     assert repo.live(target="prod").commit == repo.find("HEAD")
-    assert next(repo.log()).commit.metrics == {"fold": 2}
+    assert repo.log()[0].commit.metrics == {"fold": 2}
     kept = repo.checkout(path="model.training.safetensors")
     other = Run(seed=9)
     other.accelerator.load_state(str(tmp_path / "out"))

@@ -60,7 +60,7 @@ def test_deployments_in_any_order_with_retractions(
             target, at = random_.choice(["prod", "edge/eu"]), START + random_.randrange(9) * SECOND
             try:
                 if random_.random() < 0.3:
-                    repo.retract(target)
+                    repo.retract(None, target)
                 else:
                     repo.deploy(random_.choice(commits), target, at=random_.choice([at, None]))
             except Exception as error:

@@ -45,7 +45,7 @@ WRITES: dict[str, Act] = {
     "commit, deploy at": lambda repo: repo.commit({"w": np.ones(4)}, deploy="prod", at=10**18),
     "deploy": lambda repo: repo.deploy("HEAD", "prod"),
     "deploy at": lambda repo: repo.deploy("HEAD", "prod", at=10**18),
-    "retract": lambda repo: repo.retract("prod"),
+    "retract": lambda repo: repo.retract(None, "prod"),
     "tag": lambda repo: repo.tag("v2"),
     "branch": lambda repo: repo.branch("new"),
     "switch": lambda repo: repo.switch("side"),
@@ -150,7 +150,7 @@ def test_every_time_that_can_be_written_down_is_good(tmp_path: Path, now: int) -
     with Repository.init(tmp_path, clock=FixedClock(now)) as repo:
         first = repo.commit({"w": np.ones(3)}, deploy="prod").id
         assert repo.live(target="prod").commit == first
-        assert next(repo.log()).commit.time_ns == now
+        assert repo.log()[0].commit.time_ns == now
         repo.commit({"w": np.zeros(3)})
         repo.undo()
         repo.gc(grace="0s")

@@ -355,7 +355,7 @@ def test_a_branch_whose_tip_is_forgotten(tmp_path: Path) -> None:
             act()
     # It was live once, and that may be recorded.
     assert kept.repo.deploy("main", "prod", at="2 hours ago").commit == ids[2]
-    entry = next(kept.repo.log("main"))
+    entry = kept.repo.log("main")[0]
     assert entry.id == ids[2] and entry.forgotten_ns is not None
     assert kept.repo.stats().forgotten == 1
     gc.collect(kept.context)

@@ -100,7 +100,7 @@ def test_deployments_hold_versions(kept: Kept, tmp_path: Path) -> None:
     ids = line(kept, 6)
     kept.repo.deploy(ids[3], "prod")
     kept.repo.deploy(ids[4], "prod")
-    kept.repo.retract("prod", ids[4])  # retracted or not, it is evidence
+    kept.repo.retract(ids[4], "prod")  # retracted or not, it is evidence
     leave(kept, ids[1])
     assert set(gc.collect(kept.context, grace=NOW).commits) == {ids[5]}
     collected(kept, ids[5:])

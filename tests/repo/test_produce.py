@@ -311,11 +311,11 @@ def test_a_file_that_is_written_again_is_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training has gone on and saved once more before the production file was written."""
-    from mvc.repo import repository
+    from mvc.repo.commit import commit as commits
 
     path = tmp_path / "a.npz"
     np.savez(path, w=np.ones(3, np.float32))
-    commit = repository.commit
+    commit = commits.commit
 
     def and_then(*arguments: Any) -> Any:
         kept = commit(*arguments)
@@ -323,7 +323,7 @@ def test_a_file_that_is_written_again_is_not_overwritten(
         return kept
 
     with mvc.Repository.init(tmp_path) as repo:
-        monkeypatch.setattr(repository, "commit", and_then)
+        monkeypatch.setattr(commits, "commit", and_then)
         with pytest.raises(SourceChanged, match="written again") as caught:
             repo.commit("a.npz", pipeline=LSB, in_place=True, cwd=tmp_path)
         assert np.load(path)["w"].tolist() == [5] * 4

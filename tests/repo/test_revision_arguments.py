@@ -39,7 +39,7 @@ USES: dict[tuple[str, str], Use] = {
     ("repack", "add"): lambda repo, rev: str(repo.repack(add=[rev], dry_run=True).plan.wish),
     ("repack", "remove"): lambda repo, rev: removed(repo, rev),
     ("restore", "rev"): lambda repo, rev: repo.restore(rev).commit,
-    ("retract", "rev"): lambda repo, rev: repo.retract("prod", rev).commit,
+    ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,
     ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
     ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,
 }

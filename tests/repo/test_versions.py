@@ -123,7 +123,7 @@ def test_by_deployment(tmp_path: Path) -> None:
     log = [entry.id for entry in repo.log()][::-1]
     for minute, which in enumerate([2, 0, 3, 2, 1]):
         repo.deploy(log[which], "prod", at=START + minute * 60 * SECOND)
-    repo.retract("prod", log[3])
+    repo.retract(log[3], "prod")
     found = list(repo.iter_versions(target="prod"))
     assert [log.index(deployed.commit) for deployed, _ in found] == [2, 0, 2, 1]
     assert [d.time_ns for d, _ in found] == [START + m * 60 * SECOND for m in (0, 1, 3, 4)]

@@ -422,7 +422,7 @@ def test_a_script_that_just_ends_has_recorded_everything(tmp_path: Path) -> None
     )  # fmt: skip
     assert "belongs to the process that made it" in ran.stdout
     with mvc.Repository.open(tmp_path) as repo:
-        assert next(repo.log()).commit.message == "step 5"
+        assert repo.log()[0].commit.message == "step 5"
         assert len(versions(repo)) == 5
 
 

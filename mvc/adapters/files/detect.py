@@ -51,6 +51,7 @@ def _parser(head: bytes) -> Callable[[Source, str], FileParts] | None:
 
 
 def _parse_zip(source: Source, name: str) -> FileParts:
+
     members = read_members(source, name)
     parse = parse_npz if archive_name(members) is None else parse_torch_zip
     parts = parse(source, name, members)

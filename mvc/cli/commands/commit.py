@@ -22,7 +22,7 @@ from mvc.repo.worktree.identify import earlier
 if TYPE_CHECKING:
     from mvc.cli.output import Output
     from mvc.ids import CommitId
-    from mvc.repo.repository import Committed
+    from mvc.repo.commit.result import Committed
 
 
 @click.command(

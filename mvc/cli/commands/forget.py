@@ -79,7 +79,7 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Give up the states of versions for good.
+    """Delete the states of versions for good.
 
     Either of those named, or of those that the rules give up. Commits, ids and history stay; the
     next 'mvc gc' removes the bytes.
@@ -172,7 +172,7 @@ def _print_price(session: Session, chosen: Chosen, cost: Price) -> None:
             )
         if live := cost.live.get(commit.id):
             targets = ", ".join(printable(target) for target in live)
-            out.line(f"{commit.id.short} is live on {targets}: it cannot be had back from here")
+            out.line(f"{commit.id.short} is live on {targets}: it cannot be recovered from here")
     if cost.collection is None:
         out.line("What the next 'mvc gc' frees is not known, because something is damaged")
     else:

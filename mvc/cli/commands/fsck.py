@@ -27,7 +27,7 @@ _FIRST = 10
 
 @click.command("fsck", cls=Verb, example="mvc fsck --full")
 @click.option("--full", is_flag=True, help="Also recover every tensor and check its hash.")
-@click.option("--repair", is_flag=True, help="Heal what can be healed, give up the rest.")
+@click.option("--repair", is_flag=True, help="Heal what can be healed; quarantine the rest.")
 @click.option(
     "--from",
     "other",
@@ -35,7 +35,7 @@ _FIRST = 10
     metavar="DIR",
     help="With --repair: a repository or backup that may have what is damaged here.",
 )
-@click.option("--rebuild-index", "rebuild", is_flag=True, help="Make the index anew first.")
+@click.option("--rebuild-index", "rebuild", is_flag=True, help="Rebuild the index first.")
 @json_option
 @click.pass_context
 def command(
@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Check every stored byte.
 
-    Names what is damaged, the versions it touches, and those that cannot be had back. The
+    Names what is damaged, the versions it touches, and those that cannot be recovered. The
     exit code is 4 if anything is damaged, with --repair if anything still is.
     """
     session: Session = ctx.obj
@@ -63,7 +63,7 @@ def command(
         _print(session, report)
         if not (repair or report.sound):
             session.out.note(
-                "'mvc fsck --repair' heals what another record or copy here gives back, "
+                "'mvc fsck --repair' heals what another record or copy here still holds, "
                 "with --from BACKUP also what a backup has"
             )
     if not report.sound:
@@ -105,7 +105,7 @@ def _repair(
         out.line(f"{out.paint('healed', 'good')} {len(healed) - shown:,} more")
     for kept in done.quarantined:
         where = f"{QUARANTINE}/{kept.file}"
-        out.line(f"{out.paint('kept apart', 'bad')} {where}: {printable(kept.why)}")
+        out.line(f"{out.paint('quarantined', 'bad')} {where}: {printable(kept.why)}")
     if done.freed:
         out.note(f"{size(done.freed)} of leftovers were deleted")
     if not (healed or done.quarantined):
@@ -115,7 +115,7 @@ def _repair(
 
 def _unhealed(report: FsckReport, other: Path | None) -> str:
     """Why nothing was healed, and what could."""
-    lost = f"; {count(len(report.lost), 'version')} cannot be had back" if report.lost else ""
+    lost = f"; {count(len(report.lost), 'version')} cannot be recovered" if report.lost else ""
     more = "another BACKUP" if other is not None else "--from BACKUP"
     return f"nothing could be healed{lost} (try {more})"
 
@@ -142,14 +142,14 @@ def _rebuild(session: Session) -> None:
             loss = f"{lost} is lost, and nothing stands behind it"
             session.close()
     if loss is not None:
-        session.out.warn(f"{loss}; they are given up")
+        session.out.warn(f"{loss}; the index is rebuilt without it")
         fs = FileSystem()
         folder = _folder(fs)
         if folder is not None:
             forget_index(fs, folder)
         context = session.context
     rebuild_index(context)
-    session.out.note("the index was made anew")
+    session.out.note("the index was rebuilt")
 
 
 def _folder(fs: FileSystem) -> Path | None:
@@ -187,7 +187,7 @@ def _reach(session: Session, report: FsckReport) -> str:
         shown = None if session.verbose else _FIRST
         ids = " ".join(session.out.paint(v.short, "id") for v in report.lost[:shown])
         more = _more(report.lost, shown)
-        return f"{len(report.lost):,} of {total} cannot be had back: {ids}{more}"
+        return f"{len(report.lost):,} of {total} cannot be recovered: {ids}{more}"
     return f"nothing is lost of the {total} in the journal's readable entries"
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def command(session: Session, dry_run: bool, grace: str | None, as_json: bool) -> None:
-    """Delete what nothing leads to and give the space back.
+    """Delete unreachable versions and objects, and free their space.
 
     Refs, HEAD, deployments and the operations within the grace lead to versions. States that
     were forgotten go at once.
@@ -62,21 +62,21 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
     verb = "Would delete" if dry_run else "Deleted"
     if named:
         listed = ", ".join(named[:-1]) + " and " + named[-1] if len(named) > 1 else named[0]
-        out.line(f"{verb} {listed} that nothing leads to")
+        out.line(f"{verb} unreachable: {listed}")
     if done.recoded:
         stored = "would be" if dry_run else "was" if done.recoded == 1 else "were"
         what = count(done.recoded, "object")
-        out.line(f"{what} {stored} stored anew: what stood below goes")
+        out.line(f"{what} {stored} encoded again, because a base is deleted")
     if done.phantoms:
         stay = "would stay" if dry_run else "stays" if done.phantoms == 1 else "stay"
         out.line(
-            f"{count(done.phantoms, 'object')} that no version needs {stay} as a way to others "
-            "(phantoms): that is cheaper"
+            f"{count(done.phantoms, 'object')} that no version needs {stay} as a base of others "
+            "(phantoms), which is cheaper"
         )
     if dry_run and (named or done.freed):
-        out.line(f"Would give back about {size(done.freed)} of {size(done.before)}")
+        out.line(f"Would free about {size(done.freed)} of {size(done.before)}")
     elif done.freed > 0:
-        out.line(f"Gave back {size(done.freed)} of {size(done.before)}")
+        out.line(f"Freed {size(done.freed)} of {size(done.before)}")
     elif done.freed < 0:
         out.line(f"The rest takes {size(-done.freed)} more than before")
     elif not named and not done.unquarantined:

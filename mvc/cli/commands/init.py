@@ -22,7 +22,7 @@ def command(session: Session, folder: str, branch: str | None, as_json: bool) ->
     """
     from mvc.repo.repository import Repository
 
-    with Repository.init(folder, branch=branch, config=load(None)) as repository:
+    with Repository.init(folder, branch=branch, config=load) as repository:
         where = str(repository.root / ".mvc")
         first = repository.context.store.ref("HEAD")
         networked = repository.context.store.fs.is_network_filesystem(repository.root)

@@ -6,10 +6,12 @@ import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from mvc.errors import InvalidPipeline
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 __all__ = [
     "CODINGS_2",
@@ -95,6 +97,8 @@ class Stage:
 
 def number(stage: str, name: str, text: str, low: str, high: str) -> Decimal:
     """A decimal number from ``low`` to ``high``, both included."""
+    from decimal import Decimal
+
     if _NUMBER.fullmatch(text) and Decimal(low) <= Decimal(text) <= Decimal(high):
         return Decimal(text)
     given = f"not {text!r}" if text else "and is not given"

@@ -8,10 +8,13 @@ decay, DSED); drift detection on the incoming data is the thesis's future work.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
 from mvc.errors import InvalidPipeline
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 __all__ = ["DETECTORS", "Drift", "Dsed", "Every"]
 

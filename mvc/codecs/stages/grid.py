@@ -12,14 +12,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from numpy import bool_
 from numpy.typing import NDArray
 
-from mvc.codecs import steps, words
-from mvc.codecs.lossy import grid
-from mvc.codecs.lossy.floats import Weights
+from mvc.codecs import words
 from mvc.codecs.stages.base import CODINGS_2, Kind, Stage, number, plain, read_options
 from mvc.codecs.stages.compress import Compressor
 from mvc.codecs.stages.deltas import Operator
@@ -29,6 +27,11 @@ from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Words
 from mvc.errors import InvalidPipeline
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from mvc.codecs.lossy.floats import Weights
 
 __all__ = ["Gaps", "Grid", "Lattice", "OnGrid", "Steps"]
 
@@ -67,6 +70,8 @@ class Grid(LossyStage):
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
         """As ``LossyStage.reduce``."""
+        from mvc.codecs.lossy import grid
+
         grid.reduce(weights, float(self.coarse), float(self.hold), float(self.fine))
 
 
@@ -129,12 +134,16 @@ class Gaps(OnGrid):
         self, new: Words, base: Words, changed: NDArray[bool_], compressor: Compressor | None
     ) -> Parts | None:
         """As ``OnGrid.encode_grid``."""
+        from mvc.codecs import steps
+
         return steps.encode_delta(new, base, changed, compressor)
 
     def decode_grid(
         self, cursor: Cursor, state: Words, compressor: Compressor | None, *, reverse: bool
     ) -> Words:
         """As ``OnGrid.decode_grid``."""
+        from mvc.codecs import steps
+
         return steps.apply_delta(cursor, state, reverse=reverse, compressor=compressor)
 
 
@@ -154,6 +163,8 @@ class Lattice(OnGrid):
         compressor: Compressor | None,
     ) -> Parts | None:
         """As ``OnGrid.encode_grid``."""
+        from mvc.codecs import steps
+
         return steps.encode_full(new, compressor)
 
     def decode_grid(
@@ -165,4 +176,6 @@ class Lattice(OnGrid):
         reverse: bool,  # noqa: ARG002
     ) -> Words:
         """As ``OnGrid.decode_grid``."""
+        from mvc.codecs import steps
+
         return steps.decode_full(cursor, len(state), state.itemsize, compressor)

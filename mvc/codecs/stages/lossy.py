@@ -9,15 +9,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mvc.codecs.lossy import bits, topk
 from mvc.codecs.lossy.curves import share_at
 from mvc.codecs.lossy.floats import Weights
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
 from mvc.errors import InvalidPipeline, WrongUsage
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+    from fractions import Fraction
+
+    from mvc.codecs.lossy.floats import Weights
 
 __all__ = ["LossyStage", "ResetBits", "TopK", "TopKOfAll"]
 
@@ -76,6 +80,8 @@ class TopK(LossyStage):
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:
         """As ``LossyStage.reduce``."""
+        from mvc.codecs.lossy import topk
+
         share: Decimal | Fraction = self.share
         if self.curve is not None:
             if loss is None:

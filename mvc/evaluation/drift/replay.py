@@ -16,6 +16,7 @@ from typing import Any
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from mvc.api import Repository
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.evaluation.common.folders import bytes_in
@@ -25,7 +26,6 @@ from mvc.evaluation.drift.stream import Stream, Tell
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.config import load_config
-from mvc.repo.repository import Repository
 from mvc.training.lossy.production import Production
 
 __all__ = ["Replayed", "replay"]

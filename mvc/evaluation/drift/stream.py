@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mvc.api import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.evaluation.common.models import tensors_of
 from mvc.evaluation.drift.experiment import Experiment
@@ -28,7 +29,6 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.repository import Repository
 from mvc.training.recorder import Recorder
 from mvc.training.resume import resume
 
@@ -198,4 +198,4 @@ def _versions(repo: Repository, epochs: int) -> dict[int, Version]:
 
 
 def _log(repo: Repository) -> Iterator[Any]:
-    return repo.log() if repo.branches() else iter(())
+    return iter(repo.log()) if repo.branches() else iter(())

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
+from mvc.api import Repository
 from mvc.errors import InvalidName, NotARepository, UnknownPath, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -21,7 +22,6 @@ from mvc.model.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
-from mvc.repo.repository import Repository
 from mvc.store.store import FOLDER
 
 __all__ = [

@@ -231,7 +231,7 @@ def _added(repo: Repository, commit: CommitId) -> str:
     """The checkpoint that a version added or changed, or its only one."""
     entries = repo.manifest(commit).by_path
     names = [path for path in entries if path.endswith(_TRAINING)]
-    parents = next(repo.log(str(commit), limit=1)).commit.parents
+    parents = repo.log(commit, limit=1)[0].commit.parents
     before = repo.manifest(parents[0]).by_path if parents else {}
     new = [
         path

@@ -16,6 +16,7 @@ from mvc.errors import DamagedData, StateForgotten, UnknownPath, WouldOverwrite,
 from mvc.ids import CommitId
 from mvc.io.files import WriteFile
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import DEFAULT_STATE
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.checkout.plan import Plan
 from mvc.repo.content.contents import in_memory, skeleton_of, write_file
@@ -28,9 +29,6 @@ from mvc.repo.sparse import SparseWriter
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 
 __all__ = ["DEFAULT_STATE", "Restored", "export", "load_state", "restore_all", "restore_paths"]
-
-DEFAULT_STATE = "model.safetensors"
-"""The path of a Python state that was committed without a name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
 from mvc.repo.commit.request import PathChange
 from mvc.repo.deployments import Deployed
+from mvc.repo.display import html_table
 
 __all__ = ["Committed"]
 
@@ -39,3 +40,11 @@ class Committed:
             f"<Committed {self.id.short} on {self.branch or 'detached HEAD'}{live}: "
             f"paths={len(self.paths)} raw_bytes={self.raw_bytes} stored_bytes={self.stored_bytes}>"
         )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (p.path, p.kind, f"{p.tensors_changed:,} of {p.tensors:,}")
+            for p in self.paths
+            if p.kind != "unchanged"
+        ]
+        return html_table(("path", "kind", "tensors changed"), rows, repr(self))

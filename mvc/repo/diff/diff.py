@@ -18,6 +18,7 @@ from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files
 from mvc.repo.context import Context, Progress
 from mvc.repo.diff import sources
 from mvc.repo.diff.sources import Side
+from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import staged_removals
 from mvc.repo.lookup.commits import newest
 from mvc.repo.lookup.revisions import resolve
@@ -27,7 +28,7 @@ __all__ = ["Diff", "FileDiff", "TensorDiff", "diff"]
 _Pair = tuple[str, FileEntry | None, FileEntry | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diff:
     """``a`` is the old side, ``b`` the new one; ``files`` has equal ones, too, by path.
 
@@ -39,6 +40,16 @@ class Diff:
     files: tuple[FileDiff, ...]
     comparisons: int
     from_head: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        rows = diff_rows(self.files)
+        return f"<Diff {self.a} -> {self.b}: {len(rows)} of {len(self.files)} files differ>" + (
+            f"\n{text_table(rows)}" if rows else ""
+        )
+
+    def _repr_html_(self) -> str:
+        names = ("path", "kind", "tensors that differ")
+        return html_table(names, diff_rows(self.files), f"{self.a} -> {self.b}")
 
 
 def diff(

@@ -7,7 +7,6 @@ and ``tags/NAME`` say which is meant.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 
 from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
@@ -115,6 +114,8 @@ def _by_digits(context: Context, digits: str) -> CommitId:
 def _unknown(context: Context, name: str) -> UnknownRevision:
     context.store.snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
     refs = [*pointers.branches(context), *pointers.tags(context)]
+    from difflib import get_close_matches
+
     close = get_close_matches(name, [HEAD, *(ref.name for ref in refs)], n=3, cutoff=0.5)
     return UnknownRevision(
         f"there is no version, branch or tag {printable(name[:100])}",

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import islice
 
 from mvc.errors import NoDeployment, UnknownMetric, WrongUsage
@@ -145,6 +144,8 @@ def _check_metrics(versions: Sequence[Commit], rules: Retention) -> None:
         if not versions or best.measured(versions):
             continue
         names = sorted({name for commit in versions for name in commit.metrics})
+        from difflib import get_close_matches
+
         close = get_close_matches(best.metric, names, n=3, cutoff=0.5) or names[:10]
         raise UnknownMetric(
             f"no version has the metric {printable(best.metric[:100])}",

@@ -10,8 +10,8 @@ file's transaction counter, and a process could fall back to an older snapshot u
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def data_identity(fs: FileSystem, environment: Path) -> FileIdentity | None:
 def make(fs: FileSystem, folder: Path) -> Path:
     """An empty sub-folder for a new environment; it is not used before ``switch``."""
     fs.make_dir(folder, exist_ok=True)
-    environment = folder / secrets.token_hex(8)
+    environment = folder / os.urandom(8).hex()
     fs.make_dir(environment)
     return environment
 

@@ -10,7 +10,7 @@ left out.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from types import TracebackType
@@ -42,7 +42,7 @@ class Rewrite:
     def __init__(self, snapshot: Snapshot, packs: PackWriter) -> None:
         self._snapshot = snapshot
         self._generation = snapshot.generation
-        self._path = snapshot.folder / f"{TEMPORARY}journal-{secrets.token_hex(8)}"
+        self._path = snapshot.folder / f"{TEMPORARY}journal-{os.urandom(8).hex()}"
         self._at = GENESIS
         self._seen = GENESIS
         self._last: Recorded | None = None

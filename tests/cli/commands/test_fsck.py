@@ -29,7 +29,7 @@ def test_damage_is_named_and_exits_with_four(mvc) -> None:
 def test_index_is_made_anew(mvc) -> None:
     id_ = mvc.commit(1)
     result = mvc("fsck", "--rebuild-index")
-    assert result.err.startswith("the index was made anew\n")
+    assert result.err.startswith("the index was rebuilt\n")
     assert mvc("rev-parse", "HEAD").out.strip() == id_
 
 
@@ -60,7 +60,7 @@ def test_repair_from_the_working_folder(mvc) -> None:
     mvc("fsck", code=4)
     said = mvc("fsck", "--repair").out
     assert "healed object" in said and "from the file model.safetensors" in said
-    assert "kept apart quarantine/00000001-" in said
+    assert "quarantined quarantine/00000001-" in said
     assert "Sound: " in said
     assert mvc("fsck", "--repair", "--full").out.startswith("nothing to repair\nSound: ")
 
@@ -80,12 +80,12 @@ def test_repair_of_what_nothing_heals(mvc) -> None:
     assert found["lost_versions"] == [id_]
     plain = mvc("fsck", code=4)
     assert "/.mvc/quarantine holds 1 file of " in plain.err
-    assert plain.out.endswith(f"\n1 of 1 version cannot be had back: {id_[:10]}\n")
+    assert plain.out.endswith(f"\n1 of 1 version cannot be recovered: {id_[:10]}\n")
     mvc.commit(2)
     said = mvc("fsck", "--repair", code=4).out
-    why = "nothing could be healed; 1 version cannot be had back (try --from BACKUP)\nlost "
+    why = "nothing could be healed; 1 version cannot be recovered (try --from BACKUP)\nlost "
     assert said.startswith(why)
-    assert f"1 of 2 versions cannot be had back: {id_[:10]}" in said
+    assert f"1 of 2 versions cannot be recovered: {id_[:10]}" in said
 
 
 def test_a_missing_pack_is_one_line_and_what_it_takes_is_counted(mvc) -> None:
@@ -99,9 +99,9 @@ def test_a_missing_pack_is_one_line_and_what_it_takes_is_counted(mvc) -> None:
     assert first == f"pack 00000001.pack: the file is missing, with {size:,} bytes of records"
     assert not any("pack" in line for line in others)
     reach = " ".join(id_[:10] for id_ in ids)
-    assert others[-1] == f"3 of 3 versions cannot be had back: {reach}"
+    assert others[-1] == f"3 of 3 versions cannot be recovered: {reach}"
     said = mvc("fsck", "--repair", code=4).out
-    why = "nothing could be healed; 3 versions cannot be had back (try --from BACKUP)\n"
+    why = "nothing could be healed; 3 versions cannot be recovered (try --from BACKUP)\n"
     assert said.startswith(why)
     shutil.copytree(mvc.folder / ".mvc", mvc.folder.parent / "backup")
     said = mvc("fsck", "--repair", "--from", mvc.folder.parent / "backup", code=4).out

@@ -1,0 +1,119 @@
+"""How results look in an interactive session: one text for consoles, one table for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, overload
+
+from mvc.model.names import printable
+from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    from mvc.repo.content.compare import FileDiff
+    from mvc.repo.history.log import LogEntry
+
+__all__ = ["Log", "diff_rows", "html_table", "text_table"]
+
+_SHOWN = 20  # versions
+
+
+class Log(Sequence["LogEntry"]):
+    """Versions from the newest back, as a list that is read as far as somebody looks.
+
+    ``len`` and negative indices read the whole history. Reading raises DamagedData where the
+    history goes on with entries that are lost.
+    """
+
+    def __init__(self, entries: Iterable[LogEntry]) -> None:
+        self._read: list[LogEntry] = []
+        self._rest = iter(entries)
+
+    def _entries(self, stop: int | None) -> list[LogEntry]:
+        """At least the first ``stop`` entries, as far as there are any; None: all."""
+        if stop is None:
+            self._read.extend(self._rest)
+        elif stop > len(self._read):
+            self._read.extend(islice(self._rest, stop - len(self._read)))
+        return self._read
+
+    @overload
+    def __getitem__(self, index: int) -> LogEntry: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[LogEntry]: ...
+    def __getitem__(self, index: int | slice) -> LogEntry | list[LogEntry]:
+        if isinstance(index, int):
+            return self._entries(index + 1 if index >= 0 else None)[index]
+        ends = (index.start or 0, index.stop, index.step or 1)
+        bounded = ends[1] is not None and min(ends) >= 0
+        return self._entries(index.stop if bounded else None)[index]
+
+    def __len__(self) -> int:
+        return len(self._entries(None))
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        at = 0
+        while len(self._entries(at + 1)) > at:
+            yield self._read[at]
+            at += 1
+
+    def _rows(self) -> tuple[list[Sequence[str]], bool]:
+        """The first versions, and whether there are more."""
+        entries = self._entries(_SHOWN + 1)
+        return [_log_row(entry) for entry in entries[:_SHOWN]], len(entries) > _SHOWN
+
+    def __repr__(self) -> str:
+        rows, more = self._rows()
+        return text_table(rows) + ("\n..." if more else "") if rows else "<Log: no versions>"
+
+    def _repr_html_(self) -> str:
+        rows, more = self._rows()
+        names = ("version", "refs", "deployed to", "committed", "message", "metrics")
+        return html_table(names, rows) + ("<p>...</p>" if more else "")
+
+
+def _log_row(entry: LogEntry) -> Sequence[str]:
+    commit = entry.commit
+    live = dict.fromkeys(d.target for d in entry.deployments if not d.retracted)
+    return (
+        entry.id.short,
+        ", ".join(entry.refs),
+        ", ".join(live),
+        format_time(commit.time_ns, commit.zone_minutes, precise=False),
+        commit.message.strip().partition("\n")[0],
+        "  ".join(f"{name}={value:.4g}" for name, value in sorted(commit.metrics.items())),
+    )
+
+
+def diff_rows(files: Iterable[FileDiff]) -> list[Sequence[str]]:
+    """A row for every file that differs: path, kind, tensors that differ of those there are."""
+    rows: list[Sequence[str]] = []
+    for file in files:
+        if file.kind != "unchanged":
+            differ = sum(tensor.kind != "unchanged" for tensor in file.tensors)
+            old = f" (was {file.renamed_from})" if file.renamed_from is not None else ""
+            rows.append((file.path + old, file.kind, f"{differ:,} of {len(file.tensors):,}"))
+    return rows
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns, two spaces apart; columns that are empty in every row are left out."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True) if w).rstrip()
+        for row in shown
+    )
+
+
+def html_table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> str:
+    """A table for notebooks, under a title if there is one; every text is escaped."""
+    from html import escape
+
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    above = f"<p>{escape(title)}</p>" if title else ""
+    return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
