@@ -8,39 +8,32 @@ transaction the end of that does, one for all files of a branch.
 from __future__ import annotations
 
 import io
-import secrets
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from fsspec.transaction import Transaction
 
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.errors import IoFailed, NothingToCommit, WrongUsage
+from mvc.errors import NothingToCommit, WrongUsage
 from mvc.frameworks.fsspec.location import Opened
 from mvc.frameworks.fsspec.parts import entry_parts
-from mvc.io.files import TEMPORARY, WriteFile
-from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import check_path
+from mvc.io.files import WriteFile
+from mvc.model.manifest import FileEntry
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
-from mvc.store.store import FOLDER
 
 __all__ = [
     "OneCommit",
     "Planned",
     "Spool",
-    "check_place",
     "keep",
-    "scratch",
-    "staging_folder",
     "stored",
 ]
 
@@ -82,43 +75,6 @@ def _check_apart(paths: set[str]) -> None:
             if above in paths:
                 raise WrongUsage(f"{above} is to be a file, and a folder for {path}")
             above = above.rpartition("/")[0]
-
-
-def staging_folder(context: Context) -> Path:
-    """Where files wait for their commit; made where it is absent.
-
-    Raises IoFailed where something else stands, such as a link to somebody else's folder.
-    """
-    own = context.root / FOLDER
-    try:
-        context.store.fs.make_dir(own / "staging", exist_ok=True, within=own)
-    except FileExistsError:
-        raise IoFailed(
-            f"{own / 'staging'} is not a folder", hint="move away what stands there"
-        ) from None
-    return own / "staging"
-
-
-def scratch(context: Context) -> WriteFile:
-    """A new file without a name, which is gone once it is closed."""
-    fs = context.store.fs
-    folder = staging_folder(context)
-    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
-    file = fs.open_write(path, create=True, exclusive=True, within=folder)
-    fs.unlink(path, missing_ok=True, within=folder)
-    return file
-
-
-def check_place(manifest: Manifest, path: str) -> None:
-    """Whether ``path`` can be a file: no folder has that name, and no file is above it."""
-    if not path:
-        raise WrongUsage("a version is a folder", hint="name a path in it")
-    check_path(path)
-    for known in manifest.by_path:
-        if known.startswith(f"{path}/"):
-            raise WrongUsage(f"{path} is a folder of this version", hint="write to another name")
-        if path.startswith(f"{known}/"):
-            raise WrongUsage(f"{known} is a file of this version, and no folder for {path}")
 
 
 class Spool(io.RawIOBase):

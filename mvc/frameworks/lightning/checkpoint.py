@@ -20,7 +20,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
-from mvc.frameworks.lightning.repository import Place
+from mvc.frameworks.common.repository import GivenRepository
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -60,14 +60,14 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
                 f"a checkpoint comes back exactly, and the pipeline {pipeline} loses bits",
                 hint=f"use {Pipeline.parse(pipeline).coding().text}",
             )
-        self._place = Place(repo)
+        self._given = GivenRepository(repo)
         self._deploy = deploy
         self._pipeline = pipeline
 
     @property
     def repo(self) -> Repository:
         """The repository; opened if need be."""
-        return self._place.repo
+        return self._given.repo
 
     def save_checkpoint(
         self,
@@ -172,7 +172,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
 
     def teardown(self) -> None:
         """Lets go of the repository, if it was opened here."""
-        self._place.close()
+        self._given.close()
 
     def _marked(self, path: str | PathLike[str]) -> tuple[CommitId, str]:
         """What the marker at ``path`` names. Raises UnknownPath or WrongUsage if there is none."""
