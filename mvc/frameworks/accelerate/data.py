@@ -15,7 +15,7 @@ import torch
 
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.common.data_sizes import changed, sizes
-from mvc.frameworks.huggingface.data import Drawing, order_generator, order_seed, set_order_seed
+from mvc.frameworks.common.epoch_order import Drawing, order_generator, order_seed, set_order_seed
 from mvc.training.state.rng import rng_state, set_rng_state
 
 __all__ = ["Epochs"]

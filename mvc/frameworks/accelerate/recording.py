@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from mvc.errors import WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
-from mvc.frameworks.accelerate.load import load
+from mvc.frameworks.accelerate.resume import load
 from mvc.frameworks.accelerate.state import AcceleratorSource
 from mvc.frameworks.common.options import checked
 from mvc.frameworks.common.stages import refuse_decisions, stage_by_loss

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mvc.frameworks.accelerate.data import Epochs
-from mvc.frameworks.huggingface.ranks import rng_of_others
+from mvc.frameworks.common.ranks import rng_of_others
 from mvc.training.state.component_types import described
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import Parts, no_weights

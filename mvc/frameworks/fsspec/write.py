@@ -11,15 +11,17 @@ import io
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from fsspec.transaction import Transaction
 
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.files.suspect import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.errors import NothingToCommit, WrongUsage
+from mvc.errors import BadModelFile, NothingToCommit, WrongUsage
 from mvc.frameworks.fsspec.location import Opened
 from mvc.frameworks.fsspec.parts import entry_parts
 from mvc.io.files import WriteFile
@@ -34,6 +36,7 @@ __all__ = [
     "Planned",
     "Spool",
     "keep",
+    "opening",
     "stored",
 ]
 
@@ -221,3 +224,40 @@ class _Stored(ParsedFile):
 
     def skeleton(self) -> bytes:
         return skeleton_of(self._context, self._entry)
+
+
+def opening(file: WriteFile, path: str) -> Callable[[], AbstractContextManager[ParsedFile]]:
+    """What a commit opens: the bytes written so far, as the model file that they are.
+
+    Opening raises BadModelFile for a file that claims to be a model but is cut off.
+    """
+
+    def opened() -> AbstractContextManager[ParsedFile]:
+        written = _Written(file)
+        parsed = parse_file(written, path)
+        if parsed.format == "opaque" and (why := suspicion(written, path)):
+            raise BadModelFile(
+                f"{path} is no sound model file: {why}",
+                hint="write it again; to keep it as it is: mvc commit --opaque",
+            )
+        return nullcontext(parsed)
+
+    return opened
+
+
+class _Written:
+    """A file that was written, to be read at any place."""
+
+    def __init__(self, file: WriteFile) -> None:
+        self._file = file
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._file.read(offset, length)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        data = self._file.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

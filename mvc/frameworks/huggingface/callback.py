@@ -20,10 +20,10 @@ from typing import Any, Self
 from transformers import TrainerCallback
 
 from mvc.errors import CannotResume, WrongUsage
+from mvc.frameworks.common.epoch_order import Drawing
 from mvc.frameworks.common.options import checked, included
 from mvc.frameworks.common.stages import refuse_data, stage_by_loss
 from mvc.frameworks.huggingface.checkpoint import write_checkpoint
-from mvc.frameworks.huggingface.data import Drawing
 from mvc.frameworks.huggingface.state import TrainerSource, differences, parts_of, refuse_sharded
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE

@@ -10,8 +10,8 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 
 from mvc.errors import WrongUsage
-from mvc.frameworks.huggingface.data import order_generator, order_seed, set_order_seed
-from mvc.frameworks.huggingface.ranks import rng_of_others
+from mvc.frameworks.common.epoch_order import order_generator, order_seed, set_order_seed
+from mvc.frameworks.common.ranks import rng_of_others
 from mvc.training.state.parts import Parts
 from mvc.training.state.rng import rng_state
 

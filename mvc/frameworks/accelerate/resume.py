@@ -9,7 +9,7 @@ from typing import Any
 from mvc.errors import CannotResume
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.state import model_of, optimizers_of
-from mvc.frameworks.huggingface.ranks import own_of
+from mvc.frameworks.common.ranks import own_of
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
 from mvc.training.resume import (
