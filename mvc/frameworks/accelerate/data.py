@@ -57,7 +57,7 @@ class Epochs:
         return position.epoch + left
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """The batches of an epoch, or what is left of it after ``restore``."""
+        """The batches of an epoch, or its remaining batches after ``restore``."""
         position = self._position(loader)
         position.epoch = self.epoch(loader)
         if hasattr(loader, "set_epoch"):
@@ -82,7 +82,7 @@ class Epochs:
         position.epoch, position.done, position.rng = position.epoch + 1, 0, None
 
     def state(self) -> list[dict[str, Any]]:
-        """What a version keeps of each loader."""
+        """The position of each loader, for a version."""
         kept = []
         for loader in self._accelerator._dataloaders:
             at = self._position(loader)

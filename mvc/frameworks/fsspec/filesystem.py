@@ -71,7 +71,7 @@ class MvcFileSystem(AbstractFileSystem):
     # -- looking ---------------------------------------------------------------------------
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Size, type (``file`` or ``directory``), commit, and for files the content's id."""
+        """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
         del kwargs
         at, _, commit, manifest = self._look(path)
         found = described(at, commit, manifest)
@@ -80,7 +80,7 @@ class MvcFileSystem(AbstractFileSystem):
         return found
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """What lies in a folder of a version, by name; a file's own entry for a file."""
+        """The entries of a folder of a version, by name. For a file, its own entry."""
         del kwargs
         at, _, commit, manifest = self._look(path)
         found = listed(at, commit, manifest)
@@ -89,7 +89,7 @@ class MvcFileSystem(AbstractFileSystem):
         return found if detail else [entry["name"] for entry in found]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
-        """Whether the version has this path; False too where there is no such version."""
+        """Whether the version has this path. False also if there is no such version."""
         del kwargs
         try:
             at, _, _, manifest = self._look(path)
@@ -98,7 +98,7 @@ class MvcFileSystem(AbstractFileSystem):
         return at.path in manifest.by_path or is_folder(manifest, at.path)
 
     def ukey(self, path: str) -> str:
-        """Changes when the content does."""
+        """A text that changes when the content changes."""
         found = self.info(path)
         return str(found.get("id") or found["commit"])
 
@@ -151,13 +151,13 @@ class MvcFileSystem(AbstractFileSystem):
     # -- changing names ------------------------------------------------------------------------
 
     def rm_file(self, path: str) -> None:
-        """A commit without this path."""
+        """A commit that removes this path."""
         self.rm(path)
 
     def rm(
         self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None
     ) -> None:
-        """One commit without these paths; ``recursive`` takes folders as well."""
+        """One commit that removes these paths. ``recursive`` removes folders as well."""
         names = [path] if isinstance(path, str) else path
         self._keep([p for name in names for p in self._removals(name, recursive, maxdepth)])
 
@@ -181,7 +181,7 @@ class MvcFileSystem(AbstractFileSystem):
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """One commit in which a file or folder has another name."""
+        """One commit that renames a file or folder."""
         del kwargs
         source, here, branch, _ = self._target(path1)
         target, there, other, manifest = self._target(path2)
@@ -223,7 +223,7 @@ class MvcFileSystem(AbstractFileSystem):
         self._keep([Planned(there, branch, (change,), message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Folders exist by their files; this only says whether there may be one."""
+        """Creates nothing: a folder exists if it has files. Checks that it could be written."""
         del create_parents, kwargs
         self.makedirs(path)
 
@@ -236,14 +236,14 @@ class MvcFileSystem(AbstractFileSystem):
     # -- helpers -------------------------------------------------------------------------------
 
     def _look(self, path: str) -> tuple[Location, Opened, str | None, Manifest]:
-        """Where a path leads, with the version there."""
+        """The location of a path, and the version that it names."""
         at = locate(self._strip_protocol(path))
         here = opened(at.root)
         commit, manifest = version_of(here.context, at)
         return at, here, None if commit is None else str(commit), manifest
 
     def _target(self, path: str) -> tuple[Location, Opened, str, Manifest]:
-        """Where a path leads, with the branch that writing there moves."""
+        """The location of a path, and the branch that a commit there moves."""
         at = locate(self._strip_protocol(path))
         here = opened(at.root)
         branch = branch_of(here.context, at)
@@ -265,7 +265,7 @@ def _refuse_checkpoint(path: str) -> None:
 
 
 def is_folder(manifest: Manifest, path: str) -> bool:
-    """Whether files lie below ``path``; the version itself is a folder in any case."""
+    """Whether there are files below ``path``. The version itself is always a folder."""
     return not path or any(e.path.startswith(f"{path}/") for e in manifest.entries)
 
 
@@ -278,7 +278,7 @@ def described(at: Location, commit: str | None, manifest: Manifest) -> dict[str,
 
 
 def listed(at: Location, commit: str | None, manifest: Manifest) -> list[dict[str, Any]]:
-    """What lies in a folder, by name; the file itself for a file."""
+    """The entries of a folder, by name. For a file, its own entry."""
     start = f"{at.path}/" if at.path else ""
     found: dict[str, dict[str, Any]] = {}
     for entry in manifest.entries:

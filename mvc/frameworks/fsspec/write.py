@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Planned:
-    """Changes of one branch that go into one commit, and what to say there."""
+    """Changes of one branch that go into one commit, and its message."""
 
     opened: Opened
     branch: str
@@ -71,7 +71,7 @@ def keep(plans: Iterable[Planned]) -> None:
 
 
 def _check_apart(paths: set[str]) -> None:
-    """Of paths written together none is a folder above another."""
+    """Raises WrongUsage if one of the paths would be a folder above another."""
     for path in paths:
         above = path.rpartition("/")[0]
         while above:
@@ -148,7 +148,7 @@ class Spool(io.RawIOBase):
                 self._file.close()
 
     def discard(self) -> None:
-        """Throws away what was written."""
+        """Discards what was written."""
         super().close()
         self._file.close()
 
@@ -183,7 +183,7 @@ class OneCommit(Transaction):
         self.plans: list[Planned] = []
 
     def complete(self, commit: bool = True) -> None:
-        """Makes the commit, or throws everything away."""
+        """Makes the commit, or discards everything."""
         self.files.clear()
         spools, plans = self.spools, self.plans
         self.spools, self.plans = [], []
@@ -200,7 +200,7 @@ class OneCommit(Transaction):
 
 
 def stored(context: Context, entry: FileEntry, path: str) -> Change:
-    """A path of a version once more, under another name."""
+    """The change that stores a file of a version under another name."""
 
     @contextmanager
     def opened() -> Iterator[ParsedFile]:
@@ -210,7 +210,7 @@ def stored(context: Context, entry: FileEntry, path: str) -> Change:
 
 
 class _Stored(ParsedFile):
-    """A file of a version as one to commit; it keeps its format and its tensors."""
+    """A file of a version as input of a commit. It keeps its format and its tensors."""
 
     def __init__(self, context: Context, entry: FileEntry) -> None:
         self._context, self._entry = context, entry
@@ -246,7 +246,7 @@ def opening(file: WriteFile, path: str) -> Callable[[], AbstractContextManager[P
 
 
 class _Written:
-    """A file that was written, to be read at any place."""
+    """A written file as a source for the parsers."""
 
     def __init__(self, file: WriteFile) -> None:
         self._file = file

@@ -97,7 +97,7 @@ class MVCCallback(keras.callbacks.Callback):
         return self._report if self._recorder is None else self._recorder.report
 
     def close(self) -> Report | None:
-        """Completes what is queued. ``on_train_end`` does that; call it after an exception."""
+        """Completes queued versions, as ``on_train_end`` does. Call it after an exception."""
         if self._skip is not None:
             self._skip.end()
             self._skip = None
@@ -255,10 +255,10 @@ def _check_backend() -> None:
 
 
 class Skip:
-    """Stands in for the train function of a model for ``count`` batches."""
+    """Replaces the model's train function for ``count`` batches, which are skipped."""
 
     def __init__(self, model: Any, count: int, logs: Mapping[str, float]) -> None:
-        """``logs``: what the skipped batches report, those of the last one that was trained."""
+        """``logs`` of the last trained batch are what the skipped batches report."""
         self._model = model
         self._train = model.train_function
         self._logs = dict(logs)

@@ -105,7 +105,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     @property
     def report(self) -> Report | None:
-        """What became of the steps of this ``fit`` or the last one; None before the first."""
+        """The recorder's counts for this ``fit`` or the last one. None before the first."""
         return self._report if self._recorder is None else self._recorder.report
 
     def resume(self, rev: str | CommitId = "HEAD") -> str:
@@ -275,6 +275,6 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
 
 
 def _loss(outputs: Any) -> Any:
-    """Of what ``training_step`` returned; None where there is no single number."""
+    """The loss in what ``training_step`` returned. None if there is no single number."""
     found = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return found if found is not None and getattr(found, "ndim", 0) == 0 else None

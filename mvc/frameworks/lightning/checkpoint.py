@@ -112,7 +112,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())
 
     def _exact_pipeline(self) -> str | None:
-        """The one asked for; the coding alone of a configured one that loses bits."""
+        """The given pipeline, or the lossless coding of the configured one."""
         if self._pipeline is not None:
             return self._pipeline
         configured = Pipeline.parse(str(self.repo.context.config.get("commit.pipeline")))
@@ -171,7 +171,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         files.unlink(file, missing_ok=True)
 
     def teardown(self) -> None:
-        """Lets go of the repository, if it was opened here."""
+        """Closes the repository if it was opened here."""
         self._given.close()
 
     def _marked(self, path: str | PathLike[str]) -> tuple[CommitId, str]:
