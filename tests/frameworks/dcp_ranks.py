@@ -23,8 +23,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import mvc
+from mvc.frameworks.dcp import MvcReader, MvcWriter
 
-_LOADED = ["tests.frameworks.dcp_ranks", "mvc.frameworks.fsspec.filesystem", "torch._dynamo"]
+_LOADED = ["tests.frameworks.dcp_ranks", "mvc.frameworks.dcp", "torch._dynamo"]
 """What every rank would import otherwise, by itself."""
 
 PLACES = {
@@ -98,24 +99,35 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 # -- what ranks do -----------------------------------------------------------------------------
 
+Place = tuple[str, str, str]
+"""Repository, branch or revision, path."""
 
-def save(rank: int, world: int, url: str, seed: int) -> None:
-    dcp.save(spread(state(seed), world), checkpoint_id=url)
+
+def writer(place: Place) -> MvcWriter:
+    return MvcWriter(place[0], branch=place[1], path=place[2])
 
 
-def save_behind(rank: int, world: int, url: str, seed: int) -> None:
+def reader(place: Place) -> MvcReader:
+    return MvcReader(place[0], place[1], path=place[2])
+
+
+def save(rank: int, world: int, place: Place, seed: int) -> None:
+    dcp.save(spread(state(seed), world), storage_writer=writer(place))
+
+
+def save_behind(rank: int, world: int, place: Place, seed: int) -> None:
     kept = spread(state(seed), world)
-    future = dcp.async_save(kept, checkpoint_id=url)
+    future = dcp.async_save(kept, storage_writer=writer(place))
     with torch.no_grad():
         for name in ("uneven", "columns", "copied"):
             kept["model"][name].to_local().zero_()  # the save goes on with what it was given
     future.result()
 
 
-def load(rank: int, world: int, url: str, seed: int) -> list[str]:
+def load(rank: int, world: int, place: Place, seed: int) -> list[str]:
     """The places where what was loaded differs from the state of ``seed``."""
     loaded = spread(state(seed + 1), world)
-    dcp.load(loaded, checkpoint_id=url)
+    dcp.load(loaded, storage_reader=reader(place))
     wanted, found = flat(state(seed)), flat(loaded)
     different = [k for k in wanted if not same_bits(wanted[k], found[k])]
     for name in ("epoch", "seen"):
@@ -136,18 +148,18 @@ def trained(world: int, steps: int) -> tuple[torch.nn.Module, torch.optim.Optimi
     return model, optimizer
 
 
-def save_fsdp(rank: int, world: int, url: str) -> dict[str, bytes]:
+def save_fsdp(rank: int, world: int, place: Place) -> dict[str, bytes]:
     model, optimizer = trained(world, 3)
     weights, moments = get_state_dict(model, optimizer)
-    dcp.save({"model": weights, "optim": moments}, checkpoint_id=url)
+    dcp.save({"model": weights, "optim": moments}, storage_writer=writer(place))
     return {k: t.numpy().tobytes() for k, t in flat({"model": weights, "optim": moments}).items()}
 
 
-def load_fsdp(rank: int, world: int, url: str) -> dict[str, bytes]:
+def load_fsdp(rank: int, world: int, place: Place) -> dict[str, bytes]:
     model, optimizer = trained(world, 1)
     weights, moments = get_state_dict(model, optimizer)
     loaded = {"model": weights, "optim": moments}
-    dcp.load(loaded, checkpoint_id=url)
+    dcp.load(loaded, storage_reader=reader(place))
     return {k: t.numpy().tobytes() for k, t in flat(loaded).items()}
 
 
@@ -160,8 +172,8 @@ class Dies(dcp.DefaultSavePlanner):
         return super().resolve_data(write_item)
 
 
-def save_and_die(rank: int, world: int, url: str, seed: int) -> None:
-    dcp.save(spread(state(seed), world), checkpoint_id=url, planner=Dies())
+def save_and_die(rank: int, world: int, place: Place, seed: int) -> None:
+    dcp.save(spread(state(seed), world), storage_writer=writer(place), planner=Dies())
 
 
 def record(rank: int, world: int, root: str) -> tuple[str, str]:

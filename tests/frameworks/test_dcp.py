@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import dataclasses
 import math
-import os
-import pickle
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -16,18 +14,15 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed.checkpoint import filesystem as files
-from torch.distributed.checkpoint import metadata as meta
 
 import mvc
-from mvc.errors import BadModelFile, UnsupportedTensor, WrongUsage
-from mvc.frameworks.fsspec.dcp_metadata import Chunk, Placed, Record, read_metadata
-from mvc.frameworks.fsspec.dcp_save import plain_value, saved_bytes
-from mvc.frameworks.fsspec.dcp_shards import whole
+from mvc.errors import InvalidName
+from mvc.frameworks.dcp import MvcReader, MvcWriter
+from mvc.frameworks.dcp.chunks import Chunk, whole
+from mvc.frameworks.dcp.objects import plain_value, saved_bytes
 from mvc.model.tensor import TensorSpec
-from tests.frameworks.need import need
 
-fsspec = need("fsspec")
+CK = "ck/model.safetensors"
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -39,17 +34,12 @@ def repo(tmp_path, monkeypatch):
         yield repo
 
 
-@pytest.fixture
-def fs():
-    return fsspec.filesystem("mvc")
+def save(repo, state, path=CK, **options):
+    dcp.save(state, storage_writer=MvcWriter(repo, path=path, **options), no_dist=True)
 
 
-def save(state, url="mvc://models@main/ck", **options):
-    dcp.save(state, checkpoint_id=url, no_dist=True, **options)
-
-
-def load(state, url="mvc://models@main/ck"):
-    dcp.load(state, checkpoint_id=url, no_dist=True)
+def load(repo, state, path=CK, rev="HEAD"):
+    dcp.load(state, storage_reader=MvcReader(repo, rev, path=path), no_dist=True)
     return state
 
 
@@ -99,9 +89,9 @@ VALUES = {
 
 def test_every_value_comes_back(repo):
     tensors = {"w": torch.randn(3, 4), "nested": [torch.ones(2), {"x": torch.zeros(1)}]}
-    save(VALUES | tensors)
+    save(repo, VALUES | tensors)
     blank = {"w": torch.zeros(3, 4), "nested": [torch.zeros(2), {"x": torch.ones(1)}]}
-    found = load({k: {"a": {"b": 0}} if k == "words" else 0 for k in VALUES} | blank)
+    found = load(repo, {k: {"a": {"b": 0}} if k == "words" else 0 for k in VALUES} | blank)
     for name, value in VALUES.items():
         if name == "array":
             assert np.array_equal(found[name], value) and found[name].dtype == value.dtype
@@ -129,9 +119,12 @@ def test_dtypes_bit_for_bit(repo, dtype):
     kind = getattr(torch, dtype)
     raw = torch.randint(0, 2 if dtype == "bool" else 256, (6 * 8,), dtype=torch.uint8)
     tensor = raw.view(kind).reshape(-1, 2)
-    save({"t": tensor, "turned": tensor.t(), "scalar": tensor[0, 0].clone(), "none": tensor[:0]})
+    save(
+        repo,
+        {"t": tensor, "turned": tensor.t(), "scalar": tensor[0, 0].clone(), "none": tensor[:0]},
+    )
     shapes = {"t": tensor.shape, "turned": tensor.t().shape, "scalar": (), "none": (0, 2)}
-    found = load({name: torch.zeros(shape, dtype=kind) for name, shape in shapes.items()})
+    found = load(repo, {name: torch.zeros(shape, dtype=kind) for name, shape in shapes.items()})
 
     def bits(t):
         return t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -141,24 +134,72 @@ def test_dtypes_bit_for_bit(repo, dtype):
     assert bits(found["scalar"]) == bits(tensor[0, 0].clone())
 
 
-def test_a_checkpoint_at_the_top_and_over_an_older_one(repo, fs):
-    save({"w": torch.ones(3), "odd": {1}}, "mvc://models@main")
-    with pytest.warns(UserWarning, match="existing checkpoint"):
-        save({"w": torch.zeros(3)}, "mvc://models@main")
+def test_a_checkpoint_over_an_older_one(repo):
+    save(repo, {"w": torch.ones(3), "odd": {1}}, "model.safetensors")
+    assert len(repo.manifest().by_path) == 2
+    save(repo, {"w": torch.zeros(3)}, "model.safetensors")
     assert sorted(repo.manifest().by_path) == ["model.safetensors"]
     assert torch.equal(repo.checkout()["w"], torch.zeros(3))
-    assert torch.equal(load({"w": torch.zeros(3)}, "mvc://models@HEAD~1")["w"], torch.ones(3))
-    assert fs.find("mvc://models@main") == [f"{repo.root}@main/model.safetensors"]
+    found = load(repo, {"w": torch.zeros(3)}, "model.safetensors", "HEAD~1")
+    assert torch.equal(found["w"], torch.ones(3))
 
 
 def test_an_unchanged_checkpoint_is_no_version(repo):
-    save({"w": torch.ones(3)})
-    with pytest.warns(UserWarning, match="existing checkpoint"):
-        save({"w": torch.ones(3)})
+    writer = MvcWriter(repo)
+    dcp.save({"w": torch.ones(3)}, storage_writer=writer, no_dist=True)
+    assert writer.committed == repo.find("HEAD")
+    dcp.save({"w": torch.ones(3)}, storage_writer=writer, no_dist=True)
+    assert writer.committed is None
     assert len(list(repo.log())) == 1
 
 
-def test_versions_that_no_checkpoint_was_are_loaded_too(repo, fs):
+def test_the_root_is_that_of_a_plain_commit(repo, tmp_path):
+    state = {"w": torch.randn(3, 4), "opt": {"m": [torch.ones(2)], "lr": 0.1}}
+    save(repo, state, "model.safetensors")
+    with mvc.Repository.init(tmp_path / "plain") as plain:
+        plain.commit(state)
+        assert plain.manifest().root == repo.manifest().root
+
+
+def test_folder_branch_message_and_checkpoint_id(repo):
+    repo.commit({"w": torch.zeros(3)})
+    repo.branch("other")
+    writer = MvcWriter(repo.root, branch="other", message="step 3")
+    dcp.save({"w": torch.ones(3)}, checkpoint_id=CK, storage_writer=writer, no_dist=True)
+    assert [e.commit.message for e in repo.log("other")] == ["step 3", ""]
+    assert sorted(repo.manifest("other").by_path) == [CK, "model.safetensors"]
+    assert sorted(repo.manifest("main").by_path) == ["model.safetensors"]
+    found = {"w": torch.zeros(3)}
+    reader = MvcReader(repo.root, "other")
+    dcp.load(found, checkpoint_id=CK, storage_reader=reader, no_dist=True)
+    assert torch.equal(found["w"], torch.ones(3))
+
+
+def test_async_save_is_a_commit_of_the_state_at_the_call(repo):
+    import torch.distributed as dist
+
+    state = {"w": torch.ones(3)}
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        future = dcp.async_save(state, storage_writer=MvcWriter(repo.root, path=CK))
+        state["w"].zero_()
+        future.result()
+    finally:
+        dist.destroy_process_group()
+    assert torch.equal(load(repo, {"w": torch.zeros(3)})["w"], torch.ones(3))
+
+
+def test_the_planner_caches_its_plans(repo):
+    for value in (1.0, 2.0, 3.0):
+        planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
+        writer = MvcWriter(repo, path=CK)
+        dcp.save(
+            {"w": torch.full((3,), value)}, storage_writer=writer, planner=planner, no_dist=True
+        )
+        assert torch.equal(load(repo, {"w": torch.zeros(3)})["w"], torch.full((3,), value))
+
+
+def test_versions_that_no_checkpoint_was_are_loaded_too(repo):
     state = {"w": torch.randn(3, 2), "opt": {0: {"m": torch.ones(2)}}, "pair": (torch.ones(1), 2)}
     repo.commit(state | {"array": np.arange(3), "lr": np.float64(0.5)})
     blank = {
@@ -168,7 +209,7 @@ def test_versions_that_no_checkpoint_was_are_loaded_too(repo, fs):
         "array": 0,
         "lr": 0,
     }
-    found = load(blank, "mvc://models")
+    found = load(repo, blank, "model.safetensors")
     assert torch.equal(found["w"], state["w"]) and torch.equal(found["opt"][0]["m"], torch.ones(2))
     assert torch.equal(found["pair"][0], torch.ones(1)) and found["pair"][1] == 2
     assert np.array_equal(found["array"], np.arange(3)) and found["lr"] == 0.5
@@ -176,29 +217,15 @@ def test_versions_that_no_checkpoint_was_are_loaded_too(repo, fs):
 
     save_file({"a.b": torch.ones(4)}, repo.root / "model.safetensors")
     repo.commit("model.safetensors", cwd=repo.root)
-    assert torch.equal(load({"a": {"b": torch.zeros(4)}}, "mvc://models")["a"]["b"], torch.ones(4))
-
-
-def test_the_made_files_are_a_checkpoint_anywhere(repo, fs, tmp_path):
-    save({"w": torch.arange(6.0).reshape(2, 3), "lr": 0.1})
-    (tmp_path / "local").mkdir()
-    for name in (".metadata", "__0_0.distcp"):
-        assert fs.exists(f"mvc://models/ck/{name}")
-        fs.get_file(f"mvc://models/ck/{name}", str(tmp_path / "local" / name))
-        assert (
-            fs.info(f"mvc://models/ck/{name}")["size"] == (tmp_path / "local" / name).stat().st_size
-        )
-    found = {"w": torch.zeros(2, 3), "lr": 0}
-    dcp.load(found, checkpoint_id=tmp_path / "local", no_dist=True)
-    assert torch.equal(found["w"], torch.arange(6.0).reshape(2, 3)) and found["lr"] == 0.1
-    assert not fs.exists("mvc://models/.metadata")
+    found = load(repo, {"a": {"b": torch.zeros(4)}}, "model.safetensors")
+    assert torch.equal(found["a"]["b"], torch.ones(4))
 
 
 def test_big_tensors_are_read_in_windows(repo):
     """Above 32 MiB a content is never read as a whole; two chunks meet in a window."""
     tensor = torch.arange(3 * 3_000_000, dtype=torch.float32).reshape(3, 3_000_000)
-    save({"w": tensor, "turned": tensor[:, :5].t()})
-    found = load({"w": torch.zeros_like(tensor), "turned": torch.zeros(5, 3)})
+    save(repo, {"w": tensor, "turned": tensor[:, :5].t()})
+    found = load(repo, {"w": torch.zeros_like(tensor), "turned": torch.zeros(5, 3)})
     assert torch.equal(found["w"], tensor)
     assert torch.equal(found["turned"], tensor[:, :5].t())
 
@@ -206,173 +233,139 @@ def test_big_tensors_are_read_in_windows(repo):
 # -- what is refused -----------------------------------------------------------------------------
 
 
-def test_what_cannot_be_taken_apart_is_refused_and_nothing_is_kept(repo):
-    from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
-
-    writer = FsspecWriter(
-        "mvc://models@main/ck", serialization_format=files.SerializationFormat.SAFETENSORS
-    )
-    with pytest.raises(dcp.api.CheckpointException) as caught:
-        dcp.save({"w": torch.ones(2)}, storage_writer=writer, no_dist=True)
-    assert "BadModelFile" in str(caught.value)
-    assert repo.context.store.ref("heads/main") is None
+def refused(repo, act):
+    """What torch says; nothing was committed, and nothing is left."""
+    before = repo.context.store.ref("heads/main")
+    with pytest.raises((dcp.api.CheckpointException, mvc.MvcError)) as caught:
+        act()
+    assert repo.context.store.ref("heads/main") == before
+    assert not list(Path(repo.root, ".mvc/staging").glob("*.shard"))
+    return str(caught.value)
 
 
-def test_a_checkpoint_in_a_file_is_refused(repo, fs):
-    fs.pipe_file("mvc://models/ck", b"a file")
-    with pytest.raises(dcp.api.CheckpointException) as caught:
-        save({"w": torch.ones(2)})
-    assert "ck is a file" in str(caught.value)
+def test_paths_and_branches_that_cannot_be_written(repo):
+    save(repo, {"w": torch.ones(2)}, "ck")
+    assert "ck is a file" in refused(repo, lambda: save(repo, {"w": torch.ones(2)}))
+    said = refused(repo, lambda: save(repo, {"w": torch.ones(2)}, "other", branch="none"))
+    assert "there is no branch none" in said
+    with pytest.raises(InvalidName):
+        MvcWriter(repo, path="../model.safetensors")
+    with pytest.raises(mvc.MvcError, match="not a repository"):
+        MvcReader(repo.root.parent)
     assert sorted(repo.manifest().by_path) == ["ck"]
 
 
-def test_a_checkpoint_without_a_coordinator_is_refused(repo, fs):
-    with pytest.raises(WrongUsage, match="without collectives"):
-        fs.open("mvc://models@main/ck/__0.metadata.tmp", "wb")
+def test_a_checkpoint_without_a_coordinator_is_refused(repo):
+    def act():
+        writer = MvcWriter(repo)
+        dcp.save({"w": torch.ones(2)}, storage_writer=writer, no_dist=True, use_collectives=False)
+
+    assert "without collectives" in refused(repo, act)
 
 
-def test_made_files_are_not_written_or_removed_by_hand(repo, fs):
-    save({"w": torch.ones(2)})
-    with pytest.raises(WrongUsage, match="cannot be written"):
-        fs.pipe_file("mvc://models/ck/.metadata", b"x")
-    with pytest.raises(WrongUsage, match="is made from"):
-        fs.rm("mvc://models/ck/.metadata")
-    fs.rm("mvc://models/ck", recursive=True)
-    assert not fs.exists("mvc://models/ck/.metadata")
+def test_tensors_that_cannot_be_kept_exactly(repo):
+    said = refused(repo, lambda: save(repo, {"w": torch.eye(2).to_sparse()}))
+    assert "w is a sparse tensor" in said
 
 
-def test_a_missing_or_damaged_shard(repo, fs):
-    save({"w": torch.arange(100.0)}, "mvc://models@main/good")
-    staging = Path(repo.root, ".mvc/staging")
-
-    def half(state, spoil):
-        """Saves as dcp.save does, but for what happens before the rename."""
-        fs.makedirs("mvc://models@main/bad", exist_ok=True)
-        from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
-
-        class Writer(FsspecWriter):
-            def finish(self, metadata, results):
-                spoil(next(staging.glob("*/__0_0.distcp")), metadata, results)
-                super().finish(metadata, results)
-
-        dcp.save(state, storage_writer=Writer("mvc://models@main/bad"), no_dist=True)
-
-    def cut(path, *_):
-        path.write_bytes(path.read_bytes()[:-30])
-
-    def other(path, *_):
-        data = bytearray(path.read_bytes())
-        record = io.BytesIO()
-        torch.save(torch.arange(100.0).double(), record)
-        path.write_bytes(record.getvalue() + bytes(data))
-
-    def gone(path, *_):
-        path.unlink()
-
-    def elsewhere(path, metadata, results):
-        results[0][0].storage_data.relative_path = "../../config.yaml"
-
-    for spoil, said in [
-        (cut, "shorter than .metadata says"),
-        (other, "BadModelFile"),
-        (gone, "was not written to this repository"),
-        (elsewhere, "no shard"),
+def test_what_a_version_lacks(repo):
+    save(repo, {"w": torch.ones(2)})
+    for path, state, said in [
+        ("none", {"w": torch.zeros(2)}, "has no tensors at none"),
+        (CK, {"v": torch.zeros(2)}, "Missing key"),
+        (CK, {"w": torch.zeros(3)}, "Size mismatch"),
     ]:
-        with pytest.raises(dcp.api.CheckpointException) as caught:
-            half({"w": torch.arange(100.0)}, spoil)
-        assert said in str(caught.value), caught.value
-    assert sorted(repo.manifest().by_path) == ["good/model.safetensors"]
-    save({"w": torch.arange(100.0)}, "mvc://models@main/bad")
-    assert not list(staging.glob("*/*"))
+        assert said in refused(repo, lambda s=state, p=path: load(repo, s, p))
+    said = refused(repo, lambda: load(repo, {"w": torch.zeros(2)}, rev="none"))
+    assert "no version, branch or tag none" in said
 
 
-class Runs:
-    def __reduce__(self):
-        return os.system, ("touch ran",)
-
-
-def described(**changes):
-    """A sound metadata object of one tensor in two chunks."""
-    size = torch.Size([4, 2])
-    chunks = [meta.ChunkStorageMetadata(torch.Size([o, 0]), torch.Size([2, 2])) for o in (0, 2)]
-    tensor = meta.TensorStorageMetadata(meta.TensorProperties(torch.float32), size, chunks)
-    stored = {
-        meta.MetadataIndex("w", [o, 0]): files._StorageInfo("__0_0.distcp", 100 * o, 99)
-        for o in (0, 2)
-    }
-    fields = {
-        "state_dict_metadata": {"w": tensor, "n": meta.BytesStorageMetadata()},
-        "planner_data": {"w": ("w",), "n": ("deep", 0)},
-        "storage_data": stored
-        | {meta.MetadataIndex("n"): files._StorageInfo("__1_0.distcp", 7, 8)},
-    }
-    made = meta.Metadata(**fields)
-    for path, value in changes.items():
-        target, _, name = path.rpartition("__")
-        owner = {
-            "": made,
-            "tensor": tensor,
-            "chunk": chunks[1],
-            "info": next(iter(stored.values())),
-        }
-        setattr(owner[target], name, value)
-    return pickle.dumps(made)
-
-
-def test_metadata_is_read():
-    saved = read_metadata(described())
-    assert saved.tensors["w"].spec == TensorSpec("float32", (4, 2))
-    assert [c.record for c in saved.tensors["w"].chunks] == [
-        Record("__0_0.distcp", 0, 99),
-        Record("__0_0.distcp", 200, 99),
-    ]
-    assert saved.objects == {"n": Record("__1_0.distcp", 7, 8)}
-    assert saved.paths == {"w": ("w",), "n": ("deep", 0)}
-    assert read_metadata(described(planner_data=None)).paths["n"] == ("n",)
+def test_ranks_that_read_different_versions(repo):
+    plans = []
+    for _ in range(2):
+        repo.commit({"w": torch.ones(2)})
+        reader = MvcReader(repo)
+        reader.read_metadata()
+        plans.append(reader.prepare_local_plan(dcp.LoadPlan([])))
+    assert reader.prepare_global_plan(plans[1:] * 2)
+    with pytest.raises(mvc.MvcError, match="different versions"):
+        reader.prepare_global_plan(plans)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("spoil", "said"),
     [
-        ({"storage_data": {}}, "does not say where w lies"),
-        ({"chunk__offsets": torch.Size([1, 0])}, "does not say where|overlap"),
-        ({"chunk__sizes": torch.Size([1, 2])}, "do not cover"),
-        ({"chunk__sizes": torch.Size([3, 2])}, "outside"),
-        ({"chunk__sizes": torch.Size([2])}, "outside"),
-        ({"tensor__size": torch.Size([5, 2])}, "do not cover"),
-        ({"tensor__properties": None}, "not what torch"),
-        ({"tensor__chunks": []}, "do not cover"),
-        ({"info__offset": -1}, "not what torch"),
-        ({"info__relative_path": 3}, "not what torch"),
-        ({"info__transform_descriptors": ["zstd"]}, "transformed"),
-        ({"planner_data": {"w": ("w", 1 << 40)}}, "not what torch"),
-        ({"state_dict_metadata": {"w": 3}}, "not what torch"),
-        ({"state_dict_metadata": Runs()}, "not what torch"),
+        (lambda shard, m, r: shard.write_bytes(shard.read_bytes()[:-30]), "was cut short"),
+        (lambda shard, m, r: shard.unlink(), "was not written to this repository"),
+        (lambda shard, m, r: r[0].clear(), "no rank has written w"),
+        (lambda shard, m, r: setattr(m, "size", torch.Size([200])), "do not cover"),
+        (lambda shard, m, r: m.chunks.append(m.chunks[0]), "overlap"),
+        (lambda shard, m, r: setattr(m.chunks[0], "sizes", torch.Size([101])), "outside"),
+        (lambda shard, m, r: setattr(m.chunks[0], "sizes", torch.Size([1, 100])), "outside"),
+        (lambda shard, m, r: setattr(m.properties, "dtype", torch.float64), "number of bytes"),
     ],
-)  # fmt: skip
-def test_impossible_metadata_is_refused(changes, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((BadModelFile, UnsupportedTensor), match=said):
-        read_metadata(described(**changes))
-    assert not Path("ran").exists()
+)
+def test_a_missing_or_damaged_shard(repo, spoil, said):
+    class Writer(MvcWriter):
+        def finish(self, metadata, results):
+            shard = next(Path(repo.root, ".mvc/staging").glob("*.shard"))
+            spoil(shard, metadata.state_dict_metadata["w"], results)
+            super().finish(metadata, results)
+
+    state = {"w": torch.arange(100.0)}
+    assert said in refused(repo, lambda: dcp.save(state, storage_writer=Writer(repo), no_dist=True))
+    save(repo, state)
 
 
-def test_a_pickle_in_place_of_metadata_does_not_run(repo, fs):
-    with fs.open("mvc://models@main/ck/.metadata.tmp", "wb") as file:
-        pickle.dump(Runs(), file)
-    with pytest.raises(BadModelFile):
-        fs.mv("mvc://models@main/ck/.metadata.tmp", "mvc://models@main/ck/.metadata")
-    with pytest.raises(WrongUsage, match="belongs to a checkpoint"):
-        fs.mv("mvc://models@main/ck/.metadata.tmp", "mvc://models@main/elsewhere")
-    assert not Path("ran").exists()
-    assert repo.context.store.ref("heads/main") is None
+def test_a_rank_cannot_name_another_file(repo):
+    class Writer(MvcWriter):
+        def finish(self, metadata, results):
+            old = results[0][0]
+            record = dataclasses.replace(old.storage_data, shard="../../config.yaml")
+            results[0][0] = dataclasses.replace(old, storage_data=record)
+            super().finish(metadata, results)
+
+    said = refused(
+        repo, lambda: dcp.save({"w": torch.ones(3)}, storage_writer=Writer(repo), no_dist=True)
+    )
+    assert "no shard" in said
 
 
-@pytest.mark.parametrize("cut", [0, 1, 10, 100, -1])
-def test_metadata_cut_short(cut):
-    data = described()
-    with pytest.raises(BadModelFile):
-        read_metadata(data[:cut])
+def test_a_link_in_place_of_the_staging_folder(repo, tmp_path):
+    """A foreign repository must not make us write into, or clear, somebody's folder."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim/x.lock").write_text("mine")
+    Path(repo.root, ".mvc/staging").symlink_to(tmp_path / "victim")
+    assert "is not a folder" in refused(repo, lambda: save(repo, {"w": torch.ones(2)}))
+    assert [p.name for p in (tmp_path / "victim").iterdir()] == ["x.lock"]
+
+
+def test_a_planner_that_gives_something_else(repo):
+    class Planner(dcp.DefaultSavePlanner):
+        def resolve_data(self, item):
+            return super().resolve_data(item).double()
+
+    def act():
+        writer = MvcWriter(repo)
+        dcp.save({"w": torch.ones(3)}, storage_writer=writer, planner=Planner(), no_dist=True)
+
+    assert "another tensor for w" in refused(repo, act)
+
+
+def test_two_values_in_one_place(repo):
+    class Writer(MvcWriter):
+        def finish(self, metadata, results):
+            metadata.planner_data = dict.fromkeys(metadata.planner_data, self.place)
+            super().finish(metadata, results)
+
+    for place in (("a",), ("a", 0), ("a", "b", 3)):
+        Writer.place = place
+
+        def act():
+            state = {"v": torch.ones(3), "w": 3}
+            dcp.save(state, storage_writer=Writer(repo), no_dist=True)
+
+        assert "in one place" in refused(repo, act)
 
 
 # -- the parts, by themselves --------------------------------------------------------------------
@@ -387,19 +380,14 @@ def test_any_grid_of_chunks_read_in_any_window(data):
     boxes = [()]
     for row in cuts:
         boxes = [(*b, (a, z)) for b in boxes for a, z in pairwise(row)]
-    chunks, raw = [], b""
+    raw, places = b"", []
     for box in boxes:
-        part = full[tuple(slice(a, z) for a, z in box)].clone()
-        if part.dim() > 1 and data.draw(st.booleans()):
-            part = part.t() if part.dim() == 2 else part.transpose(0, 2)
-            part = part.contiguous().t() if part.dim() == 2 else part.contiguous().transpose(0, 2)
-        record = io.BytesIO()
-        torch.save(part, record)
-        place = Record("f", len(raw), record.tell())
-        raw += record.getvalue()
-        chunks.append(Chunk(tuple(a for a, _ in box), tuple(z - a for a, z in box), place))
-    spec = TensorSpec("int16", shape)
-    deferred = whole("w", Placed(spec, tuple(chunks)), {"f": Bytes(raw)})
+        part = full[tuple(slice(a, z) for a, z in box)].numpy().tobytes()
+        places.append((tuple(a for a, _ in box), tuple(z - a for a, z in box), len(raw), len(part)))
+        raw += part
+    source = Bytes(raw)
+    chunks = [Chunk(offsets, sizes, source, at, n) for offsets, sizes, at, n in places]
+    deferred = whole("w", TensorSpec("int16", shape), chunks)
     expected = full.numpy().tobytes()
     for _ in range(4):
         start = data.draw(st.integers(0, len(expected)))

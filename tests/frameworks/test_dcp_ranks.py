@@ -8,11 +8,9 @@ import pytest
 import torch
 
 import mvc
-from tests.frameworks.need import need
+from tests.frameworks import dcp_ranks as ranks
 
-need("fsspec")
-
-from tests.frameworks import dcp_ranks as ranks  # noqa: E402
+CK, FSDP = "ck/model.safetensors", "fsdp/model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +19,13 @@ def models(tmp_path_factory):
     root = tmp_path_factory.mktemp("dcp")
     with mvc.Repository.init(root / "models"):
         pass
-    url = f"mvc://{root}/models@main"
+    models = str(root / "models")
     for name, act, args in [
-        ("one", ranks.save, (f"{url}/ck", 1)),
-        ("two", ranks.save_behind, (f"{url}/ck", 2)),
+        ("one", ranks.save, ((models, "main", CK), 1)),
+        ("two", ranks.save_behind, ((models, "main", CK), 2)),
     ]:
         assert ranks.run(act, 2, root / name, *args) == [("done", None)] * 2
-    saved = ranks.run(ranks.save_fsdp, 2, root / "fsdp", f"{url}/fsdp")
+    saved = ranks.run(ranks.save_fsdp, 2, root / "fsdp", (models, "main", FSDP))
     assert [kind for kind, _ in saved] == ["done", "done"], saved
     return root, saved[0][1]
 
@@ -36,9 +34,9 @@ def test_a_checkpoint_of_two_ranks_is_one_commit_of_whole_tensors(models):
     root, _ = models
     with mvc.Repository.open(root / "models") as repo:
         assert [e.commit.message for e in repo.log()] == [
-            "checkpoint fsdp",
-            "checkpoint ck",
-            "checkpoint ck",
+            f"checkpoint {FSDP}",
+            f"checkpoint {CK}",
+            f"checkpoint {CK}",
         ]
         assert sorted(repo.manifest("HEAD~1").by_path) == [
             "ck/model.objects.safetensors",
@@ -60,49 +58,49 @@ def test_a_checkpoint_of_two_ranks_is_one_commit_of_whole_tensors(models):
                 assert plain.manifest().by_path["model.safetensors"].state.root == entry.state.root
         changes = repo.diff("HEAD~2", "HEAD~1", ["ck/model.safetensors"]).files[0].tensors
         assert {c.kind for c in changes if c.key == "model.uneven"} == {"changed"}
-        assert not list(Path(repo.root, ".mvc/staging").glob("*/*"))
+        assert not list(Path(repo.root, ".mvc/staging").glob("*.shard"))
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_any_number_of_ranks_loads_it(models, world, tmp_path):
     root, _ = models
     for rev, seed in (("main", 2), ("HEAD~2", 1)):
-        url = f"mvc://{root}/models@{rev}/ck"
-        assert ranks.run(ranks.load, world, tmp_path / rev, url, seed) == [("done", [])] * world
+        place = (str(root / "models"), rev, CK)
+        assert ranks.run(ranks.load, world, tmp_path / rev, place, seed) == [("done", [])] * world
 
 
 @pytest.mark.parametrize("world", [1, 4])
 def test_fsdp_goes_on_with_other_ranks(models, world, tmp_path):
     root, saved = models
-    found = ranks.run(ranks.load_fsdp, world, tmp_path / "x", f"mvc://{root}/models@main/fsdp")
+    place = (str(root / "models"), "main", FSDP)
+    found = ranks.run(ranks.load_fsdp, world, tmp_path / "x", place)
     assert found == [("done", saved)] * world
 
 
 def test_a_rank_that_is_killed_leaves_no_version(tmp_path):
     with mvc.Repository.init(tmp_path / "models") as repo:
-        url = f"mvc://{repo.root}@main/ck"
-        outcome = ranks.run(ranks.save_and_die, 2, tmp_path / "dies", url, 1)
+        place = (str(repo.root), "main", CK)
+        outcome = ranks.run(ranks.save_and_die, 2, tmp_path / "dies", place, 1)
         assert [kind for kind, _ in outcome] == ["failed", "killed"]
         assert repo.context.store.ref("heads/main") is None
-        left = sorted(p.name for p in Path(repo.root, ".mvc/staging").glob("*/*"))
-        assert left == ["__0_0.distcp", "__1_0.distcp"]
-        # The next save, of another folder, removes what nobody holds any more.
-        ranks.run(ranks.save, 2, tmp_path / "next", f"{url}2", 2)
-        assert not list(Path(repo.root, ".mvc/staging").glob("*/*"))
+        assert len(list(Path(repo.root, ".mvc/staging").glob("*.shard"))) == 2
+        # The next save, of another path, removes what nobody holds any more.
+        ranks.run(ranks.save, 2, tmp_path / "next", (*place[:2], "ck2/model.safetensors"), 2)
+        assert not list(Path(repo.root, ".mvc/staging").glob("*.shard"))
         assert sorted(repo.manifest().by_path)[-1] == "ck2/model.safetensors"
         # And the one that failed can be done again.
-        assert ranks.run(ranks.save, 2, tmp_path / "again", url, 1) == [("done", None)] * 2
-        assert ranks.run(ranks.load, 1, tmp_path / "load", url, 1) == [("done", [])]
+        assert ranks.run(ranks.save, 2, tmp_path / "again", place, 1) == [("done", None)] * 2
+        assert ranks.run(ranks.load, 1, tmp_path / "load", place, 1) == [("done", [])]
 
 
 def test_ranks_hear_what_is_wrong(tmp_path):
     with mvc.Repository.init(tmp_path / "models") as repo:
         repo.commit({"w": torch.ones(2)})
         repo.tag("v1")
-        outcome = ranks.run(ranks.save, 2, tmp_path / "tag", f"mvc://{repo.root}@v1/ck", 1)
+        outcome = ranks.run(ranks.save, 2, tmp_path / "tag", (str(repo.root), "v1", CK), 1)
         assert [kind for kind, _ in outcome] == ["failed", "failed"]
-        assert all("v1 is not a branch" in said for _, said in outcome)
-        outcome = ranks.run(ranks.load, 2, tmp_path / "none", f"mvc://{repo.root}@v9/ck", 1)
+        assert all("there is no branch v1" in said for _, said in outcome)
+        outcome = ranks.run(ranks.load, 2, tmp_path / "none", (str(repo.root), "v9", CK), 1)
         assert all(kind == "failed" and "no version, branch or tag v9" in t for kind, t in outcome)
 
 
@@ -113,4 +111,4 @@ def test_the_recorder_names_a_sharded_tensor_and_the_way_out(tmp_path, world):
         for line in said:
             assert line.startswith("UnsupportedTensor: ")
             assert "0.weight is a DTensor" in line
-            assert "torch.distributed.checkpoint to an mvc:// path" in line
+            assert "torch.distributed.checkpoint and mvc.frameworks.dcp.MvcWriter" in line

@@ -334,9 +334,8 @@ def test_a_link_in_place_of_the_staging_folder(repo, fs, tmp_path):
     (tmp_path / "victim/x.lock").write_text("mine")
     Path(repo.root, ".mvc/staging").rmdir()
     Path(repo.root, ".mvc/staging").symlink_to(tmp_path / "victim")
-    for name in ("b", "ck/__0_0.distcp"):
-        with pytest.raises(IoFailed, match="not a folder"):
-            fs.open(f"mvc://models/{name}", "wb")
+    with pytest.raises(IoFailed, match="not a folder"):
+        fs.open("mvc://models/b", "wb")
     assert [p.name for p in (tmp_path / "victim").iterdir()] == ["x.lock"]
     assert fs.cat_file("mvc://models/a") == b"1"
 
@@ -363,3 +362,21 @@ def test_a_model_file_that_is_cut_off_is_refused(repo, fs):
             fs.pipe_file(f"mvc://models@main/{name}", data)
     assert repo.branches() == []
     assert waiting(repo) == []
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_torch_distributed_checkpoint_is_pointed_to_its_writer_and_reader(repo):
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    state = {"w": torch.ones(2)}
+    for act in (dcp.save, dcp.load):
+        with pytest.raises((dcp.api.CheckpointException, AssertionError)) as caught:
+            act(state, checkpoint_id="mvc://models@main/ck", no_dist=True)
+        assert "use MvcWriter and MvcReader of mvc.frameworks.dcp" in str(caught.value)
+    fs = fsspec.filesystem("mvc")
+    for name in (".metadata", ".metadata.tmp", "__0_0.distcp", "__3.metadata"):
+        with pytest.raises(WrongUsage, match="torch\\.distributed") as refused:
+            fs.open(f"mvc://models@main/ck/{name}", "wb")
+        assert "dcp.load(state, storage_reader=MvcReader(repo, rev))" in refused.value.hint
+    assert repo.context.store.ref("heads/main") is None

@@ -48,7 +48,7 @@ def _refusal(tensor: torch.Tensor) -> tuple[str, str]:
         return "a tensor without data (device meta)", "materialise it before it is committed"
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return f"a {kind.__qualname__}", (
-            "save shards with torch.distributed.checkpoint to an mvc:// path, "
+            "save shards with torch.distributed.checkpoint and mvc.frameworks.dcp.MvcWriter, "
             "or gather them with full_tensor()"
         )
     return "", ""

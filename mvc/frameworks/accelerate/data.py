@@ -15,7 +15,7 @@ import torch
 
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.common.data_sizes import changed, sizes
-from mvc.frameworks.huggingface.data import Drawing, order_generator, order_seed, set_order_seed
+from mvc.frameworks.common.epoch_order import Drawing, order_generator, order_seed, set_order_seed
 from mvc.training.state.rng import rng_state, set_rng_state
 
 __all__ = ["Epochs"]
@@ -57,7 +57,7 @@ class Epochs:
         return position.epoch + left
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """The batches of an epoch, or what is left of it after ``restore``."""
+        """The batches of an epoch, or its remaining batches after ``restore``."""
         position = self._position(loader)
         position.epoch = self.epoch(loader)
         if hasattr(loader, "set_epoch"):
@@ -82,7 +82,7 @@ class Epochs:
         position.epoch, position.done, position.rng = position.epoch + 1, 0, None
 
     def state(self) -> list[dict[str, Any]]:
-        """What a version keeps of each loader."""
+        """The position of each loader, for a version."""
         kept = []
         for loader in self._accelerator._dataloaders:
             at = self._position(loader)

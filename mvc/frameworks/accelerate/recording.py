@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from mvc.errors import WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
-from mvc.frameworks.accelerate.load import load
+from mvc.frameworks.accelerate.resume import load
 from mvc.frameworks.accelerate.state import AcceleratorSource
 from mvc.frameworks.common.options import checked
 from mvc.frameworks.common.stages import refuse_decisions, stage_by_loss
@@ -73,7 +73,7 @@ def attach(
 
 
 class Attached:
-    """What ``attach`` gives: ``load`` goes back to a version, ``detach`` ends recording."""
+    """The result of ``attach``: ``load`` restores a version, ``detach`` ends recording."""
 
     def __init__(
         self, accelerator: Any, repo: Repository, options: dict[str, Any], *, wait: bool
@@ -120,7 +120,7 @@ class Attached:
             self._recorder.flush()
 
     def detach(self) -> None:
-        """Takes the hook off and completes what is queued."""
+        """Removes the hook and completes the queued versions."""
         self._hook.remove()
         if self._recorder is not None:
             self._recorder.close()
@@ -142,7 +142,7 @@ class Attached:
     # -- going back ------------------------------------------------------------------------
 
     def load(self, rev: str | CommitId = "HEAD") -> Resumed:
-        """Sets everything that was saved back to a version.
+        """Sets everything that ``save_state`` saves to a version.
 
         ``Resumed.step`` is the number of the save. Raises CannotResume where the version does
         not fit what was prepared and registered; then nothing has changed.

@@ -1,4 +1,4 @@
-"""What an accelerator saves, out of its wrappers and without files."""
+"""The state of an accelerator's objects, without its wrappers and without files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mvc.frameworks.accelerate.data import Epochs
-from mvc.frameworks.huggingface.ranks import rng_of_others
+from mvc.frameworks.common.ranks import rng_of_others
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
@@ -16,7 +16,7 @@ __all__ = ["AcceleratorSource", "model_of", "optimizers_of", "pending_gradients"
 
 
 def model_of(accelerator: Any) -> torch.nn.Module:
-    """The prepared model; several are one with their numbers before the names."""
+    """The prepared model. Several models become one whose names begin with their numbers."""
     models = [accelerator.unwrap_model(model) for model in accelerator._models]
     return models[0] if len(models) == 1 else torch.nn.ModuleList(models)
 
@@ -27,7 +27,7 @@ def optimizers_of(accelerator: Any) -> list[torch.optim.Optimizer]:
 
 
 def pending_gradients(accelerator: Any, model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """What is accumulated and not yet applied, by parameter; accelerate's folders lack it."""
+    """Accumulated gradients not yet applied, by parameter; accelerate does not save them."""
     if accelerator.sync_gradients:
         return {}
     parameters = model.named_parameters()
@@ -45,7 +45,7 @@ class AcceleratorSource:
         self._others: list[dict[str, Any]] = []
 
     def gather(self) -> None:
-        """Brings in the generators of the other processes. Every process must call it."""
+        """Gathers the generators of the other processes. Every process must call it."""
         self._others = rng_of_others()
 
     def exact(self) -> list[str]:
@@ -88,5 +88,5 @@ class AcceleratorSource:
 
 
 def _alone(states: list[Any]) -> tuple[Any, list[Any]]:
-    """A single state has the place that it has in a Recorder's version, several have a list."""
+    """Splits states into a single one, stored as the Recorder does, or a list of several."""
     return (states[0], []) if len(states) == 1 else (None, states)

@@ -15,7 +15,7 @@ Sizes = dict[str, int | None]
 
 
 def sizes(loader: Any) -> Sizes:
-    """Of a loader like torch's; None for what it does not say."""
+    """The sizes of a loader like torch's. None for a size that it does not tell."""
     batch = getattr(loader, "batch_size", None)
     if batch is None:
         batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)

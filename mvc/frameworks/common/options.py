@@ -15,7 +15,7 @@ __all__ = ["checked", "included"]
 
 
 def checked(**options: Any) -> dict[str, Any]:
-    """``options`` as they are. Raises WrongUsage, InvalidName or InvalidPipeline naming one."""
+    """Returns ``options``. Raises WrongUsage, InvalidName or InvalidPipeline naming one of them."""
     chosen = RecorderOptions(**options)
     check_options(chosen)
     Queue(chosen.when_full, chosen.queue_bytes)
@@ -23,7 +23,7 @@ def checked(**options: Any) -> dict[str, Any]:
 
 
 def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tuple[str, ...] | None:
-    """The parts that ``include`` names, one or more; None where it is None. Raises WrongUsage."""
+    """The parts that ``include`` names, at least one. None if it is None. Raises WrongUsage."""
     if include is None:
         return None
     names = (include,) if isinstance(include, str) else tuple(include)

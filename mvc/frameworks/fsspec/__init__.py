@@ -1,4 +1,4 @@
-"""``mvc://`` paths for fsspec, and torch.distributed.checkpoint through them.
+"""``mvc://`` paths for fsspec: plain files.
 
-Other frameworks: their own folders.
+torch.distributed.checkpoint: ``mvc.frameworks.dcp``. Other frameworks: their own folders.
 """

@@ -1,13 +1,14 @@
 """Repositories as an fsspec file system: ``mvc://REPOSITORY@REVISION/PATH``.
 
 Any revision can be read; a branch can be written, and what is written becomes a commit: a
-file when it is closed, everything in ``with fs.transaction`` at its end, a checkpoint of
-torch.distributed.checkpoint when it is complete.
+file when it is closed, everything in ``with fs.transaction`` at its end. Checkpoints of
+torch.distributed.checkpoint are refused: ``mvc.frameworks.dcp`` is for them.
 """
 
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,11 +16,10 @@ from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from mvc.errors import NotARepository, UnknownRevision, WrongUsage
-from mvc.frameworks.fsspec import dcp_load, dcp_save
-from mvc.frameworks.fsspec.dcp_staging import METADATA, Staging, is_staged
-from mvc.frameworks.fsspec.listing import absent, described, is_folder, listed
+from mvc.frameworks.common.staging import check_new_path, scratch
 from mvc.frameworks.fsspec.location import (
     Location,
+    NoSuchFile,
     Opened,
     absolute,
     branch_of,
@@ -32,19 +32,20 @@ from mvc.frameworks.fsspec.write import (
     OneCommit,
     Planned,
     Spool,
-    check_place,
     keep,
-    scratch,
+    opening,
     stored,
 )
-from mvc.frameworks.fsspec.written import opening
 from mvc.io.files import WriteFile
-from mvc.model.manifest import Manifest
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import printable
 from mvc.repo.commit.request import Change
 
 __all__ = ["MvcFileSystem"]
 
 _BLOCK = 1 << 20
+_CHECKPOINT = re.compile(r"__[0-9]+_[0-9]+\.distcp|(__[0-9]+)?\.metadata(\.tmp)?")
+"""What torch.distributed.checkpoint calls its files."""
 
 
 class MvcFileSystem(AbstractFileSystem):
@@ -70,17 +71,16 @@ class MvcFileSystem(AbstractFileSystem):
     # -- looking ---------------------------------------------------------------------------
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Size, type (``file`` or ``directory``), commit, and for files the content's id."""
+        """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
         del kwargs
         at, _, commit, manifest = self._look(path)
         found = described(at, commit, manifest)
-        if found is not None:
-            return found
-        made = self._made(path)
-        return {"name": at.name(at.path), "size": made.size, "type": "file", "commit": commit}
+        if found is None:
+            raise absent(at)
+        return found
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """What lies in a folder of a version, by name; a file's own entry for a file."""
+        """The entries of a folder of a version, by name. For a file, its own entry."""
         del kwargs
         at, _, commit, manifest = self._look(path)
         found = listed(at, commit, manifest)
@@ -89,17 +89,16 @@ class MvcFileSystem(AbstractFileSystem):
         return found if detail else [entry["name"] for entry in found]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
-        """Whether the version has this path; False too where there is no such version."""
+        """Whether the version has this path. False also if there is no such version."""
         del kwargs
         try:
             at, _, _, manifest = self._look(path)
         except (NotARepository, UnknownRevision):
             return False
-        known = at.path in manifest.by_path or is_folder(manifest, at.path)
-        return known or dcp_load.made_from(manifest, at.path) is not None
+        return at.path in manifest.by_path or is_folder(manifest, at.path)
 
     def ukey(self, path: str) -> str:
-        """Changes when the content does."""
+        """A text that changes when the content changes."""
         found = self.info(path)
         return str(found.get("id") or found["commit"])
 
@@ -130,20 +129,13 @@ class MvcFileSystem(AbstractFileSystem):
             return PartsFile(entry_parts(here.context, entry), at.name(at.path))
         if is_folder(manifest, at.path):
             raise IsADirectoryError(f"a folder: {at.name(at.path)}")
-        return self._made(path)
+        _refuse_checkpoint(at.path)
+        raise absent(at)
 
     def _open_write(self, path: str, autocommit: bool) -> Spool:
         at, here, branch, manifest = self._target(path)
-        folder, _, name = at.path.rpartition("/")
-        if is_staged(at.path):
-            file = Staging(here, branch, folder).open_write(name)
-            return Spool(file, at.name(at.path), lambda _: None, later=False)
-        if name == METADATA:
-            raise WrongUsage(
-                f"{METADATA} is made by mvc and cannot be written",
-                hint="load the checkpoint with dcp.load and save it with dcp.save",
-            )
-        check_place(manifest, at.path)
+        _refuse_checkpoint(at.path)
+        check_new_path(manifest, at.path)
         plans = None if autocommit else self.transaction.plans
 
         def finish(file: WriteFile) -> None:
@@ -159,33 +151,23 @@ class MvcFileSystem(AbstractFileSystem):
     # -- changing names ------------------------------------------------------------------------
 
     def rm_file(self, path: str) -> None:
-        """A commit without this path."""
+        """A commit that removes this path."""
         self.rm(path)
 
     def rm(
         self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None
     ) -> None:
-        """One commit without these paths; ``recursive`` takes folders as well."""
+        """One commit that removes these paths. ``recursive`` removes folders as well."""
         names = [path] if isinstance(path, str) else path
         self._keep([p for name in names for p in self._removals(name, recursive, maxdepth)])
 
     def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[Planned]:
         at = locate(self._strip_protocol(path))
         message = f"remove {at.path or 'everything'}"
-        if at.path and is_staged(at.path):
-            self._staging(path).remove(at.path.rpartition("/")[2])
-            return
         for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
             at, here, branch, manifest = self._target(name)
             if at.path in manifest.by_path:
                 yield Planned(here, branch, (Change(at.path, None),), message)
-            elif dcp_load.made_from(manifest, at.path) is not None:
-                # What writes a checkpoint takes the old .metadata away before it renames.
-                if not self._staging(name).holds(f"{METADATA}.tmp"):
-                    raise WrongUsage(
-                        f"{at.path} is made from {dcp_save.STATE} beside it",
-                        hint="remove that, or the whole folder",
-                    )
             elif not is_folder(manifest, at.path):
                 raise absent(at)
             elif not recursive:
@@ -199,12 +181,8 @@ class MvcFileSystem(AbstractFileSystem):
         maxdepth: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """One commit in which a file or folder has another name."""
+        """One commit that renames a file or folder."""
         del kwargs
-        old = locate(self._strip_protocol(path1))
-        if old.path and is_staged(old.path):
-            self._complete(path1, path2)
-            return
         source, here, branch, _ = self._target(path1)
         target, there, other, manifest = self._target(path2)
         if here is not there or branch != other:
@@ -218,10 +196,10 @@ class MvcFileSystem(AbstractFileSystem):
         }
         if not moved:
             raise absent(source)
-        check_place(Manifest(()), target.path)
+        check_new_path(Manifest(()), target.path)
         changes = [Change(name, None) for name in moved if name not in moved.values()]
         for name, new in moved.items():
-            check_place(Manifest(e for e in manifest.entries if e.path not in moved), new)
+            check_new_path(Manifest(e for e in manifest.entries if e.path not in moved), new)
             changes.append(stored(here.context, manifest.by_path[name], new))
         message = f"move {source.path} to {target.path}"
         self._keep([Planned(here, branch, tuple(changes), message)])
@@ -239,59 +217,98 @@ class MvcFileSystem(AbstractFileSystem):
                 while data := old.read(_BLOCK):
                     new.write(data)
             return
-        check_place(onto, target.path)
+        check_new_path(onto, target.path)
         change = stored(here.context, entry, target.path)
         message = f"copy {source.path} to {target.path}"
         self._keep([Planned(there, branch, (change,), message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Folders exist by their files; this only says whether there may be one."""
+        """Creates nothing: a folder exists if it has files. Checks that it could be written."""
         del create_parents, kwargs
         self.makedirs(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """As ``mkdir``; also clears away what a checkpoint that failed has left here."""
+        """As ``mkdir``."""
         if not exist_ok and self.exists(path):
             raise FileExistsError(path)
-        self._staging(path, itself=True).clear()
+        self._target(path)
 
     # -- helpers -------------------------------------------------------------------------------
 
     def _look(self, path: str) -> tuple[Location, Opened, str | None, Manifest]:
-        """Where a path leads, with the version there."""
+        """The location of a path, and the version that it names."""
         at = locate(self._strip_protocol(path))
         here = opened(at.root)
         commit, manifest = version_of(here.context, at)
         return at, here, None if commit is None else str(commit), manifest
 
     def _target(self, path: str) -> tuple[Location, Opened, str, Manifest]:
-        """Where a path leads, with the branch that writing there moves."""
+        """The location of a path, and the branch that a commit there moves."""
         at = locate(self._strip_protocol(path))
         here = opened(at.root)
         branch = branch_of(here.context, at)
         return at, here, branch, version_of(here.context, at)[1]
 
-    def _staging(self, path: str, *, itself: bool = False) -> Staging:
-        """The place of the checkpoint that a file belongs to, or that is in this folder."""
-        at, here, branch, _ = self._target(path)
-        return Staging(here, branch, at.path if itself else at.path.rpartition("/")[0])
-
-    def _complete(self, path1: str, path2: str) -> None:
-        old, here, branch, manifest = self._target(path1)
-        new, there, other, _ = self._target(path2)
-        folder, _, name = old.path.rpartition("/")
-        wanted = dcp_save.inside(folder, METADATA)
-        if (here, branch, new.path) != (there, other, wanted) or name != f"{METADATA}.tmp":
-            raise WrongUsage(f"{old.path} belongs to a checkpoint that is being saved")
-        dcp_save.finish(Staging(here, branch, folder), manifest)
-
-    def _made(self, path: str) -> PartsFile:
-        at, here, _, manifest = self._look(path)
-        entry = dcp_load.made_from(manifest, at.path)
-        if entry is None:
-            raise absent(at)
-        parts = dcp_load.made(here.context, manifest, at.path, entry)
-        return PartsFile(parts, at.name(at.path))
-
     def _keep(self, plans: Iterable[Planned]) -> None:
         self.transaction.plans.extend(plans) if self._intrans else keep(plans)
+
+
+def _refuse_checkpoint(path: str) -> None:
+    """Raises WrongUsage for a file of torch.distributed.checkpoint."""
+    if _CHECKPOINT.fullmatch(path.rpartition("/")[2]):
+        raise WrongUsage(
+            "torch.distributed.checkpoint does not go through mvc:// paths: "
+            "use MvcWriter and MvcReader of mvc.frameworks.dcp",
+            hint="dcp.save(state, storage_writer=MvcWriter(repo)), "
+            "dcp.load(state, storage_reader=MvcReader(repo, rev))",
+        )
+
+
+def is_folder(manifest: Manifest, path: str) -> bool:
+    """Whether there are files below ``path``. The version itself is always a folder."""
+    return not path or any(e.path.startswith(f"{path}/") for e in manifest.entries)
+
+
+def described(at: Location, commit: str | None, manifest: Manifest) -> dict[str, Any] | None:
+    """The file or folder at a location; None if the version has neither."""
+    entry = manifest.by_path.get(at.path)
+    if entry is not None:
+        return _file(at, commit, entry)
+    return _folder(at.name(at.path), commit) if is_folder(manifest, at.path) else None
+
+
+def listed(at: Location, commit: str | None, manifest: Manifest) -> list[dict[str, Any]]:
+    """The entries of a folder, by name. For a file, its own entry."""
+    start = f"{at.path}/" if at.path else ""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in manifest.entries:
+        if entry.path == at.path:
+            found[at.name(at.path)] = _file(at, commit, entry)
+        elif entry.path.startswith(start):
+            first, slash, _ = entry.path[len(start) :].partition("/")
+            name = at.name(start + first)
+            found[name] = _folder(name, commit) if slash else _file(at, commit, entry)
+    return [found[name] for name in sorted(found)]
+
+
+def absent(at: Location) -> NoSuchFile:
+    """The error for a path that a version does not hold."""
+    return NoSuchFile(
+        f"{printable(at.prefix)} has no path {printable(at.path)}",
+        hint="'mvc ls REVISION' lists what a version holds",
+    )
+
+
+def _file(at: Location, commit: str | None, entry: FileEntry) -> dict[str, Any]:
+    return {
+        "name": at.name(entry.path),
+        "size": entry.size,
+        "type": "file",
+        "commit": commit,
+        "id": entry.content_id.hex(),
+        "format": entry.format,
+    }
+
+
+def _folder(name: str, commit: str | None) -> dict[str, Any]:
+    return {"name": name, "size": 0, "type": "directory", "commit": commit}

@@ -40,7 +40,7 @@ _FORM = "write mvc://REPOSITORY@REVISION/PATH, for example mvc://models@main/mod
 
 
 class NoSuchFile(UnknownPath, FileNotFoundError):
-    """A version does not hold this path; what programs expect of a file system."""
+    """A version does not hold this path. A FileNotFoundError, as file systems raise."""
 
 
 class NotABranch(WrongUsage, PermissionError):
@@ -66,7 +66,7 @@ class Location:
 
 @dataclass
 class Opened:
-    """A repository that stays open for the process; ``lock`` lets writers take turns."""
+    """A repository that stays open until the process ends. Writers hold ``lock``."""
 
     repo: Repository
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -81,7 +81,7 @@ _opening = threading.Lock()
 
 
 def opened(root: Path) -> Opened:
-    """The repository in ``root``, opened once a process, and anew where it was replaced."""
+    """The repository in ``root``. It is opened once a process, and again if it was replaced."""
     fs = FileSystem()
     real = fs.realpath(root)
     identity = fs.stat(real / FOLDER)
@@ -95,7 +95,7 @@ def opened(root: Path) -> Opened:
 
 
 def absolute(path: str) -> str:
-    """``path`` from the root of the file system, so that it means the same everywhere."""
+    """``path`` as an absolute path."""
     path = path.rstrip("/")
     return path if path.startswith("/") else f"{FileSystem().cwd()}/{path}".rstrip("/")
 

@@ -1,4 +1,4 @@
-"""Files of a version read at any place, without writing them out first.
+"""Random access to files of a version, without writing them out first.
 
 Only what is asked for is recovered, each content as a whole, because its hash is what says
 that it is right. What was read last is kept, up to a limit.
@@ -165,7 +165,7 @@ class _Entry:
         return {index: memoryview(self._skeleton)[at : at + length]}
 
     def _contents(self, first: int) -> Mapping[int, Bytes]:
-        """One content, and those behind it as far as they are small."""
+        """One content, and the following ones as long as they are small together."""
         chosen: dict[int, int] = {}
         total = 0
         for index in range(first, len(self.layout)):

@@ -8,46 +8,42 @@ transaction the end of that does, one for all files of a branch.
 from __future__ import annotations
 
 import io
-import secrets
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from fsspec.transaction import Transaction
 
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.files.suspect import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.errors import IoFailed, NothingToCommit, WrongUsage
+from mvc.errors import BadModelFile, NothingToCommit, WrongUsage
 from mvc.frameworks.fsspec.location import Opened
 from mvc.frameworks.fsspec.parts import entry_parts
-from mvc.io.files import TEMPORARY, WriteFile
-from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import check_path
+from mvc.io.files import WriteFile
+from mvc.model.manifest import FileEntry
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
-from mvc.store.store import FOLDER
 
 __all__ = [
     "OneCommit",
     "Planned",
     "Spool",
-    "check_place",
     "keep",
-    "scratch",
-    "staging_folder",
+    "opening",
     "stored",
 ]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Changes of one branch that go into one commit, and what to say there."""
+    """Changes of one branch that go into one commit, and its message."""
 
     opened: Opened
     branch: str
@@ -75,50 +71,13 @@ def keep(plans: Iterable[Planned]) -> None:
 
 
 def _check_apart(paths: set[str]) -> None:
-    """Of paths written together none is a folder above another."""
+    """Raises WrongUsage if one of the paths would be a folder above another."""
     for path in paths:
         above = path.rpartition("/")[0]
         while above:
             if above in paths:
                 raise WrongUsage(f"{above} is to be a file, and a folder for {path}")
             above = above.rpartition("/")[0]
-
-
-def staging_folder(context: Context) -> Path:
-    """Where files wait for their commit; made where it is absent.
-
-    Raises IoFailed where something else stands, such as a link to somebody else's folder.
-    """
-    own = context.root / FOLDER
-    try:
-        context.store.fs.make_dir(own / "staging", exist_ok=True, within=own)
-    except FileExistsError:
-        raise IoFailed(
-            f"{own / 'staging'} is not a folder", hint="move away what stands there"
-        ) from None
-    return own / "staging"
-
-
-def scratch(context: Context) -> WriteFile:
-    """A new file without a name, which is gone once it is closed."""
-    fs = context.store.fs
-    folder = staging_folder(context)
-    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
-    file = fs.open_write(path, create=True, exclusive=True, within=folder)
-    fs.unlink(path, missing_ok=True, within=folder)
-    return file
-
-
-def check_place(manifest: Manifest, path: str) -> None:
-    """Whether ``path`` can be a file: no folder has that name, and no file is above it."""
-    if not path:
-        raise WrongUsage("a version is a folder", hint="name a path in it")
-    check_path(path)
-    for known in manifest.by_path:
-        if known.startswith(f"{path}/"):
-            raise WrongUsage(f"{path} is a folder of this version", hint="write to another name")
-        if path.startswith(f"{known}/"):
-            raise WrongUsage(f"{known} is a file of this version, and no folder for {path}")
 
 
 class Spool(io.RawIOBase):
@@ -189,7 +148,7 @@ class Spool(io.RawIOBase):
                 self._file.close()
 
     def discard(self) -> None:
-        """Throws away what was written."""
+        """Discards what was written."""
         super().close()
         self._file.close()
 
@@ -224,7 +183,7 @@ class OneCommit(Transaction):
         self.plans: list[Planned] = []
 
     def complete(self, commit: bool = True) -> None:
-        """Makes the commit, or throws everything away."""
+        """Makes the commit, or discards everything."""
         self.files.clear()
         spools, plans = self.spools, self.plans
         self.spools, self.plans = [], []
@@ -241,7 +200,7 @@ class OneCommit(Transaction):
 
 
 def stored(context: Context, entry: FileEntry, path: str) -> Change:
-    """A path of a version once more, under another name."""
+    """The change that stores a file of a version under another name."""
 
     @contextmanager
     def opened() -> Iterator[ParsedFile]:
@@ -251,7 +210,7 @@ def stored(context: Context, entry: FileEntry, path: str) -> Change:
 
 
 class _Stored(ParsedFile):
-    """A file of a version as one to commit; it keeps its format and its tensors."""
+    """A file of a version as input of a commit. It keeps its format and its tensors."""
 
     def __init__(self, context: Context, entry: FileEntry) -> None:
         self._context, self._entry = context, entry
@@ -265,3 +224,40 @@ class _Stored(ParsedFile):
 
     def skeleton(self) -> bytes:
         return skeleton_of(self._context, self._entry)
+
+
+def opening(file: WriteFile, path: str) -> Callable[[], AbstractContextManager[ParsedFile]]:
+    """What a commit opens: the bytes written so far, as the model file that they are.
+
+    Opening raises BadModelFile for a file that claims to be a model but is cut off.
+    """
+
+    def opened() -> AbstractContextManager[ParsedFile]:
+        written = _Written(file)
+        parsed = parse_file(written, path)
+        if parsed.format == "opaque" and (why := suspicion(written, path)):
+            raise BadModelFile(
+                f"{path} is no sound model file: {why}",
+                hint="write it again; to keep it as it is: mvc commit --opaque",
+            )
+        return nullcontext(parsed)
+
+    return opened
+
+
+class _Written:
+    """A written file as a source for the parsers."""
+
+    def __init__(self, file: WriteFile) -> None:
+        self._file = file
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._file.read(offset, length)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        data = self._file.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

@@ -20,10 +20,10 @@ from typing import Any, Self
 from transformers import TrainerCallback
 
 from mvc.errors import CannotResume, WrongUsage
+from mvc.frameworks.common.epoch_order import Drawing
 from mvc.frameworks.common.options import checked, included
 from mvc.frameworks.common.stages import refuse_data, stage_by_loss
 from mvc.frameworks.huggingface.checkpoint import write_checkpoint
-from mvc.frameworks.huggingface.data import Drawing
 from mvc.frameworks.huggingface.state import TrainerSource, differences, parts_of, refuse_sharded
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
@@ -200,7 +200,7 @@ class MVCCallback(TrainerCallback):
     # -- inside --------------------------------------------------------------------------
 
     def _settle(self, state: Any) -> None:
-        """Takes the step that is over, with what was logged for it."""
+        """Records the finished step, with what was logged for it."""
         if not self._pending:
             return
         self._pending = False
@@ -232,7 +232,7 @@ class MVCCallback(TrainerCallback):
         self.resumed = replace(resumed, differs=(*resumed.differs, *more))
 
     def _check_loss(self, args: Any, state: Any) -> None:
-        """The loss of a step is known where the Trainer logs it."""
+        """Takes the loss of a step when the Trainer logs it."""
         every_step = args.logging_strategy == "steps" and state.logging_steps == 1
         if self._by_loss is not None and not every_step:
             raise WrongUsage(
@@ -242,14 +242,14 @@ class MVCCallback(TrainerCallback):
             )
 
     def _end(self) -> None:
-        """Completes what is queued."""
+        """Completes the queued versions."""
         self._pending = False
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             self.report = recorder.close()
 
     def close(self) -> None:
-        """Completes what is queued; a training that goes on is not recorded any more."""
+        """Completes the queued versions. Training that continues is no longer recorded."""
         self._end()
 
     def __enter__(self) -> Self:
@@ -265,7 +265,7 @@ class MVCCallback(TrainerCallback):
 
 
 def _check(trainer: Any, weights: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
-    """Before the Trainer loads them: raises CannotResume for a model that is another one."""
+    """Raises CannotResume if the model is another one. Call it before the Trainer loads weights."""
     model = trainer.model
     if set(weights) != set(model.state_dict()):  # else it was recorded with the wrapper's names
         model = unwrap(model)

@@ -10,8 +10,8 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 
 from mvc.errors import WrongUsage
-from mvc.frameworks.huggingface.data import order_generator, order_seed, set_order_seed
-from mvc.frameworks.huggingface.ranks import rng_of_others
+from mvc.frameworks.common.epoch_order import order_generator, order_seed, set_order_seed
+from mvc.frameworks.common.ranks import rng_of_others
 from mvc.training.state.parts import TrainingParts
 from mvc.training.state.rng import rng_state
 
@@ -21,7 +21,7 @@ _SHARDED = {"FSDP", "DEEPSPEED", "MEGATRON_LM"}
 
 
 def refuse_sharded() -> None:
-    """Raises WrongUsage where no process holds the whole model."""
+    """Raises WrongUsage if no process holds the whole model."""
     kind = getattr(AcceleratorState().distributed_type, "value", "")
     if kind in _SHARDED:
         raise WrongUsage(
@@ -31,7 +31,7 @@ def refuse_sharded() -> None:
 
 
 def parts_of(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingParts:
-    """The objects of an event, out of accelerate's wrappers; the optimizer's brings the scaler."""
+    """The objects of an event without their wrappers; the optimizer's has the scaler."""
     optimizer, scaler = live["optimizer"], getattr(live["optimizer"], "scaler", None)
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
@@ -93,7 +93,7 @@ class TrainerSource:
         }
 
     def gather(self) -> None:
-        """Brings in ``others``. Every process must call it."""
+        """Gathers the generators of the other processes. Every process must call it."""
         if self._parts.rng:
             self.others = rng_of_others()
 
@@ -104,7 +104,7 @@ class TrainerSource:
 
 
 def differences(kept: Mapping[str, Any], source: TrainerSource) -> tuple[str, ...]:
-    """What keeps the next bits from being those of the training that was not interrupted."""
+    """Why the resumed training will not have the bits of the uninterrupted one."""
     found = [
         f"{what}: {source.run.get(what)}, not {value}"
         for what, value in kept["run"].items()

@@ -16,7 +16,6 @@ from mvc.frameworks.common.stages import refuse_data
 from mvc.frameworks.keras.data import data_sizes, unrepeatable
 from mvc.frameworks.keras.random import Order
 from mvc.frameworks.keras.resume import Restored, load_weights
-from mvc.frameworks.keras.skip import Skip
 from mvc.frameworks.keras.state import Place, TrainingSource, chosen
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
@@ -98,7 +97,7 @@ class MVCCallback(keras.callbacks.Callback):
         return self._report if self._recorder is None else self._recorder.report
 
     def close(self) -> Report | None:
-        """Completes what is queued. ``on_train_end`` does that; call it after an exception."""
+        """Completes queued versions, as ``on_train_end`` does. Call it after an exception."""
         if self._skip is not None:
             self._skip.end()
             self._skip = None
@@ -253,3 +252,35 @@ def _check_backend() -> None:
             "because the state of the others lies outside of torch",
             hint="set KERAS_BACKEND=torch before Keras is imported",
         )
+
+
+class Skip:
+    """Replaces the model's train function for ``count`` batches, which are skipped."""
+
+    def __init__(self, model: Any, count: int, logs: Mapping[str, float]) -> None:
+        """``logs`` of the last trained batch are what the skipped batches report."""
+        self._model = model
+        self._train = model.train_function
+        self._logs = dict(logs)
+        self._fit = model.history  # Keras makes another one for every fit
+        self._announced = False
+        self.left = count
+        model.train_function = self
+
+    def announce(self) -> None:
+        """A batch of this ``fit`` comes next."""
+        self._announced = True
+
+    def __call__(self, data: Any) -> Any:
+        # A fit that was broken off must not leave the next one to skip its batches.
+        if self._model.history is not self._fit or not self._announced:
+            self.end()
+            return self._train(data)
+        self._announced = False
+        self.left -= 1
+        return dict(self._logs)
+
+    def end(self) -> None:
+        """Puts the model's own function back."""
+        if self._model.train_function is self:
+            self._model.train_function = self._train

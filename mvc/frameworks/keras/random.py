@@ -24,7 +24,7 @@ _GLOBAL = "global_seed_generator"  # the name under which Keras keeps it
 
 
 def random_state() -> dict[str, Any]:
-    """All of them; Keras's own is None until something has asked for it."""
+    """The state of all generators. Keras's own is None until a layer has used it."""
     from keras.src.backend.common import global_state
 
     generator = global_state.get_global_attribute(_GLOBAL)
@@ -41,7 +41,7 @@ def check_random(kept: Any) -> None:
 
 
 def set_random_state(kept: Mapping[str, Any]) -> None:
-    """Sets the generators to a state that ``check_random`` has let pass."""
+    """Sets the generators to a state that ``check_random`` has accepted."""
     from keras.src.backend.common import global_state
     from keras.src.random.seed_generator import global_seed_generator
 
@@ -54,7 +54,7 @@ def set_random_state(kept: Mapping[str, Any]) -> None:
 
 
 class Order:
-    """How the order of an epoch was drawn; ``unrepeatable`` says why that does not give it back."""
+    """How an epoch's order was drawn. ``unrepeatable``: why that cannot bring it back, or None."""
 
     def __init__(self, unrepeatable: str | None, sizes: Sizes) -> None:
         """``sizes``: how much data it is an order of."""
@@ -64,11 +64,11 @@ class Order:
         self.digest: str | None = None
 
     def epoch_begins(self) -> None:
-        """Nothing is drawn yet."""
+        """Call it before the epoch's order is drawn."""
         self.before, self.digest = random_state(), None
 
     def batch_begins(self) -> None:
-        """The first batch of an epoch is there, so its order is drawn; later ones say nothing."""
+        """Call it for every batch. At the first one of an epoch the order has been drawn."""
         if self.digest is None:
             self.digest = _digest(random_state())
 

@@ -75,12 +75,12 @@ class Restored:
 
     @property
     def step(self) -> int:
-        """Steps that were done."""
+        """The number of steps before the version."""
         return int(self._kept["step"])
 
     @property
     def resumed(self) -> Resumed:
-        """Where it goes on and what is not as it was, for the caller of ``fit``."""
+        """Where training continues and what differs from before, for the caller of ``fit``."""
         here = keras_setting()
         differs = tuple(
             f"{what}: {here.get(what)}, not {value}"
@@ -92,12 +92,12 @@ class Restored:
         return Resumed(self.commit, self.step, self._kept["batch"], (*differs, *self._told))
 
     def enter_epoch(self) -> None:
-        """An epoch that was left in its middle begins again: the same order will be drawn."""
+        """Call it before an interrupted epoch restarts, so that the same order is drawn again."""
         self._metrics.apply()
         set_random_state(self._kept["order"]["before"])
 
     def leave_skipped(self) -> None:
-        """The batches that were done are skipped: random numbers go on as of the version."""
+        """Call it once the done batches are skipped: sets the generators to the version's state."""
         set_random_state(self._kept["rng"])
 
     def _check(self) -> None:

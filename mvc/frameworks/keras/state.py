@@ -105,7 +105,7 @@ def _tensors(named: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def keras_setting() -> dict[str, str]:
-    """What else the bits of the next batch depend on."""
+    """The settings of Keras and torch that the bits of the next batch depend on."""
     import keras
 
     return {**setting(), "keras": str(keras.__version__)}

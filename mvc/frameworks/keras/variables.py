@@ -92,7 +92,7 @@ def stale_gradients(model: Any) -> dict[str, torch.Tensor]:
 
 
 def set_stale_gradients(model: Any, kept: Mapping[str, torch.Tensor]) -> None:
-    """What ``stale_gradients`` gave, once the weights are known to be the same."""
+    """Sets the result of ``stale_gradients``. Check first that the weights are the same."""
     for number, variable in enumerate(model.trainable_weights):
         gradient = kept.get(str(number))
         variable.value.grad = None if gradient is None else gradient.to(variable.value.device)
@@ -123,7 +123,7 @@ def optimizer_variables(optimizer: Any) -> dict[str, Any]:
 
 
 def optimizer_kind(optimizer: Any) -> str:
-    """Its class, and the classes of those that it wraps."""
+    """The optimizer's class, and the classes of the optimizers that it wraps."""
     name = type(optimizer).__name__
     inner = ", ".join(optimizer_kind(each) for each in _inner(optimizer))
     return f"{name}({inner})" if inner else name
@@ -141,10 +141,10 @@ def _with_inner(optimizer: Any) -> Iterator[Any]:
 
 
 class Filling:
-    """Kept tensors and where they go. Making it checks, ``apply`` changes."""
+    """Stored tensors and the variables they belong to. The constructor checks, ``apply`` copies."""
 
     def __init__(self, what: str, kept: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-        """Raises CannotResume naming what is missing, too many or of another shape or dtype."""
+        """Raises CannotResume naming what is missing, unexpected or of another shape or dtype."""
         names = list(kept)
         if kept.keys() == here.keys():
             names = list(here)

@@ -24,10 +24,10 @@ except ImportError as error:
     ) from error
 
 from mvc.frameworks.common.options import checked, included
+from mvc.frameworks.common.repository import GivenRepository
 from mvc.frameworks.common.stages import decisions, stage_by_data, stage_by_loss
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.order import Order
-from mvc.frameworks.lightning.repository import Place
 from mvc.frameworks.lightning.resume import Reader, Resume
 from mvc.frameworks.lightning.source import EPOCH, TrainerSource, comes_next
 from mvc.ids import CommitId
@@ -77,7 +77,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         keep_training: bool = False,
     ) -> None:
         super().__init__()
-        self._place = Place(repo)
+        self._given = GivenRepository(repo)
         every = whole("every_n_steps", every_n_steps, 1)
         self._options = checked(
             deploy=deploy, pipeline=pipeline, every=every, when_full=when_full, metrics=metrics,
@@ -101,11 +101,11 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     @property
     def repo(self) -> Repository:
         """The repository; opened if need be."""
-        return self._place.repo
+        return self._given.repo
 
     @property
     def report(self) -> Report | None:
-        """What became of the steps of this ``fit`` or the last one; None before the first."""
+        """The recorder's counts for this ``fit`` or the last one. None before the first."""
         return self._report if self._recorder is None else self._recorder.report
 
     def resume(self, rev: str | CommitId = "HEAD") -> str:
@@ -114,7 +114,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         Raises CannotResume with the reason; here what the version lacks, in ``fit`` what does
         not fit the model, the optimizers or the loaders.
         """
-        repo = self._place.repo
+        repo = self._given.repo
         self._resume = Resume(repo, repo.find(rev), self._name)
         return self._resume.path
 
@@ -150,7 +150,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         if trainer.is_global_zero and not trainer.fast_dev_run:
             # Not before the module has all its layers: its buffers are asked for here.
             self._recorder = Recorder.of(
-                self._place.repo, self._source, origin=origin, **self._options
+                self._given.repo, self._source, origin=origin, **self._options
             )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -271,10 +271,10 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
                 finally:
                     self._report = recorder.report
         finally:
-            self._place.close()
+            self._given.close()
 
 
 def _loss(outputs: Any) -> Any:
-    """Of what ``training_step`` returned; None where there is no single number."""
+    """The loss in what ``training_step`` returned. None if there is no single number."""
     found = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return found if found is not None and getattr(found, "ndim", 0) == 0 else None

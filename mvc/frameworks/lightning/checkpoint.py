@@ -20,7 +20,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
-from mvc.frameworks.lightning.repository import Place
+from mvc.frameworks.common.repository import GivenRepository
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -60,14 +60,14 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
                 f"a checkpoint comes back exactly, and the pipeline {pipeline} loses bits",
                 hint=f"use {Pipeline.parse(pipeline).coding().text}",
             )
-        self._place = Place(repo)
+        self._given = GivenRepository(repo)
         self._deploy = deploy
         self._pipeline = pipeline
 
     @property
     def repo(self) -> Repository:
         """The repository; opened if need be."""
-        return self._place.repo
+        return self._given.repo
 
     def save_checkpoint(
         self,
@@ -112,7 +112,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())
 
     def _exact_pipeline(self) -> str | None:
-        """The one asked for; the coding alone of a configured one that loses bits."""
+        """The given pipeline, or the lossless coding of the configured one."""
         if self._pipeline is not None:
             return self._pipeline
         configured = Pipeline.parse(str(self.repo.context.config.get("commit.pipeline")))
@@ -171,8 +171,8 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         files.unlink(file, missing_ok=True)
 
     def teardown(self) -> None:
-        """Lets go of the repository, if it was opened here."""
-        self._place.close()
+        """Closes the repository if it was opened here."""
+        self._given.close()
 
     def _marked(self, path: str | PathLike[str]) -> tuple[CommitId, str]:
         """What the marker at ``path`` names. Raises UnknownPath or WrongUsage if there is none."""

@@ -37,7 +37,7 @@ __all__ = ["Reader", "Resume"]
 
 
 class Resume:
-    """A version that a ``fit`` goes on from. Making it checks all that needs no Trainer."""
+    """A version that ``fit`` resumes from. The constructor checks all that needs no Trainer."""
 
     def __init__(self, repo: Repository, commit: CommitId, name: str) -> None:
         """Raises CannotResume with the reason."""
@@ -80,7 +80,7 @@ class Resume:
         self.resumed = Resumed(commit, kept["step"], kept["batch"], differences(kept["setting"]))
 
     def checkpoint(self, trainer: Any) -> dict[str, Any]:
-        """The dictionary that Lightning would have loaded, but for the optimizers."""
+        """The dictionary that Lightning would have loaded, without the optimizers."""
         if trainer.world_size > 1:
             raise CannotResume(
                 f"{self.resumed.commit.short} has the random generators of one process, "
@@ -140,7 +140,7 @@ class Resume:
         self.resumed = replace(self.resumed, differs=(*self.resumed.differs, *differs))
 
     def on_train_epoch_start(self, order: Order) -> None:
-        """The last moment before an epoch's order is drawn."""
+        """Call it immediately before an epoch's order is drawn."""
         if self._lightning["next"] == EPOCH:
             order.go_on(self._lightning["order"], self._kept["rng"], middle=False)
 
@@ -158,7 +158,7 @@ def _begin(loop: Any) -> None:
 
 
 class Reader(CheckpointIO):  # type: ignore[misc, unused-ignore]
-    """The Trainer's own plugin, but for one path, which is a version."""
+    """The Trainer's own checkpoint plugin, except that one path loads a version."""
 
     def __init__(self, inner: Any, trainer: Any, resume: Resume) -> None:
         self.inner = inner

@@ -90,7 +90,7 @@ class TrainerSource:
         return [config.scheduler.state_dict() for config in self._trainer.lr_scheduler_configs]
 
     def _checkpoint(self) -> dict[str, Any]:
-        """Loops, callbacks, precision, data module, and what hooks have added."""
+        """The state of loops, callbacks, precision and data module, and what hooks have added."""
         trainer = self._trainer
         made: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         for key in _ELSEWHERE:

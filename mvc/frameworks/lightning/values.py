@@ -34,7 +34,7 @@ _FACTORIES: dict[str, Any] = {f.__name__: f for f in (bool, dict, float, int, li
 
 @dataclass(frozen=True)
 class _Kind:
-    """A type, its value as a plain one, and that one's way back."""
+    """A type with the conversions of its values to plain values and back."""
 
     type: type
     out: Callable[[Any], Any]
@@ -154,7 +154,7 @@ class _Out:
 
 
 def original(kept: Any) -> Any:
-    """What ``plain`` was given. Raises DamagedData."""
+    """The inverse of ``plain``. Raises DamagedData."""
     try:
         kinds = {tuple(place): _KINDS[kind] for place, kind in kept["kinds"]}
         return _back(kept["value"], (), kinds)

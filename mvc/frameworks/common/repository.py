@@ -1,4 +1,4 @@
-"""The repository that a callback or a plugin was given, or opens where it is needed."""
+"""The repository that a callback, a plugin or a writer was given, opened where it is needed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pathlib import Path
 from mvc.repo.repository import Repository
 from mvc.training.checks import opened
 
-__all__ = ["Place"]
+__all__ = ["GivenRepository"]
 
 
-# Of the module, because what holds a lock cannot be sent to another process.
+# Module level: an object that holds a lock cannot be pickled and sent to another process.
 _opening = threading.Lock()
 
 
-class Place:
-    """A Repository, which stays the caller's, or a folder, whose repository is opened late.
+class GivenRepository:
+    """An open Repository, which stays the caller's, or a folder whose repository is opened late.
 
-    Late, because every process of a distributed training makes the object, and one writes.
+    It is opened late because every process of a distributed training creates this object, but
+    often only one process writes.
     """
 
     def __init__(self, given: Repository | str | PathLike[str]) -> None:
-        """Raises WrongUsage for anything else, NotARepository for a folder that is none."""
+        """Raises WrongUsage for another type, NotARepository if the folder holds no repository."""
         repo, own = opened(given)
         self._repo: Repository | None = None if own else repo
         self._folder = Path(repo.root) if own else None

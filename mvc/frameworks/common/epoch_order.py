@@ -27,15 +27,15 @@ class Drawing:
         self._before: tuple[object, ...] | None = None
 
     def watch(self) -> None:
-        """Everything drawn from here on is the data's."""
+        """Call it when only the data can draw from here on."""
         self._before = None if self.seen else _generators()
 
     def forget(self) -> None:
-        """Something else is about to draw."""
+        """Call it before something else draws."""
         self._before = None
 
     def look(self) -> None:
-        """The next batches are there."""
+        """Call it when the next batches are made. Sets ``seen`` if numbers were drawn."""
         if self._before is not None and self._before != _generators():
             self.seen = True
         self._before = None
@@ -49,13 +49,13 @@ def _generators() -> tuple[object, ...]:
 
 
 def order_seed(loader: Any) -> int | None:
-    """The seed of the order in which accelerate's own sampler shuffles; None for others."""
+    """The seed of the order of accelerate's own sampler. None for other samplers."""
     seed = getattr(_sampler(loader), "initial_seed", None)
     return seed if isinstance(seed, int) else None
 
 
 def set_order_seed(loader: Any, seed: int) -> None:
-    """Has accelerate's own sampler shuffle as it did with this seed."""
+    """Sets the seed of the order of accelerate's own sampler."""
     sampler = _sampler(loader)
     if isinstance(getattr(sampler, "initial_seed", None), int):
         sampler.initial_seed = seed

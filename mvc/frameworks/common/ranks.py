@@ -23,7 +23,7 @@ _NUMBERS = struct.Struct("<qqdqqd")
 
 
 def rng_of_others() -> list[dict[str, Any]]:
-    """``rng_state`` of the processes after the first; all of them must call this together."""
+    """``rng_state`` of the processes after the first. A collective: every process must call it."""
     if PartialState().num_processes == 1:
         return []
     own = rng_state()
@@ -33,7 +33,7 @@ def rng_of_others() -> list[dict[str, Any]]:
 
 
 def own_of(first: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What was kept of this process; of the first one where there were fewer."""
+    """The stored state of this process, or of the first one if fewer processes saved."""
     index = PartialState().process_index
     return others[index - 1] if 0 < index <= len(others) else first
 

@@ -1,4 +1,4 @@
-"""A version back into an accelerator. Everything is compared before anything is changed."""
+"""Restores a version into an accelerator. All checks come before the first change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from mvc.errors import CannotResume
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.state import model_of, optimizers_of
-from mvc.frameworks.huggingface.ranks import own_of
+from mvc.frameworks.common.ranks import own_of
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
 from mvc.training.resume import (
@@ -32,7 +32,7 @@ __all__ = ["load"]
 def load(
     repo: Repository, commit: CommitId, name: str, accelerator: Any, epochs: Epochs
 ) -> Resumed:
-    """Sets models, optimizers, schedulers, scaler, objects, loaders and generators back.
+    """Restores models, optimizers, schedulers, scaler, objects, loaders and generators.
 
     Raises CannotResume with the first reason why the version does not fit.
     """

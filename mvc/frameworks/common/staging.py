@@ -1,0 +1,55 @@
+"""Files that wait in ``.mvc/staging`` until they are committed."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from mvc.errors import IoFailed, WrongUsage
+from mvc.io.files import TEMPORARY, WriteFile
+from mvc.model.manifest import Manifest
+from mvc.model.names import check_path
+from mvc.repo.context import Context
+from mvc.store.store import FOLDER
+
+__all__ = ["check_new_path", "scratch", "staging_folder"]
+
+
+def staging_folder(context: Context) -> Path:
+    """``.mvc/staging``, created if it does not exist.
+
+    Raises IoFailed if something else has that name, such as a link to another folder.
+    """
+    own = context.root / FOLDER
+    try:
+        context.store.fs.make_dir(own / "staging", exist_ok=True, within=own)
+    except FileExistsError:
+        raise IoFailed(
+            f"{own / 'staging'} is not a folder", hint="move away what stands there"
+        ) from None
+    return own / "staging"
+
+
+def scratch(context: Context) -> WriteFile:
+    """A new file without a name: it disappears when it is closed or its process dies."""
+    fs = context.store.fs
+    folder = staging_folder(context)
+    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    file = fs.open_write(path, create=True, exclusive=True, within=folder)
+    fs.unlink(path, missing_ok=True, within=folder)
+    return file
+
+
+def check_new_path(manifest: Manifest, path: str) -> None:
+    """Raises WrongUsage if ``path`` cannot be a file of the version after ``manifest``.
+
+    That is so if ``path`` is a folder there, or lies below a file. Raises InvalidName.
+    """
+    if not path:
+        raise WrongUsage("a version is a folder", hint="name a path in it")
+    check_path(path)
+    for known in manifest.by_path:
+        if known.startswith(f"{path}/"):
+            raise WrongUsage(f"{path} is a folder of this version", hint="write to another name")
+        if path.startswith(f"{known}/"):
+            raise WrongUsage(f"{known} is a file of this version, and no folder for {path}")

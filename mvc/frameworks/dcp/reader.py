@@ -1,0 +1,239 @@
+"""``dcp.load`` from a version: any number of ranks takes its parts out of whole tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from mvc.adapters.files.safetensors import parse_header
+from mvc.adapters.python.state import values
+from mvc.adapters.structure import decode
+from mvc.errors import DamagedData, InvalidName, UnknownPath, UnsupportedTensor, WrongUsage
+from mvc.frameworks.common.repository import GivenRepository
+from mvc.frameworks.dcp.objects import objects_path, saved_bytes
+from mvc.ids import CommitId
+from mvc.limits import MIB
+from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.names import check_path
+from mvc.repo.checkout.checkout import DEFAULT_STATE
+from mvc.repo.content.contents import in_memory, skeleton_of
+from mvc.repo.context import Context
+from mvc.repo.lookup import manifests
+from mvc.repo.repository import Repository
+
+__all__ = ["MvcReader"]
+
+_TOGETHER = 64 * MIB  # tensors that are recovered in one go
+_LENGTH_BYTES = 8
+
+
+class MvcReader(StorageReader):
+    """``dcp.load(state, storage_reader=MvcReader(repo, "HEAD~3"))``, with any number of ranks.
+
+    ``repo`` is an open Repository or its folder, ``rev`` any revision, ``path`` any file with
+    tensors in it, whether ``dcp.save`` wrote it or not; ``checkpoint_id`` of ``dcp.load`` names
+    another path. Errors in the version's description reach the caller as torch's AssertionError
+    and CheckpointException, with the text of mvc's.
+    """
+
+    def __init__(
+        self,
+        repo: Repository | str | PathLike[str],
+        rev: str | CommitId = "HEAD",
+        *,
+        path: str = DEFAULT_STATE,
+    ) -> None:
+        """Raises NotARepository, InvalidName, WrongUsage."""
+        self._given = GivenRepository(repo)
+        self._rev = rev
+        self._path = check_path(path)
+        self._state: _State | None = None
+        self._commit: CommitId | None = None
+
+    # -- torch's interface, in the order of its calls ------------------------------------------
+
+    def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
+        """Another path. Raises InvalidName."""
+        self._state = None
+        if checkpoint_id is not None:
+            self._path = check_path(str(checkpoint_id))
+
+    def read_metadata(self) -> Metadata:
+        """Describes the version as a checkpoint in which each tensor is one chunk.
+
+        Raises UnknownRevision, UnknownPath, UnsupportedTensor, DamagedData.
+        """
+        repo = self._given.repo
+        self._commit = repo.find(self._rev)
+        paths = manifests.of_commit(repo.context, self._commit).by_path
+        entry = paths.get(self._path)
+        if entry is None or not entry.tensors:
+            raise UnknownPath(
+                f"{self._commit.short} has no tensors at {self._path}",
+                hint="`mvc ls` lists what a version holds",
+            )
+        self._state = _State(repo.context, entry, paths.get(objects_path(self._path)))
+        return self._state.metadata
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Nothing: ``read_metadata`` has kept what is needed."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Notes the commit that this rank reads."""
+        return dataclasses.replace(plan, storage_data=self._commit)
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Raises WrongUsage if the ranks do not read the same commit."""
+        if len({plan.storage_data for plan in plans}) > 1:
+            raise WrongUsage(
+                f"the ranks have found different versions for {self._rev}",
+                hint="load by the id of a commit",
+            )
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fills this rank's tensors and objects. Raises DamagedData."""
+        assert self._state is not None, "torch reads the metadata first"
+        tensors: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            name = item.storage_index.fqn
+            if item.type is LoadItemType.BYTE_IO:
+                planner.load_bytes(item, io.BytesIO(self._state.saved(name)))
+            else:
+                tensors.setdefault(name, []).append(item)
+        for name, whole in self._state.tensors(tensors):
+            for item in tensors[name]:
+                _copy(item, whole, planner)
+        self._given.close()
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:
+        """Whether this can be a path of a version."""
+        try:
+            return bool(check_path(str(checkpoint_id)))
+        except InvalidName:
+            return False
+
+
+def _copy(item: ReadItem, whole: torch.Tensor, planner: LoadPlanner) -> None:
+    box = zip(item.storage_offsets, item.lengths, strict=True)
+    part = whole[tuple(slice(start, start + length) for start, length in box)]
+    target = planner.resolve_tensor(item).detach()
+    if target.size() != part.size():
+        raise WrongUsage(
+            f"{item.storage_index.fqn} is read into a tensor of the shape {tuple(target.size())} "
+            f"instead of {tuple(part.size())}"
+        )
+    target.copy_(part)
+    planner.commit_tensor(item, target)
+
+
+class _State:
+    """A state of a version under the flat names of torch's planner."""
+
+    def __init__(self, context: Context, entry: FileEntry, objects: FileEntry | None) -> None:
+        self._context = context
+        self._entry = entry
+        self._objects = objects
+        self._by_key = {t.key: t for t in entry.tensors}
+        self._keys: dict[int, tuple[str, torch.Tensor]] = {}  # by the identity of a stand-in
+        planner = DefaultSavePlanner()
+        planner.set_up_planner(self._nested(), is_coordinator=True)
+        self._flat: dict[str, Any] = planner.state_dict
+        _, self.metadata = planner.create_global_plan([planner.create_local_plan()])
+        if objects is not None:
+            for tensor in objects.tensors:
+                self.metadata.state_dict_metadata[tensor.key] = BytesStorageMetadata()
+                self.metadata.planner_data.setdefault(tensor.key, (tensor.key,))
+
+    def _nested(self) -> dict[str, Any]:
+        """The state with tensors that have no content."""
+        if self._entry.format != "state":
+            return {key: self._stand_in("torch", key) for key in self._by_key}
+        skeleton = skeleton_of(self._context, self._entry)
+        header = parse_header(skeleton[_LENGTH_BYTES:], self._entry.path)
+        text = header.get("__metadata__", {}).get("mvc")
+        if text is None:
+            raise DamagedData(f"{self._entry.path} has lost the structure of its state")
+        state: dict[str, Any] = decode(text, self._stand_in)
+        return state
+
+    def _stand_in(self, tag: str, key: str) -> Any:
+        """A tensor without content for torch's; arrays of numpy are objects to DCP."""
+        if key not in self._by_key:
+            raise DamagedData(f"{self._entry.path} has lost the tensor {key}")
+        if tag != "torch":
+            array = self._value(key, "numpy")
+            return array[()] if tag == "scalar" else array
+        spec = self._by_key[key].spec
+        dtype = getattr(torch, spec.dtype, None)
+        if not isinstance(dtype, torch.dtype):
+            raise UnsupportedTensor(f"torch has no plain tensors of the dtype of {key}")
+        empty = torch.empty(spec.shape, dtype=dtype, device="meta")
+        self._keys[id(empty)] = key, empty
+        return empty
+
+    def saved(self, name: str) -> bytes:
+        """An object as ``torch.save`` writes it. Raises DamagedData."""
+        if name in self._flat:
+            return saved_bytes(self._filled(self._flat[name]))
+        assert self._objects is not None
+        position = {t.key: t.content for t in self._objects.tensors}[name]
+        contents = in_memory(self._context, self._objects, {position})
+        array = values(self._objects, contents.__getitem__, [name], "numpy")[name]
+        return bytes(array.tobytes())
+
+    def _filled(self, value: Any) -> Any:
+        """An object with the content of the tensors in it, as in a tuple of tensors."""
+        if id(value) in self._keys:
+            return self._value(self._keys[id(value)][0], "torch")
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._filled(item) for item in value)
+        return value
+
+    def _value(self, key: str, library: str) -> Any:
+        contents = in_memory(self._context, self._entry, {self._by_key[key].content})
+        return values(self._entry, contents.__getitem__, [key], library)[key]
+
+    def tensors(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Whole tensors by torch's names, recovered some at a time. Raises DamagedData."""
+        wanted = {name: self._by_key[self._keys[id(self._flat[name])][0]] for name in names}
+        for group in _groups(list(wanted.items())):
+            chosen = {tensor.content for _, tensor in group}
+            contents = in_memory(self._context, self._entry, chosen)
+            keys = [tensor.key for _, tensor in group]
+            found = values(self._entry, contents.__getitem__, keys, "torch")
+            for name, tensor in group:
+                yield name, found[tensor.key]
+
+
+_Named = tuple[str, LogicalTensor]
+
+
+def _groups(tensors: Sequence[_Named]) -> Iterator[list[_Named]]:
+    """Tensors in groups of at most ``_TOGETHER`` bytes, or of one."""
+    group: list[_Named] = []
+    size = 0
+    for name, tensor in tensors:
+        if group and size + tensor.spec.nbytes > _TOGETHER:
+            yield group
+            group, size = [], 0
+        group.append((name, tensor))
+        size += tensor.spec.nbytes
+    if group:
+        yield group
