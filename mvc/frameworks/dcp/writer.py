@@ -163,7 +163,7 @@ class MvcWriter(StorageWriter):
     def _parent(self) -> Manifest:
         """The newest version of the branch. Raises UnknownRevision."""
         context = self._context
-        context.store.view.refresh()
+        context.store.snapshot.refresh()
         at = head(context)
         if self._branch is None or self._branch == at.branch:
             return manifests.of_commit(context, at.commit)
