@@ -1,16 +1,14 @@
 """Repair, before anything can be opened: the journal's copies and the file ``format``.
 
-An entry is written twice. A damaged copy is written again from its twin. Where both are
-damaged, at different bytes, the two together still give the frame; else another copy of
-the repository may have it. Either is believed only if its checksum and its place in the
-chain are right, so nothing is guessed.
+An entry is written twice. A damaged copy is rewritten from its twin. If both are damaged,
+another copy of the repository may have the entry; that copy is believed only if its
+checksum and its place in the chain are right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 
 from mvc.codecs.pipeline import Pipeline
@@ -37,7 +35,6 @@ from mvc.store.snapshot.view import JOURNAL, PACKS
 
 __all__ = ["before_opening"]
 
-_MOST_DIFFERENCES = 14  # bytes in which two damaged copies may differ: 2^14 frames to try
 _MAX_FORMAT = 4096
 _MAINTENANCE = frozenset({"gc", "repack", "repair"})
 
@@ -75,24 +72,9 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
                     hint="restore .mvc/journal from a copy: it says what the repository holds",
                 )
             stages = _stages(fs, folder, work.regions)
-            line, why = _format(known or b"", work.features | stages)
-            fs.write_atomic(path, line)
-            healed.append(Healed("format", FORMAT, why))
+            fs.write_atomic(path, format_line(work.features | stages))
+            healed.append(Healed("format", FORMAT, "what the journal and the packs need"))
     return healed
-
-
-def _format(damaged: bytes, features: frozenset[str]) -> tuple[bytes, str]:
-    """The line that ``format`` held: the same but for one bit, else what the journal needs."""
-    for at in range(len(damaged)):
-        for bit in range(8):
-            line = bytearray(damaged)
-            line[at] ^= 1 << bit
-            try:
-                parse_format(bytes(line))
-            except DamagedData:
-                continue
-            return bytes(line), "the one bit that was wrong"
-    return format_line(features), "what the journal and the packs need"
 
 
 def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
@@ -132,15 +114,15 @@ class _Journal:
                 for recorded in scan(self._file, self._at):
                     yield from self._passed(recorded)
             except DamagedData as error:
-                frame, source = self._restored()
+                frame = self._restored()
                 if frame is None:
                     raise DamagedData(error.message, hint=self._advice()) from error
-                yield self._written(frame, source)
+                yield self._written(frame)
                 continue
-            end, source = self._lost_end()
+            end = self._lost_end()
             if end is None:
                 return
-            yield self._written(end, source)
+            yield self._written(end)
 
     def _advice(self) -> str:
         if self._other is None:
@@ -168,31 +150,28 @@ class _Journal:
                 yield Healed("journal", f"entry {recorded.sequence}", "its other copy")
         self._at = recorded.after
 
-    def _written(self, frame: bytes, source: str) -> Healed:
-        """Puts a frame in its place, twice, one copy after the other."""
+    def _written(self, frame: bytes) -> Healed:
+        """Writes both copies of an entry that the other repository has, one after the other."""
         for begin in (self._at.offset, self._at.offset + len(frame)):
             self._file.write_at(begin, frame)
             self._file.sync()
         sequence = read_entry(self._file, self._at.offset).sequence
-        return Healed("journal", f"entry {sequence}", source)
+        return Healed("journal", f"entry {sequence}", "the other repository")
 
-    def _restored(self) -> tuple[bytes | None, str]:
-        """The frame that should stand where the chain breaks; None if nobody has it."""
+    def _restored(self) -> bytes | None:
+        """The other journal's frame for the place where the chain breaks; None without one."""
         at, size = self._at, self._file.size()
         rest = self._file.read(at.offset, size - at.offset)
         begin, length = self._next_sound(rest)
-        for frame in _joined(rest, begin):
-            if self._fits(frame):
-                return frame, "its two damaged copies together"
         found = self._elsewhere()
         # A frame says what stood before it: where the other journal has the one that
         # follows here, everything up to it is the same.
         follows = rest[begin : begin + length]
         if found is None or not self._fits(found) or not length:
-            return None, ""
+            return None
         if self._other is None or self._other.read(at.offset + begin, length) != follows:
-            return None, ""
-        return found, "the other repository"
+            return None
+        return found
 
     def _next_sound(self, rest: bytes) -> tuple[int, int]:
         """(begin, length) of the next frame that can be read; length 0 if there is none."""
@@ -221,21 +200,15 @@ class _Journal:
                 return data
         return None
 
-    def _lost_end(self) -> tuple[bytes | None, str]:
-        """The next entry, where the journal ends too early: the witness knows how far it was."""
-        at, size = self._at, self._file.size()
-        if size > at.offset:
-            for frame in _joined(self._file.read(at.offset, size - at.offset), size - at.offset):
-                if self._fits(frame):
-                    return frame, "its two damaged copies together"
+    def _lost_end(self) -> bytes | None:
+        """The next entry, if the journal ends before its high-water mark; None without one."""
+        at = self._at
         first = read_entry(self._file, 0) if at.offset else None
         reached = None if first is None else read_witness(self._fs, self._folder, first.check)
         if reached is None or reached.sequence <= at.sequence or not self._knows(reached):
-            return None, ""
+            return None
         found = self._elsewhere()
-        if found is None or not self._fits(found):
-            return None, ""
-        return found, "the other repository"
+        return found if found is not None and self._fits(found) else None
 
     def _knows(self, reached: Position) -> bool:
         """Whether the other journal has the very entry that was the last one here."""
@@ -243,27 +216,3 @@ class _Journal:
         if other is None or other.size() < reached.offset:
             return False
         return other.read(reached.offset - len(reached.chain), len(reached.chain)) == reached.chain
-
-
-def _joined(rest: bytes, distance: int) -> Iterator[bytes]:
-    """Frames that two damaged copies at the beginning of ``rest`` may have been.
-
-    ``distance``: bytes to the next sound frame. Where the copies differ, either may be right.
-    """
-    halves = {int.from_bytes(rest[4:8], "little") + OVERHEAD}
-    second = rest.find(b"mvJ1", 1)
-    if second > 0:
-        halves.add(second)
-    halves.add(distance // 2)
-    for half in sorted(halves):
-        if not OVERHEAD < half <= len(rest) // 2:
-            continue
-        a, b = rest[:half], rest[half : 2 * half]
-        places = [i for i in range(half) if a[i] != b[i]]
-        if len(places) > _MOST_DIFFERENCES:
-            continue
-        for choice in product((a, b), repeat=len(places)):
-            frame = bytearray(a)
-            for i, source in zip(places, choice, strict=True):
-                frame[i] = source[i]
-            yield bytes(frame)

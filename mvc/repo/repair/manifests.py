@@ -1,16 +1,15 @@
-"""Repair: a version's list of files that is lost, made anew from a neighbour's.
+"""Repair: a lost manifest made again from a neighbour's in the history.
 
-The list says little that its neighbours in history do not: mostly other ids of contents.
-These stand in the records that came with the version, as deltas from the neighbour's, or
-follow from the files of the working folder. What is put together counts only if its hash
-is the one that the commit names.
+Versions next to each other differ mostly in the ids of their contents. Two candidates are
+made of each neighbour: with the ids that the deltas stored beside the version give, and
+with the files of the working folder. A candidate counts only if its hash is the one that
+the commit names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, product
 
 from mvc.ids import BlobId, ManifestId
 from mvc.model.manifest import FileEntry, Manifest
@@ -19,14 +18,9 @@ from mvc.store.packs.records import BLOB
 
 __all__ = ["Rebuilder"]
 
-_MOST = 256  # lists to try for one version
-
-Swap = Mapping[bytes, bytes]
-"""By the id of a neighbour's content, the id of the version's own."""
-
 
 class Rebuilder:
-    """``on_disk``: the entry that a file of the working folder would be, None if there is none."""
+    """``on_disk`` gives the entry that committing a working file would make, or None."""
 
     def __init__(self, survey: Survey, on_disk: Callable[[str], FileEntry | None]) -> None:
         self._survey = survey
@@ -40,28 +34,27 @@ class Rebuilder:
         before: Sequence[Manifest],
         after: Mapping[int, Manifest],
     ) -> Manifest | None:
-        """The list with this id, of a version that entry ``home`` published.
+        """The manifest with this id, of a version that entry ``home`` published; None if lost.
 
-        ``before``: lists of its parents; ``after``: of its children, by their entries.
+        ``before``: manifests of its parents; ``after``: of its children, by their entries.
         """
-        for candidate in self._candidates(home, before, after):
-            if candidate.id == wanted:
-                return candidate
+        for template in before:
+            made = _replaced(template, self._ids(template, home, dict(self._deltas(home))))
+            if made.id == wanted:
+                return made
+        for child, template in after.items():
+            back = {id_: base for base, id_ in self._deltas(child)}
+            made = _replaced(template, self._ids(template, home, back))
+            if made.id == wanted:
+                return made
+        for template in (*before, *after.values()):
+            made = self._of_files(template)
+            if made.id == wanted:
+                return made
         return None
 
-    def _candidates(
-        self, home: int, before: Sequence[Manifest], after: Mapping[int, Manifest]
-    ) -> Iterator[Manifest]:
-        links = [(template, self._onward(home)) for template in before]
-        links += [(template, self._back(child)) for child, template in after.items()]
-        for template, known in links:
-            yield template
-            yield self._of_files(template)
-            for swap in islice(self._ways(template, known, home), _MOST):
-                yield _swapped(template, swap)
-
     def _of_files(self, template: Manifest) -> Manifest:
-        """As the working folder is now."""
+        """The template with what the working folder holds now under the same paths."""
         for entry in template.entries:
             if entry.path not in self._files:
                 self._files[entry.path] = self._on_disk(entry.path)
@@ -75,39 +68,31 @@ class Rebuilder:
                 if base is not None:
                     yield base, member.id
 
-    def _onward(self, home: int) -> Swap:
-        """From a parent's contents to the version's, by the deltas that came with it."""
-        return dict(self._deltas(home))
+    def _ids(self, template: Manifest, home: int, known: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """The version's ids by the template's.
 
-    def _back(self, child: int) -> Swap:
-        """From a child's contents to the version's, by the deltas that came with the child."""
-        return {id_: base for base, id_ in self._deltas(child)}
-
-    def _ways(self, template: Manifest, known: Swap, home: int) -> Iterator[Swap]:
-        """What came with the version in full goes by its size."""
+        ``known`` comes from deltas. An object that entry ``home`` stored in full takes the
+        place of the template's of the same size, if there are as many of either.
+        """
+        sizes = _sizes(template)
+        here = sizes.keys() | known.values()
         full = {
             member.id: member.nbytes
             for record in self._survey.found.records[home]
             for member in record.header.members
-            if member.kind == BLOB and not member.base
+            if member.kind == BLOB and not member.base and member.id not in here
         }
-        sizes = _sizes(template)
-        here = sizes.keys() | known.values()
-        full = {id_: nbytes for id_, nbytes in full.items() if id_ not in here}
-        ways: list[list[Swap]] = []
-        for size in dict.fromkeys(full.values()):
-            came = [id_ for id_, nbytes in full.items() if nbytes == size]
+        made = dict(known)
+        for size in set(full.values()):
+            new = [id_ for id_, nbytes in full.items() if nbytes == size]
             old = [id_ for id_, nbytes in sizes.items() if nbytes == size and id_ not in known]
-            if len(came) == len(old):
-                ways.append([dict(zip(old, came, strict=True))])
-            elif len(came) == 1:
-                ways.append([{id_: came[0]} for id_ in old])
-        for choice in product(*(way for way in ways if way)):
-            yield {old: new for part in (known, *choice) for old, new in part.items()}
+            if len(new) == len(old):
+                made.update(zip(old, new, strict=True))
+        return made
 
 
 def _sizes(template: Manifest) -> dict[bytes, int]:
-    """Contents and their bytes, in the order of the files."""
+    """Bytes of each content, in the order of the files."""
     found: dict[bytes, int] = {}
     for entry in template.entries:
         found.update((content.id, content.spec.nbytes) for content in entry.contents)
@@ -116,17 +101,17 @@ def _sizes(template: Manifest) -> dict[bytes, int]:
     return found
 
 
-def _swapped(template: Manifest, swap: Swap) -> Manifest:
-    return Manifest(_entry(entry, swap) for entry in template.entries)
+def _replaced(template: Manifest, ids: Mapping[bytes, bytes]) -> Manifest:
+    return Manifest(_entry(entry, ids) for entry in template.entries)
 
 
-def _entry(entry: FileEntry, swap: Swap) -> FileEntry:
+def _entry(entry: FileEntry, ids: Mapping[bytes, bytes]) -> FileEntry:
     contents = tuple(
-        replace(content, id=BlobId(swap.get(content.id, content.id))) for content in entry.contents
+        replace(content, id=BlobId(ids.get(content.id, content.id))) for content in entry.contents
     )
     skeleton = entry.skeleton
     if skeleton is not None:
-        skeleton = BlobId(swap.get(skeleton, skeleton))
+        skeleton = BlobId(ids.get(skeleton, skeleton))
     tensors = tuple(
         each if each.view is not None else replace(each, id=contents[each.content].id)
         for each in entry.tensors

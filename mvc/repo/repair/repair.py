@@ -19,7 +19,6 @@ from mvc.repo.maintenance.quarantine import keep
 from mvc.repo.maintenance.report import FsckReport, Healed, Quarantined, Repaired
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_outrun
 from mvc.repo.maintenance.survey import Stretch, Survey, survey
-from mvc.repo.repair.bits import Corrector
 from mvc.repo.repair.journal import before_opening
 from mvc.repo.repair.paths import SoundGraph, SoundRecovery
 from mvc.repo.repair.plan import Plan, make_plan, needs_of
@@ -89,9 +88,6 @@ class _Repair:
     healed: list[Healed] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._bits = Corrector(self.context.store.view)
-
     def pack_heads(self) -> None:
         """A pack's first bytes are always the same."""
         store = self.context.store
@@ -142,7 +138,9 @@ class _Repair:
 
         def attempt() -> Recorded | None:
             with ExitStack() as held:
-                found = self._survey()
+                found = survey(self.context.store.view, self.progress)
+                if found.stretches and self.context.fresh().generation != found.found.generation:
+                    raise Outrun("what looks like damage may be data that others have moved")
                 _distrust(found, wrong)
                 plan = self._plan(found, held)
                 done[:] = [(plan, [])]
@@ -155,19 +153,6 @@ class _Repair:
         self.healed += plan.healed
         self.quarantined += quarantined
         return plan
-
-    def _survey(self) -> Survey:
-        """What is there; single bits are set right first."""
-        while True:
-            found = survey(self.context.store.view, self.progress)
-            if not found.stretches:
-                return found
-            if self.context.fresh().generation != found.found.generation:
-                raise Outrun("what looks like damage may be what others have moved")
-            healed = self._bits.correct(found)
-            self.healed += healed
-            if not healed:
-                return found
 
     def _plan(self, found: Survey, held: ExitStack) -> Plan:
         context, store = self.context, self.context.store
