@@ -11,7 +11,7 @@ from mvc.model.manifest import Manifest
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
-from mvc.repo.maintenance.objects import ObjectGraph
+from mvc.repo.maintenance.storage_graph import StorageGraph
 from mvc.store.graph.search import Step
 from mvc.store.graph.speed import Speed
 from mvc.store.index.folder import current
@@ -104,7 +104,7 @@ class _Scan:
 
     view: View
     speed: Speed
-    objects: ObjectGraph = field(default_factory=ObjectGraph)
+    objects: StorageGraph = field(default_factory=StorageGraph)
     commits: dict[CommitId, ManifestId] = field(default_factory=dict)
     sketches: dict[ManifestId, _Sketch] = field(default_factory=dict)
     forgotten: set[CommitId] = field(default_factory=set)

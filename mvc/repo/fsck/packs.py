@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mvc.errors import IoFailed, MvcError
-from mvc.repo.maintenance.objects import ObjectGraph
 from mvc.repo.maintenance.report import Problem
+from mvc.repo.maintenance.storage_graph import StorageGraph
 from mvc.store.graph.speed import Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
@@ -29,7 +29,7 @@ class PackCheck:
     """
 
     view: View
-    objects: ObjectGraph = field(default_factory=ObjectGraph)
+    objects: StorageGraph = field(default_factory=StorageGraph)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     records: int = 0

@@ -16,8 +16,8 @@ from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.repo.maintenance.objects import ObjectGraph
 from mvc.repo.maintenance.report import Problem
+from mvc.repo.maintenance.storage_graph import StorageGraph
 from mvc.store.recovery.recover import Recovery
 
 __all__ = ["VersionCheck"]
@@ -48,7 +48,7 @@ class VersionCheck:
 
     recovery: Recovery
     stream: ManifestStream
-    objects: ObjectGraph
+    objects: StorageGraph
     full: bool
     advance: Callable[[int, str], None]
     suspects: set[bytes] = field(default_factory=set)

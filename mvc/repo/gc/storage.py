@@ -9,7 +9,6 @@ The cheapest is taken; a state forgotten by name is never kept as a phantom.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mvc.repo.maintenance.encode import Wanted
@@ -17,11 +16,10 @@ from mvc.repo.maintenance.inventory import Coding, Inventory
 from mvc.repo.maintenance.reachable import Reach
 from mvc.repo.maintenance.rewrite_plan import Place
 from mvc.repo.maintenance.sampled import Sampler
+from mvc.repo.maintenance.storage_graph import Piece, Reachability
 from mvc.store.packs.records import BASE_BYTES
 
 __all__ = ["Kept", "decide"]
-
-_Piece = tuple[bytes, int]
 
 
 @dataclass
@@ -49,8 +47,7 @@ class _Decision:
         self._reach = reach
         self._kept = kept
         self._sampler = sampler
-        self._edges: dict[_Piece, list[_Piece]] = {}
-        self._reached: set[_Piece] = set()
+        self._reached = Reachability()
         self._named: set[bytes] = set()  # objects that a coding of their own names in full
         self._from: dict[bytes, list[Coding]] = {}  # what leads back to an object
         for coding in found.all_codings():
@@ -61,37 +58,19 @@ class _Decision:
         return self._reach.needs(id_) or id_[:BASE_BYTES] in self._found.ambiguous
 
     def keep_needed(self) -> None:
-        """Codings of what stays, from what stays; and what full records then lead to."""
-        sources: list[_Piece] = []
+        """Keeps the codings of what stays from what stays."""
         for id_, codings in self._found.codings.items():
             if self._stays(id_):
                 for coding in codings:
                     if coding.base is None or self._stays(coding.base):
-                        sources += self._take(coding)
-        self._spread(sources)
+                        self._take(coding)
 
-    def _take(self, coding: Coding) -> list[_Piece]:
-        """Keeps a coding; returns the pieces that it leads to from what is reached already."""
+    def _take(self, coding: Coding) -> None:
+        """Keeps a coding."""
+        member = coding.member
         self._kept.places.add(coding.place)
-        self._named.add(coding.member.id)
-        node = (coding.member.id, coding.member.start)
-        if coding.base is None:
-            return [node]
-        origin = (coding.base, coding.member.start)
-        self._edges.setdefault(origin, []).append(node)
-        led = [node] if origin in self._reached else []
-        if coding.undirected:
-            self._edges.setdefault(node, []).append(origin)
-            led += [origin] if node in self._reached else []
-        return led
-
-    def _spread(self, nodes: Iterable[_Piece]) -> None:
-        waiting = deque(nodes)
-        while waiting:
-            node = waiting.popleft()
-            if node not in self._reached:
-                self._reached.add(node)
-                waiting.extend(self._edges.get(node, ()))
+        self._named.add(member.id)
+        self._reached.add(member.id, member.start, coding.base, reversible=coding.undirected)
 
     def mend(self) -> None:
         """Gives every object that nothing leads to any more a way of its own, oldest first.
@@ -102,22 +81,22 @@ class _Decision:
         for id_, codings in self._found.codings.items():
             if self._stays(id_):
                 pieces = {(id_, coding.member.start) for coding in codings}
-                if id_ not in self._named or not pieces <= self._reached:
+                if id_ not in self._named or not self._reached.has_all(pieces):
                     self._reconnect(id_, pieces)
 
-    def _reconnect(self, id_: bytes, pieces: set[_Piece]) -> None:
+    def _reconnect(self, id_: bytes, pieces: set[Piece]) -> None:
         base, steps = self._way(id_) or (self._neighbour(id_), [])
         size = self._sampler.full(id_) if base is None else self._sampler.delta(id_, base)
         if steps and sum(step.stored for step in steps) < size and self._are_fit(id_, steps):
             for step in steps:
                 self._kept.phantoms |= {step.member.id, step.base or b""} - {id_, base}
-                self._spread(self._take(step))
-            if pieces <= self._reached:
+                self._take(step)
+            if self._reached.has_all(pieces):
                 return
         self._kept.added_bytes += size
         self._kept.add.append(Wanted(id_, base))
         self._named.add(id_)
-        self._spread(pieces)
+        self._reached.reach(pieces)
 
     def _are_fit(self, id_: bytes, steps: list[Coding]) -> bool:
         """Whether codings can be kept as they are: each end is named, nothing is banned."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
@@ -39,7 +38,7 @@ class Figures:
 
 def figures(costs: Costs, selection: Selection) -> Figures:
     """Of codings from which every version can be recovered; DamagedData if one cannot."""
-    reached = _reach(costs, selection)
+    reached = _reach(selection)
     survey = costs.survey
     full = {option.node for option in selection if option.base is None}
     times, sizes, depths, reset_points = [], [], [], []
@@ -72,30 +71,13 @@ def figures(costs: Costs, selection: Selection) -> Figures:
     )
 
 
-def _reach(costs: Costs, selection: Selection) -> dict[Node, tuple[float, int, int]]:
+def _reach(selection: Selection) -> dict[Node, tuple[float, int, int]]:
     """(nanoseconds, deltas, stored bytes) of the cheapest way to each piece."""
-    ways: dict[Node, list[tuple[Node, float, int]]] = defaultdict(list)
-    heap: list[tuple[float, int, int, Node]] = []
-    for option in selection:
-        ns = option.ns(costs.speed)
-        if option.base is None:
-            heap.append((ns, 0, option.stored, option.node))
-            continue
-        base = (option.base, option.start)
-        ways[base].append((option.node, ns, option.stored))
-        if option.undirected:
-            ways[option.node].append((base, ns, option.stored))
-    heapify(heap)
-    found: dict[Node, tuple[float, int, int]] = {}
-    while heap:
-        ns, depth, stored, node = heappop(heap)
-        if node in found:
-            continue
-        found[node] = (ns, depth, stored)
-        for other, more, size in ways[node]:
-            if other not in found:
-                heappush(heap, (ns + more, depth + 1, stored + size, other))
-    return found
+    stored: dict[Node, tuple[float, int, int]] = {}
+    for node, path in selection.cheapest().items():
+        before = 0 if path.origin is None else stored[path.origin][2]
+        stored[node] = (path.cost, path.deltas, before + path.step.stored)
+    return stored
 
 
 # -- bytes in packs ------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from heapq import heapify, heappop, heappush
-from itertools import count
 
+from mvc.repo.maintenance.storage_graph import CheapestPath, Reachability, cheapest_paths
 from mvc.repo.repack.candidates import Node, Option, starts_of
 from mvc.repo.repack.costs import Costs
 from mvc.repo.repack.solve.model import Edge, Layout, Versions
@@ -80,7 +79,7 @@ class Selection:
 
     def _prove(self) -> None:
         """Tries the new deltas that are needed backwards: what comes out may be no delta."""
-        reached = _Reached(self)
+        reached = self._reached()
         unproven = {
             (option.id, option.base)
             for option in self.new
@@ -95,7 +94,7 @@ class Selection:
 
     def _reach_all(self) -> None:
         """Adds a coding wherever a piece is that nothing leads to."""
-        reached = _Reached(self)
+        reached = self._reached()
         waiting = deque(node for node in self._wanted() if node not in reached)
         turnable = self._turnable()
         put_off: set[Node] = set()
@@ -110,7 +109,7 @@ class Selection:
                 continue
             for option in found or self._full_of(node):
                 self.add([option])
-                reached.add(option)
+                _add(reached, option)
                 self._drop_other_way(option)
 
     def _drop_other_way(self, option: Option) -> None:
@@ -139,7 +138,7 @@ class Selection:
         return found
 
     def _delta_to(
-        self, node: Node, reached: _Reached, turnable: Mapping[Node, list[Option]]
+        self, node: Node, reached: Reachability, turnable: Mapping[Node, list[Option]]
     ) -> list[Option]:
         """The smallest delta that leads to a piece: a stored one, or a chosen one turned round."""
         found = [o for o in self._costs.options.of(node) if o.base and (o.base, o.start) in reached]
@@ -164,12 +163,12 @@ class Selection:
         towards the full record.
         """
         own = Counter(option.id for option in self)
-        ways = self._cheapest()
+        ways = self.cheapest()
         waiting = [id_ for id_ in self._costs.survey.specs if not own[id_]]
         while waiting:
             id_ = waiting.pop()
             for start in starts_of(self._costs.survey.size(id_)):
-                way = ways[id_, start]
+                way = ways[id_, start].step
                 if way.id == id_:
                     continue
                 self.add([self._costs.turned(way)])
@@ -181,65 +180,32 @@ class Selection:
                 if not own[way.id]:
                     waiting.append(way.id)
 
-    def _cheapest(self) -> dict[Node, Option]:
-        """The last step of the quickest way to each piece."""
-        ways: dict[Node, list[tuple[Node, Option]]] = defaultdict(list)
-        heap: list[tuple[float, int, Node, Option]] = []
-        ticket = count()
-        speed = self._costs.speed
+    def cheapest(self) -> dict[Node, CheapestPath[Node, Option]]:
+        """The quickest way to each piece, in nanoseconds."""
+        sources: list[tuple[float, Node, Option]] = []
+        edges: dict[Node, list[tuple[float, Node, Option]]] = defaultdict(list)
         for option in self:
+            ns = option.ns(self._costs.speed)
             if option.base is None:
-                heap.append((option.ns(speed), next(ticket), option.node, option))
+                sources.append((ns, option.node, option))
                 continue
             base = (option.base, option.start)
-            ways[base].append((option.node, option))
+            edges[base].append((ns, option.node, option))
             if option.undirected:
-                ways[option.node].append((base, option))
-        heapify(heap)
-        found: dict[Node, Option] = {}
-        while heap:
-            ns, _, node, way = heappop(heap)
-            if node in found:
-                continue
-            found[node] = way
-            for other, option in ways[node]:
-                if other not in found:
-                    heappush(heap, (ns + option.ns(speed), next(ticket), other, option))
-        return found
+                edges[option.node].append((ns, base, option))
+        return cheapest_paths(sources, edges)
+
+    def _reached(self) -> Reachability:
+        """The pieces that chosen codings lead to; forms never tried lead forward only."""
+        reached = Reachability()
+        for option in self:
+            _add(reached, option)
+        return reached
 
 
-class _Reached:
-    """The pieces that chosen codings lead to, kept up to date as codings are added."""
-
-    def __init__(self, selection: Iterable[Option]) -> None:
-        self._nodes: set[Node] = set()
-        self._ways: dict[Node, list[Node]] = defaultdict(list)
-        for option in selection:
-            self.add(option)
-
-    def __contains__(self, node: Node) -> bool:
-        return node in self._nodes
-
-    def add(self, option: Option) -> None:
-        if option.base is None:
-            self._reach(option.node)
-            return
-        base = (option.base, option.start)
-        self._ways[base].append(option.node)
-        if base in self._nodes:
-            self._reach(option.node)
-        if option.undirected and option.sure:
-            self._ways[option.node].append(base)
-            if option.node in self._nodes:
-                self._reach(base)
-
-    def _reach(self, node: Node) -> None:
-        waiting = [node]
-        while waiting:
-            at = waiting.pop()
-            if at not in self._nodes:
-                self._nodes.add(at)
-                waiting.extend(self._ways[at])
+def _add(reached: Reachability, option: Option) -> None:
+    reversible = option.undirected and option.sure
+    reached.add(option.id, option.start, option.base, reversible=reversible)
 
 
 def of_store(costs: Costs) -> Selection:

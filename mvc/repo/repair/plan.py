@@ -6,7 +6,6 @@ is not kept in part, so that whoever commits its content again stores it again.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from mvc.repo.lookup.manifests import objects
 from mvc.repo.maintenance.encode import Wanted
 from mvc.repo.maintenance.report import Healed
 from mvc.repo.maintenance.rewrite_plan import Relayout
+from mvc.repo.maintenance.storage_graph import Piece, Reachability
 from mvc.repo.maintenance.survey import Stretch, Survey
 from mvc.repo.repair.manifests import Rebuilder
 from mvc.repo.repair.paths import SoundGraph
@@ -25,8 +25,6 @@ from mvc.repo.repair.sources import Sources
 from mvc.store.packs.records import BASE_BYTES
 
 __all__ = ["Needs", "Plan", "make_plan", "needs_of"]
-
-_Piece = tuple[bytes, int]
 
 
 @dataclass
@@ -154,11 +152,11 @@ class _Planning:
         """Until every object is reached, added or lost."""
         order = sorted(self._pieces, key=self._home)
         while True:
-            ways = _Ways(self._survey, self._graph, self._lost)
-            ways.spread(self._all_pieces(self._added))
+            reached = _recoverable(self._survey, self._graph, self._lost)
+            reached.reach(self._all_pieces(self._added))
             before = len(self._lost)
             for id_ in order:
-                if id_ in self._lost or all((id_, at) in ways.reached for at in self._pieces[id_]):
+                if id_ in self._lost or reached.has_all(self._all_pieces([id_])):
                     continue
                 source = None
                 if id_ in self._needs.specs:
@@ -167,11 +165,11 @@ class _Planning:
                     self._lost.add(id_)
                 else:
                     self._added[id_] = source
-                    ways.spread(self._all_pieces([id_]))
+                    reached.reach(self._all_pieces([id_]))
             if len(self._lost) == before:
                 return
 
-    def _all_pieces(self, ids: Iterable[bytes]) -> list[_Piece]:
+    def _all_pieces(self, ids: Iterable[bytes]) -> list[Piece]:
         return [(id_, at) for id_ in ids for at in self._pieces[id_]]
 
     def _home(self, id_: bytes) -> int:
@@ -233,43 +231,23 @@ class _Planning:
         return Healed(kind, id_.hex(), source)
 
 
-class _Ways:
-    """What everyday look-ups will find: a base is known only where a record of it is kept."""
+def _recoverable(survey: Survey, graph: SoundGraph, lost: set[bytes]) -> Reachability:
+    """What sound records lead to without the objects in ``lost``.
 
-    def __init__(self, survey: Survey, graph: SoundGraph, lost: set[bytes]) -> None:
-        self.reached: set[_Piece] = set()
-        self._edges: dict[_Piece, list[_Piece]] = {}
-        self._named: set[bytes] = set()
-        full: list[_Piece] = []
-        deltas: list[tuple[bytes, _Piece, bool]] = []
-        for records in survey.found.records:
-            for record in records:
-                for i, member in enumerate(record.header.members):
-                    place = (record.pack, record.offset, i)
-                    if place in survey.damaged or member.id in lost:
-                        continue
-                    self._named.add(member.id)
-                    node = (member.id, member.start)
-                    if not member.base:
-                        full.append(node)
-                        continue
-                    base = graph.meaning(member.base)
-                    if base is not None and base not in lost:
-                        deltas.append((base, node, bool(member.coding.bridge)))
-        for base, node, forward in deltas:
-            origin = (base, node[1])
-            self._edges.setdefault(origin, []).append(node)
-            if not forward:
-                self._edges.setdefault(node, []).append(origin)
-        self.spread(full)
-
-    def spread(self, nodes: Iterable[_Piece]) -> None:
-        """Takes these as reached, and what can be reached from them."""
-        waiting = deque(nodes)
-        self._named.update(id_ for id_, _ in waiting)
-        while waiting:
-            node = waiting.popleft()
-            if node in self.reached:
-                continue
-            self.reached.add(node)
-            waiting.extend(n for n in self._edges.get(node, ()) if n[0] in self._named)
+    A base can be named only while a record of it is kept, so no delta leads back to others.
+    """
+    kept = [
+        member
+        for records in survey.found.records
+        for record in records
+        for i, member in enumerate(record.header.members)
+        if (record.pack, record.offset, i) not in survey.damaged and member.id not in lost
+    ]
+    named = {member.id for member in kept}
+    reached = Reachability()
+    for member in kept:
+        base = graph.meaning(member.base) if member.base else None
+        if not member.base or (base is not None and base not in lost):
+            reversible = base in named and not member.coding.bridge
+            reached.add(member.id, member.start, base, reversible=reversible)
+    return reached
