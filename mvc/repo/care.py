@@ -18,8 +18,7 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.fsck import fsck
 from mvc.repo.fsck.fsck import FsckReport
 from mvc.repo.gc import gc
-from mvc.repo.gc.gc import Collection
-from mvc.repo.gc.grace import grace_of
+from mvc.repo.gc.gc import Collection, grace_of
 from mvc.repo.maintenance.report import Repaired
 from mvc.repo.oplog import oplog, undo
 from mvc.repo.oplog.oplog import Operation

@@ -16,8 +16,7 @@ from safetensors.numpy import save_file
 import mvc
 from mvc.errors import DamagedData, ReadOnly, Unattainable, WrongUsage
 from mvc.repo.config import set_value
-from mvc.repo.repack.planner import present_figures
-from mvc.repo.repack.repack import Repacked, draw_curve, make_plan, wish_of
+from mvc.repo.repack.repack import Repacked, draw_curve, make_plan, present_figures, wish_of
 from tests.oracle.holding import held_against
 
 

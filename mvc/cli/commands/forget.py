@@ -16,7 +16,6 @@ from mvc.cli.tables import Column, show
 from mvc.cli.text import count, one_line, size
 from mvc.errors import NotConfirmed
 from mvc.model.names import printable
-from mvc.repo.gc.grace import grace_of
 from mvc.repo.lookup import manifests
 from mvc.repo.retention import forget
 from mvc.repo.retention.rules import Best, Retention
@@ -84,6 +83,7 @@ def command(
     Either of those named, or of those that the rules give up. Commits, ids and history stay; the
     next 'mvc gc' removes the bytes.
     """
+    from mvc.repo.gc.gc import grace_of
     from mvc.repo.retention.price import price
 
     session: Session = ctx.obj

@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.repo.context import Context, Progress
-from mvc.repo.gc.journal import shortened
-from mvc.repo.gc.quarantine import delete, purged, total
-from mvc.repo.gc.storage import decide
+from mvc.repo.gc.storage import Sampler, decide
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import BRANCH
 from mvc.repo.maintenance.inventory import Inventory, inventory
-from mvc.repo.maintenance.quarantine import files_in
-from mvc.repo.maintenance.reachable import Reach, reachable, tail_needs
+from mvc.repo.maintenance.quarantine import delete, files_in, purged, total
+from mvc.repo.maintenance.reachable import Reach, names_of, reachable, tail_needs
 from mvc.repo.maintenance.rewrite_plan import (
     Place,
     Relayout,
@@ -29,14 +28,15 @@ from mvc.repo.maintenance.rewrite_plan import (
     execute,
     until_not_outrun,
 )
-from mvc.repo.maintenance.sampled import Sampler
-from mvc.store.journal.entries import Entry
+from mvc.repo.times import parse_duration
+from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.publishing.publish import Outrun
 from mvc.store.snapshot.view import JOURNAL, PACKS
 
-__all__ = ["DEFAULT_GRACE", "Collection", "collect", "plan_collection"]
+__all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection", "shortened"]
+
 
 DEFAULT_GRACE = timedelta(days=14)
 _WORTH = 0.05  # share of a file that goes, from which on what stays of it is moved
@@ -264,3 +264,92 @@ def _size(context: Context) -> int:
     fs, folder = context.store.fs, context.store.folder / PACKS
     sizes = [fs.stat(pack_path(folder, number)) for number in pack_numbers(fs, folder)]
     return _journal_size(context) + sum(each.size for each in sizes if each is not None)
+
+
+_MOST = timedelta(days=36_500)
+
+
+def grace_of(context: Context, given: timedelta | str | None = None) -> timedelta:
+    """``14d``, ``36h``, ``0``; None is the setting. InvalidTime for anything else."""
+    if given is None:
+        return timedelta(days=float(context.config.get("gc.grace_days")))
+    if isinstance(given, str):
+        seconds = 0.0 if given.strip() == "0" else parse_duration(given)
+        given = timedelta(seconds=min(seconds, 2 * _MOST.total_seconds()))
+    if not timedelta(0) <= given <= _MOST:
+        raise InvalidTime("a grace is a span from 0 to 36500 days")
+    return given
+
+
+def shortened(
+    found: Inventory, reach: Reach, cutoff_ns: int
+) -> tuple[dict[int, Entry | None], int]:
+    """By an entry's place in the inventory, what it becomes; None where nothing is left of it.
+
+    Entries that stay as they are, are not named. Regions are not looked at. Also the bytes
+    that it saves.
+    """
+    newest: dict[str, int] = {}
+    for home, recorded in enumerate(found.entries):
+        newest.update((change.name, home) for change in recorded.entry.refs)
+    lists = _lists_of_removed(found, cutoff_ns)
+    edits: dict[int, Entry | None] = {}
+    moving: set[int] = set()
+    saved = 0
+    for home, recorded in enumerate(found.entries):
+        entry = recorded.entry
+        if home == 0 or entry.time_ns >= cutoff_ns:
+            continue
+        commits = tuple(commit for commit in entry.commits if commit.id in reach.commits)
+        refs = tuple(
+            change
+            for change in entry.refs
+            if newest[change.name] == home or (commits and _still(change, reach))
+        )
+        whole = (refs or entry.undoes in moving) and names_of(entry) <= reach.commits.keys()
+        if whole:
+            moving.add(recorded.sequence)
+            refs = entry.refs
+        made = replace(
+            entry,
+            commits=commits,
+            refs=refs if whole else tuple(replace(c, old=c.new) for c in refs),
+            removed=entry.removed if home in lists else None,
+            marks=entry.marks if commits else (),
+            forgotten=tuple(each for each in entry.forgotten if each.commit in reach.commits),
+            undoes=entry.undoes if whole else None,
+        )
+        empty = not (
+            made.commits
+            or made.refs
+            or made.deployments
+            or made.retractions
+            or made.relinks
+            or made.forgotten
+        )
+        if empty and made.removed is None:
+            edits[home] = None
+            saved += recorded.after.offset - recorded.offset
+        elif made != entry:
+            edits[home] = made
+            saved += 2 * (len(entry.encoded) - len(made.encoded))
+    return edits, saved
+
+
+def _lists_of_removed(found: Inventory, cutoff_ns: int) -> set[int]:
+    """Entries with the present list of removed paths, and with those that an undo leads back to."""
+    before: int | None = None
+    kept = set()
+    for home, recorded in enumerate(found.entries):
+        if recorded.entry.removed is None:
+            continue
+        if before is not None and recorded.entry.time_ns >= cutoff_ns:
+            kept.add(before)
+        before = home
+    return kept if before is None else kept | {before}
+
+
+def _still(change: RefChange, reach: Reach) -> bool:
+    """Whether a branch's move is still worth knowing: both its versions are there."""
+    values = [v for v in (change.old, change.new) if isinstance(v, CommitId)]
+    return change.name.startswith(BRANCH) and all(value in reach.commits for value in values)

@@ -15,7 +15,7 @@ from mvc.errors import DamagedData
 from mvc.io.files import FileSystem, ReadFile
 from mvc.repo.maintenance.quarantine import files_in
 from mvc.repo.maintenance.rewrite_plan import Place
-from mvc.repo.maintenance.survey import Survey
+from mvc.repo.repair.damage import Survey
 from mvc.store.graph.search import Graph, Step
 from mvc.store.graph.speed import Speed
 from mvc.store.journal.entries import Region

@@ -6,25 +6,26 @@ is not kept in part, so that whoever commits its content again stores it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from mvc.ids import CommitId, ManifestId
+from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.model.commit import Commit
+from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces
 from mvc.repo.lookup.manifests import objects
 from mvc.repo.maintenance.encode import Wanted
+from mvc.repo.maintenance.quarantine import Stretch
 from mvc.repo.maintenance.report import Healed
 from mvc.repo.maintenance.rewrite_plan import Relayout
 from mvc.repo.maintenance.storage_graph import Piece, Reachability
-from mvc.repo.maintenance.survey import Stretch, Survey
-from mvc.repo.repair.manifests import Rebuilder
+from mvc.repo.repair.damage import Survey
 from mvc.repo.repair.paths import SoundGraph
 from mvc.repo.repair.sources import Sources
-from mvc.store.packs.records import BASE_BYTES
+from mvc.store.packs.records import BASE_BYTES, BLOB
 
-__all__ = ["Needs", "Plan", "make_plan", "needs_of"]
+__all__ = ["Needs", "Plan", "Rebuilder", "make_plan", "needs_of"]
 
 
 @dataclass
@@ -251,3 +252,103 @@ def _recoverable(survey: Survey, graph: SoundGraph, lost: set[bytes]) -> Reachab
             reversible = base in named and not member.coding.bridge
             reached.add(member.id, member.start, base, reversible=reversible)
     return reached
+
+
+class Rebuilder:
+    """``on_disk`` gives the entry that committing a working file would make, or None."""
+
+    def __init__(self, survey: Survey, on_disk: Callable[[str], FileEntry | None]) -> None:
+        self._survey = survey
+        self._on_disk = on_disk
+        self._files: dict[str, FileEntry | None] = {}
+
+    def rebuild(
+        self,
+        wanted: ManifestId,
+        home: int,
+        before: Sequence[Manifest],
+        after: Mapping[int, Manifest],
+    ) -> Manifest | None:
+        """The manifest with this id, of a version that entry ``home`` published; None if lost.
+
+        ``before``: manifests of its parents; ``after``: of its children, by their entries.
+        """
+        for template in before:
+            made = _replaced(template, self._ids(template, home, dict(self._deltas(home))))
+            if made.id == wanted:
+                return made
+        for child, template in after.items():
+            back = {id_: base for base, id_ in self._deltas(child)}
+            made = _replaced(template, self._ids(template, home, back))
+            if made.id == wanted:
+                return made
+        for template in (*before, *after.values()):
+            made = self._of_files(template)
+            if made.id == wanted:
+                return made
+        return None
+
+    def _of_files(self, template: Manifest) -> Manifest:
+        """The template with what the working folder holds now under the same paths."""
+        for entry in template.entries:
+            if entry.path not in self._files:
+                self._files[entry.path] = self._on_disk(entry.path)
+        return Manifest(self._files[entry.path] or entry for entry in template.entries)
+
+    def _deltas(self, home: int) -> Iterator[tuple[bytes, bytes]]:
+        """(base, object) of every delta of an entry."""
+        for record in self._survey.found.records[home]:
+            for member in record.header.members:
+                base = self._survey.found.meaning(member.base) if member.base else None
+                if base is not None:
+                    yield base, member.id
+
+    def _ids(self, template: Manifest, home: int, known: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """The version's ids by the template's.
+
+        ``known`` comes from deltas. An object that entry ``home`` stored in full takes the
+        place of the template's of the same size, if there are as many of either.
+        """
+        sizes = _sizes(template)
+        here = sizes.keys() | known.values()
+        full = {
+            member.id: member.nbytes
+            for record in self._survey.found.records[home]
+            for member in record.header.members
+            if member.kind == BLOB and not member.base and member.id not in here
+        }
+        made = dict(known)
+        for size in set(full.values()):
+            new = [id_ for id_, nbytes in full.items() if nbytes == size]
+            old = [id_ for id_, nbytes in sizes.items() if nbytes == size and id_ not in known]
+            if len(new) == len(old):
+                made.update(zip(old, new, strict=True))
+        return made
+
+
+def _sizes(template: Manifest) -> dict[bytes, int]:
+    """Bytes of each content, in the order of the files."""
+    found: dict[bytes, int] = {}
+    for entry in template.entries:
+        found.update((content.id, content.spec.nbytes) for content in entry.contents)
+        if entry.skeleton is not None:
+            found[entry.skeleton] = entry.skeleton_size
+    return found
+
+
+def _replaced(template: Manifest, ids: Mapping[bytes, bytes]) -> Manifest:
+    return Manifest(_entry(entry, ids) for entry in template.entries)
+
+
+def _entry(entry: FileEntry, ids: Mapping[bytes, bytes]) -> FileEntry:
+    contents = tuple(
+        replace(content, id=BlobId(ids.get(content.id, content.id))) for content in entry.contents
+    )
+    skeleton = entry.skeleton
+    if skeleton is not None:
+        skeleton = BlobId(ids.get(skeleton, skeleton))
+    tensors = tuple(
+        each if each.view is not None else replace(each, id=contents[each.content].id)
+        for each in entry.tensors
+    )
+    return replace(entry, contents=contents, skeleton=skeleton, tensors=tensors)

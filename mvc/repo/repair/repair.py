@@ -15,10 +15,10 @@ from pathlib import Path
 
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.fsck import check, fsck, rebuild_index
-from mvc.repo.maintenance.quarantine import keep
+from mvc.repo.maintenance.quarantine import Stretch, keep
 from mvc.repo.maintenance.report import FsckReport, Healed, Quarantined, Repaired
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_outrun
-from mvc.repo.maintenance.survey import Stretch, Survey, survey
+from mvc.repo.repair.damage import Survey, survey
 from mvc.repo.repair.journal import before_opening
 from mvc.repo.repair.paths import SoundGraph, SoundRecovery
 from mvc.repo.repair.plan import Plan, make_plan, needs_of

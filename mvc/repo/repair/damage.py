@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mvc.errors import DamagedData
 from mvc.repo.context import Progress
 from mvc.repo.maintenance.inventory import Inventory
+from mvc.repo.maintenance.quarantine import Stretch
 from mvc.repo.maintenance.rewrite_plan import Place
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
@@ -15,17 +16,7 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, RecordHeader
 from mvc.store.snapshot.view import View
 
-__all__ = ["Stretch", "Survey", "survey"]
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Bytes [start, end) of a pack that are given up, and what is wrong with them."""
-
-    pack: int
-    start: int
-    end: int
-    why: str
+__all__ = ["Survey", "survey"]
 
 
 @dataclass
