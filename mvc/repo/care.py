@@ -116,9 +116,9 @@ class Care(ABC):
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
 
-        Without a wish as the settings say. With ``dry_run`` only the plan is made.
+        Without a goal as the settings say. With ``dry_run`` only the plan is made.
         """
-        wish = repack.wish_of(
+        goal = repack.goal_of(
             self.context,
             interval=interval,
             max_recovery=max_recovery,
@@ -127,7 +127,7 @@ class Care(ABC):
             remove=tuple(self.find(rev) for rev in remove),
             super_step=super_step,
         )
-        return repack.repack(self.context, wish, dry_run=dry_run, progress=progress)
+        return repack.repack(self.context, goal, dry_run=dry_run, progress=progress)
 
     def oplog(self, limit: int | None = None) -> Iterator[Operation]:
         """Operations on the repository from the newest back."""

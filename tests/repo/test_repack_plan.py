@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc.errors import Unattainable
-from mvc.repo.repack.goal import Wish, plain
+from mvc.repo.repack.goal import Goal, plain
 from mvc.repo.repack.plan import CurvePoint
 from mvc.repo.repack.repack import curve, front
 from mvc.repo.repack.solve.bounded import (
@@ -295,4 +295,4 @@ def test_plain_numbers():
         "120",
         "0.1",
     ]
-    assert str(Wish(max_recovery=1e-5)) == "max-recovery 0.00001"
+    assert str(Goal(max_recovery=1e-5)) == "max-recovery 0.00001"

@@ -191,14 +191,14 @@ class _Meter:
 
 def _joined(damaged: list[Problem], others: list[Problem]) -> list[Problem]:
     """One problem for an object whose payload is damaged and that nothing else leads to."""
-    homes = {
+    entry_of = {
         id_.hex(): at
         for at, p in enumerate(damaged)
         if p.kind == "payload"
         for id_ in p.also or (bytes.fromhex(p.object),)
     }
-    covered = [p for p in others if p.kind in {"lost", "manifest"} and p.object in homes]
-    lost = {homes[p.object] for p in covered}
+    covered = [p for p in others if p.kind in {"lost", "manifest"} and p.object in entry_of]
+    lost = {entry_of[p.object] for p in covered}
     joined = [
         replace(p, message=f"{p.message}; no other record leads to it") if at in lost else p
         for at, p in enumerate(damaged)
@@ -242,7 +242,7 @@ def _index(
     """Whether index and tail hold exactly the keys that journal and packs imply, of all entries
     before byte ``end`` of the journal. Others may have added more by now.
 
-    Edges are left out: which of several homes of a base they start from is free.
+    Edges are left out: which of several entry_of of a base they start from is free.
     """
     expected = expected | {
         keys.BLOB + prefix + keys.number(offset)

@@ -18,15 +18,14 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.gc.storage import Sampler, decide
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH
-from mvc.repo.maintenance.inventory import Inventory, inventory
+from mvc.repo.maintenance.inventory import CodingPlace, Inventory, inventory
 from mvc.repo.maintenance.quarantine import delete, files_in, purged, total
-from mvc.repo.maintenance.reachable import Reach, names_of, reachable, tail_needs
+from mvc.repo.maintenance.reachable import Reachable, names_of, reachable, tail_needs
 from mvc.repo.maintenance.rewrite_plan import (
-    Place,
-    Relayout,
+    RewritePlan,
     check_writable,
     execute,
-    until_not_outrun,
+    retry_on_rewrite,
 )
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry, RefChange
@@ -69,9 +68,9 @@ class Collection:
 
 @dataclass
 class _Plan:
-    reach: Reach
+    reach: Reachable
     found: Inventory
-    relayout: Relayout
+    rewrite: RewritePlan
     quarantine: list[Path]  # files that go
     summary: Collection
 
@@ -102,7 +101,7 @@ def collect(
     def attempt() -> Recorded | None:
         plan = _plan(context, grace, None, progress)
         done[:] = [plan]
-        if not plan.relayout:
+        if not plan.rewrite:
             delete(context.store.fs, plan.quarantine)
             context.store.sweep()
             return None
@@ -116,13 +115,13 @@ def collect(
         return execute(
             context,
             plan.found,
-            plan.relayout,
+            plan.rewrite,
             last,
             admit=lambda recorded: _admit(plan, recorded, context),
             progress=progress,
         )
 
-    until_not_outrun(context, attempt)
+    retry_on_rewrite(context, attempt)
     return replace(done[0].summary, before=before, freed=before - _size(context))
 
 
@@ -164,9 +163,11 @@ def _plan(
         for c in found.codings.get(id_, ())
         if c.record.pack not in moved
     }
-    relayout = Relayout(leave, kept.add, moved, edits if saved else {}, reach.blobs, records=split)
+    rewrite = RewritePlan(
+        leave, kept.add, moved, edits if saved else {}, reach.blobs, records=split
+    )
     if not (moved or split or saved or kept.add):
-        relayout = Relayout()
+        rewrite = RewritePlan()
     freed = saved + sum(packs[n].goes for n in moved if n in packs) - kept.added_bytes
     stays = {place[:2] for place in kept.places} - split  # records
     lost = {
@@ -181,20 +182,20 @@ def _plan(
     summary = Collection(
         gone,
         sum(id_ not in reach.states for id_ in reach.commits),
-        len(lost - kept.phantoms) if relayout else 0,
+        len(lost - kept.phantoms) if rewrite else 0,
         len(kept.phantoms),
         len(kept.add),
-        sum(made is None for made in relayout.edits.values()),
+        sum(made is None for made in rewrite.edits.values()),
         len(moved),
         _size(context),
         max(0, freed),
         total(fs, [path for path in files_in(fs, folder) if path not in quarantine]),
         unquarantined,
     )
-    return _Plan(reach, found, relayout, quarantine, summary)
+    return _Plan(reach, found, rewrite, quarantine, summary)
 
 
-def _dangling(found: Inventory, reach: Reach) -> Iterator[Place]:
+def _dangling(found: Inventory, reach: Reachable) -> Iterator[CodingPlace]:
     """Deltas whose base is stored no more, of objects that have another coding or nobody needs.
 
     They lead nowhere, and their bases' names may be of states that were forgotten since.
@@ -202,7 +203,7 @@ def _dangling(found: Inventory, reach: Reach) -> Iterator[Place]:
     for records in found.records:
         for record in records:
             for i, member in enumerate(record.header.members):
-                lost = member.base and found.meaning(member.base) is None
+                lost = member.base and found.resolve_prefix(member.base) is None
                 if lost and (member.id in found.codings or not reach.needs(member.id)):
                     yield record.pack, record.offset, i
 
@@ -215,7 +216,7 @@ class _Pack:
     goes: int
 
 
-def _packs(context: Context, found: Inventory, leave: set[Place]) -> dict[int, _Pack]:
+def _packs(context: Context, found: Inventory, leave: set[CodingPlace]) -> dict[int, _Pack]:
     """Every pack that an entry names; bytes between its records go, too."""
     stays: dict[int, int] = {}
     for records in found.records:
@@ -250,7 +251,7 @@ def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
         if any(map(goes, (*manifests.objects(manifest), commit.manifest))):
             raise Outrun("a commit came to need an object that was to be collected")
     for _, _, header in context.store.view.records(recorded.offset):
-        if any(goes(plan.found.meaning(m.base)) for m in header.members if m.base):
+        if any(goes(plan.found.resolve_prefix(m.base)) for m in header.members if m.base):
             raise Outrun("a commit came to build on an object that was to be collected")
 
 
@@ -282,7 +283,7 @@ def grace_of(context: Context, given: timedelta | str | None = None) -> timedelt
 
 
 def shortened(
-    found: Inventory, reach: Reach, cutoff_ns: int
+    found: Inventory, reach: Reachable, cutoff_ns: int
 ) -> tuple[dict[int, Entry | None], int]:
     """By an entry's place in the inventory, what it becomes; None where nothing is left of it.
 
@@ -290,21 +291,21 @@ def shortened(
     that it saves.
     """
     newest: dict[str, int] = {}
-    for home, recorded in enumerate(found.entries):
-        newest.update((change.name, home) for change in recorded.entry.refs)
+    for entry_index, recorded in enumerate(found.entries):
+        newest.update((change.name, entry_index) for change in recorded.entry.refs)
     lists = _lists_of_removed(found, cutoff_ns)
     edits: dict[int, Entry | None] = {}
     moving: set[int] = set()
     saved = 0
-    for home, recorded in enumerate(found.entries):
+    for entry_index, recorded in enumerate(found.entries):
         entry = recorded.entry
-        if home == 0 or entry.time_ns >= cutoff_ns:
+        if entry_index == 0 or entry.time_ns >= cutoff_ns:
             continue
         commits = tuple(commit for commit in entry.commits if commit.id in reach.commits)
         refs = tuple(
             change
             for change in entry.refs
-            if newest[change.name] == home or (commits and _still(change, reach))
+            if newest[change.name] == entry_index or (commits and _still(change, reach))
         )
         whole = (refs or entry.undoes in moving) and names_of(entry) <= reach.commits.keys()
         if whole:
@@ -314,7 +315,7 @@ def shortened(
             entry,
             commits=commits,
             refs=refs if whole else tuple(replace(c, old=c.new) for c in refs),
-            removed=entry.removed if home in lists else None,
+            removed=entry.removed if entry_index in lists else None,
             marks=entry.marks if commits else (),
             forgotten=tuple(each for each in entry.forgotten if each.commit in reach.commits),
             undoes=entry.undoes if whole else None,
@@ -328,10 +329,10 @@ def shortened(
             or made.forgotten
         )
         if empty and made.removed is None:
-            edits[home] = None
+            edits[entry_index] = None
             saved += recorded.after.offset - recorded.offset
         elif made != entry:
-            edits[home] = made
+            edits[entry_index] = made
             saved += 2 * (len(entry.encoded) - len(made.encoded))
     return edits, saved
 
@@ -340,16 +341,16 @@ def _lists_of_removed(found: Inventory, cutoff_ns: int) -> set[int]:
     """Entries with the present list of removed paths, and with those that an undo leads back to."""
     before: int | None = None
     kept = set()
-    for home, recorded in enumerate(found.entries):
+    for entry_index, recorded in enumerate(found.entries):
         if recorded.entry.removed is None:
             continue
         if before is not None and recorded.entry.time_ns >= cutoff_ns:
             kept.add(before)
-        before = home
+        before = entry_index
     return kept if before is None else kept | {before}
 
 
-def _still(change: RefChange, reach: Reach) -> bool:
+def _still(change: RefChange, reach: Reachable) -> bool:
     """Whether a branch's move is still worth knowing: both its versions are there."""
     values = [v for v in (change.old, change.new) if isinstance(v, CommitId)]
     return change.name.startswith(BRANCH) and all(value in reach.commits for value in values)

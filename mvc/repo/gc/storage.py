@@ -17,30 +17,29 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.limits import SLAB
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
-from mvc.repo.maintenance.encode import Wanted
-from mvc.repo.maintenance.inventory import Coding, Inventory
-from mvc.repo.maintenance.reachable import Reach
-from mvc.repo.maintenance.rewrite_plan import Place
+from mvc.repo.maintenance.encode import EncodeRequest
+from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredCoding
+from mvc.repo.maintenance.reachable import Reachable
 from mvc.repo.maintenance.storage_graph import Piece, Reachability
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.writing.choose import BasePiece, Policy, choose
 
-__all__ = ["Kept", "Sampler", "decide"]
+__all__ = ["KeptCodings", "Sampler", "decide"]
 
 
 @dataclass
-class Kept:
+class KeptCodings:
     """``places`` stay; ``add`` are the codings to make; ``phantoms`` the objects kept as steps."""
 
-    places: set[Place] = field(default_factory=set)
-    add: list[Wanted] = field(default_factory=list)
+    places: set[CodingPlace] = field(default_factory=set)
+    add: list[EncodeRequest] = field(default_factory=list)
     phantoms: set[bytes] = field(default_factory=set)
     added_bytes: int = 0
 
 
-def decide(found: Inventory, reach: Reach, sampler: Sampler) -> Kept:
+def decide(found: Inventory, reach: Reachable, sampler: Sampler) -> KeptCodings:
     """What to keep of ``found`` so that everything ``reach`` needs can be recovered."""
-    kept = Kept()
+    kept = KeptCodings()
     work = _Decision(found, reach, kept, sampler)
     work.keep_needed()
     work.mend()
@@ -48,16 +47,18 @@ def decide(found: Inventory, reach: Reach, sampler: Sampler) -> Kept:
 
 
 class _Decision:
-    def __init__(self, found: Inventory, reach: Reach, kept: Kept, sampler: Sampler) -> None:
+    def __init__(
+        self, found: Inventory, reach: Reachable, kept: KeptCodings, sampler: Sampler
+    ) -> None:
         self._found = found
         self._reach = reach
         self._kept = kept
         self._sampler = sampler
         self._reached = Reachability()
         self._named: set[bytes] = set()  # objects that a coding of their own names in full
-        self._from: dict[bytes, list[Coding]] = {}  # what leads back to an object
+        self._from: dict[bytes, list[StoredCoding]] = {}  # what leads back to an object
         for coding in found.all_codings():
-            if coding.undirected and coding.base is not None:
+            if coding.reversible and coding.base is not None:
                 self._from.setdefault(coding.base, []).append(coding)
 
     def _stays(self, id_: bytes) -> bool:
@@ -71,12 +72,12 @@ class _Decision:
                     if coding.base is None or self._stays(coding.base):
                         self._take(coding)
 
-    def _take(self, coding: Coding) -> None:
+    def _take(self, coding: StoredCoding) -> None:
         """Keeps a coding."""
         member = coding.member
         self._kept.places.add(coding.place)
         self._named.add(member.id)
-        self._reached.add(member.id, member.start, coding.base, reversible=coding.undirected)
+        self._reached.add(member.id, member.start, coding.base, reversible=coding.reversible)
 
     def mend(self) -> None:
         """Gives every object that nothing leads to any more a way of its own, oldest first.
@@ -100,11 +101,11 @@ class _Decision:
             if self._reached.has_all(pieces):
                 return
         self._kept.added_bytes += size
-        self._kept.add.append(Wanted(id_, base))
+        self._kept.add.append(EncodeRequest(id_, base))
         self._named.add(id_)
         self._reached.reach(pieces)
 
-    def _are_fit(self, id_: bytes, steps: list[Coding]) -> bool:
+    def _are_fit(self, id_: bytes, steps: list[StoredCoding]) -> bool:
         """Whether codings can be kept as they are: each end is named, nothing is banned."""
         ends = {end for step in steps for end in (step.member.id, step.base) if end is not None}
         named = self._named | {step.member.id for step in steps}
@@ -122,10 +123,10 @@ class _Decision:
     def _is_base(self, id_: bytes) -> bool:
         return (id_, 0) in self._reached and self._reach.needs(id_)
 
-    def _way(self, id_: bytes) -> tuple[bytes, list[Coding]] | None:
+    def _way(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
         """The nearest object that stays, behind ones that go, and the codings that lead from it."""
         seen = {id_}
-        waiting: deque[tuple[bytes, list[Coding]]] = deque([(id_, [])])
+        waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:
             at, steps = waiting.popleft()
             for coding in (*self._found.codings.get(at, ()), *self._from.get(at, ())):

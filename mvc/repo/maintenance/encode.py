@@ -26,20 +26,20 @@ from mvc.store.writing.choose import Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
 
-__all__ = ["Recoder", "Source", "Wanted"]
+__all__ = ["EncodeRequest", "Encoder", "ObjectSource"]
 
 _ARENA = 2 * SLAB
 _UNBOUNDED = 1 << 30
 
 
-class Source(Recovers, Protocol):
+class ObjectSource(Recovers, Protocol):
     """Where the bytes of objects come from: as a rule the repository's own recovery."""
 
     def manifest(self, id_: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EncodeRequest:
     """A coding to make: a full record, or a delta from ``base``.
 
     A delta that would not save a tenth of the full record becomes a full record.
@@ -49,7 +49,7 @@ class Wanted:
     base: bytes | None
 
 
-class Recoder:
+class Encoder:
     """Writes new codings through one pack writer. ``specs``: every blob that may be met."""
 
     def __init__(
@@ -57,49 +57,49 @@ class Recoder:
         context: Context,
         packs: PackWriter,
         specs: Mapping[bytes, TensorSpec],
-        source: Source | None = None,
+        source: ObjectSource | None = None,
     ) -> None:
         store = context.store
         pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
         policy = Policy(pipeline, _UNBOUNDED, float("inf"))
-        self._recovery: Source = source or store.recovery
+        self._recovery: ObjectSource = source or store.recovery
         self._specs = specs
         self._new, self._old = Arena(_ARENA), Arena(_ARENA)
         self._taken = 0
         store.require(pipeline.features)
         self.writer = ObjectWriter(store.graph, packs, store.pool, policy, store.arenas)
 
-    def blob(self, wanted: Wanted) -> None:
+    def blob(self, request: EncodeRequest) -> None:
         """Adds a coding of a blob; DamagedData if it cannot be recovered."""
-        spec = self._specs[wanted.id]
+        spec = self._specs[request.id]
         base = None
-        base_spec = None if wanted.base is None else self._specs.get(wanted.base)
-        if wanted.base is not None and base_spec is not None:
-            base = StoredBase(BlobId(wanted.base), base_spec, self._recovery, self._old)
-        self.writer.begin(wanted.id)
+        base_spec = None if request.base is None else self._specs.get(request.base)
+        if request.base is not None and base_spec is not None:
+            base = StoredBase(BlobId(request.base), base_spec, self._recovery, self._old)
+        self.writer.begin(request.id)
         hasher = BlobHasher(spec, parallel=True)
         for start, length in pieces(spec):
             if self._taken + length > SLAB:
                 self._drain()
             self._taken += length
             part = self._new.take(length)
-            self._recovery.piece(wanted.id, start, part)
+            self._recovery.piece(request.id, start, part)
             hasher.update(part)
-            self.writer.put(wanted.id, spec, start, part, base)
-        if hasher.done() != wanted.id:
+            self.writer.put(request.id, spec, start, part, base)
+        if hasher.done() != request.id:
             raise DamagedData(
-                f"object {wanted.id.hex()[:10]} does not match its hash",
+                f"object {request.id.hex()[:10]} does not match its hash",
                 hint="run 'mvc fsck --full --repair' first",
             )
 
-    def manifest(self, wanted: Wanted) -> None:
+    def manifest(self, request: EncodeRequest) -> None:
         """Adds a coding of a manifest, in a record of its own."""
-        data = self._recovery.manifest(wanted.id)
+        data = self._recovery.manifest(request.id)
         base = None
-        if wanted.base is not None:
+        if request.base is not None:
             with suppress(DamagedData):  # what is lost itself is no base
-                base = (wanted.base, self._recovery.manifest(wanted.base))
-        self.writer.put_bytes(MANIFEST, wanted.id, data, base)
+                base = (request.base, self._recovery.manifest(request.base))
+        self.writer.put_bytes(MANIFEST, request.id, data, base)
         self.flush()
 
     def _drain(self) -> None:

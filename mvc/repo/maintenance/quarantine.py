@@ -1,6 +1,6 @@
 """The quarantine: stored bytes that were given up, kept for a later attempt or for people.
 
-A file holds a pack's first bytes and then one stretch of a pack as it was, and is named
+A file holds a pack's first bytes and then one part of a pack as it was, and is named
 after pack and offset. Only a repair reads it, and only a collection after a state was forgotten
 by name deletes it (``gc_quarantine``).
 """
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from mvc.errors import DamagedData
 from mvc.io.files import TEMPORARY, FileSystem, WriteFile
-from mvc.repo.maintenance.reachable import Reach
+from mvc.repo.maintenance.reachable import Reachable
 from mvc.repo.maintenance.report import Quarantined
 from mvc.store.journal.entries import Region
 from mvc.store.packs.reader import PACK_HEADER, PackReader, pack_path
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.snapshot.view import PACKS
 
-__all__ = ["QUARANTINE", "Stretch", "delete", "files_in", "keep", "purged", "total"]
+__all__ = ["QUARANTINE", "DamagedRange", "delete", "files_in", "keep", "purged", "total"]
 
 
 QUARANTINE = "quarantine"
@@ -28,7 +28,7 @@ _WINDOW = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class DamagedRange:
     """Bytes [start, end) of a pack that are given up, and what is wrong with them."""
 
     pack: int
@@ -45,45 +45,45 @@ def files_in(fs: FileSystem, folder: Path) -> list[Path]:
     return [place / name for name in fs.list(place) if name.endswith(".pack")]
 
 
-def keep(fs: FileSystem, folder: Path, stretches: Iterable[Stretch]) -> list[Quarantined]:
-    """Copies stretches of packs into the quarantine, durably; what is missing is left out."""
+def keep(fs: FileSystem, folder: Path, ranges: Iterable[DamagedRange]) -> list[Quarantined]:
+    """Copies ranges of packs into the quarantine, durably; what is missing is left out."""
     place = folder / QUARANTINE
     kept: dict[str, Quarantined] = {}
-    for stretch in stretches:
-        source = pack_path(folder / PACKS, stretch.pack)
+    for part in ranges:
+        source = pack_path(folder / PACKS, part.pack)
         if fs.stat(source) is None:
             continue
         if fs.stat(place) is None:
             fs.make_dir(place, exist_ok=True)
             fs.sync_dir(folder)
-        name = f"{stretch.pack:08d}-{stretch.start:012d}.pack"
-        length = _copy(fs, source, stretch, place / name)
-        kept[name] = Quarantined(name, length, stretch.why)
+        name = f"{part.pack:08d}-{part.start:012d}.pack"
+        length = _copy(fs, source, part, place / name)
+        kept[name] = Quarantined(name, length, part.why)
     return list(kept.values())
 
 
-def _copy(fs: FileSystem, source: Path, stretch: Stretch, target: Path) -> int:
-    """Bytes that were there: the pack may end before the stretch does."""
+def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int:
+    """Bytes that were there: the pack may end before the part does."""
     copied = 0
     with fs.open_read(source) as pack:
 
         def write(file: WriteFile) -> None:
             nonlocal copied
             file.write(PACK_HEADER)
-            at = stretch.start
-            while at < stretch.end:
-                data = pack.read(at, min(_WINDOW, stretch.end - at))
+            at = part.start
+            while at < part.end:
+                data = pack.read(at, min(_WINDOW, part.end - at))
                 if not data:
                     break
                 file.write(data)
                 at += len(data)
-            copied = at - stretch.start
+            copied = at - part.start
 
         fs.replace_file(target, write, mode=None, durable=True)
     return copied
 
 
-def purged(fs: FileSystem, folder: Path, reach: Reach) -> list[Path]:
+def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
     """Files of the quarantine that must go; none unless ``reach.purge``."""
     if not reach.purge:
         return []
@@ -124,7 +124,7 @@ class _File(PackReader):
         self.size = self._open[0].size()
 
 
-def _only_needed(fs: FileSystem, path: Path, reach: Reach, needed: set[bytes]) -> bool:
+def _only_needed(fs: FileSystem, path: Path, reach: Reachable, needed: set[bytes]) -> bool:
     begin = len(PACK_HEADER)
     file = _File(fs, path)
     try:

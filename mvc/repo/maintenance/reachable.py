@@ -21,11 +21,11 @@ from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.journal.entries import Entry, RefValue
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["Reach", "closure", "names_of", "reachable", "tail_needs"]
+__all__ = ["Reachable", "closure", "names_of", "reachable", "tail_needs"]
 
 
 @dataclass
-class Reach:
+class Reachable:
     """``commits`` stay; ``states`` are those of them whose state stays, too.
 
     ``blobs`` and ``manifests`` are what these states are made of. ``given_up`` are objects
@@ -55,12 +55,12 @@ def reachable(
     *,
     forget: Mapping[CommitId, bool] | None = None,
     progress: Progress | None = None,
-) -> Reach:
+) -> Reachable:
     """What stays if operations before ``cutoff_ns`` no longer count.
 
     ``forget``: states to treat as forgotten on top of those that are (by name: True).
     """
-    reach = Reach()
+    reach = Reachable()
     known: dict[CommitId, Commit] = {}
     refs: dict[str, RefValue] = {}
     roots: set[CommitId] = set()
@@ -109,12 +109,14 @@ def closure(known: Mapping[CommitId, Commit], roots: Iterable[CommitId]) -> dict
     return into
 
 
-def _collect(context: Context, found: Inventory, reach: Reach, progress: Progress | None) -> None:
+def _collect(
+    context: Context, found: Inventory, reach: Reachable, progress: Progress | None
+) -> None:
     """The objects of every state that stays; manifests are read once, oldest first."""
     ids = {commit.manifest for id_, commit in reach.commits.items() if id_ in reach.states}
     stream = ManifestStream(context.store)
     specs: dict[TensorSpec, TensorSpec] = {}  # versions have the same shapes again and again
-    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.homes.get(id_, 0))):
+    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.entry_of.get(id_, 0))):
         reach.manifests.add(id_)
         codings = [coding.step for coding in found.codings.get(id_, ())]
         for blob, spec in manifests.objects(stream.load(id_, codings)).items():
@@ -126,7 +128,7 @@ def _collect(context: Context, found: Inventory, reach: Reach, progress: Progres
 def _give_up(
     context: Context,
     found: Inventory,
-    reach: Reach,
+    reach: Reachable,
     known: Mapping[CommitId, Commit],
     fresh: set[CommitId],
 ) -> None:
@@ -156,7 +158,7 @@ def _objects_of(context: Context, found: Inventory, commit: Commit | None) -> se
     return {*manifests.objects(manifest), commit.manifest}
 
 
-def tail_needs(reach: Reach, recorded: Recorded) -> set[CommitId]:
+def tail_needs(reach: Reachable, recorded: Recorded) -> set[CommitId]:
     """Commits that an operation published meanwhile leads to and that were to go.
 
     What it publishes itself stays from now on.

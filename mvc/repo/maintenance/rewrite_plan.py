@@ -14,23 +14,21 @@ from dataclasses import dataclass, field, replace
 from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context, Progress
-from mvc.repo.maintenance.encode import Recoder, Source, Wanted
-from mvc.repo.maintenance.inventory import Inventory, Record
+from mvc.repo.maintenance.encode import Encoder, EncodeRequest, ObjectSource
+from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.records import BLOB, MANIFEST, Member, encode_header
 from mvc.store.publishing.publish import Outrun
 from mvc.store.publishing.rewrite import Rewrite
 
-__all__ = ["Place", "Relayout", "check_writable", "execute", "until_not_outrun"]
+__all__ = ["RewritePlan", "check_writable", "execute", "retry_on_rewrite"]
 
-Place = tuple[int, int, int]
-"""Pack, offset of a record, position of the member in it."""
 _TRIES = 8
 
 
 @dataclass
-class Relayout:
+class RewritePlan:
     """``leave``: codings to leave out. ``packs``: those to give up, what stays of them moves.
     ``records`` (pack, offset) move as well, though their packs stay: what is left out of them
     is then named no more.
@@ -40,12 +38,12 @@ class Relayout:
     the bytes of these come from, if not from the repository's own paths.
     """
 
-    leave: set[Place] = field(default_factory=set)
-    add: list[Wanted] = field(default_factory=list)
+    leave: set[CodingPlace] = field(default_factory=set)
+    add: list[EncodeRequest] = field(default_factory=list)
     packs: set[int] = field(default_factory=set)
     edits: dict[int, Entry | None] = field(default_factory=dict)
     specs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
-    source: Source | None = None
+    source: ObjectSource | None = None
     records: set[tuple[int, int]] = field(default_factory=set)
 
     def __bool__(self) -> bool:
@@ -65,7 +63,7 @@ def check_writable(context: Context, what: str) -> None:
     context.store.now_ns()
 
 
-def until_not_outrun(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
+def retry_on_rewrite(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
     """Runs plan and execution again where other operations have come between them.
 
     Then, what looks like damage may be what others have moved or deleted.
@@ -98,7 +96,7 @@ def _to_repair(error: DamagedData) -> DamagedData:
 def execute(
     context: Context,
     found: Inventory,
-    plan: Relayout,
+    plan: RewritePlan,
     last: Callable[[], Entry],
     *,
     admit: Callable[[Recorded], None] | None = None,
@@ -116,12 +114,12 @@ def execute(
     with Rewrite(view, context.store.pack_writer(fresh=True)) as rewrite:
         work = _Work(context, found, plan, rewrite)
         try:
-            for home, recorded in enumerate(found.entries):
-                rewrite.keep(recorded, work.entry(home))
+            for entry_index, recorded in enumerate(found.entries):
+                rewrite.keep(recorded, work.entry(entry_index))
                 if progress is not None:
-                    progress(home + 1, len(found.entries), "operations")
+                    progress(entry_index + 1, len(found.entries), "operations")
         finally:
-            work.recoder.close()
+            work.encoder.close()
 
         everything = list(found.entries)
 
@@ -137,7 +135,7 @@ def execute(
     return recorded
 
 
-def _marked(entry: Entry, everything: Iterable[Recorded], plan: Relayout) -> Entry:
+def _marked(entry: Entry, everything: Iterable[Recorded], plan: RewritePlan) -> Entry:
     """Adds empty regions that say how far packs were ever used: their bytes must not be used again.
 
     Else a power loss that brings back the old journal could find them overwritten.
@@ -160,24 +158,24 @@ class _Work:
     """One execution."""
 
     def __init__(
-        self, context: Context, found: Inventory, plan: Relayout, rewrite: Rewrite
+        self, context: Context, found: Inventory, plan: RewritePlan, rewrite: Rewrite
     ) -> None:
         self._view = context.store.view
         self._found = found
         self._plan = plan
         self._packs = rewrite.packs
-        self.recoder = Recoder(context, rewrite.packs, plan.specs, plan.source)
-        self._add: dict[int, list[Wanted]] = {}
-        for wanted in plan.add:
-            self._add.setdefault(found.homes[wanted.id], []).append(wanted)
+        self.encoder = Encoder(context, rewrite.packs, plan.specs, plan.source)
+        self._add: dict[int, list[EncodeRequest]] = {}
+        for request in plan.add:
+            self._add.setdefault(found.entry_of[request.id], []).append(request)
 
-    def entry(self, home: int) -> Entry | None:
+    def entry(self, entry_index: int) -> Entry | None:
         """What an entry says from now on: its records, moved, and the new codings."""
-        recorded = self._found.entries[home]
-        entry = self._plan.edits.get(home, recorded.entry)
+        recorded = self._found.entries[entry_index]
+        entry = self._plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
-        again: list[Wanted] = []
-        for record in self._found.records[home]:
+        again: list[EncodeRequest] = []
+        for record in self._found.records[entry_index]:
             kept = [i for i in range(len(record.header.members)) if self._stays(record, i)]
             at = record.pack, record.offset
             if record.pack in self._plan.packs or at in self._plan.records:
@@ -185,15 +183,15 @@ class _Work:
                 regions += self._packs.cut()
             elif kept:
                 regions.append(Region(record.pack, record.offset, record.header.size))
-        wanted = [*again, *self._add.get(home, ())]
-        for each in wanted:
+        request = [*again, *self._add.get(entry_index, ())]
+        for each in request:
             if each.id in self._plan.specs:
-                self.recoder.blob(each)
-        if wanted:
-            self.recoder.flush()
-        for each in wanted:
+                self.encoder.blob(each)
+        if request:
+            self.encoder.flush()
+        for each in request:
             if each.id not in self._plan.specs:
-                self.recoder.manifest(each)
+                self.encoder.manifest(each)
         regions += self._packs.cut()
         if entry is None:
             if not regions:
@@ -201,10 +199,10 @@ class _Work:
             entry = Entry(recorded.entry.operation, recorded.entry.time_ns)
         return replace(entry, regions=_joined(regions))
 
-    def _stays(self, record: Record, i: int) -> bool:
+    def _stays(self, record: StoredRecord, i: int) -> bool:
         return (record.pack, record.offset, i) not in self._plan.leave
 
-    def _move(self, record: Record, kept: list[int]) -> list[Wanted]:
+    def _move(self, record: StoredRecord, kept: list[int]) -> list[EncodeRequest]:
         """Copies what stays of a record; returns what has to be coded anew instead."""
         members = record.header.members
         if not kept:
@@ -216,7 +214,7 @@ class _Work:
         if record.header.group:
             return [self._again(members[i]) for i in kept]
         gone = [members[i] for i in range(len(members)) if i not in set(kept)]
-        again: list[Wanted] = []
+        again: list[EncodeRequest] = []
         if any(member.kind == BLOB for member in gone):
             # A manifest's patch draws on the ids of the blobs beside it.
             again = [self._again(members[i]) for i in kept if members[i].kind == MANIFEST]
@@ -225,11 +223,11 @@ class _Work:
             self._append(record, [members[i] for i in kept])
         return again
 
-    def _again(self, member: Member) -> Wanted:
-        base = self._found.meaning(member.base) if member.base else None
-        return Wanted(member.id, base)
+    def _again(self, member: Member) -> EncodeRequest:
+        base = self._found.resolve_prefix(member.base) if member.base else None
+        return EncodeRequest(member.id, base)
 
-    def _append(self, record: Record, members: list[Member]) -> None:
+    def _append(self, record: StoredRecord, members: list[Member]) -> None:
         """The payloads of some members as a record of their own; others may be damaged."""
         packs = self._view.packs
         moved, parts, at = [], [], 0

@@ -5,33 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mvc.ids import CommitId
-from mvc.repo.maintenance.rewrite_plan import Relayout
+from mvc.repo.maintenance.rewrite_plan import RewritePlan
 from mvc.repo.repack.costs import Costs
-from mvc.repo.repack.goal import Wish
-from mvc.repo.repack.metrics import Figures
+from mvc.repo.repack.goal import Goal
+from mvc.repo.repack.metrics import LayoutMetrics
 
 __all__ = ["CurvePoint", "RepackCurve", "RepackPlan"]
 
 
 @dataclass(frozen=True)
 class RepackPlan:
-    """``relayout`` is what is to be done; a plan with nothing to do is false.
+    """``rewrite`` is what is to be done; a plan with nothing to do is false.
 
     ``full_*`` and ``delta_*`` count codings of tensors. ``costs`` is what the plan was made from.
     """
 
-    wish: Wish
-    before: Figures
-    after: Figures
+    goal: Goal
+    before: LayoutMetrics
+    after: LayoutMetrics
     full_added: int
     full_removed: int
     deltas_added: int
     deltas_removed: int
-    relayout: Relayout = field(repr=False)
+    rewrite: RewritePlan = field(repr=False)
     costs: Costs = field(repr=False)
 
     def __bool__(self) -> bool:
-        return bool(self.relayout)
+        return bool(self.rewrite)
 
     @property
     def added(self) -> tuple[CommitId, ...]:

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 from mvc.errors import DamagedData
 from mvc.repo.context import Context, Progress
-from mvc.repo.maintenance.encode import Wanted
+from mvc.repo.maintenance.encode import EncodeRequest
 from mvc.repo.maintenance.inventory import inventory
-from mvc.repo.maintenance.rewrite_plan import Relayout
-from mvc.repo.repack.candidates import Option, Options
+from mvc.repo.maintenance.rewrite_plan import RewritePlan
+from mvc.repo.repack.candidates import Candidate, Candidates
 from mvc.repo.repack.costs import Costs
-from mvc.repo.repack.goal import Wish
-from mvc.repo.repack.metrics import figures
+from mvc.repo.repack.goal import Goal
+from mvc.repo.repack.metrics import layout_metrics
 from mvc.repo.repack.plan import RepackPlan
 from mvc.repo.repack.selection import Selection, of_layout, of_store
 from mvc.repo.repack.sizes import Sizes
@@ -21,39 +21,39 @@ from mvc.repo.repack.solve.model import Layout, Versions
 from mvc.repo.repack.survey import Survey, survey
 from mvc.store.graph.calibrate import measure
 
-__all__ = ["Ground", "learn_stored", "try_missing", "try_new"]
+__all__ = ["RepackProblem", "learn_stored", "try_missing", "try_new"]
 
 
-class Ground:
+class RepackProblem:
     """Raises DamagedData where a record is damaged: what is moved must be sound."""
 
-    def __init__(self, context: Context, wish: Wish, progress: Progress | None = None) -> None:
+    def __init__(self, context: Context, goal: Goal, progress: Progress | None = None) -> None:
         found = inventory(context.store.view)
         if found.damaged:
             raise DamagedData(
                 f"the repository is damaged: {found.damaged[0].message}",
                 hint="run 'mvc fsck --repair' first",
             )
-        self.wish = wish
+        self.goal = goal
         self.progress = progress
         self.survey: Survey = survey(context, found, progress)
-        options = Options(found)
-        self.costs = Costs(self.survey, options, Sizes(self.survey), measure())
+        candidates = Candidates(found)
+        self.costs = Costs(self.survey, candidates, Sizes(self.survey), measure())
         learn_stored(self.costs)
         self.long = self._long_pairs()
         self.stored = of_store(self.costs)
-        self.before = figures(self.costs, self.stored)
+        self.before = layout_metrics(self.costs, self.stored)
 
     def _long_pairs(self) -> list[tuple[int, int, int]]:
         """Deltas over several generations: those that are stored, and those asked for."""
         pairs = self.costs.stored_long()
-        if self.wish.super_step is not None:
+        if self.goal.super_step is not None:
             pairs |= set(self.steps())
         return sorted(pairs)
 
     def steps(self) -> list[tuple[int, int, int]]:
         """From every M-th version of a line of descent to the next one."""
-        step = self.wish.super_step or 1
+        step = self.goal.super_step or 1
         depth: list[int] = []
         found = []
         for i, version in enumerate(self.survey.versions):
@@ -99,22 +99,22 @@ class Ground:
     def plan_of(self, chosen: Selection) -> RepackPlan:
         """What has to be done to store these codings and no others."""
         gone, new = chosen.left_out(), chosen.new
-        places = {option.place for option in gone if option.place is not None}
-        relayout = Relayout(
+        places = {candidate.place for candidate in gone if candidate.place is not None}
+        rewrite = RewritePlan(
             leave=places,
-            add=[Wanted(*pair) for pair in dict.fromkeys((o.id, o.base) for o in new)],
+            add=[EncodeRequest(*pair) for pair in dict.fromkeys((o.id, o.base) for o in new)],
             packs={pack for pack, _, _ in places},
             specs=self.survey.specs,
         )
         return RepackPlan(
-            self.wish,
+            self.goal,
             self.before,
-            figures(self.costs, chosen) if relayout else self.before,
+            layout_metrics(self.costs, chosen) if rewrite else self.before,
             sum(o.base is None for o in new),
             sum(o.base is None for o in gone),
             sum(o.base is not None for o in new),
             sum(o.base is not None for o in gone),
-            relayout,
+            rewrite,
             self.costs,
         )
 
@@ -139,9 +139,9 @@ def learn_stored(costs: Costs) -> None:
             raw = survey.size(id_)
             if costs.first[id_] != i or not raw:
                 continue
-            if full := costs.options.full(id_, raw):
+            if full := costs.candidates.full(id_, raw):
                 costs.sizes.learn(line, i, 0, _stored(full) / raw)
-            if parent and (delta := costs.options.delta(id_, raw, parent.keys())):
+            if parent and (delta := costs.candidates.delta(id_, raw, parent.keys())):
                 costs.sizes.learn(line, i, 1, _stored(delta) / raw)
 
 
@@ -154,7 +154,7 @@ def try_missing(
 ) -> None:
     """Tries, for some versions, the full records and deltas that are not stored."""
     survey = costs.survey
-    todo: list[Option] = []
+    todo: list[Candidate] = []
     if full:
         numbers = [i for i in range(len(survey.versions)) if i not in costs.sources]
         for i in _spread(numbers, _count(costs, numbers)):
@@ -167,24 +167,28 @@ def try_missing(
     _attempt(costs, todo, progress)
 
 
-def try_new(costs: Costs, new: Sequence[Option], progress: Progress | None = None) -> None:
+def try_new(costs: Costs, new: Sequence[Candidate], progress: Progress | None = None) -> None:
     """Tries codings that a plan would make: all of them where few versions are concerned."""
-    unsure = [option for option in new if not option.sure]
-    numbers = sorted({costs.first[option.id] for option in unsure})
+    unsure = [candidate for candidate in new if not candidate.sure]
+    numbers = sorted({costs.first[candidate.id] for candidate in unsure})
     chosen = set(_spread(numbers, _count(costs, numbers)))
-    _attempt(costs, [option for option in unsure if costs.first[option.id] in chosen], progress)
+    _attempt(
+        costs, [candidate for candidate in unsure if costs.first[candidate.id] in chosen], progress
+    )
 
 
-def _attempt(costs: Costs, options: Iterable[Option], progress: Progress | None) -> None:
-    pairs = dict.fromkeys((o.id, o.base) for o in options if o.place is None)
+def _attempt(costs: Costs, candidates: Iterable[Candidate], progress: Progress | None) -> None:
+    pairs = dict.fromkeys((o.id, o.base) for o in candidates if o.place is None)
     for done, (id_, base) in enumerate(pairs):
         costs.attempt(id_, base)
         if progress is not None:
             progress(done + 1, len(pairs), "trials")
 
 
-def _made(costs: Costs, a: int, b: int, span: int) -> list[Option]:
-    return [option for options in costs.between(a, b, span).values() for option in options]
+def _made(costs: Costs, a: int, b: int, span: int) -> list[Candidate]:
+    return [
+        candidate for candidates in costs.between(a, b, span).values() for candidate in candidates
+    ]
 
 
 def _count(costs: Costs, numbers: Sequence[int]) -> int:
@@ -203,5 +207,5 @@ def _spread(items: Sequence[_T], count: int) -> list[_T]:
     return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
 
 
-def _stored(options: Iterable[Option]) -> int:
-    return sum(option.stored for option in options)
+def _stored(candidates: Iterable[Candidate]) -> int:
+    return sum(candidate.stored for candidate in candidates)

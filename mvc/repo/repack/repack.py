@@ -13,11 +13,11 @@ from mvc.errors import Unattainable
 from mvc.ids import CommitId
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
-from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_outrun
-from mvc.repo.repack.goal import Wish, plain, wish_of
-from mvc.repo.repack.metrics import Figures, figures
+from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
+from mvc.repo.repack.goal import Goal, goal_of, plain
+from mvc.repo.repack.metrics import LayoutMetrics, layout_metrics
 from mvc.repo.repack.plan import CurvePoint, RepackCurve, RepackPlan
-from mvc.repo.repack.problem import Ground
+from mvc.repo.repack.problem import RepackProblem
 from mvc.repo.repack.selection import Selection, of_store
 from mvc.repo.repack.solve import layouts
 from mvc.repo.repack.solve.bounded import fastest, smallest, within_bytes, within_time
@@ -27,20 +27,20 @@ from mvc.store.journal.frames import Recorded
 
 __all__ = [
     "CurvePoint",
-    "Figures",
+    "Goal",
+    "LayoutMetrics",
     "RepackCurve",
     "RepackPlan",
     "Repacked",
-    "Wish",
     "added",
     "curve",
     "draw_curve",
     "front",
+    "goal_of",
     "make_plan",
-    "present_figures",
+    "present_metrics",
     "removed",
     "repack",
-    "wish_of",
 ]
 
 
@@ -49,11 +49,11 @@ class Repacked:
     """A plan, and what is stored now; None where nothing was done."""
 
     plan: RepackPlan
-    now: Figures | None
+    now: LayoutMetrics | None
 
 
 def repack(
-    context: Context, wish: Wish, *, dry_run: bool = False, progress: Progress | None = None
+    context: Context, goal: Goal, *, dry_run: bool = False, progress: Progress | None = None
 ) -> Repacked:
     """Plans and carries out; where other operations come between, both anew.
 
@@ -64,71 +64,73 @@ def repack(
     plans: list[RepackPlan] = []
 
     def attempt() -> Recorded | None:
-        plan = make_plan(context, wish, progress)
+        plan = make_plan(context, goal, progress)
         plans.append(plan)
         if dry_run or not plan:
             return None
         return execute(
             context,
             plan.costs.survey.found,
-            plan.relayout,
-            lambda: Entry("repack", context.store.clock.now_ns(), str(wish)),
+            plan.rewrite,
+            lambda: Entry("repack", context.store.clock.now_ns(), str(goal)),
             progress=progress,
         )
 
-    done = until_not_outrun(context, attempt)
-    return Repacked(plans[-1], None if done is None else present_figures(context))
+    done = retry_on_rewrite(context, attempt)
+    return Repacked(plans[-1], None if done is None else present_metrics(context))
 
 
 _ROUNDS = 6
 _ALIKE = 1.01  # estimates that differ by less are the same
 
 
-def make_plan(context: Context, wish: Wish, progress: Progress | None = None) -> RepackPlan:
+def make_plan(context: Context, goal: Goal, progress: Progress | None = None) -> RepackPlan:
     """Looks at what is stored, tries what is not, and chooses.
 
-    Raises Unattainable where the wish cannot be met, DamagedData in a damaged repository.
+    Raises Unattainable where the goal cannot be met, DamagedData in a damaged repository.
     """
-    ground = Ground(context, wish, progress)
-    plan = _chosen(ground) if ground.survey.versions else ground.unchanged()
-    return plan if _is_worth(plan) else ground.unchanged()
+    problem = RepackProblem(context, goal, progress)
+    plan = _chosen(problem) if problem.survey.versions else problem.unchanged()
+    return plan if _is_worth(plan) else problem.unchanged()
 
 
-def _chosen(ground: Ground) -> RepackPlan:
-    wish = ground.wish
-    if wish.add:
-        return ground.plan_of(added(ground))
-    if wish.remove:
-        return ground.plan_of(removed(ground))
-    if wish.super_step is not None:
-        versions, today = ground.versions(full=False)
-        pairs = [(a, b) for a, b, _ in ground.steps()]
+def _chosen(problem: RepackProblem) -> RepackPlan:
+    goal = problem.goal
+    if goal.add:
+        return problem.plan_of(added(problem))
+    if goal.remove:
+        return problem.plan_of(removed(problem))
+    if goal.super_step is not None:
+        versions, today = problem.versions(full=False)
+        pairs = [(a, b) for a, b, _ in problem.steps()]
         layout = layouts.with_steps(versions, today, pairs)
-        return ground.plan_of(ground.with_edges(versions, layout))
-    if wish.interval is not None:
-        versions, _ = ground.versions(full=True)
-        return ground.plan_of(ground.mapped(versions, layouts.at_interval(versions, wish.interval)))
-    if wish.max_recovery is not None:
-        return _within_time(ground, wish.max_recovery)
-    assert wish.max_size is not None
-    return _within_bytes(ground, wish.max_size)
+        return problem.plan_of(problem.with_edges(versions, layout))
+    if goal.interval is not None:
+        versions, _ = problem.versions(full=True)
+        return problem.plan_of(
+            problem.mapped(versions, layouts.at_interval(versions, goal.interval))
+        )
+    if goal.max_recovery is not None:
+        return _within_time(problem, goal.max_recovery)
+    assert goal.max_size is not None
+    return _within_bytes(problem, goal.max_size)
 
 
-def _within_time(ground: Ground, bound: float) -> RepackPlan:
+def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
     """Tightens the planner's bound until what it chose keeps the real one, blob by blob."""
-    (versions, today), before = ground.versions(full=True), ground.before
-    wanted = round(bound * 1e9)
+    (versions, today), before = problem.versions(full=True), problem.before
+    allowed = round(bound * 1e9)
     for _ in range(_ROUNDS):
-        layout = within_time(versions, wanted, today)
+        layout = within_time(versions, allowed, today)
         if layout is None:
             break
-        plan = ground.plan_of(ground.mapped(versions, layout))
+        plan = problem.plan_of(problem.mapped(versions, layout))
         if plan.after.worst_seconds <= bound:
             kept = before.worst_seconds <= bound and before.bytes <= plan.after.bytes
-            return ground.unchanged() if kept else plan
-        wanted = min(wanted - 1, int(wanted * bound / plan.after.worst_seconds))
+            return problem.unchanged() if kept else plan
+        allowed = min(allowed - 1, int(allowed * bound / plan.after.worst_seconds))
     if before.worst_seconds <= bound:
-        return ground.unchanged()
+        return problem.unchanged()
     least = fastest(versions) / 1e9
     raise Unattainable(
         f"no layout recovers every version within {plain(bound)} s here",
@@ -136,10 +138,10 @@ def _within_time(ground: Ground, bound: float) -> RepackPlan:
     )
 
 
-def _within_bytes(ground: Ground, size: int) -> RepackPlan:
+def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
     """As above for bytes; what no layout changes (manifests, headers) counts as well."""
-    (versions, today), before = ground.versions(full=True), ground.before
-    least = ground.plan_of(ground.mapped(versions, smallest(versions, today)))
+    (versions, today), before = problem.versions(full=True), problem.before
+    least = problem.plan_of(problem.mapped(versions, smallest(versions, today)))
     if min(least.after.bytes, before.bytes) > size:
         raise Unattainable(
             f"no layout fits into {size} bytes",
@@ -153,7 +155,7 @@ def _within_bytes(ground: Ground, size: int) -> RepackPlan:
         except Unattainable:
             break
         layout = _cheaper(versions, layout, today)
-        plan = ground.plan_of(ground.mapped(versions, layout))
+        plan = problem.plan_of(problem.mapped(versions, layout))
         if plan.after.bytes <= size:
             if best is None or plan.after.worst_seconds < best.after.worst_seconds:
                 best = plan
@@ -161,7 +163,7 @@ def _within_bytes(ground: Ground, size: int) -> RepackPlan:
         room -= plan.after.bytes - size
     worst = before.worst_seconds
     if best is None or (before.bytes <= size and worst <= best.after.worst_seconds):
-        return ground.unchanged()
+        return problem.unchanged()
     return best
 
 
@@ -186,9 +188,9 @@ def _is_worth(plan: RepackPlan) -> bool:
 
 def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurve:
     """What each recovery bound would cost in bytes of all packs, and what is stored now."""
-    ground = Ground(context, Wish(), progress)
-    before, versions = ground.before, ground.versions(full=True)[0]
-    tensors = sum(o.stored for o in ground.stored if o.id in ground.survey.specs)
+    problem = RepackProblem(context, Goal(), progress)
+    before, versions = problem.before, problem.versions(full=True)[0]
+    tensors = sum(o.stored for o in problem.stored if o.id in problem.survey.specs)
     today = CurvePoint(before.bytes, before.worst_seconds, before.mean_seconds)
     if not len(versions):
         return RepackCurve((), today)
@@ -199,9 +201,9 @@ def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurv
     return RepackCurve(front([*points, today]), today)
 
 
-def present_figures(context: Context) -> Figures:
+def present_metrics(context: Context) -> LayoutMetrics:
     """What is stored now costs."""
-    return Ground(context, Wish()).before
+    return RepackProblem(context, Goal()).before
 
 
 _SAME = 1.001  # sizes that differ by less are the same to who reads them
@@ -239,54 +241,54 @@ def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
     return tuple(found)
 
 
-def added(ground: Ground) -> Selection:
+def added(problem: RepackProblem) -> Selection:
     """Everything stored, and all of these versions in full."""
-    costs = ground.costs
+    costs = problem.costs
 
     def build() -> Selection:
         chosen = of_store(costs)
-        for i in _numbers(ground, ground.wish.add):
-            for id_ in _blobs(ground, i):
+        for i in _numbers(problem, problem.goal.add):
+            for id_ in _blobs(problem, i):
                 chosen.add(costs.full(i, id_))
         return chosen
 
-    ground.attempt(build())
+    problem.attempt(build())
     return build()
 
 
-def removed(ground: Ground) -> Selection:
+def removed(problem: RepackProblem) -> Selection:
     """Everything stored, less the full records of these versions that no other needs.
 
     Deltas that are missing then are added. Raises Unattainable where none can be, or where
     a version would take longer than the settings allow.
     """
-    numbers = _numbers(ground, ground.wish.remove)
-    versions, today = ground.versions(full=False)
+    numbers = _numbers(problem, problem.goal.remove)
+    versions, today = problem.versions(full=False)
     for i in numbers:
         if i not in today.sources:
             raise Unattainable(
-                f"version {_name(ground, i)} is no reset point",
+                f"version {_name(problem, i)} is no reset point",
                 hint="'mvc show' says of a version whether it is one",
             )
     layout = layouts.without(versions, today, numbers)
     lost = [i for i, ns in enumerate(versions.recovery(layout)) if ns is None]
     if lost:
         raise Unattainable(
-            f"version {_name(ground, lost[0])} could not be recovered any more: "
+            f"version {_name(problem, lost[0])} could not be recovered any more: "
             "no delta leads to it from another reset point",
             hint="keep one of them, or add another reset point first",
         )
-    chosen = ground.with_edges(versions, layout, complete=False)
-    needed = {id_ for i in layout.sources for id_ in _blobs(ground, i)}
-    gone = {id_ for i in numbers for id_ in _blobs(ground, i)} - needed
+    chosen = problem.with_edges(versions, layout, complete=False)
+    needed = {id_ for i in layout.sources for id_ in _blobs(problem, i)}
+    gone = {id_ for i in numbers for id_ in _blobs(problem, i)} - needed
     chosen.drop([o for o in chosen if o.base is None and o.id in gone])
     chosen.complete()
-    _check_bound(ground, figures(ground.costs, chosen))
+    _check_bound(problem, layout_metrics(problem.costs, chosen))
     return chosen
 
 
-def _check_bound(ground: Ground, after: Figures) -> None:
-    bound = ground.wish.bound
+def _check_bound(problem: RepackProblem, after: LayoutMetrics) -> None:
+    bound = problem.goal.bound
     if bound is None or after.worst_seconds <= bound:
         return
     name = after.worst_commit.short if after.worst_commit else "?"
@@ -297,18 +299,18 @@ def _check_bound(ground: Ground, after: Figures) -> None:
     )
 
 
-def _numbers(ground: Ground, ids: Sequence[CommitId]) -> list[int]:
-    numbers = ground.survey.numbers
+def _numbers(problem: RepackProblem, ids: Sequence[CommitId]) -> list[int]:
+    numbers = problem.survey.numbers
     for id_ in ids:
         if id_ not in numbers:
-            manifests.check_kept(ground.survey.context, id_)
+            manifests.check_kept(problem.survey.context, id_)
             raise Unattainable(f"the state of version {id_.short} is not there any more")
     return [numbers[id_] for id_ in ids]
 
 
-def _blobs(ground: Ground, i: int) -> Collection[bytes]:
-    return ground.survey.versions[i].blobs.keys()
+def _blobs(problem: RepackProblem, i: int) -> Collection[bytes]:
+    return problem.survey.versions[i].blobs.keys()
 
 
-def _name(ground: Ground, i: int) -> str:
-    return ground.survey.versions[i].commit.short
+def _name(problem: RepackProblem, i: int) -> str:
+    return problem.survey.versions[i].commit.short

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from mvc.repo.maintenance.storage_graph import CheapestPath, Reachability, cheapest_paths
-from mvc.repo.repack.candidates import Node, Option, starts_of
+from mvc.repo.repack.candidates import Candidate, Node, starts_of
 from mvc.repo.repack.costs import Costs
 from mvc.repo.repack.solve.model import Edge, Layout, Versions
 
@@ -25,17 +25,17 @@ class Selection:
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        self._chosen: dict[_Key, Option] = {}
+        self._chosen: dict[_Key, Candidate] = {}
 
-    def __iter__(self) -> Iterator[Option]:
+    def __iter__(self) -> Iterator[Candidate]:
         return iter(self._chosen.values())
 
-    def __contains__(self, option: Option) -> bool:
-        return _key(option) in self._chosen
+    def __contains__(self, candidate: Candidate) -> bool:
+        return _key(candidate) in self._chosen
 
-    def add(self, options: Iterable[Option]) -> None:
-        for option in options:
-            self._chosen.setdefault(_key(option), option)
+    def add(self, candidates: Iterable[Candidate]) -> None:
+        for candidate in candidates:
+            self._chosen.setdefault(_key(candidate), candidate)
 
     def add_edges(self, versions: Versions, layout: Layout) -> None:
         """The deltas of a layout, each so that it leads the way that recovery takes."""
@@ -45,33 +45,38 @@ class Selection:
             made = self._costs.between(edge.a, edge.b, edge.span)
             backward = _takes(times[edge.b], edge, times[edge.a])
             forward = _takes(times[edge.a], edge, times[edge.b])
-            for id_, options in made.items():
-                for option in options:
-                    leads_on = option.id == id_
+            for id_, candidates in made.items():
+                for candidate in candidates:
+                    leads_on = candidate.id == id_
                     against = backward if leads_on else forward
-                    if option.base and against and not option.undirected and not option.bridge:
-                        self.drop([option])
-                        option = self._costs.turned(option)
-                    self.add([option])
+                    if (
+                        candidate.base
+                        and against
+                        and not candidate.reversible
+                        and not candidate.forward_only
+                    ):
+                        self.drop([candidate])
+                        candidate = self._costs.turned(candidate)
+                    self.add([candidate])
 
-    def drop(self, options: Iterable[Option]) -> None:
-        for option in options:
-            self._chosen.pop(_key(option), None)
+    def drop(self, candidates: Iterable[Candidate]) -> None:
+        for candidate in candidates:
+            self._chosen.pop(_key(candidate), None)
 
     @property
-    def new(self) -> list[Option]:
+    def new(self) -> list[Candidate]:
         """Codings that are not stored yet."""
-        return [option for option in self if option.place is None]
+        return [candidate for candidate in self if candidate.place is None]
 
-    def left_out(self) -> list[Option]:
+    def left_out(self) -> list[Candidate]:
         """Stored codings that are not chosen."""
-        return [option for option in self._costs.options if option not in self]
+        return [candidate for candidate in self._costs.candidates if candidate not in self]
 
     def complete(self) -> None:
         """Makes everything recoverable, without relying on the form of what was never tried."""
-        for options in self._costs.options.groups.values():
-            if any(option in self for option in options):
-                self.add(options)  # they share one payload
+        for candidates in self._costs.candidates.groups.values():
+            if any(candidate in self for candidate in candidates):
+                self.add(candidates)  # they share one payload
         self._prove()
         self._reach_all()
         self._name_all()
@@ -81,13 +86,15 @@ class Selection:
         """Tries the new deltas that are needed backwards: what comes out may be no delta."""
         reached = self._reached()
         unproven = {
-            (option.id, option.base)
-            for option in self.new
-            if option.base is not None
-            and not option.sure
-            and (option.base, option.start) not in reached
+            (candidate.id, candidate.base)
+            for candidate in self.new
+            if candidate.base is not None
+            and not candidate.sure
+            and (candidate.base, candidate.start) not in reached
         }
-        self.drop([option for option in self.new if (option.id, option.base) in unproven])
+        self.drop(
+            [candidate for candidate in self.new if (candidate.id, candidate.base) in unproven]
+        )
         for id_, base in unproven:
             assert base is not None
             self.add(self._costs.tried(id_, base))
@@ -95,7 +102,7 @@ class Selection:
     def _reach_all(self) -> None:
         """Adds a coding wherever a piece is that nothing leads to."""
         reached = self._reached()
-        waiting = deque(node for node in self._wanted() if node not in reached)
+        waiting = deque(node for node in self._needed() if node not in reached)
         turnable = self._turnable()
         put_off: set[Node] = set()
         while waiting:
@@ -107,50 +114,58 @@ class Selection:
                 put_off.add(node)  # another piece's coding may lead here
                 waiting.append(node)
                 continue
-            for option in found or self._full_of(node):
-                self.add([option])
-                _add(reached, option)
-                self._drop_other_way(option)
+            for candidate in found or self._full_of(node):
+                self.add([candidate])
+                _add(reached, candidate)
+                self._drop_other_way(candidate)
 
-    def _drop_other_way(self, option: Option) -> None:
+    def _drop_other_way(self, candidate: Candidate) -> None:
         """A delta that was turned round is not kept both ways, unless it shares its payload."""
-        for other in self._costs.options.of((option.base or b"", option.start)):
-            if other.base == option.id and not other.undirected and not other.grouped:
+        for other in self._costs.candidates.of((candidate.base or b"", candidate.start)):
+            if other.base == candidate.id and not other.reversible and not other.grouped:
                 self.drop([other])
 
-    def _wanted(self) -> Iterator[Node]:
+    def _needed(self) -> Iterator[Node]:
         """Every piece of every blob that is stored, those of versions in their order."""
         survey = self._costs.survey
         for version in survey.versions:
             for id_ in version.blobs:
                 for start in starts_of(survey.size(id_)):
                     yield id_, start
-        for option in self._costs.options:
-            if option.id not in survey.specs:
-                yield option.node
+        for candidate in self._costs.candidates:
+            if candidate.id not in survey.specs:
+                yield candidate.node
 
-    def _turnable(self) -> dict[Node, list[Option]]:
+    def _turnable(self) -> dict[Node, list[Candidate]]:
         """Chosen deltas that readers only walk forwards, by the piece they start from."""
-        found: dict[Node, list[Option]] = defaultdict(list)
-        for option in self:
-            if option.base is not None and not option.undirected and not option.bridge:
-                found[option.base, option.start].append(option)
+        found: dict[Node, list[Candidate]] = defaultdict(list)
+        for candidate in self:
+            if (
+                candidate.base is not None
+                and not candidate.reversible
+                and not candidate.forward_only
+            ):
+                found[candidate.base, candidate.start].append(candidate)
         return found
 
     def _delta_to(
-        self, node: Node, reached: Reachability, turnable: Mapping[Node, list[Option]]
-    ) -> list[Option]:
+        self, node: Node, reached: Reachability, turnable: Mapping[Node, list[Candidate]]
+    ) -> list[Candidate]:
         """The smallest delta that leads to a piece: a stored one, or a chosen one turned round."""
-        found = [o for o in self._costs.options.of(node) if o.base and (o.base, o.start) in reached]
+        found = [
+            o for o in self._costs.candidates.of(node) if o.base and (o.base, o.start) in reached
+        ]
         if node[0] in self._costs.survey.specs:
             ways = turnable.get(node, ())
             found += [self._costs.turned(o) for o in ways if o.node in reached and o in self]
-        return [min(found, key=lambda option: option.stored)] if found else []
+        return [min(found, key=lambda candidate: candidate.stored)] if found else []
 
-    def _full_of(self, node: Node) -> list[Option]:
-        full = [option for option in self._costs.options.of(node) if option.base is None]
+    def _full_of(self, node: Node) -> list[Candidate]:
+        full = [
+            candidate for candidate in self._costs.candidates.of(node) if candidate.base is None
+        ]
         if full:
-            return [min(full, key=lambda option: option.stored)]
+            return [min(full, key=lambda candidate: candidate.stored)]
         if node[0] not in self._costs.survey.specs:
             return []  # it is lost already, and no version has it
         return self._costs.alone(node[0])
@@ -162,7 +177,7 @@ class Selection:
         leads to it is turned round; then its other end may be without one, and so on
         towards the full record.
         """
-        own = Counter(option.id for option in self)
+        own = Counter(candidate.id for candidate in self)
         ways = self.cheapest()
         waiting = [id_ for id_ in self._costs.survey.specs if not own[id_]]
         while waiting:
@@ -180,38 +195,38 @@ class Selection:
                 if not own[way.id]:
                     waiting.append(way.id)
 
-    def cheapest(self) -> dict[Node, CheapestPath[Node, Option]]:
+    def cheapest(self) -> dict[Node, CheapestPath[Node, Candidate]]:
         """The quickest way to each piece, in nanoseconds."""
-        sources: list[tuple[float, Node, Option]] = []
-        edges: dict[Node, list[tuple[float, Node, Option]]] = defaultdict(list)
-        for option in self:
-            ns = option.ns(self._costs.speed)
-            if option.base is None:
-                sources.append((ns, option.node, option))
+        sources: list[tuple[float, Node, Candidate]] = []
+        edges: dict[Node, list[tuple[float, Node, Candidate]]] = defaultdict(list)
+        for candidate in self:
+            ns = candidate.ns(self._costs.speed)
+            if candidate.base is None:
+                sources.append((ns, candidate.node, candidate))
                 continue
-            base = (option.base, option.start)
-            edges[base].append((ns, option.node, option))
-            if option.undirected:
-                edges[option.node].append((ns, base, option))
+            base = (candidate.base, candidate.start)
+            edges[base].append((ns, candidate.node, candidate))
+            if candidate.reversible:
+                edges[candidate.node].append((ns, base, candidate))
         return cheapest_paths(sources, edges)
 
     def _reached(self) -> Reachability:
         """The pieces that chosen codings lead to; forms never tried lead forward only."""
         reached = Reachability()
-        for option in self:
-            _add(reached, option)
+        for candidate in self:
+            _add(reached, candidate)
         return reached
 
 
-def _add(reached: Reachability, option: Option) -> None:
-    reversible = option.undirected and option.sure
-    reached.add(option.id, option.start, option.base, reversible=reversible)
+def _add(reached: Reachability, candidate: Candidate) -> None:
+    reversible = candidate.reversible and candidate.sure
+    reached.add(candidate.id, candidate.start, candidate.base, reversible=reversible)
 
 
 def of_store(costs: Costs) -> Selection:
     """Everything that is stored."""
     made = Selection(costs)
-    made.add(costs.options)
+    made.add(costs.candidates)
     return made
 
 
@@ -219,7 +234,7 @@ def of_layout(costs: Costs, versions: Versions, layout: Layout) -> Selection:
     """What a layout needs, and the blobs of no version as they are."""
     made = Selection(costs)
     specs = costs.survey.specs
-    made.add(option for option in costs.options if option.id not in specs)
+    made.add(candidate for candidate in costs.candidates if candidate.id not in specs)
     for i in sorted(layout.sources):
         for id_ in costs.survey.versions[i].blobs:
             made.add(costs.full(i, id_))
@@ -233,5 +248,5 @@ def _takes(before: int | None, edge: Edge, after: int | None) -> bool:
     return before is not None and after is not None and before + edge.ns == after
 
 
-def _key(option: Option) -> _Key:
-    return option.id, option.start, option.base, option.place
+def _key(candidate: Candidate) -> _Key:
+    return candidate.id, candidate.start, candidate.base, candidate.place

@@ -17,7 +17,7 @@ from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
 from mvc.limits import CHUNK, SLAB
 from mvc.model.tensor import TensorSpec
-from mvc.repo.repack.candidates import Option, is_sought, starts_of
+from mvc.repo.repack.candidates import Candidate, found_from_base, starts_of
 from mvc.repo.repack.survey import Survey
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.writing.choose import BasePiece, Choice, Policy, choose, fitted
@@ -34,7 +34,7 @@ class _Trial:
 
     share: float
     delta: bool
-    undirected: bool
+    reversible: bool
 
 
 class Sizes:
@@ -55,34 +55,43 @@ class Sizes:
         total[0] += share
         total[1] += 1
 
-    def full(self, id_: bytes, line: str, at: int) -> list[Option]:
+    def full(self, id_: bytes, line: str, at: int) -> list[Candidate]:
         """A blob by itself."""
         tried = self._tried.get((id_, None))
         share = tried.share if tried else self._share(line, at, 0)
-        return self._pieces(id_, None, share, undirected=False, sure=tried is not None)
+        return self._pieces(id_, None, share, reversible=False, sure=tried is not None)
 
-    def delta(self, id_: bytes, base: bytes, line: str, at: int, span: int) -> list[Option]:
+    def delta(self, id_: bytes, base: bytes, line: str, at: int, span: int) -> list[Candidate]:
         """A blob from a base; full where a trial showed that a delta is not worth it."""
         tried = self._tried.get((id_, base))
         if tried is None:
             alike = self._survey.size(id_) == self._survey.size(base)
             share = self._share(line, at, span)
-            return self._pieces(id_, base, share, undirected=alike, sure=False)
+            return self._pieces(id_, base, share, reversible=alike, sure=False)
         known = base if tried.delta else None
-        return self._pieces(id_, known, tried.share, undirected=tried.undirected, sure=True)
+        return self._pieces(id_, known, tried.share, reversible=tried.reversible, sure=True)
 
     def _pieces(
-        self, id_: bytes, base: bytes | None, share: float, *, undirected: bool, sure: bool
-    ) -> list[Option]:
+        self, id_: bytes, base: bytes | None, share: float, *, reversible: bool, sure: bool
+    ) -> list[Candidate]:
         nbytes = self._survey.size(id_)
-        bridge = base is not None and not undirected
-        undirected = undirected and is_sought(self._survey.found, id_, base)
+        forward_only = base is not None and not reversible
+        reversible = reversible and found_from_base(self._survey.found, id_, base)
         found = []
         for start in starts_of(nbytes):
             length = min(SLAB, nbytes - start)
             stored = max(1, round(share * length))
             found.append(
-                Option(id_, start, length, stored, base, undirected, sure=sure, bridge=bridge)
+                Candidate(
+                    id_,
+                    start,
+                    length,
+                    stored,
+                    base,
+                    reversible,
+                    sure=sure,
+                    forward_only=forward_only,
+                )
             )
         return found
 
@@ -133,8 +142,8 @@ class Sizes:
         choice = choose(spec, new, base_spec if piece else None, piece, self._policy)[0]
         against = piece.data if piece is not None and choice.against else None
         share = _size(choice, new, against) / max(1, len(new))
-        undirected = choice.against and bool(choice.pipeline) and choice.text == _plain(choice)
-        return _Trial(share, choice.against, undirected)
+        reversible = choice.against and bool(choice.pipeline) and choice.text == _plain(choice)
+        return _Trial(share, choice.against, reversible)
 
     def _base_piece(
         self, base: bytes, base_spec: TensorSpec, spec: TensorSpec, start: int

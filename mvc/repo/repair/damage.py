@@ -7,22 +7,21 @@ from dataclasses import dataclass, field
 
 from mvc.errors import DamagedData
 from mvc.repo.context import Progress
-from mvc.repo.maintenance.inventory import Inventory
-from mvc.repo.maintenance.quarantine import Stretch
-from mvc.repo.maintenance.rewrite_plan import Place
+from mvc.repo.maintenance.inventory import CodingPlace, Inventory
+from mvc.repo.maintenance.quarantine import DamagedRange
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, RecordHeader
 from mvc.store.snapshot.view import View
 
-__all__ = ["Survey", "survey"]
+__all__ = ["DamageSurvey", "survey_damage"]
 
 
 @dataclass
-class Survey:
+class DamageSurvey:
     """``found``: every record whose header is sound. ``damaged``: those of its codings whose
-    payload is not. ``stretches``: where damaged bytes lie.
+    payload is not. ``ranges``: where damaged bytes lie.
 
     ``first``: by the first bytes of an id, the earliest entry that speaks of the object, as
     something stored or as a base: there a new record of it has to go.
@@ -30,13 +29,13 @@ class Survey:
     """
 
     found: Inventory
-    damaged: set[Place] = field(default_factory=set)
-    stretches: list[Stretch] = field(default_factory=list)
+    damaged: set[CodingPlace] = field(default_factory=set)
+    ranges: list[DamagedRange] = field(default_factory=list)
     first: dict[bytes, int] = field(default_factory=dict)
     shared: set[tuple[int, int]] = field(default_factory=set)
 
 
-def survey(view: View, progress: Progress | None = None) -> Survey:
+def survey_damage(view: View, progress: Progress | None = None) -> DamageSurvey:
     """Reads every byte of every record.
 
     Only bytes that do not fit their checksum, or are not there, count as damaged: a disk
@@ -44,7 +43,7 @@ def survey(view: View, progress: Progress | None = None) -> Survey:
     """
     view.refresh()
     view.packs.forget()
-    made = Survey(Inventory(view.generation))
+    made = DamageSurvey(Inventory(view.generation))
     entries = list(view.entries())
     total = sum(region.length for recorded in entries for region in recorded.entry.regions)
     done = 0
@@ -57,16 +56,16 @@ def survey(view: View, progress: Progress | None = None) -> Survey:
     return made
 
 
-def _share(made: Survey) -> None:
+def _share(made: DamageSurvey) -> None:
     """Finds records in bytes that more than one entry claims."""
-    homes: dict[int, list[tuple[int, int, int]]] = {}
-    for home, recorded in enumerate(made.found.entries):
+    entry_of: dict[int, list[tuple[int, int, int]]] = {}
+    for entry_index, recorded in enumerate(made.found.entries):
         for region in recorded.entry.regions:
             if region.length:
                 end = region.start + region.length
-                homes.setdefault(region.pack, []).append((region.start, end, home))
+                entry_of.setdefault(region.pack, []).append((region.start, end, entry_index))
     twice: dict[int, list[tuple[int, int]]] = {}
-    for pack, claims in homes.items():
+    for pack, claims in entry_of.items():
         reached = 0
         for start, end, _ in sorted(claims):
             if start < reached:
@@ -79,39 +78,45 @@ def _share(made: Survey) -> None:
                 made.shared.add((record.pack, record.offset))
 
 
-def _entry(made: Survey, packs: PackReader, recorded: Recorded) -> None:
-    home = len(made.found.entries)
+def _entry(made: DamageSurvey, packs: PackReader, recorded: Recorded) -> None:
+    entry_index = len(made.found.entries)
     records: list[tuple[int, int, RecordHeader]] = []
     for region in recorded.entry.regions:
         for at, header in _sound(made, packs, region):
             records.append((region.pack, at, header))
             for member in header.members:
-                made.first.setdefault(member.id[:BASE_BYTES], home)
+                made.first.setdefault(member.id[:BASE_BYTES], entry_index)
                 if member.base:
-                    made.first.setdefault(member.base, home)
+                    made.first.setdefault(member.base, entry_index)
             _payloads(made, packs, region.pack, at, header)
     made.found.add(recorded, records)
 
 
-def _sound(made: Survey, packs: PackReader, region: Region) -> Iterator[tuple[int, RecordHeader]]:
+def _sound(
+    made: DamageSurvey, packs: PackReader, region: Region
+) -> Iterator[tuple[int, RecordHeader]]:
     """The records of a region; what lies between them is damaged."""
     reasons: list[DamagedData] = []
     reached, end = region.start, region.start + region.length
     for at, header in packs.sound_records(region, reasons.append):
-        _stretch(made, region.pack, reached, at, reasons)
+        _give_up(made, region.pack, reached, at, reasons)
         reached = at + header.size
         yield at, header
-    _stretch(made, region.pack, reached, end, reasons)
+    _give_up(made, region.pack, reached, end, reasons)
 
 
-def _stretch(made: Survey, pack: int, start: int, end: int, reasons: list[DamagedData]) -> None:
+def _give_up(
+    made: DamageSurvey, pack: int, start: int, end: int, reasons: list[DamagedData]
+) -> None:
     if end > start:
         why = reasons[0].message if reasons else "no record stands there"
-        made.stretches.append(Stretch(pack, start, end, why))
+        made.ranges.append(DamagedRange(pack, start, end, why))
     reasons.clear()
 
 
-def _payloads(made: Survey, packs: PackReader, pack: int, at: int, header: RecordHeader) -> None:
+def _payloads(
+    made: DamageSurvey, packs: PackReader, pack: int, at: int, header: RecordHeader
+) -> None:
     why = ""
     for i, member in enumerate(header.members[:1] if header.group else header.members):
         try:
@@ -121,4 +126,4 @@ def _payloads(made: Survey, packs: PackReader, pack: int, at: int, header: Recor
             hit = range(len(header.members)) if header.group else (i,)
             made.damaged.update((pack, at, j) for j in hit)
     if why:
-        made.stretches.append(Stretch(pack, at, at + header.size, why))
+        made.ranges.append(DamagedRange(pack, at, at + header.size, why))

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem, ReadFile
+from mvc.repo.maintenance.inventory import CodingPlace
 from mvc.repo.maintenance.quarantine import files_in
-from mvc.repo.maintenance.rewrite_plan import Place
-from mvc.repo.repair.damage import Survey
+from mvc.repo.repair.damage import DamageSurvey
 from mvc.store.graph.search import Graph, Step
 from mvc.store.graph.speed import Speed
 from mvc.store.journal.entries import Region
@@ -48,7 +48,7 @@ class _Packs(PackReader):
 class SoundGraph(Graph):
     """Everything sound that is stored, in memory. ``name`` makes an object known by its id."""
 
-    def __init__(self, view: View, survey: Survey) -> None:
+    def __init__(self, view: View, survey: DamageSurvey) -> None:
         super().__init__(view, Speed())
         self._named: dict[bytes, bytes] = {}
         self._to: dict[bytes, list[Step]] = {}
@@ -61,7 +61,7 @@ class SoundGraph(Graph):
         for i, path in enumerate(quarantined):
             self._add_file(_BEYOND + i, path)
 
-    def _add(self, pack: int, at: int, header: RecordHeader, damaged: set[Place]) -> None:
+    def _add(self, pack: int, at: int, header: RecordHeader, damaged: set[CodingPlace]) -> None:
         for i, member in enumerate(header.members):
             self.name(member.id)
             if (pack, at, i) in damaged:
@@ -76,7 +76,7 @@ class SoundGraph(Graph):
         with self._view.fs.open_read(path) as file:
             region = Region(number, begin, max(0, file.size() - begin))
         for at, header in self.packs.sound_records(region, _passed_over):
-            damaged: set[Place] = set()
+            damaged: set[CodingPlace] = set()
             for i, member in enumerate(header.members):
                 try:
                     self.packs.payload(number, at, header, member)

@@ -15,17 +15,17 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces
 from mvc.repo.lookup.manifests import objects
-from mvc.repo.maintenance.encode import Wanted
-from mvc.repo.maintenance.quarantine import Stretch
+from mvc.repo.maintenance.encode import EncodeRequest
+from mvc.repo.maintenance.quarantine import DamagedRange
 from mvc.repo.maintenance.report import Healed
-from mvc.repo.maintenance.rewrite_plan import Relayout
+from mvc.repo.maintenance.rewrite_plan import RewritePlan
 from mvc.repo.maintenance.storage_graph import Piece, Reachability
-from mvc.repo.repair.damage import Survey
+from mvc.repo.repair.damage import DamageSurvey
 from mvc.repo.repair.paths import SoundGraph
 from mvc.repo.repair.sources import Sources
 from mvc.store.packs.records import BASE_BYTES, BLOB
 
-__all__ = ["Needs", "Plan", "Rebuilder", "make_plan", "needs_of"]
+__all__ = ["Needs", "Rebuilder", "RepairPlan", "make_plan", "needs_of"]
 
 
 @dataclass
@@ -38,29 +38,29 @@ class Needs:
     first: dict[bytes, int] = field(default_factory=dict)
     paths: dict[str, None] = field(default_factory=dict)
 
-    def take(self, id_: bytes, spec: TensorSpec | None, home: int) -> None:
+    def take(self, id_: bytes, spec: TensorSpec | None, entry_index: int) -> None:
         self.specs.setdefault(id_, spec)
-        self.first.setdefault(id_, home)
+        self.first.setdefault(id_, entry_index)
 
 
 @dataclass
-class Plan:
-    """``lost``: objects that versions name and nothing gives; ``stretches`` go to quarantine.
+class RepairPlan:
+    """``lost``: objects that versions name and nothing gives; ``ranges`` go to quarantine.
 
     A new journal names only what is sound, so ``needed`` also where the layout stays.
     """
 
-    relayout: Relayout
+    rewrite: RewritePlan
     healed: list[Healed] = field(default_factory=list)
-    stretches: list[Stretch] = field(default_factory=list)
+    ranges: list[DamagedRange] = field(default_factory=list)
     lost: set[bytes] = field(default_factory=set)
 
     @property
     def needed(self) -> bool:
-        return bool(self.relayout or self.stretches)
+        return bool(self.rewrite or self.ranges)
 
 
-def needs_of(survey: Survey, graph: SoundGraph, sources: Sources) -> Needs:
+def needs_of(survey: DamageSurvey, graph: SoundGraph, sources: Sources) -> Needs:
     """All objects of all states that were not forgotten, as far as their manifests are there.
 
     Names every one of them in ``graph``.
@@ -70,13 +70,17 @@ def needs_of(survey: Survey, graph: SoundGraph, sources: Sources) -> Needs:
     forgotten = {each.commit for recorded in entries for each in recorded.entry.forgotten}
     holders: dict[ManifestId, int] = {}
     commits: dict[CommitId, tuple[Commit, int]] = {}
-    for home, recorded in enumerate(entries):
+    for entry_index, recorded in enumerate(entries):
         for commit in recorded.entry.commits:
             if commit.id not in forgotten:
                 graph.name(commit.manifest)
-                holders.setdefault(commit.manifest, home)
-                commits[commit.id] = commit, home
-    lost = [id_ for id_, home in holders.items() if not _take(needs, graph, sources, id_, home)]
+                holders.setdefault(commit.manifest, entry_index)
+                commits[commit.id] = commit, entry_index
+    lost = [
+        id_
+        for id_, entry_index in holders.items()
+        if not _take(needs, graph, sources, id_, entry_index)
+    ]
     if lost:
         _rebuild(survey, sources, commits, lost)
         for id_ in lost:
@@ -84,20 +88,22 @@ def needs_of(survey: Survey, graph: SoundGraph, sources: Sources) -> Needs:
     return needs
 
 
-def _take(needs: Needs, graph: SoundGraph, sources: Sources, id_: ManifestId, home: int) -> bool:
+def _take(
+    needs: Needs, graph: SoundGraph, sources: Sources, id_: ManifestId, entry_index: int
+) -> bool:
     """A manifest and what it names; false if it is lost."""
     manifest = sources.load(id_)
     if manifest is not None:
         for blob, spec in objects(manifest).items():
             graph.name(blob)
-            needs.take(blob, spec, home)
+            needs.take(blob, spec, entry_index)
         needs.paths.update((entry.path, None) for entry in manifest.entries)
-    needs.take(id_, None, home)
+    needs.take(id_, None, entry_index)
     return manifest is not None
 
 
 def _rebuild(
-    survey: Survey,
+    survey: DamageSurvey,
     sources: Sources,
     commits: dict[CommitId, tuple[Commit, int]],
     lost: list[ManifestId],
@@ -112,19 +118,21 @@ def _rebuild(
     before = -1
     while before != len(waiting):
         before = len(waiting)
-        for commit, home in list(waiting):
+        for commit, entry_index in list(waiting):
             parents = [commits[id_] for id_ in commit.parents if id_ in commits]
             following = [commits[id_] for id_ in children.get(commit.id, ())]
             olders = [m for each, _ in parents if (m := sources.load(each.manifest))]
             newers = {at: m for each, at in following if (m := sources.load(each.manifest))}
-            made = rebuilder.rebuild(commit.manifest, home, olders, newers)
+            made = rebuilder.rebuild(commit.manifest, entry_index, olders, newers)
             if made is not None:
                 sources.adopt(made)
             if made is not None or sources.load(commit.manifest) is not None:
-                waiting.remove((commit, home))
+                waiting.remove((commit, entry_index))
 
 
-def make_plan(survey: Survey, graph: SoundGraph, needs: Needs, sources: Sources) -> Plan:
+def make_plan(
+    survey: DamageSurvey, graph: SoundGraph, needs: Needs, sources: Sources
+) -> RepairPlan:
     """Decides about every object; ``sources`` remembers where each comes from."""
     work = _Planning(survey, graph, needs, sources)
     work.settle()
@@ -132,7 +140,9 @@ def make_plan(survey: Survey, graph: SoundGraph, needs: Needs, sources: Sources)
 
 
 class _Planning:
-    def __init__(self, survey: Survey, graph: SoundGraph, needs: Needs, sources: Sources) -> None:
+    def __init__(
+        self, survey: DamageSurvey, graph: SoundGraph, needs: Needs, sources: Sources
+    ) -> None:
         self._survey = survey
         self._graph = graph
         self._needs = needs
@@ -151,7 +161,7 @@ class _Planning:
 
     def settle(self) -> None:
         """Until every object is reached, added or lost."""
-        order = sorted(self._pieces, key=self._home)
+        order = sorted(self._pieces, key=self._entry_for)
         while True:
             reached = _recoverable(self._survey, self._graph, self._lost)
             reached.reach(self._all_pieces(self._added))
@@ -173,16 +183,16 @@ class _Planning:
     def _all_pieces(self, ids: Iterable[bytes]) -> list[Piece]:
         return [(id_, at) for id_ in ids for at in self._pieces[id_]]
 
-    def _home(self, id_: bytes) -> int:
+    def _entry_for(self, id_: bytes) -> int:
         """The entry where a new record of an object belongs: no delta from it comes before."""
         last = len(self._survey.found.entries) - 1
         first = self._survey.first.get(id_[:BASE_BYTES], last)
         return min(first, self._needs.first.get(id_, last))
 
-    def plan(self) -> Plan:
+    def plan(self) -> RepairPlan:
         survey, found = self._survey, self._survey.found
         leave = set(survey.damaged)
-        stretches = list(survey.stretches)
+        ranges = list(survey.ranges)
         again = set()
         for records in found.records:
             for record in records:
@@ -194,17 +204,17 @@ class _Planning:
                         leave.add(place)
                         end = record.offset + record.header.size
                         why = f"object {member.id.hex()[:10]} cannot be recovered"
-                        stretches.append(Stretch(record.pack, record.offset, end, why))
+                        ranges.append(DamagedRange(record.pack, record.offset, end, why))
         for id_ in self._added:
-            found.homes[id_] = self._home(id_)
-        add = [Wanted(id_, self._base(id_)) for id_ in self._added]
+            found.entry_of[id_] = self._entry_for(id_)
+        add = [EncodeRequest(id_, self._base(id_)) for id_ in self._added]
         healed = [self._healed(id_, source) for id_, source in self._added.items()]
         for id_ in sorted(again - self._added.keys() - self._lost):
             healed.append(self._healed(id_, "another record of it"))
         for pack in sorted({pack for pack, _ in survey.shared}):
             healed.append(Healed("region", f"pack {pack}", "the records that lie there"))
         specs = {id_: spec for id_, spec in self._needs.specs.items() if spec is not None}
-        relayout = Relayout(
+        rewrite = RewritePlan(
             leave=leave,
             add=add,
             specs=specs,
@@ -212,7 +222,7 @@ class _Planning:
             records={(pack, at) for pack, at, _ in leave} | survey.shared,
         )
         lost = {id_ for id_ in self._lost if id_ in self._needs.specs}
-        return Plan(relayout, healed, stretches, lost)
+        return RepairPlan(rewrite, healed, ranges, lost)
 
     def _leads(self, base: bytes) -> bool:
         """Whether a delta from this base can still be walked."""
@@ -223,7 +233,11 @@ class _Planning:
         """What a known delta of the object is from, if that is there."""
         for step in self._graph.steps(id_):
             base = self._graph.meaning(step.member.base) if step.member.base else None
-            if base is not None and base not in self._lost and self._home(base) < self._home(id_):
+            if (
+                base is not None
+                and base not in self._lost
+                and self._entry_for(base) < self._entry_for(id_)
+            ):
                 return base
         return None
 
@@ -232,7 +246,7 @@ class _Planning:
         return Healed(kind, id_.hex(), source)
 
 
-def _recoverable(survey: Survey, graph: SoundGraph, lost: set[bytes]) -> Reachability:
+def _recoverable(survey: DamageSurvey, graph: SoundGraph, lost: set[bytes]) -> Reachability:
     """What sound records lead to without the objects in ``lost``.
 
     A base can be named only while a record of it is kept, so no delta leads back to others.
@@ -257,7 +271,7 @@ def _recoverable(survey: Survey, graph: SoundGraph, lost: set[bytes]) -> Reachab
 class Rebuilder:
     """``on_disk`` gives the entry that committing a working file would make, or None."""
 
-    def __init__(self, survey: Survey, on_disk: Callable[[str], FileEntry | None]) -> None:
+    def __init__(self, survey: DamageSurvey, on_disk: Callable[[str], FileEntry | None]) -> None:
         self._survey = survey
         self._on_disk = on_disk
         self._files: dict[str, FileEntry | None] = {}
@@ -265,21 +279,23 @@ class Rebuilder:
     def rebuild(
         self,
         wanted: ManifestId,
-        home: int,
+        entry_index: int,
         before: Sequence[Manifest],
         after: Mapping[int, Manifest],
     ) -> Manifest | None:
-        """The manifest with this id, of a version that entry ``home`` published; None if lost.
+        """The manifest with this id, published by entry ``entry_index``; None if it is lost.
 
         ``before``: manifests of its parents; ``after``: of its children, by their entries.
         """
         for template in before:
-            made = _replaced(template, self._ids(template, home, dict(self._deltas(home))))
+            made = _replaced(
+                template, self._ids(template, entry_index, dict(self._deltas(entry_index)))
+            )
             if made.id == wanted:
                 return made
         for child, template in after.items():
             back = {id_: base for base, id_ in self._deltas(child)}
-            made = _replaced(template, self._ids(template, home, back))
+            made = _replaced(template, self._ids(template, entry_index, back))
             if made.id == wanted:
                 return made
         for template in (*before, *after.values()):
@@ -295,25 +311,27 @@ class Rebuilder:
                 self._files[entry.path] = self._on_disk(entry.path)
         return Manifest(self._files[entry.path] or entry for entry in template.entries)
 
-    def _deltas(self, home: int) -> Iterator[tuple[bytes, bytes]]:
+    def _deltas(self, entry_index: int) -> Iterator[tuple[bytes, bytes]]:
         """(base, object) of every delta of an entry."""
-        for record in self._survey.found.records[home]:
+        for record in self._survey.found.records[entry_index]:
             for member in record.header.members:
-                base = self._survey.found.meaning(member.base) if member.base else None
+                base = self._survey.found.resolve_prefix(member.base) if member.base else None
                 if base is not None:
                     yield base, member.id
 
-    def _ids(self, template: Manifest, home: int, known: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    def _ids(
+        self, template: Manifest, entry_index: int, known: dict[bytes, bytes]
+    ) -> dict[bytes, bytes]:
         """The version's ids by the template's.
 
-        ``known`` comes from deltas. An object that entry ``home`` stored in full takes the
+        ``known`` comes from deltas. An object that entry ``entry_index`` stored in full takes the
         place of the template's of the same size, if there are as many of either.
         """
         sizes = _sizes(template)
         here = sizes.keys() | known.values()
         full = {
             member.id: member.nbytes
-            for record in self._survey.found.records[home]
+            for record in self._survey.found.records[entry_index]
             for member in record.header.members
             if member.kind == BLOB and not member.base and member.id not in here
         }

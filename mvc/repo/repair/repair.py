@@ -15,13 +15,13 @@ from pathlib import Path
 
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.fsck import check, fsck, rebuild_index
-from mvc.repo.maintenance.quarantine import Stretch, keep
+from mvc.repo.maintenance.quarantine import DamagedRange, keep
 from mvc.repo.maintenance.report import FsckReport, Healed, Quarantined, Repaired
-from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_outrun
-from mvc.repo.repair.damage import Survey, survey
+from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
+from mvc.repo.repair.damage import DamageSurvey, survey_damage
 from mvc.repo.repair.journal import before_opening
 from mvc.repo.repair.paths import SoundGraph, SoundRecovery
-from mvc.repo.repair.plan import Plan, make_plan, needs_of
+from mvc.repo.repair.plan import RepairPlan, make_plan, needs_of
 from mvc.repo.repair.sources import OtherRepository, Sources, WorkingFiles, folder_of
 from mvc.store.journal.entries import Entry, Relink
 from mvc.store.journal.frames import Recorded
@@ -133,28 +133,28 @@ class _Repair:
                 return
             wrong = ()
 
-    def _round(self, wrong: Collection[bytes]) -> Plan:
-        done: list[tuple[Plan, list[Quarantined]]] = []
+    def _round(self, wrong: Collection[bytes]) -> RepairPlan:
+        done: list[tuple[RepairPlan, list[Quarantined]]] = []
 
         def attempt() -> Recorded | None:
             with ExitStack() as held:
-                found = survey(self.context.store.view, self.progress)
-                if found.stretches and self.context.fresh().generation != found.found.generation:
+                found = survey_damage(self.context.store.view, self.progress)
+                if found.ranges and self.context.fresh().generation != found.found.generation:
                     raise Outrun("what looks like damage may be data that others have moved")
-                _distrust(found, wrong)
+                _exclude(found, wrong)
                 plan = self._plan(found, held)
                 done[:] = [(plan, [])]
                 if not plan.needed:
                     return None
                 return self._execute(found, plan, done)
 
-        until_not_outrun(self.context, attempt)
+        retry_on_rewrite(self.context, attempt)
         plan, quarantined = done[0]
         self.healed += plan.healed
         self.quarantined += quarantined
         return plan
 
-    def _plan(self, found: Survey, held: ExitStack) -> Plan:
+    def _plan(self, found: DamageSurvey, held: ExitStack) -> RepairPlan:
         context, store = self.context, self.context.store
         graph = SoundGraph(store.view, found)
         held.callback(graph.close)
@@ -170,15 +170,18 @@ class _Repair:
         return make_plan(found, graph, needs, sources)
 
     def _execute(
-        self, found: Survey, plan: Plan, done: list[tuple[Plan, list[Quarantined]]]
+        self,
+        found: DamageSurvey,
+        plan: RepairPlan,
+        done: list[tuple[RepairPlan, list[Quarantined]]],
     ) -> Recorded:
         store = self.context.store
-        quarantined = keep(store.fs, store.folder, plan.stretches)
+        quarantined = keep(store.fs, store.folder, plan.ranges)
         note = f"{len(plan.healed)} objects healed, {len(quarantined)} records in quarantine"
         recorded = execute(
             self.context,
             found.found,
-            plan.relayout,
+            plan.rewrite,
             lambda: Entry("repair", store.clock.now_ns(), note),
             progress=self.progress,
         )
@@ -186,7 +189,7 @@ class _Repair:
         return recorded
 
 
-def _distrust(found: Survey, wrong: Collection[bytes]) -> None:
+def _exclude(found: DamageSurvey, wrong: Collection[bytes]) -> None:
     """Takes every coding of some objects as damaged: what they decode to is wrong."""
     for records in found.found.records if wrong else ():
         for record in records:
@@ -195,4 +198,4 @@ def _distrust(found: Survey, wrong: Collection[bytes]) -> None:
                     found.damaged.add((record.pack, record.offset, i))
                     end = record.offset + record.header.size
                     why = f"object {member.id.hex()[:10]} decodes to other bytes"
-                    found.stretches.append(Stretch(record.pack, record.offset, end, why))
+                    found.ranges.append(DamagedRange(record.pack, record.offset, end, why))

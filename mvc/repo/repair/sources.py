@@ -34,7 +34,7 @@ __all__ = ["OtherRepository", "Sources", "WorkingFiles", "folder_of"]
 _NO_WAY = Way((), 0.0)
 
 
-class _Source(Protocol):
+class ObjectSource(Protocol):
     def piece(self, id_: bytes, start: int, out: memoryview) -> Way: ...
 
     def manifest(self, id_: bytes) -> bytes: ...
@@ -156,14 +156,16 @@ class WorkingFiles:
 class Sources:
     """All sources as one: each object comes from where it was found to be sound."""
 
-    def __init__(self, own: _Source, working: WorkingFiles, other: OtherRepository | None) -> None:
+    def __init__(
+        self, own: ObjectSource, working: WorkingFiles, other: OtherRepository | None
+    ) -> None:
         self._own = own
         self._working = working
-        self._sources: list[tuple[str, _Source]] = [("another path", own)]
+        self._sources: list[tuple[str, ObjectSource]] = [("another path", own)]
         if other is not None:
             self._sources.append(("the other repository", other))
         self._sources.append(("a file", working))
-        self._chosen: dict[bytes, _Source] = {}
+        self._chosen: dict[bytes, ObjectSource] = {}
         self._made: dict[bytes, Manifest] = {}
         self._buffer = memoryview(bytearray())
 
@@ -185,7 +187,7 @@ class Sources:
                 return f"the file {self._working.where(id_)}" if name == "a file" else name
         return None
 
-    def _sound(self, source: _Source, id_: bytes, spec: TensorSpec | None) -> bool:
+    def _sound(self, source: ObjectSource, id_: bytes, spec: TensorSpec | None) -> bool:
         if spec is None:
             return Manifest.id_of(source.manifest(id_)) == id_
         if len(self._buffer) < min(SLAB, spec.nbytes):

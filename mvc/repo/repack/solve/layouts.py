@@ -35,8 +35,8 @@ def with_steps(versions: Versions, today: Layout, pairs: Iterable[tuple[int, int
 
     With a delta over every M versions, a walk takes at most n / M long ones and M short ones.
     """
-    wanted = set(pairs)
-    edges = {i for i, e in enumerate(versions.edges) if (e.a, e.b) in wanted or not e.long}
+    allowed = set(pairs)
+    edges = {i for i, e in enumerate(versions.edges) if (e.a, e.b) in allowed or not e.long}
     return Layout(today.sources, today.edges | edges)
 
 

@@ -18,11 +18,11 @@ from mvc.repo.maintenance.reachable import reachable
 from mvc.repo.retention import rules
 from mvc.repo.retention.forget import Chosen
 
-__all__ = ["Price", "price"]
+__all__ = ["ForgetPreview", "preview"]
 
 
 @dataclass(frozen=True)
-class Price:
+class ForgetPreview:
     """``tensors`` go, ``shared`` ones are in versions that stay, and stay with them; likewise
     ``files`` and ``shared_files`` of those without tensors.
 
@@ -40,13 +40,13 @@ class Price:
     collection: Collection | None
 
 
-def price(
+def preview(
     context: Context,
     chosen: Chosen,
     *,
     grace: timedelta = DEFAULT_GRACE,
     progress: Progress | None = None,
-) -> Price:
+) -> ForgetPreview:
     """Reads every manifest and a sample of the tensors that would be stored anew."""
     going, going_files = set[bytes](), set[bytes]()
     found = inventory(context.store.view)
@@ -71,7 +71,7 @@ def price(
     except DamagedData:
         pass
     live = rules.live_now(context)
-    return Price(
+    return ForgetPreview(
         len(going - kept),
         len(going & kept),
         len(going_files - kept_files),
