@@ -1,8 +1,8 @@
-"""gc: delete what nothing reaches, give the space back.
+"""gc: delete what is unreachable and free its space.
 
-Plan and execution are apart. The plan says what stays (``reachable``), which codings that
-takes (``gc_storage``), what the journal still has to say (``gc_journal``) and which packs
-hold enough that goes to be worth writing anew.
+The plan is a value; executing it is a separate step. It says what stays (``reachable``),
+which codings that needs (``storage``), which journal entries can be shortened, and which
+packs hold enough garbage to be rewritten.
 """
 
 from __future__ import annotations
@@ -38,19 +38,20 @@ __all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collectio
 
 
 DEFAULT_GRACE = timedelta(days=14)
-_WORTH = 0.05  # share of a file that goes, from which on what stays of it is moved
-_BLOCK = 4096  # bytes of a journal that are not worth a new one
+_WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage
+_BLOCK = 4096  # a journal is not rewritten to save fewer bytes
 
 
 @dataclass(frozen=True)
 class Collection:
-    """What a collection does, or would do. Sizes are bytes on disk.
+    """What a collection deletes, or would delete. Sizes are bytes on disk.
 
-    ``commits`` are versions that nothing leads to, ``objects`` tensors and manifests that
-    no version needs, ``operations`` those left out of the journal. ``phantoms`` are kept
-    as steps to others, ``recoded`` stored anew instead. ``freed`` is an estimate in a plan, and
-    measured in a result. ``quarantined`` bytes are what repairs have put aside and stays,
-    ``unquarantined`` those of it that go, because they may be of states forgotten by name.
+    ``commits`` are unreachable versions, ``objects`` tensors and manifests that no version
+    needs, ``operations`` the journal entries to drop. ``phantoms`` are unneeded objects that
+    stay because deltas start from them; ``recoded`` are objects that get a new coding
+    instead. ``freed`` is an estimate in a plan and measured in a result. ``quarantined``
+    bytes of the quarantine stay; ``unquarantined`` ones are deleted, because they may belong
+    to states forgotten by name.
     """
 
     commits: tuple[CommitId, ...]
@@ -71,7 +72,7 @@ class _Plan:
     reach: Reachable
     found: Inventory
     rewrite: RewritePlan
-    quarantine: list[Path]  # files that go
+    quarantine: list[Path]  # files to delete
     summary: Collection
 
 
@@ -82,17 +83,20 @@ def plan_collection(
     forget: Mapping[CommitId, bool] | None = None,
     progress: Progress | None = None,
 ) -> Collection:
-    """What ``collect`` would do now, as if the states in ``forget`` were (by name: True)."""
+    """What ``collect`` would do now if the states in ``forget`` were forgotten (by name: True).
+
+    Raises DamagedData if the repository is damaged.
+    """
     return _plan(context, grace, forget, progress).summary
 
 
 def collect(
     context: Context, *, grace: timedelta = DEFAULT_GRACE, progress: Progress | None = None
 ) -> Collection:
-    """Deletes what nothing reaches and no operation within the grace has named.
+    """Deletes what is unreachable and not named by an operation within ``grace``.
 
-    Safe beside running commits and readers. Raises ReadOnly, Busy, and DamagedData where
-    something that stays is damaged; then nothing is changed.
+    Commits and readers may run meanwhile. Raises ReadOnly, Busy, and DamagedData if something
+    that stays is damaged; then nothing is changed.
     """
     check_writable(context, "collected")
     before = _size(context)
@@ -108,7 +112,7 @@ def collect(
         note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
 
         def last() -> Entry:
-            # Before the journal says that a collection took place: later ones do not look again.
+            # Delete before the journal records the collection: later ones do not look again.
             delete(context.store.fs, plan.quarantine)
             return Entry("gc", context.store.clock.now_ns(), note)
 
@@ -156,7 +160,7 @@ def _plan(
     )
     worth = max(_BLOCK, _WORTH * _journal_size(context))
     saved = shorter if gone or shorter >= worth else 0
-    # Nothing of a state that was given up may stay named, except as a step to others.
+    # No object of a forgotten state may stay named, except as a base of others.
     split = {
         c.place[:2]
         for id_ in reach.given_up - kept.phantoms
@@ -196,9 +200,9 @@ def _plan(
 
 
 def _dangling(found: Inventory, reach: Reachable) -> Iterator[CodingPlace]:
-    """Deltas whose base is stored no more, of objects that have another coding or nobody needs.
+    """Deltas whose base is no longer stored, of objects with another coding or without use.
 
-    They lead nowhere, and their bases' names may be of states that were forgotten since.
+    They cannot be decoded, and the ids of their bases may belong to forgotten states.
     """
     for records in found.records:
         for record in records:
@@ -210,14 +214,14 @@ def _dangling(found: Inventory, reach: Reachable) -> Iterator[CodingPlace]:
 
 @dataclass
 class _Pack:
-    """Bytes of the file, and those of them that go."""
+    """Bytes of the file, and how many of them are garbage."""
 
     size: int
     goes: int
 
 
 def _packs(context: Context, found: Inventory, leave: set[CodingPlace]) -> dict[int, _Pack]:
-    """Every pack that an entry names; bytes between its records go, too."""
+    """Every pack that an entry names. Bytes between its records count as garbage."""
     stays: dict[int, int] = {}
     for records in found.records:
         for record in records:
@@ -237,7 +241,7 @@ def _packs(context: Context, found: Inventory, leave: set[CodingPlace]) -> dict[
 
 
 def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
-    """What came in meanwhile must not need what is about to go, nor give up what stays."""
+    """Raises Outrun if an operation published meanwhile needs what the plan deletes."""
     if recorded.entry.forgotten:
         raise Outrun("states were forgotten that were to stay")
     if tail_needs(plan.reach, recorded):
@@ -261,7 +265,7 @@ def _journal_size(context: Context) -> int:
 
 
 def _size(context: Context) -> int:
-    """Bytes of journal and packs; the index comes and goes."""
+    """Bytes of journal and packs, without the index, which is derived."""
     fs, folder = context.store.fs, context.store.folder / PACKS
     sizes = [fs.stat(pack_path(folder, number)) for number in pack_numbers(fs, folder)]
     return _journal_size(context) + sum(each.size for each in sizes if each is not None)
@@ -271,7 +275,10 @@ _MOST = timedelta(days=36_500)
 
 
 def grace_of(context: Context, given: timedelta | str | None = None) -> timedelta:
-    """``14d``, ``36h``, ``0``; None is the setting. InvalidTime for anything else."""
+    """How long operations still count for gc. ``given``: ``14d``, ``36h``, ``0``, or a timedelta.
+
+    None takes the setting ``gc.grace_days``. Raises InvalidTime for anything else.
+    """
     if given is None:
         return timedelta(days=float(context.config.get("gc.grace_days")))
     if isinstance(given, str):
@@ -285,10 +292,16 @@ def grace_of(context: Context, given: timedelta | str | None = None) -> timedelt
 def shortened(
     found: Inventory, reach: Reachable, cutoff_ns: int
 ) -> tuple[dict[int, Entry | None], int]:
-    """By an entry's place in the inventory, what it becomes; None where nothing is left of it.
+    """What the journal need not say any more: the entries that change, and the bytes saved.
 
-    Entries that stay as they are, are not named. Regions are not looked at. Also the bytes
-    that it saves.
+    Keys are positions of entries in the inventory; None drops the entry. Regions are ignored.
+
+    Entries within the grace (from ``cutoff_ns`` on) stay as they are. Of older ones stay:
+    reachable versions, every deployment, retraction and corrected predecessor, what was
+    forgotten, each ref's present value, and the moves of branches between versions that are
+    still there. If all versions of an entry are there, it keeps all of its moves and can be
+    undone. Otherwise only the new values stay, without the old ones, so that no operation can be
+    undone in part or twice.
     """
     newest: dict[str, int] = {}
     for entry_index, recorded in enumerate(found.entries):
@@ -338,7 +351,7 @@ def shortened(
 
 
 def _lists_of_removed(found: Inventory, cutoff_ns: int) -> set[int]:
-    """Entries with the present list of removed paths, and with those that an undo leads back to."""
+    """Entries with the present list of removed paths, and with lists that an undo restores."""
     before: int | None = None
     kept = set()
     for entry_index, recorded in enumerate(found.entries):
@@ -351,6 +364,6 @@ def _lists_of_removed(found: Inventory, cutoff_ns: int) -> set[int]:
 
 
 def _still(change: RefChange, reach: Reachable) -> bool:
-    """Whether a branch's move is still worth knowing: both its versions are there."""
+    """Whether a branch's move can stay: both of its versions are reachable."""
     values = [v for v in (change.old, change.new) if isinstance(v, CommitId)]
     return change.name.startswith(BRANCH) and all(value in reach.commits for value in values)

@@ -1,9 +1,9 @@
-"""Which codings can go when some objects are no longer needed, and what replaces them.
+"""Which codings can be deleted when some objects are unreachable, and what replaces them.
 
-Where the way to an object leads through ones that go, three things are possible: it is
-coded anew against the next object that stays (the deltas between them become one), it is
-stored in full, or what goes is kept as a *phantom*, a step that belongs to no version.
-The cheapest is taken; a state forgotten by name is never kept as a phantom.
+If the path to a needed object leads through unneeded ones, there are three choices: encode
+it against the next needed object (the deltas between become one), store it in full, or
+keep the unneeded objects as *phantoms*, which belong to no version. The cheapest is taken.
+An object of a state forgotten by name is never kept as a phantom.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ __all__ = ["KeptCodings", "Sampler", "decide"]
 
 @dataclass
 class KeptCodings:
-    """``places`` stay; ``add`` are the codings to make; ``phantoms`` the objects kept as steps."""
+    """``places``: codings that stay. ``add``: codings to make. ``phantoms``: see the module.
+
+    ``added_bytes``: estimated size of ``add``.
+    """
 
     places: set[CodingPlace] = field(default_factory=set)
     add: list[EncodeRequest] = field(default_factory=list)
@@ -38,7 +41,7 @@ class KeptCodings:
 
 
 def decide(found: Inventory, reach: Reachable, sampler: Sampler) -> KeptCodings:
-    """What to keep of ``found`` so that everything ``reach`` needs can be recovered."""
+    """The codings of ``found`` to keep, so that everything in ``reach`` can be recovered."""
     kept = KeptCodings()
     work = _Decision(found, reach, kept, sampler)
     work.keep_needed()
@@ -55,8 +58,8 @@ class _Decision:
         self._kept = kept
         self._sampler = sampler
         self._reached = Reachability()
-        self._named: set[bytes] = set()  # objects that a coding of their own names in full
-        self._from: dict[bytes, list[StoredCoding]] = {}  # what leads back to an object
+        self._named: set[bytes] = set()  # objects with a coding of their own
+        self._from: dict[bytes, list[StoredCoding]] = {}  # reversible deltas by base
         for coding in found.all_codings():
             if coding.reversible and coding.base is not None:
                 self._from.setdefault(coding.base, []).append(coding)
@@ -65,7 +68,7 @@ class _Decision:
         return self._reach.needs(id_) or id_[:BASE_BYTES] in self._found.ambiguous
 
     def keep_needed(self) -> None:
-        """Keeps the codings of what stays from what stays."""
+        """Keeps the codings of needed objects whose bases are needed as well."""
         for id_, codings in self._found.codings.items():
             if self._stays(id_):
                 for coding in codings:
@@ -80,10 +83,10 @@ class _Decision:
         self._reached.add(member.id, member.start, coding.base, reversible=coding.reversible)
 
     def mend(self) -> None:
-        """Gives every object that nothing leads to any more a way of its own, oldest first.
+        """Finds a path for every needed object that lost its own, oldest first.
 
-        An object that is only what a kept delta starts from needs a coding as well: a delta
-        names its base by 8 bytes, and nothing else would say which object that is.
+        An object that is only the base of a kept delta needs a coding as well: a delta names
+        its base by 8 bytes, and only a coding gives the full id.
         """
         for id_, codings in self._found.codings.items():
             if self._stays(id_):
@@ -106,14 +109,14 @@ class _Decision:
         self._reached.reach(pieces)
 
     def _are_fit(self, id_: bytes, steps: list[StoredCoding]) -> bool:
-        """Whether codings can be kept as they are: each end is named, nothing is banned."""
+        """Whether codings can stay as they are: both ends have codings, none is banned."""
         ends = {end for step in steps for end in (step.member.id, step.base) if end is not None}
         named = self._named | {step.member.id for step in steps}
         shared = any(step.record.header.group for step in steps)
         return not shared and {*ends, id_} <= named and not ends & self._reach.banned
 
     def _neighbour(self, id_: bytes) -> bytes | None:
-        """An object that is coded against this one, and stays."""
+        """A needed object that has a kept delta from this one."""
         for coding in self._from.get(id_, ()):
             other = coding.member.id
             if coding.place in self._kept.places and self._is_base(other):
@@ -124,7 +127,7 @@ class _Decision:
         return (id_, 0) in self._reached and self._reach.needs(id_)
 
     def _way(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
-        """The nearest object that stays, behind ones that go, and the codings that lead from it."""
+        """The nearest needed object behind unneeded ones, and the codings that lead from it."""
         seen = {id_}
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:
@@ -145,9 +148,9 @@ _UNBOUNDED = 1 << 30
 
 
 class Sampler:
-    """Estimates stored bytes; reads the first piece (at most 32 MiB) of an object.
+    """Estimates the size of codings from a sample: the first piece (at most 32 MiB) of an object.
 
-    ``specs``: every blob that may be asked for; what is not in it is a manifest.
+    ``specs``: every blob that may be asked for; other ids are manifests.
     """
 
     def __init__(self, context: Context, specs: Mapping[bytes, TensorSpec]) -> None:
@@ -161,7 +164,7 @@ class Sampler:
         return self._estimate(id_, None)
 
     def delta(self, id_: bytes, base: bytes) -> int:
-        """Bytes of a delta, or of the full record that would be stored instead."""
+        """Bytes of a delta from ``base``, or of the full record stored if a delta is too large."""
         return self._estimate(id_, base)
 
     def _estimate(self, id_: bytes, base: bytes | None) -> int:

@@ -1,7 +1,7 @@
-"""Coding an object anew, out of what the repository holds.
+"""Encoding stored objects again, as full records or as deltas from other bases.
 
-What is encoded is recovered and compared with its hash first, piece by piece, so that
-maintenance never passes damage on and memory does not grow with the tensor.
+Each object is recovered and compared with its hash, piece by piece, so that maintenance
+never copies damage and memory does not grow with the tensor.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _UNBOUNDED = 1 << 30
 
 
 class ObjectSource(Recovers, Protocol):
-    """Where the bytes of objects come from: as a rule the repository's own recovery."""
+    """Gives the bytes of objects; normally the recovery of the repository itself."""
 
     def manifest(self, id_: bytes) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeRequest:
-    """A coding to make: a full record, or a delta from ``base``.
+    """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
 
-    A delta that would not save a tenth of the full record becomes a full record.
+    A delta that saves less than a tenth of the full record becomes a full record.
     """
 
     id: bytes
@@ -50,7 +50,11 @@ class EncodeRequest:
 
 
 class Encoder:
-    """Writes new codings through one pack writer. ``specs``: every blob that may be met."""
+    """Writes new codings through one pack writer.
+
+    ``specs``: the specs of all blobs to encode or to take as a base. ``source`` gives the
+    bytes, by default the repository itself.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class Encoder:
         self.writer = ObjectWriter(store.graph, packs, store.pool, policy, store.arenas)
 
     def blob(self, request: EncodeRequest) -> None:
-        """Adds a coding of a blob; DamagedData if it cannot be recovered."""
+        """Adds a coding of a blob. Raises DamagedData if the blob cannot be recovered."""
         spec = self._specs[request.id]
         base = None
         base_spec = None if request.base is None else self._specs.get(request.base)
@@ -97,7 +101,7 @@ class Encoder:
         data = self._recovery.manifest(request.id)
         base = None
         if request.base is not None:
-            with suppress(DamagedData):  # what is lost itself is no base
+            with suppress(DamagedData):  # a lost base is replaced by a full record
                 base = (request.base, self._recovery.manifest(request.base))
         self.writer.put_bytes(MANIFEST, request.id, data, base)
         self.flush()
@@ -109,7 +113,7 @@ class Encoder:
         self._taken = 0
 
     def flush(self) -> None:
-        """Appends what waits."""
+        """Appends everything encoded so far to the pack."""
         self._drain()
         self.writer.flush()
 

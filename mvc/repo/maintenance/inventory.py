@@ -1,8 +1,8 @@
-"""Everything that is stored, in memory: entries, records, and every coding of every object.
+"""The inventory: all entries, all records, and every coding of every object, in memory.
 
-For the verbs that change how versions are stored. An object is a blob or a manifest; a
-*coding* is one way to get it: a full record, or a delta from its base. Memory grows with
-the number of objects.
+For the verbs that change how versions are stored. An object is a blob or a manifest. A
+*coding* is one way to recover it: a full record, or a delta from its base. Memory grows
+with the number of objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CodingPlace = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record where it lies. ``entry_index``: which entry of the inventory names it."""
+    """A record and its place. ``entry_index``: the entry of the inventory that names it."""
 
     entry_index: int
     pack: int
@@ -34,10 +34,11 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredCoding:
-    """One member of a record. ``base``: the id that its base's bytes mean, None if full.
+    """One member of a record. ``base``: the id of its base, None for a full record.
 
     ``stored``: bytes of its payload; of a group's payload its share by raw size.
-    ``found_from_base``: whether readers at the base find it; they seek in later operations only.
+    ``found_from_base``: True if the reverse lookup from the base finds this delta: it searches
+    only entries at or after the base's.
     """
 
     record: StoredRecord
@@ -49,23 +50,27 @@ class StoredCoding:
 
     @property
     def place(self) -> CodingPlace:
-        """What tells it from every other coding: pack, offset, position in the record."""
+        """Identifies the coding: pack, offset, position in the record."""
         return self.record.pack, self.record.offset, self.index
 
     @property
     def step(self) -> Step:
-        """The coding as what a path is made of."""
+        """The coding as a step of a path."""
         return Step(self.record.pack, self.record.offset, self.record.header, self.member, False)
 
     @property
     def reversible(self) -> bool:
-        """Whether it leads from the object back to its base as well."""
+        """Whether the base can be recovered from the object as well."""
         return self.base is not None and self.found_from_base and not self.member.coding.bridge
 
 
 @dataclass
 class Inventory:
-    """``ambiguous``: first bytes that several objects share. What goes by such a name stays."""
+    """``records`` by entry; ``codings`` by object; ``entry_of``: an object's first entry.
+
+    ``ambiguous``: first bytes of ids that several objects share; such objects always stay.
+    ``damaged``: what is wrong with records that were left out.
+    """
 
     generation: int
     entries: list[Recorded] = field(default_factory=list)
@@ -77,7 +82,7 @@ class Inventory:
     _by_prefix: dict[bytes, bytes] = field(default_factory=dict)
 
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
-        """The object that a base's bytes mean: the first one published with them."""
+        """The id of a base, from its first bytes: the first object published with them."""
         return self._by_prefix.get(prefix)
 
     def all_codings(self) -> Iterator[StoredCoding]:
@@ -85,7 +90,7 @@ class Inventory:
             yield from codings
 
     def add(self, recorded: Recorded, records: list[tuple[int, int, RecordHeader]]) -> None:
-        """Takes in an entry with its records; ``resolve`` follows when all are in."""
+        """Adds an entry with its records. Call ``resolve`` after the last one."""
         entry_index = len(self.entries)
         self.entries.append(recorded)
         placed = [StoredRecord(entry_index, *each) for each in records]
@@ -98,12 +103,12 @@ class Inventory:
                 self.entry_of.setdefault(member.id, entry_index)
 
     def resolve(self) -> None:
-        """Finds out what the bases of all codings mean: one may be published after its delta."""
+        """Resolves the bases of all codings: a base may be published after its delta."""
         for record in (record for placed in self.records for record in placed):
             for i, member in enumerate(record.header.members):
                 base = self._by_prefix.get(member.base) if member.base else None
                 if member.base and base is None:
-                    continue  # what it builds on is lost: it leads nowhere
+                    continue  # its base is lost
                 share = record.header.share(member)
                 found_from_base = base is None or self.entry_of[base] <= record.entry_index
                 self.codings.setdefault(member.id, []).append(
@@ -112,7 +117,7 @@ class Inventory:
 
 
 def inventory(view: View) -> Inventory:
-    """All that the view knows. Damaged records are left out and listed."""
+    """Reads the journal and every record's header. Damaged records are left out and listed."""
     view.refresh()
     found = Inventory(view.generation)
     for recorded in view.entries():

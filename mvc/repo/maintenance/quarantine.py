@@ -1,8 +1,8 @@
-"""The quarantine: stored bytes that were given up, kept for a later attempt or for people.
+"""The quarantine: damaged stored bytes, kept for a later repair or for people.
 
-A file holds a pack's first bytes and then one part of a pack as it was, and is named
-after pack and offset. Only a repair reads it, and only a collection after a state was forgotten
-by name deletes it (``gc_quarantine``).
+A file holds the first bytes of a pack and one damaged range of a pack unchanged; its name
+is pack and offset. Only repair reads it. Only gc deletes it, after a state was forgotten by
+name (``purged``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WINDOW = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
-    """Bytes [start, end) of a pack that are given up, and what is wrong with them."""
+    """Bytes [start, end) of a pack that are put into quarantine, and why."""
 
     pack: int
     start: int
@@ -38,7 +38,7 @@ class DamagedRange:
 
 
 def files_in(fs: FileSystem, folder: Path) -> list[Path]:
-    """What lies in the quarantine of the repository folder ``folder``."""
+    """The files in the quarantine of the repository folder ``folder``."""
     place = folder / QUARANTINE
     if fs.stat(place) is None:
         return []
@@ -46,7 +46,7 @@ def files_in(fs: FileSystem, folder: Path) -> list[Path]:
 
 
 def keep(fs: FileSystem, folder: Path, ranges: Iterable[DamagedRange]) -> list[Quarantined]:
-    """Copies ranges of packs into the quarantine, durably; what is missing is left out."""
+    """Copies ranges of packs into the quarantine, durably. Missing packs are left out."""
     place = folder / QUARANTINE
     kept: dict[str, Quarantined] = {}
     for part in ranges:
@@ -63,7 +63,7 @@ def keep(fs: FileSystem, folder: Path, ranges: Iterable[DamagedRange]) -> list[Q
 
 
 def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int:
-    """Bytes that were there: the pack may end before the part does."""
+    """Returns the bytes copied: the pack may end before the range does."""
     copied = 0
     with fs.open_read(source) as pack:
 
@@ -84,11 +84,15 @@ def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int
 
 
 def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
-    """Files of the quarantine that must go; none unless ``reach.purge``."""
+    """The files that may hold bytes of states forgotten by name; none unless ``reach.purge``.
+
+    A file stays only if it can be read from one sound header to the next, and each record in
+    it makes an object that a version needs out of others like it.
+    """
     if not reach.purge:
         return []
     files = files_in(fs, folder)
-    # A repair that was cut off leaves the file that it was writing.
+    # An interrupted repair leaves the file that it was writing.
     cut_off = [path for path in _all(fs, folder) if path.name.startswith(TEMPORARY)]
     if not files:
         return cut_off
@@ -97,7 +101,7 @@ def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
 
 
 def delete(fs: FileSystem, files: Sequence[Path]) -> None:
-    """Durable on return."""
+    """Deletes files; durable on return."""
     for path in files:
         fs.unlink(path, missing_ok=True)
     for place in {path.parent for path in files}:
@@ -105,7 +109,7 @@ def delete(fs: FileSystem, files: Sequence[Path]) -> None:
 
 
 def total(fs: FileSystem, files: Sequence[Path]) -> int:
-    """Bytes of files; one that is gone has none."""
+    """Bytes of files; a missing file counts as 0."""
     sizes = [fs.stat(path) for path in files]
     return sum(each.size for each in sizes if each is not None)
 
@@ -116,7 +120,7 @@ def _all(fs: FileSystem, folder: Path) -> list[Path]:
 
 
 class _File(PackReader):
-    """One file, whatever its name."""
+    """Reads one file of the quarantine as pack 0."""
 
     def __init__(self, fs: FileSystem, path: Path) -> None:
         super().__init__(fs, path.parent)

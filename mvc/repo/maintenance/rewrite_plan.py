@@ -1,9 +1,9 @@
-"""Storing the same versions otherwise: the plan as a value, and its execution.
+"""Changing how versions are stored: the plan as a value, and its execution.
 
-A plan names codings to leave out, codings to make and packs to give up. Its execution
-writes what remains of those packs, and the new codings, into new packs, entry by entry,
-and replaces the journal in one step (``mvc.store.publishing.rewrite``). Identities stay, and
-an object stays with the operation that first published it.
+A plan names codings to drop, codings to make and packs to delete. Execution writes the rest
+of those packs and the new codings into new packs, entry by entry, and replaces the journal
+in one step (``mvc.store.publishing.rewrite``). Ids do not change, and an object stays with
+the operation that first published it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _TRIES = 8
 
 @dataclass
 class RewritePlan:
-    """``leave``: codings to leave out. ``packs``: those to give up, what stays of them moves.
-    ``records`` (pack, offset) move as well, though their packs stay: what is left out of them
-    is then named no more.
+    """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete; the
+    codings of them that are not dropped move to new packs. ``records`` (pack, offset) move as
+    well although their packs stay, so that no entry names the dropped codings in them.
 
-    ``edits``: by an entry's place in the inventory, what it says from now on, None to drop
-    it. ``specs``: every blob that is to be coded anew, or coded against. ``source``: where
-    the bytes of these come from, if not from the repository's own paths.
+    ``edits``: the new entries by position in the inventory, None to drop an entry. ``specs``:
+    every blob to encode or to take as a base. ``source`` gives their bytes, by default the
+    repository itself.
     """
 
     leave: set[CodingPlace] = field(default_factory=set)
@@ -51,9 +51,9 @@ class RewritePlan:
 
 
 def check_writable(context: Context, what: str) -> None:
-    """ReadOnly where nothing can be ``what`` ("collected"), before anything is tried.
+    """Raises ReadOnly if the folder cannot be written; ``what``: a verb such as "collected".
 
-    Likewise InvalidTime where the operation's time cannot be recorded.
+    Raises InvalidTime if the time of the operation cannot be recorded.
     """
     if not context.store.writable:
         raise ReadOnly(
@@ -64,9 +64,10 @@ def check_writable(context: Context, what: str) -> None:
 
 
 def retry_on_rewrite(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
-    """Runs plan and execution again where other operations have come between them.
+    """Runs ``attempt`` again while other operations rewrite the repository meanwhile.
 
-    Then, what looks like damage may be what others have moved or deleted.
+    Damage found meanwhile may be data that others have moved, so it is retried as well.
+    Raises Busy after 8 tries, DamagedData for real damage.
     """
     view = context.store.view
     for _ in range(_TRIES):
@@ -86,7 +87,7 @@ def retry_on_rewrite(context: Context, attempt: Callable[[], Recorded | None]) -
 
 
 def _to_repair(error: DamagedData) -> DamagedData:
-    """The same, with the advice that goes for whoever moves data: look-ups say otherwise."""
+    """The same error with the hint for maintenance verbs: repair first."""
     hint = error.hint
     if hint is None or "--repair" not in hint:
         hint = "run 'mvc fsck --repair' first"
@@ -102,11 +103,11 @@ def execute(
     admit: Callable[[Recorded], None] | None = None,
     progress: Progress | None = None,
 ) -> Recorded:
-    """Carries out a plan; ``last`` makes the entry that records it.
+    """Executes a plan; ``last`` makes the entry that records it.
 
-    ``admit`` is told of every operation that came in meanwhile and raises Outrun if the
-    plan takes away what it needs. Raises DamagedData where something to be moved is
-    damaged; then nothing has changed.
+    ``admit`` gets every operation published meanwhile and raises Outrun if the plan deletes
+    what that operation needs. Raises DamagedData if something to be moved is damaged; then
+    nothing has changed.
     """
     view = context.store.view
     if view.generation != found.generation:
@@ -136,10 +137,10 @@ def execute(
 
 
 def _marked(entry: Entry, everything: Iterable[Recorded], plan: RewritePlan) -> Entry:
-    """Adds empty regions that say how far packs were ever used: their bytes must not be used again.
+    """Adds zero-length regions that record each pack's high-water mark.
 
-    Else a power loss that brings back the old journal could find them overwritten.
-    ``everything`` the old journal says: the newest entry that names a pack tells its end.
+    Bytes below it are never written again: after a power loss the old journal may come back
+    and still name them. ``everything``: the old journal's entries.
     """
     ends: dict[int, int] = {}
     for recorded in everything:
@@ -170,7 +171,7 @@ class _Work:
             self._add.setdefault(found.entry_of[request.id], []).append(request)
 
     def entry(self, entry_index: int) -> Entry | None:
-        """What an entry says from now on: its records, moved, and the new codings."""
+        """The new form of an entry, with its moved records and its new codings; None to drop it."""
         recorded = self._found.entries[entry_index]
         entry = self._plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
@@ -203,7 +204,7 @@ class _Work:
         return (record.pack, record.offset, i) not in self._plan.leave
 
     def _move(self, record: StoredRecord, kept: list[int]) -> list[EncodeRequest]:
-        """Copies what stays of a record; returns what has to be coded anew instead."""
+        """Copies the kept members of a record; returns those that must be encoded again."""
         members = record.header.members
         if not kept:
             return []
@@ -216,7 +217,7 @@ class _Work:
         gone = [members[i] for i in range(len(members)) if i not in set(kept)]
         again: list[EncodeRequest] = []
         if any(member.kind == BLOB for member in gone):
-            # A manifest's patch draws on the ids of the blobs beside it.
+            # The patch of a manifest refers to the ids of the blobs in the same record.
             again = [self._again(members[i]) for i in kept if members[i].kind == MANIFEST]
             kept = [i for i in kept if members[i].kind != MANIFEST]
         if kept:
@@ -228,7 +229,7 @@ class _Work:
         return EncodeRequest(member.id, base)
 
     def _append(self, record: StoredRecord, members: list[Member]) -> None:
-        """The payloads of some members as a record of their own; others may be damaged."""
+        """Writes some members as a record of their own; the others may be damaged."""
         packs = self._view.packs
         moved, parts, at = [], [], 0
         for member in members:
@@ -238,7 +239,7 @@ class _Work:
         self._packs.append(encode_header(moved, group=False, body_size=at), parts)
 
     def moved(self, recorded: Recorded) -> Entry:
-        """An entry that came in meanwhile: its records leave the packs that are given up."""
+        """An entry published meanwhile, with its records moved out of the packs to delete."""
         regions: list[Region] = []
         for region in recorded.entry.regions:
             if region.pack not in self._plan.packs:
@@ -252,7 +253,7 @@ class _Work:
 
 
 def _joined(regions: list[Region]) -> tuple[Region, ...]:
-    """Regions that follow one another become one."""
+    """Merges adjacent regions."""
     joined: list[Region] = []
     for region in regions:
         before = joined[-1] if joined else None
