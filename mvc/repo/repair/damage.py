@@ -1,4 +1,4 @@
-"""Repair: everything that is stored, told apart into what is sound and what is damaged."""
+"""Repair: reads everything stored and separates sound from damaged records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["DamageSurvey", "survey_damage"]
 
 @dataclass
 class DamageSurvey:
-    """``found``: every record whose header is sound. ``damaged``: those of its codings whose
+    """``found``: every record with a sound header. ``damaged``: those of its codings whose
     payload is not. ``ranges``: where damaged bytes lie.
 
-    ``first``: by the first bytes of an id, the earliest entry that speaks of the object, as
-    something stored or as a base: there a new record of it has to go.
-    ``shared``: records (pack, offset) in bytes that two entries claim.
+    ``first``: by the first bytes of an id, the earliest entry that stores the object or names
+    it as a base; a new record of it belongs there. ``shared``: records (pack, offset) in bytes
+    that two entries claim.
     """
 
     found: Inventory
@@ -38,8 +38,8 @@ class DamageSurvey:
 def survey_damage(view: View, progress: Progress | None = None) -> DamageSurvey:
     """Reads every byte of every record.
 
-    Only bytes that do not fit their checksum, or are not there, count as damaged: a disk
-    that cannot be read raises IoFailed.
+    Only bytes that are missing or do not fit their checksum count as damaged. Raises IoFailed
+    if the disk cannot be read.
     """
     view.refresh()
     view.packs.forget()
@@ -95,7 +95,7 @@ def _entry(made: DamageSurvey, packs: PackReader, recorded: Recorded) -> None:
 def _sound(
     made: DamageSurvey, packs: PackReader, region: Region
 ) -> Iterator[tuple[int, RecordHeader]]:
-    """The records of a region; what lies between them is damaged."""
+    """The sound records of a region; the bytes between them are damaged."""
     reasons: list[DamagedData] = []
     reached, end = region.start, region.start + region.length
     for at, header in packs.sound_records(region, reasons.append):

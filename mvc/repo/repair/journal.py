@@ -1,4 +1,4 @@
-"""Repair, before anything can be opened: the journal's copies and the file ``format``.
+"""Repair of what opening needs: the copies of the journal's entries and the file ``format``.
 
 An entry is written twice. A damaged copy is rewritten from its twin. If both are damaged,
 another copy of the repository may have the entry; that copy is believed only if its
@@ -40,11 +40,11 @@ _MAINTENANCE = frozenset({"gc", "repack", "repair"})
 
 
 def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> list[Healed]:
-    """Heals journal and ``format`` of the repository folder ``folder``, in place.
+    """Repairs journal and ``format`` of the repository folder ``folder``, in place.
 
-    ``other``: the folder of a copy of the same repository. Raises DamagedData where what
-    is lost cannot be told from what is there, UnsupportedFormat for a newer format; then
-    nothing else is changed.
+    ``other``: the folder of a copy of the same repository. Raises DamagedData if an entry is
+    lost in both copies and ``other`` does not have it, UnsupportedFormat for a newer format;
+    then nothing else is changed.
     """
     path = folder / FORMAT
     known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
@@ -78,7 +78,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
 
 
 def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
-    """The features that codings need, of the records that can be read."""
+    """The features that the codings of readable records need."""
     packs = PackReader(fs, folder / PACKS)
     texts = {
         member.coding.pipeline
@@ -94,7 +94,7 @@ def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozense
 
 
 class _Journal:
-    """One pass over a journal that is locked and open for writing."""
+    """One pass over a journal that the caller has locked and opened for writing."""
 
     def __init__(self, fs: FileSystem, folder: Path, file: WriteFile, other: Path | None) -> None:
         self._fs = fs
@@ -134,7 +134,7 @@ class _Journal:
         )
 
     def _passed(self, recorded: Recorded) -> Iterator[Healed]:
-        """An entry that can be read; its second copy is made good."""
+        """Counts a readable entry and rewrites its second copy if that is damaged."""
         entry = recorded.entry
         self.entries += 1
         self.features |= entry.features
@@ -164,8 +164,8 @@ class _Journal:
         rest = self._file.read(at.offset, size - at.offset)
         begin, length = self._next_sound(rest)
         found = self._elsewhere()
-        # A frame says what stood before it: where the other journal has the one that
-        # follows here, everything up to it is the same.
+        # A frame holds the hash of the frames before it: if the other journal has the next
+        # sound frame of this one, both are equal up to there.
         follows = rest[begin : begin + length]
         if found is None or not self._fits(found) or not length:
             return None
@@ -186,7 +186,7 @@ class _Journal:
         return found is not None and found[1] >= self._at.sequence and found[2] == self._at.chain
 
     def _elsewhere(self) -> bytes | None:
-        """What stands at the same place of the other journal."""
+        """The frame at the same offset of the other journal."""
         other, at = self._other, self._at.offset
         if other is None or other.size() <= at:
             return None

@@ -1,8 +1,8 @@
-"""Repair: ways to objects that everyday look-ups no longer know.
+"""Repair: paths to objects that normal look-ups do not find.
 
-An object whose record is damaged has no place in index and packs, but deltas may still
-lead to it, and versions say its name. This graph knows all names, and what lies in
-quarantine as well. What it gives is compared with its hash, like everything else.
+An object whose record is damaged is in no pack and no index, but deltas may still lead to
+it, and manifests give its id. This graph knows all ids of manifests, and the records in the
+quarantine. What is recovered over it is compared with its hash as usual.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Packs(PackReader):
 
 
 class SoundGraph(Graph):
-    """Everything sound that is stored, in memory. ``name`` makes an object known by its id."""
+    """All sound records in memory. ``name`` adds the id of an object that has none."""
 
     def __init__(self, view: View, survey: DamageSurvey) -> None:
         super().__init__(view, Speed())
@@ -85,7 +85,7 @@ class SoundGraph(Graph):
             self._add(number, at, header, damaged)
 
     def name(self, id_: bytes) -> None:
-        """The first object with its first bytes is what these mean as a base."""
+        """Adds an id. Of several objects with the same first bytes, the first is the base."""
         self._named.setdefault(id_[:BASE_BYTES], id_)
 
     def meaning(self, prefix: bytes) -> bytes | None:
@@ -117,7 +117,7 @@ class SoundGraph(Graph):
 
 
 def _passed_over(damage: DamagedData) -> None:
-    """What is damaged in the quarantine was reported when it was put there."""
+    """Ignores damage in the quarantine: it was reported when the bytes were put there."""
     del damage
 
 

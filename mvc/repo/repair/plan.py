@@ -1,7 +1,7 @@
-"""Repair: what stays as it is, what is stored anew from where, what is given up.
+"""Repair: what stays, what is stored again and from which source, what is lost.
 
-Afterwards every record in the packs leads somewhere: an object that cannot be recovered
-is not kept in part, so that whoever commits its content again stores it again.
+Afterwards every record in the packs can be decoded. An object that cannot be recovered is
+not kept in part, so that committing the same content again stores it again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = ["Needs", "Rebuilder", "RepairPlan", "make_plan", "needs_of"]
 
 @dataclass
 class Needs:
-    """What versions are made of. ``specs``: by id, None for a manifest, in the order of
-    versions. ``first``: the entry of the first version that has it. ``paths``: file names.
+    """The objects of versions. ``specs``: by id, in the order of versions; None for a manifest.
+    ``first``: the entry of the first version with the object. ``paths``: file names.
     """
 
     specs: dict[bytes, TensorSpec | None] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class Needs:
 
 @dataclass
 class RepairPlan:
-    """``lost``: objects that versions name and nothing gives; ``ranges`` go to quarantine.
+    """``lost``: objects that versions need and no source has. ``ranges`` go to quarantine.
 
-    A new journal names only what is sound, so ``needed`` also where the layout stays.
+    The plan is ``needed`` also if only ranges are damaged: the new journal omits them.
     """
 
     rewrite: RewritePlan
@@ -61,9 +61,9 @@ class RepairPlan:
 
 
 def needs_of(survey: DamageSurvey, graph: SoundGraph, sources: Sources) -> Needs:
-    """All objects of all states that were not forgotten, as far as their manifests are there.
+    """All objects of all states that are not forgotten and whose manifests can be recovered.
 
-    Names every one of them in ``graph``.
+    Every object is named in ``graph``.
     """
     needs = Needs()
     entries = survey.found.entries
@@ -91,7 +91,7 @@ def needs_of(survey: DamageSurvey, graph: SoundGraph, sources: Sources) -> Needs
 def _take(
     needs: Needs, graph: SoundGraph, sources: Sources, id_: ManifestId, entry_index: int
 ) -> bool:
-    """A manifest and what it names; false if it is lost."""
+    """Adds a manifest and its objects to ``needs``; False if the manifest is lost."""
     manifest = sources.load(id_)
     if manifest is not None:
         for blob, spec in objects(manifest).items():
@@ -108,7 +108,7 @@ def _rebuild(
     commits: dict[CommitId, tuple[Commit, int]],
     lost: list[ManifestId],
 ) -> None:
-    """Puts lost manifests together from their neighbours', as far as these are known."""
+    """Makes lost manifests from those of parents and children, while that finds any."""
     rebuilder = Rebuilder(survey, sources.entry)
     children: dict[CommitId, list[CommitId]] = {}
     for id_, (commit, _) in commits.items():
@@ -133,7 +133,7 @@ def _rebuild(
 def make_plan(
     survey: DamageSurvey, graph: SoundGraph, needs: Needs, sources: Sources
 ) -> RepairPlan:
-    """Decides about every object; ``sources`` remembers where each comes from."""
+    """Decides for every object what to do; ``sources`` remembers where each comes from."""
     work = _Planning(survey, graph, needs, sources)
     work.settle()
     return work.plan()
@@ -160,7 +160,7 @@ class _Planning:
         self._lost: set[bytes] = set()
 
     def settle(self) -> None:
-        """Until every object is reached, added or lost."""
+        """Repeats until every object is reached, added or lost."""
         order = sorted(self._pieces, key=self._entry_for)
         while True:
             reached = _recoverable(self._survey, self._graph, self._lost)
@@ -184,7 +184,7 @@ class _Planning:
         return [(id_, at) for id_ in ids for at in self._pieces[id_]]
 
     def _entry_for(self, id_: bytes) -> int:
-        """The entry where a new record of an object belongs: no delta from it comes before."""
+        """The entry for a new record of an object: no earlier entry has a delta from it."""
         last = len(self._survey.found.entries) - 1
         first = self._survey.first.get(id_[:BASE_BYTES], last)
         return min(first, self._needs.first.get(id_, last))
@@ -225,12 +225,12 @@ class _Planning:
         return RepairPlan(rewrite, healed, ranges, lost)
 
     def _leads(self, base: bytes) -> bool:
-        """Whether a delta from this base can still be walked."""
+        """Whether a delta from this base can still be decoded."""
         meant = self._graph.meaning(base) if base else None
         return not base or (meant is not None and meant not in self._lost)
 
     def _base(self, id_: bytes) -> bytes | None:
-        """What a known delta of the object is from, if that is there."""
+        """The base of a known delta of the object, if the base is not lost and earlier."""
         for step in self._graph.steps(id_):
             base = self._graph.meaning(step.member.base) if step.member.base else None
             if (
@@ -269,7 +269,13 @@ def _recoverable(survey: DamageSurvey, graph: SoundGraph, lost: set[bytes]) -> R
 
 
 class Rebuilder:
-    """``on_disk`` gives the entry that committing a working file would make, or None."""
+    """Makes a lost manifest from a neighbour's in the history.
+
+    Neighbouring versions differ mostly in the ids of their contents. Of each neighbour one
+    candidate is made with the ids that the deltas stored beside the version give, and one with
+    the files of the working folder (``on_disk``: the entry that committing a file would make,
+    or None). A candidate counts only if its hash is the one that the commit names.
+    """
 
     def __init__(self, survey: DamageSurvey, on_disk: Callable[[str], FileEntry | None]) -> None:
         self._survey = survey

@@ -1,9 +1,9 @@
-"""Repair: heal what a second path or copy allows, put the rest in quarantine.
+"""Repair: restore what another copy or path gives back, put the rest into quarantine.
 
 First what opening needs (``before_opening``: the journal's copies, ``format``); then what
-is stored (``repair``). Objects are healed by a new layout in which only sound records
-stay: it takes effect in one step, so an interruption leaves the repository as it was, and
-a repair that finds nothing to do changes nothing.
+is stored (``repair``). Objects are repaired by a rewrite that keeps only sound records. It
+takes effect in one step, so an interruption leaves the repository as it was. A repair that
+finds nothing changes nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def repair(
     other: Path | None = None,
     progress: Progress | None = None,
 ) -> Repaired:
-    """Heals an open repository and checks it again.
+    """Repairs an open repository and checks it again.
 
     ``other``: the folder (see ``folder_of``) of a repository that may have what is lost
-    here; nothing is written there. ``full``: what decodes to wrong bytes is healed as well.
-    Raises ReadOnly, Busy, IoFailed; after IoFailed nothing was given up.
+    here; nothing is written there. ``full``: objects that decode to wrong bytes are repaired
+    as well. Raises ReadOnly, Busy, IoFailed; after IoFailed nothing was put into quarantine.
     """
     store = context.store
     check_writable(context, "repaired")
@@ -69,7 +69,7 @@ def repair(
 
 
 def _index(context: Context, work: _Repair, report: FsckReport) -> FsckReport:
-    """Makes the index anew where it is the index that is damaged."""
+    """Rebuilds the index if it is damaged."""
     problems = tuple(p for p in report.problems if p.kind != "index")
     if len(problems) == len(report.problems):
         return report
@@ -80,7 +80,7 @@ def _index(context: Context, work: _Repair, report: FsckReport) -> FsckReport:
 
 @dataclass
 class _Repair:
-    """One repair: what it did so far."""
+    """One repair, and what it did so far."""
 
     context: Context
     other: Path | None
@@ -89,7 +89,7 @@ class _Repair:
     quarantined: list[Quarantined] = field(default_factory=list)
 
     def pack_heads(self) -> None:
-        """A pack's first bytes are always the same."""
+        """Rewrites damaged first bytes of packs, which are the same in every pack."""
         store = self.context.store
         named = {
             region.pack
@@ -109,7 +109,7 @@ class _Repair:
                     self.healed.append(Healed("pack", path.name, "what every pack begins with"))
 
     def relink(self, relinks: Sequence[Relink]) -> bool:
-        """Records the right predecessors of deployments, which the order of the journal proves."""
+        """Records the right predecessors of deployments, proven by the order of the journal."""
         store = self.context.store
         for at in range(0, len(relinks), _RELINKS):
             part = tuple(relinks[at : at + _RELINKS])
@@ -126,7 +126,7 @@ class _Repair:
         return bool(relinks)
 
     def rounds(self, wrong: Collection[bytes] = ()) -> None:
-        """What one round heals may be the base that another object was waiting for."""
+        """Repeats while objects are lost: one round may restore the base of a lost object."""
         for _ in range(_ROUNDS):
             plan = self._round(wrong)
             if not plan.healed or not plan.lost:
@@ -190,7 +190,7 @@ class _Repair:
 
 
 def _exclude(found: DamageSurvey, wrong: Collection[bytes]) -> None:
-    """Takes every coding of some objects as damaged: what they decode to is wrong."""
+    """Marks every coding of these objects as damaged, because they decode to wrong bytes."""
     for records in found.found.records if wrong else ():
         for record in records:
             for i, member in enumerate(record.header.members):
