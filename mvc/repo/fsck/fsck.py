@@ -18,10 +18,10 @@ from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.limits import SLAB
 from mvc.model.commit import Commit
-from mvc.model.hashing import BlobHasher, blob_id
+from mvc.model.hashing import blob_id
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import pieces
+from mvc.repo.content.hashing import pieces, verify_pieces
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.journal import JournalCheck
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -374,17 +374,20 @@ class VersionCheck:
             return ""
         if len(self._buffer) < min(SLAB, spec.nbytes):
             self._buffer = memoryview(bytearray(min(SLAB, spec.nbytes)))
-        hasher = BlobHasher(spec, parallel=True)
+
+        def read(start: int, length: int) -> memoryview:
+            part = self._buffer[:length]
+            self.recovery.piece(id_, start, part)
+            return part
+
+        wrong = DamagedData("it decodes to other bytes than its name says")
         try:
-            for start, length in pieces(spec):
-                part = self._buffer[:length]
-                self.recovery.piece(id_, start, part)
-                hasher.update(part)
+            for _, part in verify_pieces(id_, spec, read, wrong):
+                self.recovered += len(part)
+                self.advance(len(part), tensor)
         except DamagedData as error:
             return error.message
-        self.recovered += spec.nbytes
-        self.advance(spec.nbytes, tensor)
-        return "" if hasher.done() == id_ else "it decodes to other bytes than its name says"
+        return ""
 
     def _proves_itself(self, id_: BlobId, spec: TensorSpec) -> bool:
         """Whether checkout gets the object out of damaged payloads, as its hash shows."""

@@ -15,10 +15,9 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import SLAB
-from mvc.model.hashing import BlobHasher
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.bases import Recovers, StoredBase
-from mvc.repo.content.hashing import pieces
+from mvc.repo.content.hashing import verify_pieces
 from mvc.repo.context import Context
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import MANIFEST
@@ -81,20 +80,21 @@ class Encoder:
         if request.base is not None and base_spec is not None:
             base = StoredBase(BlobId(request.base), base_spec, self._recovery, self._old)
         self.writer.begin(request.id)
-        hasher = BlobHasher(spec, parallel=True)
-        for start, length in pieces(spec):
+
+        def read(start: int, length: int) -> memoryview:
             if self._taken + length > SLAB:
                 self._drain()
             self._taken += length
             part = self._new.take(length)
             self._recovery.piece(request.id, start, part)
-            hasher.update(part)
+            return part
+
+        wrong = DamagedData(
+            f"object {request.id.hex()[:10]} does not match its hash",
+            hint="run 'mvc fsck --full --repair' first",
+        )
+        for start, part in verify_pieces(request.id, spec, read, wrong):
             self.writer.put(request.id, spec, start, part, base)
-        if hasher.done() != request.id:
-            raise DamagedData(
-                f"object {request.id.hex()[:10]} does not match its hash",
-                hint="run 'mvc fsck --full --repair' first",
-            )
 
     def manifest(self, request: EncodeRequest) -> None:
         """Adds a coding of a manifest, in a record of its own."""

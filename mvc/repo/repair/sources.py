@@ -19,11 +19,10 @@ from mvc.ids import ManifestId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.limits import SLAB
-from mvc.model.hashing import BlobHasher
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import hash_file, pieces
+from mvc.repo.content.hashing import hash_file, verify_pieces
 from mvc.store.format import FORMAT
 from mvc.store.graph.search import Path as Way
 from mvc.store.snapshot.view import JOURNAL
@@ -195,11 +194,14 @@ class Sources:
             return Manifest.id_of(source.manifest(id_)) == id_
         if len(self._buffer) < min(SLAB, spec.nbytes):
             self._buffer = memoryview(bytearray(min(SLAB, spec.nbytes)))
-        hasher = BlobHasher(spec, parallel=True)
-        for start, length in pieces(spec):
+
+        def read(start: int, length: int) -> memoryview:
             source.piece(id_, start, self._buffer[:length])
-            hasher.update(self._buffer[:length])
-        return hasher.done() == id_
+            return self._buffer[:length]
+
+        for _ in verify_pieces(id_, spec, read, DamagedData("its hash is another")):
+            pass
+        return True
 
     def load(self, id_: ManifestId) -> Manifest | None:
         """A manifest from the first source that has it; None if it is lost."""
