@@ -49,12 +49,13 @@ __all__ = [
 
 
 def fsck(context: Context, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
-    """Checks the whole repository; changes nothing. Memory grows with the number of objects.
+    """Checks the whole repository and changes nothing.
 
-    Everything is compared as of the journal's end when the check began; what others append
-    meanwhile is left out. ``progress`` counts bytes of packs, and with ``full`` raw bytes of
-    objects as well. Where maintenance has moved things meanwhile, or the last entry's writer
-    has failed and taken it back, what seemed damaged is looked at once more.
+    Entries that others append after the start are left out. ``full``: every object is
+    recovered and hashed as well. ``progress`` counts bytes of packs, and with ``full`` raw bytes
+    of objects. If damage is found while others rewrite the repository, or while the writer of the
+    last entry takes it back after a failure, the check is repeated. Memory grows with the number
+    of objects.
     """
     return check(context, full=full, progress=progress)[0]
 
@@ -62,7 +63,7 @@ def fsck(context: Context, *, full: bool = False, progress: Progress | None = No
 def check(
     context: Context, *, full: bool = False, progress: Progress | None = None
 ) -> tuple[FsckReport, JournalCheck]:
-    """As ``fsck``, with what was found out about the journal."""
+    """As ``fsck``; also returns the check of the journal."""
     while True:
         generation = context.fresh().generation
         report, journal = _look(context, full, progress)
@@ -134,9 +135,9 @@ def _look(
 
 
 def rebuild_index(context: Context) -> None:
-    """Makes the index anew from journal and packs.
+    """Rebuilds the index from journal and packs.
 
-    Raises ReadOnly where nothing can be written, DamagedData where entries are lost.
+    Raises ReadOnly if the folder cannot be written, DamagedData if journal entries are lost.
     """
     if not context.store.writable:
         raise ReadOnly(
@@ -145,12 +146,15 @@ def rebuild_index(context: Context) -> None:
         )
     view = context.fresh()
     for _ in view.entries():
-        pass  # an index knows of entries that are lost since: it is not given up for a new one
+        pass  # raises if entries are lost: the old index still has their keys
     view.rebuild_index()
 
 
 def lost_end(context: Context) -> Gap | None:
-    """The last entries, if these and no others are lost: the loss of an end can be accepted."""
+    """The lost entries at the end of the journal, if no others are lost; else None.
+
+    Such a loss can be accepted with ``forget_index``.
+    """
     view = context.fresh()
     gaps: list[Gap] = []
     for _ in view.entries(lost=gaps.append):
@@ -160,17 +164,17 @@ def lost_end(context: Context) -> Gap | None:
 
 
 def forget_index(fs: FileSystem, folder: Path) -> None:
-    """Gives up the index of the repository folder ``folder`` (``.mvc``) before it is opened.
+    """Discards the index of the repository folder ``folder`` (``.mvc``) before opening.
 
-    For a journal that is older than its index (HistoryMissing), once the loss is
-    accepted. The next opening makes a new index.
+    For a journal that is older than its index (HistoryMissing), once the user accepts the
+    loss. The next opening makes a new index.
     """
     fs.unlink(folder / INDEX / CURRENT, missing_ok=True)
     fs.unlink(folder / WITNESS, missing_ok=True)
 
 
 class _Meter:
-    """Adds up what is done for a progress callback."""
+    """Adds up progress for a callback."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
@@ -190,7 +194,7 @@ class _Meter:
 
 
 def _joined(damaged: list[Problem], others: list[Problem]) -> list[Problem]:
-    """One problem for an object whose payload is damaged and that nothing else leads to."""
+    """Merges the two problems of an object that has a damaged payload and no other path."""
     entry_of = {
         id_.hex(): at
         for at, p in enumerate(damaged)
@@ -207,7 +211,7 @@ def _joined(damaged: list[Problem], others: list[Problem]) -> list[Problem]:
 
 
 def _left(context: Context) -> Iterator[str]:
-    """Files beside the repository's own: of interrupted work, and what repairs gave up."""
+    """Notes about leftovers of interrupted work and about the quarantine."""
     fs, folder = context.store.fs, context.store.folder
     files = [name for name in fs.list(folder) if name.startswith(TEMPORARY)]
     if files:
@@ -239,10 +243,10 @@ def _format(context: Context) -> list[Problem]:
 def _index(
     view: View, expected: set[bytes], objects: dict[int, set[bytes]], end: int
 ) -> list[Problem]:
-    """Whether index and tail hold exactly the keys that journal and packs imply, of all entries
-    before byte ``end`` of the journal. Others may have added more by now.
+    """Checks that index and tail hold exactly the keys that journal and packs imply.
 
-    Edges are left out: which of several entry_of of a base they start from is free.
+    Only entries before byte ``end`` of the journal count: others may have added more. Keys of
+    deltas are left out: they may start from any of several entries that hold the base.
     """
     expected = expected | {
         keys.BLOB + prefix + keys.number(offset)
@@ -271,7 +275,7 @@ _MOST_NAMED = 1000  # versions or tensors listed with one problem
 
 @dataclass
 class _Touched:
-    """Where an object is used."""
+    """The versions and tensors that use an object."""
 
     versions: list[CommitId] = field(default_factory=list)
     tensors: list[str] = field(default_factory=list)
@@ -285,9 +289,10 @@ class _Touched:
 
 @dataclass
 class VersionCheck:
-    """Asks of every version whether all it names can be recovered; ``full``: and recovers it.
+    """Checks for every version that all its objects can be recovered; ``full``: recovers them.
 
-    ``lost``: the versions of which something cannot be.
+    ``suspects``: ids of objects with a damaged payload. ``lost``: versions with an object that
+    cannot be recovered.
     """
 
     recovery: Recovery
@@ -305,7 +310,7 @@ class VersionCheck:
     _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
 
     def check(self, commits: Iterable[Commit]) -> None:
-        """``suspects`` are ids whose uses are to be listed, damaged in some record."""
+        """Checks the manifests and objects of all commits."""
         for commit in commits:
             self._manifests.setdefault(commit.manifest, []).append(commit)
         for id_, holders in self._manifests.items():
@@ -337,7 +342,7 @@ class VersionCheck:
             if self.objects.reach(id_) is not None:
                 return self.stream.load(id_)
             with suppress(DamagedData):
-                if self.suspects:  # a damaged payload may decode to what it must all the same
+                if self.suspects:  # a damaged payload may still decode to the right bytes
                     return self.stream.load(id_)
             raise DamagedData("no sound record leads to it")
         except DamagedData as error:
@@ -366,7 +371,7 @@ class VersionCheck:
         self._touched.setdefault(id_, _Touched()).add(commit, tensor)
 
     def _verdict(self, id_: BlobId, spec: TensorSpec, tensor: str) -> str:
-        """What is wrong with an object; empty if nothing is."""
+        """The message about a damaged object; empty if it is sound."""
         lost = any(self.objects.reach(id_, start) is None for start, _ in pieces(spec))
         if lost and not self.objects.is_whole(id_, spec.nbytes):
             return "" if self._proves_itself(id_, spec) else "no sound record leads to it"
@@ -390,7 +395,7 @@ class VersionCheck:
         return ""
 
     def _proves_itself(self, id_: BlobId, spec: TensorSpec) -> bool:
-        """Whether checkout gets the object out of damaged payloads, as its hash shows."""
+        """Whether checkout recovers the object from damaged payloads, as its hash proves."""
         if not self.suspects or spec.nbytes > SLAB:
             return False
         try:
@@ -400,7 +405,7 @@ class VersionCheck:
         return True
 
     def _views(self, entry: FileEntry, holders: list[Commit]) -> None:
-        """Tensors that are read out of a larger storage have ids of their own."""
+        """Checks the ids of tensors that are views into a larger storage."""
         viewed: dict[int, list[LogicalTensor]] = {}
         for tensor in entry.tensors:
             if tensor.view is not None and tensor.id not in self._verdicts:
@@ -436,7 +441,7 @@ class VersionCheck:
 
 
 def _blobs(entry: FileEntry) -> Iterator[tuple[BlobId, TensorSpec, str]]:
-    """Every object of a file and a name for people."""
+    """Every object of a file with a readable name."""
     names: dict[int, str] = {}
     for tensor in entry.tensors:
         names.setdefault(tensor.content, tensor.key)
