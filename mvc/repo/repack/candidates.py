@@ -1,4 +1,4 @@
-"""The ways there are to make each blob: stored codings, and ones that could be stored."""
+"""Candidates: the codings of each piece of a blob that are stored or could be stored."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ Node = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One piece of a blob, alone or from the same piece of ``base``.
+    """A coding of one piece of a blob: in full, or as a delta from the same piece of ``base``.
 
-    ``stored``: payload bytes. ``reversible``: ``base`` can be had back from it. ``place``
-    is where it lies; None for what could be stored, ``sure`` if its form is known by trial.
-    ``grouped`` ones share a payload, of which ``stored`` is their part. A ``forward_only`` could
-    not be walked back even if it were published the other way round.
+    ``nbytes``: raw bytes. ``stored``: payload bytes; ``grouped`` candidates share a payload, of
+    which ``stored`` is their share. ``place``: where it is stored, None if it is not; then
+    ``sure`` says whether a trial has confirmed its form. ``reversible``: the base can be
+    recovered from it. ``forward_only``: a coding whose stages drop bytes of the base, so that
+    it cannot be reversed whichever of the two is published first.
     """
 
     id: bytes
@@ -51,12 +52,12 @@ class Candidate:
 
 
 def starts_of(nbytes: int) -> range:
-    """The first bytes of a blob's pieces."""
+    """The offset of each piece of a blob of ``nbytes`` bytes."""
     return range(0, max(nbytes, 1), SLAB)
 
 
 class Candidates:
-    """What is stored, by piece."""
+    """The stored codings by piece."""
 
     def __init__(self, found: Inventory) -> None:
         self._by_node: dict[Node, list[Candidate]] = defaultdict(list)
@@ -85,11 +86,11 @@ class Candidates:
             yield from candidates
 
     def of(self, node: Node) -> list[Candidate]:
-        """Every stored coding of a piece."""
+        """All stored codings of a piece."""
         return self._by_node.get(node, [])
 
     def full(self, id_: bytes, nbytes: int) -> list[Candidate] | None:
-        """A blob's full records, the smallest of each piece; None if a piece has none."""
+        """The smallest full record of each piece; None if a piece has none."""
         found = [
             min((o for o in self.of((id_, start)) if o.base is None), key=_stored, default=None)
             for start in starts_of(nbytes)
@@ -99,10 +100,10 @@ class Candidates:
         )
 
     def delta(self, id_: bytes, nbytes: int, bases: Collection[bytes]) -> list[Candidate] | None:
-        """A blob's codings against some of ``bases``, the smallest of each piece.
+        """The smallest delta of each piece from one of ``bases``.
 
-        Pieces that a base does not have are full. None if a piece has no such coding, or
-        none of them is a delta.
+        A piece without such a delta is taken from its full record. None if a piece has
+        neither, or if none of the pieces is a delta.
         """
         found: list[Candidate] = []
         for start in starts_of(nbytes):
@@ -116,7 +117,7 @@ class Candidates:
 
 
 def found_from_base(found: Inventory, id_: bytes, base: bytes | None) -> bool:
-    """Whether readers at ``base`` would find a new delta that makes ``id_`` from it."""
+    """Whether the reverse lookup from ``base`` would find a new delta that makes ``id_``."""
     return base is not None and found.entry_of[base] <= found.entry_of[id_]
 
 

@@ -1,4 +1,4 @@
-"""The versions of a repository as a planning problem: what each node and edge would cost."""
+"""Costs of the planning graph: bytes and time of each version and each delta."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mvc.store.graph.speed import Speed
 
 __all__ = ["Costs"]
 
-_LOSS = 0.02  # of a version's bytes; an edge that loses more on the way back leads forward only
+_LOSS = 0.02  # an edge that loses more of a version's bytes on the way back is forward only
 
 
 class Costs:
-    """Prices blobs and deltas, stored or not, and makes the planner's graph of them."""
+    """Prices blobs and deltas, stored or not, and builds the planner's graph."""
 
     def __init__(self, survey: Survey, candidates: Candidates, sizes: Sizes, speed: Speed) -> None:
         self.survey = survey
@@ -41,11 +41,11 @@ class Costs:
         return self.candidates.full(id_, nbytes) or self.sizes.full(id_, line, i)
 
     def alone(self, id_: bytes) -> list[Candidate]:
-        """The full records of a blob, whatever version it is of."""
+        """The full records of a blob of any version."""
         return self.full(self.first[id_], id_)
 
     def between(self, a: int, b: int, span: int) -> dict[bytes, list[Candidate]]:
-        """For each blob of b that a lacks, how it is made where version a is there."""
+        """For each blob of b that a lacks, the codings that make it from version a."""
         blobs_a, blobs_b = self.survey.versions[a].blobs, self.survey.versions[b].blobs
         found: dict[bytes, list[Candidate]] = {}
         for id_ in self.survey.new_in(a, b):
@@ -53,7 +53,7 @@ class Costs:
             stored = self.candidates.delta(id_, nbytes, blobs_a.keys())
             stored = stored or self.candidates.delta(id_, nbytes, blobs_b.keys())
             if stored is None and b not in self.sources and self.candidates.full(id_, nbytes):
-                found[id_] = self.full(b, id_)  # as a commit found, a delta is not worth it
+                found[id_] = self.full(b, id_)  # a commit found that a delta is not worth it
                 continue
             base = None if stored else self.bases(a, b).get(id_)
             if base is not None:
@@ -74,7 +74,7 @@ class Costs:
         return made if made[0].base is not None else self.full(i, id_)
 
     def attempt(self, id_: bytes, base: bytes | None) -> None:
-        """Finds out by trial what a coding that is not stored takes."""
+        """Measures by trial the size of a coding that is not stored."""
         i = self.first[id_]
         span = 0 if base is None else self._spans[id_, base]
         self.sizes.attempt(id_, base, self.survey.versions[i].blobs[id_], i, span)
@@ -85,7 +85,7 @@ class Costs:
         return self._delta(id_, base)
 
     def turned(self, candidate: Candidate) -> Candidate:
-        """The delta that leads back from a piece to its base, of the same size."""
+        """The delta from a piece to its base, taken to be of the same size."""
         id_, base = candidate.base, candidate.id
         assert id_ is not None
         self._spans[id_, base] = self._spans.get((base, id_), 1)
@@ -114,13 +114,13 @@ class Costs:
         return found
 
     def bases(self, a: int, b: int) -> dict[bytes, bytes]:
-        """As ``Survey.bases``, remembered."""
+        """As ``Survey.bases``, cached."""
         if (a, b) not in self._bases:
             self._bases[a, b] = self.survey.bases(a, b)
         return self._bases[a, b]
 
     def versions(self, long: Iterable[tuple[int, int, int]] = ()) -> Versions:
-        """The planner's graph; ``long`` are further deltas (from, to, versions between)."""
+        """The planner's graph; ``long``: further deltas (from, to, generations)."""
         full_bytes, full_ns = [], []
         for i, version in enumerate(self.survey.versions):
             fulls = {id_: self.full(i, id_) for id_ in version.blobs}
@@ -173,14 +173,14 @@ class Costs:
         return sum(candidate.ns(self.speed) for candidate in candidates)
 
     def _families(self) -> list[int]:
-        """The first version that each descends from."""
+        """The root that each version descends from."""
         roots: list[int] = []
         for i, version in enumerate(self.survey.versions):
             roots.append(i if version.parent is None else roots[version.parent])
         return roots
 
     def _shared_blobs(self) -> dict[int, set[bytes]]:
-        """By first version, the blobs that it and all its descendants have."""
+        """By root, the blobs that it and all its descendants have."""
         common: dict[int, set[bytes]] = {}
         for i, version in enumerate(self.survey.versions):
             root = self._roots[i]

@@ -1,4 +1,4 @@
-"""What a repack is to reach."""
+"""The goal of a repack."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Goal", "goal_of", "plain"]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a repack is to reach: one of these.
+    """The goal of a repack: one of the following.
 
-    ``interval``: a reset point every so many commits. ``max_recovery``: seconds.
-    ``max_size``: bytes of all packs. ``add``, ``remove``: reset points. ``super_step``:
-    commits that the longer deltas span. ``bound``: seconds that removing may not pass.
+    ``interval``: a reset point every so many commits. ``max_recovery``: bound on recovery in
+    seconds. ``max_size``: bytes of all packs. ``add``, ``remove``: reset points. ``super_step``:
+    commits that the longer deltas span. ``bound``: seconds of recovery that ``remove`` must keep.
     """
 
     interval: int | None = None
@@ -43,7 +43,7 @@ class Goal:
 
 
 def plain(value: float, digits: int | None = None) -> str:
-    """A number without an exponent: ``0.00001``; rounded to ``digits`` significant ones if said."""
+    """A number without an exponent (``0.00001``), rounded to ``digits`` significant digits."""
     text = repr(value) if digits is None else f"{value:.{digits}g}"
     whole, point, part = f"{Decimal(text):f}".partition(".")
     return whole + (point + part).rstrip("0").rstrip(".")
@@ -59,7 +59,7 @@ def goal_of(
     remove: tuple[CommitId, ...] = (),
     super_step: int | None = None,
 ) -> Goal:
-    """One goal; without any, what the settings say. WrongUsage for several or nonsense."""
+    """The goal given, else the one of the settings. Raises WrongUsage for several or bad ones."""
     given = [interval, max_recovery, max_size, add or None, remove or None, super_step]
     if sum(value is not None for value in given) > 1:
         raise WrongUsage(

@@ -1,4 +1,4 @@
-"""What a selection of codings costs: bytes in packs, and the recovery of every version."""
+"""Metrics of a selection of codings: bytes in packs, and the recovery of every version."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["LayoutMetrics", "layout_metrics"]
 
 @dataclass(frozen=True, slots=True)
 class LayoutMetrics:
-    """``bytes``: of all packs. A recovery is that of a whole version: estimated seconds on
-    this machine, stored bytes to decode, and the longest chain of deltas in it.
-    ``reset_points`` in the order of versions.
+    """``bytes``: of all packs. Recovery of a whole version: estimated ``seconds`` on this machine,
+    stored ``bytes`` to decode, and the longest chain of ``deltas``; worst and mean over all
+    versions. ``reset_points`` in the order of versions.
     """
 
     bytes: int
@@ -37,7 +37,7 @@ class LayoutMetrics:
 
 
 def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
-    """Of codings from which every version can be recovered; DamagedData if one cannot."""
+    """The metrics of a selection. Raises DamagedData if a version cannot be recovered from it."""
     reached = _reach(selection)
     survey = costs.survey
     full = {candidate.node for candidate in selection if candidate.base is None}
@@ -84,7 +84,7 @@ def _reach(selection: Selection) -> dict[Node, tuple[float, int, int]]:
 
 
 def _packed(costs: Costs, selection: Selection) -> int:
-    """Bytes of all records once what is not chosen is gone and what is new is there."""
+    """Bytes of all records after codings that are not chosen are dropped and new ones added."""
     gone = defaultdict(set)
     for candidate in selection.left_out():
         assert candidate.place is not None
@@ -112,7 +112,7 @@ def _record(record: StoredRecord, gone: set[int]) -> int:
     size = sum(member.stored for member in kept)
     apart = [member for member in kept if member.kind == MANIFEST]
     for manifest in apart:
-        # It is coded again by itself, without the ids beside it to draw on.
+        # It is encoded again alone, without the ids of the blobs beside it.
         ids = sum(member.kind == BLOB for member in header.members)
         size += 32 * ids + len(encode_header([manifest], group=False, body_size=0))
     together = [member for member in kept if member.kind != MANIFEST]
@@ -120,7 +120,7 @@ def _record(record: StoredRecord, gone: set[int]) -> int:
 
 
 def _added(candidates: Sequence[Candidate], pipeline: Pipeline) -> int:
-    """A record of new codings."""
+    """Bytes of a record of new codings."""
     texts = (Coding(pipeline.full().text), Coding(pipeline.text))
     members = [
         Member(

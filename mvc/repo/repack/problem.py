@@ -1,4 +1,8 @@
-"""What a plan is made on: the versions, what is stored, and what it costs."""
+"""The repack problem: versions, stored codings and their costs, completed by trials.
+
+Sizes of codings that are not stored are estimated from stored ones of the same line of
+tensors; some are measured by encoding them (a trial).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ __all__ = ["RepackProblem", "learn_stored", "try_missing", "try_new"]
 
 
 class RepackProblem:
-    """Raises DamagedData where a record is damaged: what is moved must be sound."""
+    """The inputs of the planner. Raises DamagedData if a record is damaged."""
 
     def __init__(self, context: Context, goal: Goal, progress: Progress | None = None) -> None:
         found = inventory(context.store.view)
@@ -45,14 +49,14 @@ class RepackProblem:
         self.before = layout_metrics(self.costs, self.stored)
 
     def _long_pairs(self) -> list[tuple[int, int, int]]:
-        """Deltas over several generations: those that are stored, and those asked for."""
+        """Deltas over several generations, stored or asked for."""
         pairs = self.costs.stored_long()
         if self.goal.super_step is not None:
             pairs |= set(self.steps())
         return sorted(pairs)
 
     def steps(self) -> list[tuple[int, int, int]]:
-        """From every M-th version of a line of descent to the next one."""
+        """Deltas from every M-th version of a line of descent to the next one (super-steps)."""
         step = self.goal.super_step or 1
         depth: list[int] = []
         found = []
@@ -65,16 +69,16 @@ class RepackProblem:
         return found
 
     def versions(self, *, full: bool) -> tuple[Versions, Layout]:
-        """The planner's graph and the layout that is stored, after some trials.
+        """The planner's graph and the stored layout, after some trials.
 
-        ``full``: whether full records that are not stored will be asked for.
+        ``full``: the goal may need full records that are not stored, so try some.
         """
         try_missing(self.costs, self.long, self.progress, full=full)
         versions = self.costs.versions(self.long)
         return versions, self.costs.today(versions)
 
     def with_edges(self, versions: Versions, layout: Layout, *, complete: bool = True) -> Selection:
-        """Everything stored, and the deltas of a layout."""
+        """All stored codings plus the deltas of a layout."""
 
         def build() -> Selection:
             chosen = of_store(self.costs)
@@ -88,16 +92,16 @@ class RepackProblem:
         return chosen
 
     def mapped(self, versions: Versions, layout: Layout) -> Selection:
-        """What a layout needs, with what is new in it tried."""
+        """The codings that a layout needs, after trials of the new ones."""
         self.attempt(of_layout(self.costs, versions, layout))
         return of_layout(self.costs, versions, layout)
 
     def attempt(self, chosen: Selection) -> None:
-        """Tries what is new in a selection."""
+        """Tries the new codings of a selection."""
         try_new(self.costs, chosen.new, self.progress)
 
     def plan_of(self, chosen: Selection) -> RepackPlan:
-        """What has to be done to store these codings and no others."""
+        """The plan to store these codings and no others."""
         gone, new = chosen.left_out(), chosen.new
         places = {candidate.place for candidate in gone if candidate.place is not None}
         rewrite = RewritePlan(
@@ -131,7 +135,7 @@ _T = TypeVar("_T")
 
 
 def learn_stored(costs: Costs) -> None:
-    """Takes in the share of raw bytes of every stored coding."""
+    """Records the share of raw bytes that every stored coding takes."""
     survey = costs.survey
     for i, version in enumerate(survey.versions):
         parent = {} if version.parent is None else survey.versions[version.parent].blobs
@@ -152,7 +156,7 @@ def try_missing(
     *,
     full: bool,
 ) -> None:
-    """Tries, for some versions, the full records and deltas that are not stored."""
+    """Tries full records and deltas that are not stored, for some versions."""
     survey = costs.survey
     todo: list[Candidate] = []
     if full:
@@ -168,7 +172,7 @@ def try_missing(
 
 
 def try_new(costs: Costs, new: Sequence[Candidate], progress: Progress | None = None) -> None:
-    """Tries codings that a plan would make: all of them where few versions are concerned."""
+    """Tries codings that a plan would make: all of them if it concerns few versions."""
     unsure = [candidate for candidate in new if not candidate.sure]
     numbers = sorted({costs.first[candidate.id] for candidate in unsure})
     chosen = set(_spread(numbers, _count(costs, numbers)))
@@ -201,7 +205,7 @@ def _count(costs: Costs, numbers: Sequence[int]) -> int:
 
 
 def _spread(items: Sequence[_T], count: int) -> list[_T]:
-    """Up to ``count`` items at equal distances, the first and the last among them."""
+    """Up to ``count`` items at equal distances, including the first and the last."""
     if len(items) <= count:
         return list(items)
     return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]

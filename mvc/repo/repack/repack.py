@@ -1,7 +1,7 @@
 """repack: store the same versions with other reset points and deltas.
 
-The plan says what it will cost; its execution moves what stays into new packs and adds
-what is new, in one step. Identities do not change (``mvc.repo.maintenance.rewrite_plan``).
+A plan states its price. Its execution moves the codings that stay into new packs and adds
+the new ones, in one step (``mvc.repo.maintenance.rewrite_plan``). Ids do not change.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Repacked:
-    """A plan, and what is stored now; None where nothing was done."""
+    """The plan, and the metrics after its execution; None if nothing was done."""
 
     plan: RepackPlan
     now: LayoutMetrics | None
@@ -55,7 +55,7 @@ class Repacked:
 def repack(
     context: Context, goal: Goal, *, dry_run: bool = False, progress: Progress | None = None
 ) -> Repacked:
-    """Plans and carries out; where other operations come between, both anew.
+    """Plans and executes; does both again if another operation rewrites the store meanwhile.
 
     Raises Unattainable, DamagedData, ReadOnly, Busy; then nothing has changed.
     """
@@ -81,13 +81,13 @@ def repack(
 
 
 _ROUNDS = 6
-_ALIKE = 1.01  # estimates that differ by less are the same
+_ALIKE = 1.01  # ratio of estimates that count as equal
 
 
 def make_plan(context: Context, goal: Goal, progress: Progress | None = None) -> RepackPlan:
-    """Looks at what is stored, tries what is not, and chooses.
+    """The best plan found for a goal.
 
-    Raises Unattainable where the goal cannot be met, DamagedData in a damaged repository.
+    Raises Unattainable if the goal cannot be met, DamagedData in a damaged repository.
     """
     problem = RepackProblem(context, goal, progress)
     plan = _chosen(problem) if problem.survey.versions else problem.unchanged()
@@ -117,7 +117,7 @@ def _chosen(problem: RepackProblem) -> RepackPlan:
 
 
 def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
-    """Tightens the planner's bound until what it chose keeps the real one, blob by blob."""
+    """Tightens the planner's bound until the selection meets the real one, blob by blob."""
     (versions, today), before = problem.versions(full=True), problem.before
     allowed = round(bound * 1e9)
     for _ in range(_ROUNDS):
@@ -139,7 +139,7 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
 
 
 def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
-    """As above for bytes; what no layout changes (manifests, headers) counts as well."""
+    """As ``_within_time`` for bytes, including manifests and headers, which no layout changes."""
     (versions, today), before = problem.versions(full=True), problem.before
     least = problem.plan_of(problem.mapped(versions, smallest(versions, today)))
     if min(least.after.bytes, before.bytes) > size:
@@ -168,13 +168,13 @@ def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
 
 
 def _cheaper(versions: Versions, layout: Layout, today: Layout) -> Layout:
-    """The least bytes that take as long, as far as such estimates can tell."""
+    """The smallest layout with about the same worst recovery."""
     worst = versions.worst(layout) or 0
     return within_time(versions, round(worst * _ALIKE), today) or layout
 
 
 def _is_worth(plan: RepackPlan) -> bool:
-    """Whether a plan changes anything that can be told from what is stored."""
+    """Whether a plan changes more than estimates can tell apart."""
     a, b = plan.before, plan.after
     return a.reset_points != b.reset_points or any(
         not 1 / _ALIKE < (x + 1e-9) / (y + 1e-9) < _ALIKE
@@ -187,7 +187,7 @@ def _is_worth(plan: RepackPlan) -> bool:
 
 
 def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurve:
-    """What each recovery bound would cost in bytes of all packs, and what is stored now."""
+    """The bytes of all packs that each recovery bound would take, and the stored layout."""
     problem = RepackProblem(context, Goal(), progress)
     before, versions = problem.before, problem.versions(full=True)[0]
     tensors = sum(o.stored for o in problem.stored if o.id in problem.survey.specs)
@@ -202,17 +202,17 @@ def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurv
 
 
 def present_metrics(context: Context) -> LayoutMetrics:
-    """What is stored now costs."""
+    """The metrics of the stored layout."""
     return RepackProblem(context, Goal()).before
 
 
-_SAME = 1.001  # sizes that differ by less are the same to who reads them
+_SAME = 1.001  # ratio of sizes that count as equal
 
 
 def curve(versions: Versions, count: int = 24) -> list[Price]:
-    """Up to ``count`` layouts from the fastest to the smallest, each smaller than the one before.
+    """Up to ``count`` layouts from the fastest to the smallest, each smaller than the last.
 
-    Their bounds on recovery lie at equal ratios.
+    Their recovery bounds grow by a constant ratio.
     """
     low = max(1, fastest(versions))
     high = max(low, versions.worst(smallest(versions)) or low)
@@ -230,9 +230,9 @@ def curve(versions: Versions, count: int = 24) -> list[Price]:
 
 
 def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """Those that no other point beats, from the fastest recovery to the least bytes.
+    """The Pareto front of points, from the fastest recovery to the fewest bytes.
 
-    Of points that take the same bytes, or all but the same, the fastest stays.
+    Of points with nearly the same bytes the fastest stays.
     """
     found: list[CurvePoint] = []
     for point in sorted(points, key=lambda p: (p.worst_seconds, p.bytes, p.mean_seconds)):
@@ -242,7 +242,7 @@ def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
 
 
 def added(problem: RepackProblem) -> Selection:
-    """Everything stored, and all of these versions in full."""
+    """All stored codings plus full records of the versions to add."""
     costs = problem.costs
 
     def build() -> Selection:
@@ -257,10 +257,10 @@ def added(problem: RepackProblem) -> Selection:
 
 
 def removed(problem: RepackProblem) -> Selection:
-    """Everything stored, less the full records of these versions that no other needs.
+    """All stored codings without the full records that only the versions to remove need.
 
-    Deltas that are missing then are added. Raises Unattainable where none can be, or where
-    a version would take longer than the settings allow.
+    Missing deltas are added. Raises Unattainable if a version cannot be recovered then, or if
+    its recovery would take longer than the settings allow.
     """
     numbers = _numbers(problem, problem.goal.remove)
     versions, today = problem.versions(full=False)

@@ -1,8 +1,8 @@
-"""Which codings a layout keeps and which it has to make, blob by blob.
+"""Selections: the codings that a layout keeps and makes, blob by blob.
 
-A layout speaks of versions; versions share blobs, and not every delta leads both ways. So
-what a layout keeps is looked over once more: a blob that nothing leads to keeps a coding
-that it has, or gets a full record.
+A layout is about versions, but versions share blobs, and not every delta is reversible. So
+the selection is completed afterwards: a blob that cannot be reached keeps a stored coding,
+or gets a full record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Selection:
             self._chosen.setdefault(_key(candidate), candidate)
 
     def add_edges(self, versions: Versions, layout: Layout) -> None:
-        """The deltas of a layout, each so that it leads the way that recovery takes."""
+        """Adds the deltas of a layout, each in the direction that recovery takes."""
         times = versions.recovery(layout)
         for number in sorted(layout.edges):
             edge = versions.edges[number]
@@ -73,7 +73,7 @@ class Selection:
         return [candidate for candidate in self._costs.candidates if candidate not in self]
 
     def complete(self) -> None:
-        """Makes everything recoverable, without relying on the form of what was never tried."""
+        """Makes every piece recoverable, without relying on the form of untried codings."""
         for candidates in self._costs.candidates.groups.values():
             if any(candidate in self for candidate in candidates):
                 self.add(candidates)  # they share one payload
@@ -83,7 +83,7 @@ class Selection:
         self._reach_all()
 
     def _prove(self) -> None:
-        """Tries the new deltas that are needed backwards: what comes out may be no delta."""
+        """Tries new deltas that are needed backwards: they may turn out to be full records."""
         reached = self._reached()
         unproven = {
             (candidate.id, candidate.base)
@@ -100,7 +100,7 @@ class Selection:
             self.add(self._costs.tried(id_, base))
 
     def _reach_all(self) -> None:
-        """Adds a coding wherever a piece is that nothing leads to."""
+        """Adds a coding for every piece that cannot be reached."""
         reached = self._reached()
         waiting = deque(node for node in self._needed() if node not in reached)
         turnable = self._turnable()
@@ -120,13 +120,13 @@ class Selection:
                 self._drop_other_way(candidate)
 
     def _drop_other_way(self, candidate: Candidate) -> None:
-        """A delta that was turned round is not kept both ways, unless it shares its payload."""
+        """Drops the other direction of a turned delta, unless it shares its payload."""
         for other in self._costs.candidates.of((candidate.base or b"", candidate.start)):
             if other.base == candidate.id and not other.reversible and not other.grouped:
                 self.drop([other])
 
     def _needed(self) -> Iterator[Node]:
-        """Every piece of every blob that is stored, those of versions in their order."""
+        """Every piece of every stored blob, those of versions first and in their order."""
         survey = self._costs.survey
         for version in survey.versions:
             for id_ in version.blobs:
@@ -137,7 +137,7 @@ class Selection:
                 yield candidate.node
 
     def _turnable(self) -> dict[Node, list[Candidate]]:
-        """Chosen deltas that readers only walk forwards, by the piece they start from."""
+        """Chosen deltas that are not reversible, by the piece they start from."""
         found: dict[Node, list[Candidate]] = defaultdict(list)
         for candidate in self:
             if (
@@ -151,7 +151,7 @@ class Selection:
     def _delta_to(
         self, node: Node, reached: Reachability, turnable: Mapping[Node, list[Candidate]]
     ) -> list[Candidate]:
-        """The smallest delta that leads to a piece: a stored one, or a chosen one turned round."""
+        """The smallest delta that makes a piece: a stored one, or a chosen one turned round."""
         found = [
             o for o in self._costs.candidates.of(node) if o.base and (o.base, o.start) in reached
         ]
@@ -167,15 +167,15 @@ class Selection:
         if full:
             return [min(full, key=lambda candidate: candidate.stored)]
         if node[0] not in self._costs.survey.specs:
-            return []  # it is lost already, and no version has it
+            return []  # it is lost, and no version needs it
         return self._costs.alone(node[0])
 
     def _name_all(self) -> None:
         """Gives every blob a coding of its own.
 
-        A blob that is only what a delta starts from is nowhere named in full. The delta that
-        leads to it is turned round; then its other end may be without one, and so on
-        towards the full record.
+        A blob that is only the base of a delta is nowhere named by its full id. So the delta
+        is turned round. Then its other end may have no coding, and so on towards the full
+        record.
         """
         own = Counter(candidate.id for candidate in self)
         ways = self.cheapest()
@@ -196,7 +196,7 @@ class Selection:
                     waiting.append(way.id)
 
     def cheapest(self) -> dict[Node, CheapestPath[Node, Candidate]]:
-        """The quickest way to each piece, in nanoseconds."""
+        """The cheapest path to each piece, in nanoseconds."""
         sources: list[tuple[float, Node, Candidate]] = []
         edges: dict[Node, list[tuple[float, Node, Candidate]]] = defaultdict(list)
         for candidate in self:
@@ -211,7 +211,7 @@ class Selection:
         return cheapest_paths(sources, edges)
 
     def _reached(self) -> Reachability:
-        """The pieces that chosen codings lead to; forms never tried lead forward only."""
+        """The pieces that chosen codings lead to; untried ones count as forward only."""
         reached = Reachability()
         for candidate in self:
             _add(reached, candidate)
@@ -224,14 +224,14 @@ def _add(reached: Reachability, candidate: Candidate) -> None:
 
 
 def of_store(costs: Costs) -> Selection:
-    """Everything that is stored."""
+    """All stored codings."""
     made = Selection(costs)
     made.add(costs.candidates)
     return made
 
 
 def of_layout(costs: Costs, versions: Versions, layout: Layout) -> Selection:
-    """What a layout needs, and the blobs of no version as they are."""
+    """The codings that a layout needs, and those of blobs that no version has."""
     made = Selection(costs)
     specs = costs.survey.specs
     made.add(candidate for candidate in costs.candidates if candidate.id not in specs)
@@ -244,7 +244,7 @@ def of_layout(costs: Costs, versions: Versions, layout: Layout) -> Selection:
 
 
 def _takes(before: int | None, edge: Edge, after: int | None) -> bool:
-    """Whether recovery goes along an edge from the version that is back after ``before``."""
+    """Whether the cheapest path uses the edge from the version recovered after ``before``."""
     return before is not None and after is not None and before + edge.ns == after
 
 

@@ -25,12 +25,12 @@ from mvc.store.writing.choose import BasePiece, Choice, Policy, choose, fitted
 __all__ = ["Sizes"]
 
 _EXACT = 8 << 20  # pieces up to this many bytes are encoded whole, larger ones by samples
-_GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas that nothing is known of
+_GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas before any is known
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Share of raw bytes, and whether it is a delta that can be undone."""
+    """``share`` of raw bytes; whether it is a ``delta``, and whether it is ``reversible``."""
 
     share: float
     delta: bool
@@ -38,7 +38,7 @@ class _Trial:
 
 
 class Sizes:
-    """Estimates for blobs of surveyed versions. ``span``: versions between blob and base."""
+    """Estimates sizes of blobs. ``span``: generations between blob and base, 0 for full."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
@@ -49,20 +49,20 @@ class Sizes:
         self._tried: dict[tuple[bytes, bytes | None], _Trial] = {}
 
     def learn(self, line: str, at: int, span: int, share: float) -> None:
-        """A blob of the line in version ``at`` takes this share; span 0 for a full record."""
+        """Records the share of raw bytes that a blob of ``line`` takes in version ``at``."""
         insort(self._known[line, span], (at, share))
         total = self._all[span]
         total[0] += share
         total[1] += 1
 
     def full(self, id_: bytes, line: str, at: int) -> list[Candidate]:
-        """A blob by itself."""
+        """The full record of a blob."""
         tried = self._tried.get((id_, None))
         share = tried.share if tried else self._share(line, at, 0)
         return self._pieces(id_, None, share, reversible=False, sure=tried is not None)
 
     def delta(self, id_: bytes, base: bytes, line: str, at: int, span: int) -> list[Candidate]:
-        """A blob from a base; full where a trial showed that a delta is not worth it."""
+        """The delta of a blob from a base; full if a trial showed that a delta is not worth it."""
         tried = self._tried.get((id_, base))
         if tried is None:
             alike = self._survey.size(id_) == self._survey.size(base)
@@ -106,7 +106,7 @@ class Sizes:
         return low if a == b else low + (high - low) * (at - a) / (b - a)
 
     def _typical(self, span: int) -> float:
-        """Of all lines; a longer delta is at least as large as a short one."""
+        """The mean of all lines; a longer delta is at least as large as a short one."""
         total, count = self._all[span]
         if count:
             return total / count
@@ -120,7 +120,7 @@ class Sizes:
         return (id_, base) in self._tried
 
     def attempt(self, id_: bytes, base: bytes | None, line: str, at: int, span: int) -> None:
-        """Recovers a blob, and its base, and encodes it as a commit would."""
+        """A trial: recovers a blob and its base and encodes it as a commit would."""
         if (id_, base) in self._tried:
             return
         trial = self._try(id_, base)

@@ -1,8 +1,8 @@
-"""The two ends of the trade-off: least bytes within a recovery bound, least recovery within a size.
+"""Fewest bytes within a recovery bound, and fastest recovery within a size.
 
-Without long deltas the layouts are optimal. With them the best of the optimum without
-them, the modified Prim's tree and the present layout is taken, so that what comes out is
-never worse than what is there.
+Without long deltas the layouts are optimal (``exact``). With them the best of three is taken:
+the optimum without long deltas, the tree of the modified Prim's algorithm, and today's layout.
+So the result is never worse than what is stored.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ __all__ = ["fastest", "grown", "smallest", "soonest", "within_bytes", "within_ti
 
 
 def fastest(versions: Versions) -> int:
-    """The shortest worst recovery that any layout has, in nanoseconds."""
+    """The worst recovery of the fastest layout, in nanoseconds."""
     return versions.worst(versions.everything) or 0
 
 
 def smallest(versions: Versions, today: Layout | None = None) -> Layout:
-    """The layout of least bytes, however long recovery takes."""
+    """The layout of fewest bytes, without a bound on recovery."""
     layout = within_time(versions, _endless(versions), today)
     assert layout is not None  # every version in full is one
     return layout
 
 
 def within_time(versions: Versions, bound: int, today: Layout | None = None) -> Layout | None:
-    """The layout of least bytes found with no recovery above ``bound`` nanoseconds.
+    """The smallest layout found with no recovery above ``bound`` nanoseconds.
 
-    None if there is none. ``today`` stays where nothing smaller is found.
+    None if there is none. ``today`` is returned if nothing smaller is found.
     """
     exact = _by_trees(versions, bound)
     found = [] if exact is None else [exact]
@@ -114,10 +114,16 @@ _FULL = -1
 
 
 def grown(versions: Versions, bound: int) -> Layout | None:
-    """A layout with no recovery above ``bound``; None if the heuristic finds none."""
+    """A layout with no recovery above ``bound``; None if the heuristic finds none.
+
+    The modified Prim's algorithm of Bhattacherjee et al. (VLDB 2015), for graphs with deltas
+    longer than parent to child: grow a tree from nothing by the cheapest delta or full copy
+    whose end meets the bound. A version already in the tree takes a new base if that is no
+    worse in bytes and in time.
+    """
     count = len(versions)
-    size: list[int | None] = [None] * count  # what it takes to add each version
-    time = [0] * count  # until it is back that way
+    size: list[int | None] = [None] * count  # bytes to add each version
+    time = [0] * count  # recovery along that path
     base = [(_FULL, _FULL)] * count  # (version, edge) it is made from
     heap: list[tuple[int, int, int]] = []
     for i in range(count):
@@ -151,7 +157,7 @@ def grown(versions: Versions, bound: int) -> Layout | None:
 
 
 def soonest(versions: Versions) -> Layout:
-    """The deltas and full copies by which each version comes back soonest, and no others."""
+    """The deltas and full copies of each version's fastest recovery, and no others."""
     heap = [(ns, i, _FULL) for i, ns in enumerate(versions.full_ns)]
     heapify(heap)
     done = [False] * len(versions)

@@ -1,9 +1,14 @@
-"""The cheapest layout of versions that branch, with deltas between parent and child. Exact.
+"""The cheapest layout within a recovery bound, with deltas between parent and child only. Exact.
 
-As in a chain, what one source serves is connected and needs no second source. For every
-version v and every source s that could serve it, the cost of v's descendants is the sum
-over its children of the cheaper of: served by s as well, or by a source of their own.
-Rows over all sources are numpy arrays, so n versions take n row operations of length n.
+Chains: a layout falls into segments joined by kept deltas. A segment never needs two sources:
+between two of them is a delta that no recovery uses. So the optimum is a partition into
+segments of one source each, found by dynamic programming in O(n log n); the versions that a
+source reaches form a window, which sliding minima answer.
+
+Trees: what one source serves is connected and needs no second source either. For every version
+v and every source s that could serve it, the cost of v's descendants is the sum over its
+children of the cheaper of: served by s as well, or by a source of their own. Rows over all
+sources are numpy arrays, so n versions take n row operations of length n.
 """
 
 from __future__ import annotations
@@ -22,14 +27,14 @@ from mvc.repo.repack.solve.model import Edge, Layout, Tree, Versions
 __all__ = ["MOST", "Segment", "cheapest_chain", "cheapest_tree"]
 
 
-MOST = 10_000  # versions of one tree; rows and decisions of more take too long
+MOST = 10_000  # versions of one tree; larger ones take too long
 _NEVER = np.int64(1) << 60
 
 _Row = NDArray[np.int64]
 
 
 def cheapest_tree(versions: Versions, tree: Tree, bound: int) -> Layout | None:
-    """Sources and deltas of least bytes with no recovery above ``bound``; None if there are none.
+    """The smallest layout of a tree with no recovery above ``bound`` ns; None if there is none.
 
     The tree's versions are in preorder, so that a family is a slice.
     """
@@ -152,7 +157,7 @@ Segment = tuple[int, int, int]
 def cheapest_chain(
     full_bytes: Sequence[int], full_ns: Sequence[int], edges: Sequence[Edge], bound: int
 ) -> list[Segment] | None:
-    """Segments of least bytes with no recovery above ``bound``; None if there are none.
+    """The smallest layout of a chain with no recovery above ``bound`` ns; None if there is none.
 
     ``edges[i]`` joins versions i and i + 1.
     """
