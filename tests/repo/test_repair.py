@@ -13,7 +13,8 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.report import Repaired
-from mvc.repo.repair.repair import before_opening, folder_of, repair
+from mvc.repo.repair.journal import before_opening
+from mvc.repo.repair.repair import folder_of, repair
 from mvc.repo.repository import Repository
 from mvc.store.format import format_line, read_features
 from mvc.store.graph.search import Step

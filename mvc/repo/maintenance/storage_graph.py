@@ -72,7 +72,7 @@ class Reachability:
         return self._reached.issuperset(pieces)
 
     def add(self, id_: bytes, start: int, base: bytes | None, *, reversible: bool) -> None:
-        """Adds the coding of a piece; ``reversible``: the base comes back from it as well."""
+        """Adds the coding of a piece; ``reversible``: it makes its base as well."""
         piece = (id_, start)
         if base is None:
             self.reach([piece])

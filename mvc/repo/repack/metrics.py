@@ -107,7 +107,7 @@ def _record(record: StoredRecord, gone: set[int]) -> int:
     kept = [member for i, member in enumerate(header.members) if i not in gone]
     if len(kept) == len(header.members):
         return header.size
-    if not kept or header.group:  # a group goes as a whole
+    if not kept or header.group:  # a group is dropped as a whole
         return 0 if not kept else header.size
     size = sum(member.stored for member in kept)
     apart = [member for member in kept if member.kind == MANIFEST]

@@ -1,9 +1,8 @@
 """Repair: restore what another copy or path gives back, put the rest into quarantine.
 
-First what opening needs (``before_opening``: the journal's copies, ``format``); then what
-is stored (``repair``). Objects are repaired by a rewrite that keeps only sound records. It
-takes effect in one step, so an interruption leaves the repository as it was. A repair that
-finds nothing changes nothing.
+What opening needs (the journal's copies, ``format``) is repaired before, by ``journal``.
+Objects are repaired by a rewrite that keeps only sound records. It takes effect in one step,
+so an interruption leaves the repository as it was. A repair that finds nothing changes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from mvc.repo.maintenance.quarantine import DamagedRange, keep
 from mvc.repo.maintenance.report import FsckReport, Healed, Quarantined, Repaired
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
 from mvc.repo.repair.damage import DamageSurvey, survey_damage
-from mvc.repo.repair.journal import before_opening
 from mvc.repo.repair.paths import SoundGraph, SoundRecovery
 from mvc.repo.repair.plan import RepairPlan, make_plan, needs_of
 from mvc.repo.repair.sources import OtherRepository, Sources, WorkingFiles, folder_of
@@ -29,7 +27,7 @@ from mvc.store.packs.reader import PACK_HEADER, pack_path
 from mvc.store.publishing.publish import Outrun
 from mvc.store.snapshot.view import INDEX, PACKS
 
-__all__ = ["before_opening", "folder_of", "repair"]
+__all__ = ["folder_of", "repair"]
 
 _ROUNDS = 8
 _RELINKS = 10_000  # corrections in one entry of the journal
