@@ -195,14 +195,14 @@ class _Meter:
 
 def _joined(damaged: list[Problem], others: list[Problem]) -> list[Problem]:
     """Merges the two problems of an object that has a damaged payload and no other path."""
-    entry_of = {
+    position = {
         id_.hex(): at
         for at, p in enumerate(damaged)
         if p.kind == "payload"
         for id_ in p.also or (bytes.fromhex(p.object),)
     }
-    covered = [p for p in others if p.kind in {"lost", "manifest"} and p.object in entry_of]
-    lost = {entry_of[p.object] for p in covered}
+    covered = [p for p in others if p.kind in {"lost", "manifest"} and p.object in position]
+    lost = {position[p.object] for p in covered}
     joined = [
         replace(p, message=f"{p.message}; no other record leads to it") if at in lost else p
         for at, p in enumerate(damaged)

@@ -175,22 +175,22 @@ class _Work:
         recorded = self._found.entries[entry_index]
         entry = self._plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
-        again: list[EncodeRequest] = []
+        requests: list[EncodeRequest] = []
         for record in self._found.records[entry_index]:
             kept = [i for i in range(len(record.header.members)) if self._stays(record, i)]
             at = record.pack, record.offset
             if record.pack in self._plan.packs or at in self._plan.records:
-                again += self._move(record, kept)
+                requests += self._move(record, kept)
                 regions += self._packs.cut()
             elif kept:
                 regions.append(Region(record.pack, record.offset, record.header.size))
-        request = [*again, *self._add.get(entry_index, ())]
-        for each in request:
+        requests += self._add.get(entry_index, ())
+        for each in requests:
             if each.id in self._plan.specs:
                 self.encoder.blob(each)
-        if request:
+        if requests:
             self.encoder.flush()
-        for each in request:
+        for each in requests:
             if each.id not in self._plan.specs:
                 self.encoder.manifest(each)
         regions += self._packs.cut()
@@ -213,18 +213,18 @@ class _Work:
             self._packs.append(head, [body])
             return []
         if record.header.group:
-            return [self._again(members[i]) for i in kept]
+            return [self._request(members[i]) for i in kept]
         gone = [members[i] for i in range(len(members)) if i not in set(kept)]
-        again: list[EncodeRequest] = []
+        requests: list[EncodeRequest] = []
         if any(member.kind == BLOB for member in gone):
             # The patch of a manifest refers to the ids of the blobs in the same record.
-            again = [self._again(members[i]) for i in kept if members[i].kind == MANIFEST]
+            requests = [self._request(members[i]) for i in kept if members[i].kind == MANIFEST]
             kept = [i for i in kept if members[i].kind != MANIFEST]
         if kept:
             self._append(record, [members[i] for i in kept])
-        return again
+        return requests
 
-    def _again(self, member: Member) -> EncodeRequest:
+    def _request(self, member: Member) -> EncodeRequest:
         base = self._found.resolve_prefix(member.base) if member.base else None
         return EncodeRequest(member.id, base)
 

@@ -58,14 +58,14 @@ def survey_damage(view: View, progress: Progress | None = None) -> DamageSurvey:
 
 def _share(made: DamageSurvey) -> None:
     """Finds records in bytes that more than one entry claims."""
-    entry_of: dict[int, list[tuple[int, int, int]]] = {}
+    claimed: dict[int, list[tuple[int, int, int]]] = {}
     for entry_index, recorded in enumerate(made.found.entries):
         for region in recorded.entry.regions:
             if region.length:
                 end = region.start + region.length
-                entry_of.setdefault(region.pack, []).append((region.start, end, entry_index))
+                claimed.setdefault(region.pack, []).append((region.start, end, entry_index))
     twice: dict[int, list[tuple[int, int]]] = {}
-    for pack, claims in entry_of.items():
+    for pack, claims in claimed.items():
         reached = 0
         for start, end, _ in sorted(claims):
             if start < reached:
