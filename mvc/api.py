@@ -135,7 +135,8 @@ class Repository(StoredRepository):
         """
         from dataclasses import replace
 
-        from mvc.repo.repair.repair import before_opening, folder_of
+        from mvc.repo.repair.journal import before_opening
+        from mvc.repo.repair.repair import folder_of
 
         files = FileSystem()
         source = None if other is None else folder_of(files, Path(other))

@@ -630,7 +630,7 @@ class Repository:
         ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
         """
         from mvc.repo.gc import gc
-        from mvc.repo.gc.grace import grace_of
+        from mvc.repo.gc.gc import grace_of
 
         act = gc.plan_collection if dry_run else gc.collect
         return act(self.context, grace=grace_of(self.context, grace), progress=progress)
@@ -677,11 +677,11 @@ class Repository:
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
 
-        Without a wish as the settings say. With ``dry_run`` only the plan is made.
+        Without a goal as the settings say. With ``dry_run`` only the plan is made.
         """
         from mvc.repo.repack import repack
 
-        wish = repack.wish_of(
+        goal = repack.goal_of(
             self.context,
             interval=interval,
             max_recovery=max_recovery,
@@ -690,7 +690,7 @@ class Repository:
             remove=tuple(self.find(rev) for rev in remove),
             super_step=super_step,
         )
-        return repack.repack(self.context, wish, dry_run=dry_run, progress=progress)
+        return repack.repack(self.context, goal, dry_run=dry_run, progress=progress)
 
     def oplog(self, limit: int | None = None) -> Iterator[Operation]:
         """Operations on the repository from the newest back."""

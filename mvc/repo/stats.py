@@ -1,4 +1,4 @@
-"""stats: what the repository holds, what it costs on disk, how long versions take to recover."""
+"""stats: what the repository holds, its size on disk, how long versions take to recover."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mvc.model.manifest import Manifest
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
-from mvc.repo.maintenance.objects import ObjectGraph
+from mvc.repo.maintenance.storage_graph import StorageGraph
 from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Step
 from mvc.store.index.folder import current
@@ -24,14 +24,14 @@ __all__ = ["Stats", "stats"]
 
 @dataclass(frozen=True)
 class Stats:
-    """``bytes``: on disk by kind, that is full, delta, metadata (manifests, skeletons,
-    record headers), journal and index. ``raw_bytes``: all files of all versions as plain
-    copies; ``ratio`` is stored / raw (0 for an empty repository).
+    """Figures of a repository. Sizes are bytes, times estimated seconds on all cores.
 
-    ``tensors`` are distinct blobs of versions, ``reset_points`` versions all of whose
-    blobs are full records. A chain is the number of deltas to apply for one blob;
-    ``recovery_*`` are estimated seconds for whole versions on this machine's cores. Of the
-    ``forgotten`` among the versions only bytes that are still stored count.
+    ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
+    journal, index. ``raw_bytes``: all files of all versions as plain copies; ``ratio`` is
+    stored / raw (0 for an empty repository). ``tensors``: distinct blobs of versions.
+    ``reset_points``: versions with a full record of every blob. A chain is the number of deltas
+    to apply for one blob; ``recovery_*`` are for whole versions. ``forgotten`` versions count
+    in ``versions``, and only with the bytes that are still stored.
     """
 
     versions: int
@@ -54,7 +54,7 @@ class Stats:
 
 
 def stats(context: Context) -> Stats:
-    """Reads the journal, every record's header and every manifest; no tensor."""
+    """Reads the journal, every record's header and every manifest, but no tensor."""
     from mvc.store.graph.cost import measure
 
     snapshot = context.fresh()
@@ -100,11 +100,11 @@ def stats(context: Context) -> Stats:
 
 @dataclass
 class _Scan:
-    """What journal and record headers say."""
+    """What is gathered from the journal and the record headers."""
 
     snapshot: Snapshot
     speed: Speed
-    objects: ObjectGraph = field(default_factory=ObjectGraph)
+    objects: StorageGraph = field(default_factory=StorageGraph)
     commits: dict[CommitId, ManifestId] = field(default_factory=dict)
     sketches: dict[ManifestId, _Sketch] = field(default_factory=dict)
     forgotten: set[CommitId] = field(default_factory=set)
@@ -129,7 +129,7 @@ class _Scan:
                     self._codings.setdefault(member.id, []).append(step)
 
     def look(self, stream: ManifestStream) -> None:
-        """Reads an entry's manifests while those that they build on are at hand."""
+        """Reads an entry's manifests while their bases are still cached."""
         for id_, codings in self._codings.items():
             manifest = stream.near(ManifestId(id_), codings)
             if manifest is not None:
@@ -147,7 +147,7 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True)
 class _Sketch:
-    """Of a manifest what is asked for at the end: bytes of its files, its objects' pieces."""
+    """The part of a manifest that is needed later: bytes of its files, pieces of its objects."""
 
     raw: int
     contents: tuple[tuple[BlobId, tuple[int, ...]], ...]
@@ -167,7 +167,7 @@ class _Sketch:
 
 
 class _Held:
-    """What the versions' manifests say; equal manifests are looked at once."""
+    """What is gathered from the manifests of versions; equal manifests are read once."""
 
     def __init__(self, scan: _Scan, stream: ManifestStream) -> None:
         self._objects = scan.objects

@@ -40,6 +40,7 @@ def test_json(mvc: Mvc, series: list[str]) -> None:
     found = mvc("repack", "--interval", 4, "--json").json
     assert found["schema"] == "mvc.repack/1"
     assert found["changed"] and not found["dry_run"]
+    assert found["goal"] == found["wish"]
     assert found["added"] == [series[4], series[8]]
     assert found["now"]["bytes"] == pytest.approx(found["planned"]["bytes"], rel=0.05)
     assert found["now"]["deltas_worst"] == found["planned"]["deltas_worst"] <= 2

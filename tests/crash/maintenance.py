@@ -8,8 +8,8 @@ from datetime import timedelta
 from mvc.ids import CommitId
 from mvc.repo.context import Context
 from mvc.repo.gc.gc import collect as collect_garbage
+from mvc.repo.repack.repack import goal_of
 from mvc.repo.repack.repack import repack as change_layout
-from mvc.repo.repack.repack import wish_of
 from mvc.repo.retention.forget import choose, forget
 from mvc.repo.retention.rules import Retention
 
@@ -33,5 +33,5 @@ def repack(
     add: Sequence[CommitId] = (),
     remove: Sequence[CommitId] = (),
 ) -> None:
-    wish = wish_of(context, interval=interval, add=tuple(add), remove=tuple(remove))
-    change_layout(context, wish)
+    goal = goal_of(context, interval=interval, add=tuple(add), remove=tuple(remove))
+    change_layout(context, goal)

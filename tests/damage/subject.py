@@ -17,7 +17,7 @@ from mvc.io.clock import Clock
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.contents import write_file
-from mvc.repo.fsck.versions import _blobs
+from mvc.repo.fsck.fsck import _blobs
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.report import FsckReport
 from mvc.repo.repository import Repository

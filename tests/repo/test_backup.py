@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mvc.repo.maintenance.inventory import inventory
-from mvc.repo.maintenance.rewrite_plan import Relayout, execute, until_not_rewritten
+from mvc.repo.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
 from mvc.repo.repository import Repository
 from mvc.store.journal.entries import Entry
 from tests.crash.child import state_for
@@ -41,12 +41,12 @@ def move_everything(root: Path) -> None:
 
         def attempt():
             found = inventory(context.store.snapshot)
-            plan = Relayout(packs={r.pack for records in found.records for r in records})
+            plan = RewritePlan(packs={r.pack for records in found.records for r in records})
             return execute(
                 context, found, plan, lambda: Entry("repack", context.store.clock.now_ns())
             )
 
-        until_not_rewritten(context, attempt)
+        retry_on_rewrite(context, attempt)
 
 
 def start(root: Path, name: str, count: int) -> subprocess.Popen[str]:

@@ -29,7 +29,7 @@ from mvc.repo.lookup.commits import get
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.oplog.undo import undo
 from mvc.repo.retention import forget
-from mvc.repo.retention.price import price
+from mvc.repo.retention.preview import preview
 from mvc.repo.retention.rules import Retention
 from mvc.store.journal.entries import Entry, RefChange
 from tests.faults.clock import FixedClock
@@ -191,7 +191,7 @@ def test_the_same_state_elsewhere_stays(tmp_path: Path) -> None:
     again = kept.state(kept.states[ids[0]])
     head = kept.state(kept.states[ids[1]] | {"new": np.ones(3)})
     chosen = forget.choose(kept.context, [ids[0]])
-    cost = price(kept.context, chosen)
+    cost = preview(kept.context, chosen)
     assert cost.same == {ids[0]: (again,)}
     assert (cost.tensors, cost.shared) == (0, 3)
     kept.forget(ids[0])
@@ -399,7 +399,7 @@ def test_a_damaged_state_can_be_forgotten(tmp_path: Path) -> None:
         with pytest.raises(DamagedData):
             repo.checkout(ids[0])
         chosen = forget.choose(repo.context, [ids[0]])
-        assert price(repo.context, chosen).tensors == 0
+        assert preview(repo.context, chosen).tensors == 0
         assert forget.forget(repo.context, chosen) is not None
         with pytest.raises(StateForgotten):
             repo.checkout(ids[0])

@@ -16,7 +16,7 @@ from mvc.errors import DamagedData, InvalidTime, ReadOnly, UnknownRevision
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.gc import gc
-from mvc.repo.gc.grace import grace_of
+from mvc.repo.gc.gc import grace_of
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import undo

@@ -11,7 +11,7 @@ import pytest
 from mvc.errors import IoFailed
 from mvc.ids import CommitId
 from mvc.repo.gc import gc
-from mvc.repo.maintenance.inventory import Record, inventory
+from mvc.repo.maintenance.inventory import StoredRecord, inventory
 from mvc.store.packs.reader import PACK_HEADER, pack_path
 from tests.repo.giving_up import Kept
 
@@ -34,7 +34,7 @@ class Put(Kept):
     def place(self) -> Path:
         return self.context.store.folder / "quarantine"
 
-    def records(self, id_: CommitId) -> list[Record]:
+    def records(self, id_: CommitId) -> list[StoredRecord]:
         """Those that make a version's objects."""
         found = inventory(self.context.store.snapshot)
         return [

@@ -16,8 +16,7 @@ from safetensors.numpy import save_file
 import mvc
 from mvc.errors import DamagedData, ReadOnly, Unattainable, WrongUsage
 from mvc.repo.config import set_value
-from mvc.repo.repack.planner import present_figures
-from mvc.repo.repack.repack import Repacked, draw_curve, make_plan, wish_of
+from mvc.repo.repack.repack import Repacked, draw_curve, goal_of, make_plan, present_metrics
 from tests.oracle.holding import held_against
 
 
@@ -61,8 +60,8 @@ class Series:
             report = repo.fsck(full=True)
             assert not report.problems
 
-    def repack(self, **wish) -> Repacked:
-        done = self.repo.repack(**wish)
+    def repack(self, **goal) -> Repacked:
+        done = self.repo.repack(**goal)
         if done.now is not None:
             plan = done.plan.after
             assert done.now.bytes == pytest.approx(plan.bytes, rel=0.05)
@@ -75,13 +74,13 @@ class Series:
     def from_both_sides(self) -> None:
         """A layout whose reset points lie in the middle of what they serve."""
         self.repack(interval=4)
-        worst = present_figures(self.repo.context).worst_seconds
+        worst = present_metrics(self.repo.context).worst_seconds
         done = self.repack(max_recovery=worst * 1.01)
         assert done.plan.deltas_added  # deltas that lead back in time
         assert 0 not in self.reset_points()
 
     def reset_points(self) -> list[int]:
-        return [self.ids.index(i) for i in present_figures(self.repo.context).reset_points]
+        return [self.ids.index(i) for i in present_metrics(self.repo.context).reset_points]
 
 
 @pytest.fixture
@@ -90,13 +89,13 @@ def series(tmp_path: Path) -> Series:
 
 
 def test_there_and_back(series: Series) -> None:
-    first = present_figures(series.repo.context)
+    first = present_metrics(series.repo.context)
     assert series.reset_points() == [0]
     series.repack(interval=5)
     assert series.reset_points() == [0, 5, 10]
-    middle = present_figures(series.repo.context)
+    middle = present_metrics(series.repo.context)
     done = series.repack(max_recovery=(middle.worst_seconds + first.worst_seconds) / 2)
-    assert done.plan.after.worst_seconds <= done.plan.wish.max_recovery
+    assert done.plan.after.worst_seconds <= done.plan.goal.max_recovery
     assert done.plan.after.bytes < middle.bytes
     others = series.reset_points()[1:]
     if others:
@@ -105,7 +104,7 @@ def test_there_and_back(series: Series) -> None:
     series.repack(add=[series.ids[i] for i in (5, 10)])
     series.repack(interval=28)
     assert series.reset_points() == [0]
-    last = present_figures(series.repo.context)
+    last = present_metrics(series.repo.context)
     assert last.bytes == pytest.approx(first.bytes, rel=0.01)
 
 
@@ -142,16 +141,16 @@ def test_nothing_to_do(series: Series) -> None:
 
 def test_without_a_wish_the_settings_count(series: Series) -> None:
     context = series.repo.context
-    assert wish_of(context).interval == 28
+    assert goal_of(context).interval == 28
     set_value(context.store.fs, series.root / ".mvc" / "config.yaml", "store.max_recovery", "5")
     with mvc.Repository.open(series.root) as repo:
-        assert wish_of(repo.context).max_recovery == 5.0
+        assert goal_of(repo.context).max_recovery == 5.0
 
 
 def test_commits_go_on_after_every_layout(series: Series) -> None:
-    for wish in ({}, {"interval": 4}, {"max_size": 10**9}, {"super_step": 4}):
-        if wish:
-            series.repack(**wish)
+    for goal in ({}, {"interval": 4}, {"max_size": 10**9}, {"super_step": 4}):
+        if goal:
+            series.repack(**goal)
         else:
             series.from_both_sides()
         series.step()
@@ -160,7 +159,7 @@ def test_commits_go_on_after_every_layout(series: Series) -> None:
 
 
 def test_super_steps_shorten_the_walk(series: Series) -> None:
-    before = present_figures(series.repo.context)
+    before = present_metrics(series.repo.context)
     done = series.repack(super_step=4)
     assert before.worst_deltas == 11
     assert done.now is not None
@@ -188,17 +187,17 @@ def test_what_cannot_be_removed(series: Series) -> None:
     with pytest.raises(Unattainable, match="no delta leads to it"):
         series.repo.repack(remove=[series.ids[0]])
     series.repack(interval=6)
-    wish = wish_of(series.repo.context, remove=(series.ids[6],))
-    worst = make_plan(series.repo.context, wish).after.worst_seconds
-    strict = type(wish)(remove=wish.remove, bound=worst / 2)
+    goal = goal_of(series.repo.context, remove=(series.ids[6],))
+    worst = make_plan(series.repo.context, goal).after.worst_seconds
+    strict = type(goal)(remove=goal.remove, bound=worst / 2)
     with pytest.raises(Unattainable, match=r"store\.max_recovery allows"):
         make_plan(series.repo.context, strict)
-    loose = type(wish)(remove=wish.remove, bound=worst * 4)
+    loose = type(goal)(remove=goal.remove, bound=worst * 4)
     assert make_plan(series.repo.context, loose).removed == (series.ids[6],)
 
 
 def test_wishes_that_make_no_sense(series: Series) -> None:
-    for wish in (
+    for goal in (
         {"interval": 0},
         {"super_step": 1},
         {"max_recovery": 0.0},
@@ -206,7 +205,7 @@ def test_wishes_that_make_no_sense(series: Series) -> None:
         {"interval": 3, "super_step": 3},
     ):
         with pytest.raises(WrongUsage):
-            series.repo.repack(**wish)
+            series.repo.repack(**goal)
 
 
 def test_an_empty_repository(tmp_path: Path) -> None:
@@ -226,7 +225,7 @@ def test_branches(series: Series) -> None:
         for _ in range(5):
             series.step()
     series.repack(interval=4)
-    now = present_figures(repo.context)
+    now = present_metrics(repo.context)
     series.repack(max_recovery=now.worst_seconds * 1.5)
     series.repack(max_size=round(now.bytes * 0.95))
     series.repack(interval=28)
@@ -252,7 +251,7 @@ def test_tensors_that_come_and_go_and_change_their_shape(tmp_path: Path) -> None
         series.step()
     series.repack(interval=4)
     series.repack(max_recovery=10.0)
-    series.repack(max_size=present_figures(series.repo.context).bytes * 2)
+    series.repack(max_size=present_metrics(series.repo.context).bytes * 2)
     series.repack(interval=28)
 
 
@@ -281,8 +280,8 @@ def test_files_copies_and_opaque_bytes(tmp_path: Path) -> None:
         files = ["m.pt", "m.safetensors", "notes.bin"]
         id_ = repo.commit([root / f for f in files]).id
         want.append((id_, {f: (root / f).read_bytes() for f in files}))
-    for wish in ({"interval": 2}, {"max_recovery": 10.0}, {"super_step": 2}, {"interval": 28}):
-        repo.repack(**wish)
+    for goal in ({"interval": 2}, {"max_recovery": 10.0}, {"super_step": 2}, {"interval": 28}):
+        repo.repack(**goal)
         for id_, files in want:
             repo.restore(id_.hex(), output=tmp_path / "out", force=True)
             for name, data in files.items():
@@ -368,8 +367,8 @@ def test_any_order_of_repacks(tmp_path_factory, order: list[int], seed: int) -> 
     random = np.random.default_rng(seed)
     series = Series(tmp_path_factory.mktemp("any") / "r", 7)
     for kind in order:
-        now = present_figures(series.repo.context)
-        wish = [
+        now = present_metrics(series.repo.context)
+        goal = [
             {"interval": int(random.integers(1, 6))},
             {"max_recovery": now.worst_seconds * float(random.uniform(0.5, 2))},
             {"max_size": round(now.bytes * float(random.uniform(0.9, 1.5)))},
@@ -380,7 +379,7 @@ def test_any_order_of_repacks(tmp_path_factory, order: list[int], seed: int) -> 
             {},
         ][kind]  # fmt: skip
         try:
-            series.repack(**wish)
+            series.repack(**goal)
         except Unattainable:
             series.check()
         if random.random() < 0.3:

@@ -10,14 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc.errors import Unattainable
-from mvc.repo.repack.curve import curve, front
-from mvc.repo.repack.goal import Wish, plain
-from mvc.repo.repack.layouts import at_interval, connected, with_steps, without
+from mvc.repo.repack.goal import Goal, plain
 from mvc.repo.repack.plan import CurvePoint
-from mvc.repo.repack.solve.bounded import fastest, smallest, within_bytes, within_time
-from mvc.repo.repack.solve.linear import cheapest_chain
+from mvc.repo.repack.repack import curve, front
+from mvc.repo.repack.solve.bounded import (
+    fastest,
+    grown,
+    smallest,
+    soonest,
+    within_bytes,
+    within_time,
+)
+from mvc.repo.repack.solve.exact import cheapest_chain
+from mvc.repo.repack.solve.layouts import at_interval, connected, with_steps, without
 from mvc.repo.repack.solve.model import Edge, Layout, Versions
-from mvc.repo.repack.solve.prim import grown, soonest
 
 
 def chain(count, full=(10, 60), full_ns=(1, 9), edge=(1, 40), ns=(1, 9), forward=0.0, seed=0):
@@ -116,7 +122,7 @@ def test_tree_and_chain_solvers_agree(seed, count, share):
     versions = chain(count, forward=0.1, seed=seed)
     high = sum(e.ns for e in versions.edges) + 10
     bound = round(fastest(versions) * (1 - share) + high * share)
-    from mvc.repo.repack.solve.tree import cheapest_tree
+    from mvc.repo.repack.solve.exact import cheapest_tree
 
     (tree, *_), segments = (
         versions.trees,
@@ -289,4 +295,4 @@ def test_plain_numbers():
         "120",
         "0.1",
     ]
-    assert str(Wish(max_recovery=1e-5)) == "max-recovery 0.00001"
+    assert str(Goal(max_recovery=1e-5)) == "max-recovery 0.00001"

@@ -14,7 +14,8 @@ import pytest
 
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
-from mvc.repo.repair.repair import before_opening, repair
+from mvc.repo.repair.journal import before_opening
+from mvc.repo.repair.repair import repair
 from mvc.repo.repository import Repository
 from mvc.store.writing import pack_writer
 from tests.crash.images import folder_in_memory

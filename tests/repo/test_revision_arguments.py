@@ -36,7 +36,7 @@ USES: dict[tuple[str, str], Use] = {
     ("iter_versions", "rev"): lambda repo, rev: [v for v, _ in repo.iter_versions(rev=rev)],
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
-    ("repack", "add"): lambda repo, rev: str(repo.repack(add=[rev], dry_run=True).plan.wish),
+    ("repack", "add"): lambda repo, rev: str(repo.repack(add=[rev], dry_run=True).plan.goal),
     ("repack", "remove"): lambda repo, rev: removed(repo, rev),
     ("restore", "rev"): lambda repo, rev: repo.restore(rev).commit,
     ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,

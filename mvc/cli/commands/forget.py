@@ -16,7 +16,6 @@ from mvc.cli.tables import Column, show
 from mvc.cli.text import count, one_line, size
 from mvc.errors import NotConfirmed
 from mvc.model.names import printable
-from mvc.repo.gc.grace import grace_of
 from mvc.repo.lookup import manifests
 from mvc.repo.retention import forget
 from mvc.repo.retention.rules import Best, Retention
@@ -24,7 +23,7 @@ from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
     from mvc.repo.retention.forget import Chosen
-    from mvc.repo.retention.price import Price
+    from mvc.repo.retention.preview import ForgetPreview
     from mvc.store.journal.frames import Recorded
 
 _FIRST = 10
@@ -84,7 +83,8 @@ def command(
     Either of those named, or of those that the rules give up. Commits, ids and history stay; the
     next 'mvc gc' removes the bytes.
     """
-    from mvc.repo.retention.price import price
+    from mvc.repo.gc.gc import grace_of
+    from mvc.repo.retention.preview import preview
 
     session: Session = ctx.obj
     best = tuple(Best.parse(text) for text in keep_best)
@@ -94,7 +94,7 @@ def command(
     if asks:
         _check_can_ask(as_json=as_json)
     with session.progress("looking at", counted=True) as progress:
-        cost = price(session.context, chosen, grace=grace_of(session.context), progress=progress)
+        cost = preview(session.context, chosen, grace=grace_of(session.context), progress=progress)
     if not as_json and (asks or dry_run or session.verbosity >= 0):
         _print(session, chosen, cost)
     if not as_json:
@@ -134,7 +134,7 @@ def _question(chosen: Chosen) -> str:
     return f"Forget {count(len(chosen.commits), 'state')} for good?"
 
 
-def _print(session: Session, chosen: Chosen, cost: Price) -> None:
+def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
     out, context = session.out, session.context
     for id_ in chosen.already:
         when = forgotten_on(manifests.forgotten_ns(context, id_) or 0)
@@ -157,10 +157,10 @@ def _print(session: Session, chosen: Chosen, cost: Price) -> None:
     show(out, _COLUMNS, rows, indent="  ")
     if len(shown) < len(chosen.commits):
         out.line(f"  ... and {len(chosen.commits) - len(shown):,} more (-v lists all)")
-    _print_price(session, chosen, cost)
+    _print_preview(session, chosen, cost)
 
 
-def _print_price(session: Session, chosen: Chosen, cost: Price) -> None:
+def _print_preview(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
     out = session.out
     out.line(_going(cost))
     for commit in chosen.commits:
@@ -179,7 +179,7 @@ def _print_price(session: Session, chosen: Chosen, cost: Price) -> None:
         out.line(f"The next 'mvc gc' frees about {size(cost.collection.freed)}")
 
 
-def _going(cost: Price) -> str:
+def _going(cost: ForgetPreview) -> str:
     """``6 tensors go; 1 stays, because other versions have it``."""
     shared = cost.shared + cost.shared_files
     going = cost.tensors + cost.files
@@ -204,7 +204,7 @@ def _counted(tensors: int, files: int) -> str:
 
 
 def _json(
-    chosen: Chosen, cost: Price, done: Recorded | None, *, dry_run: bool
+    chosen: Chosen, cost: ForgetPreview, done: Recorded | None, *, dry_run: bool
 ) -> dict[str, object]:
     return {
         "dry_run": dry_run,

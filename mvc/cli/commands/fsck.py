@@ -72,7 +72,8 @@ def command(
 
 def _before_opening(other: Path | None) -> list[Healed]:
     """Journal and format, without which nothing can be opened."""
-    from mvc.repo.repair.repair import before_opening, folder_of
+    from mvc.repo.repair.journal import before_opening
+    from mvc.repo.repair.repair import folder_of
 
     fs = FileSystem()
     folder = _folder(fs)

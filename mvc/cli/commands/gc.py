@@ -11,7 +11,6 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
 from mvc.errors import InvalidTime, WrongUsage
-from mvc.repo.gc.grace import grace_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -34,7 +33,7 @@ def command(session: Session, dry_run: bool, grace: str | None, as_json: bool) -
     Refs, HEAD, deployments and the operations within the grace lead to versions. States that
     were forgotten go at once.
     """
-    from mvc.repo.gc.gc import collect, plan_collection
+    from mvc.repo.gc.gc import collect, grace_of, plan_collection
 
     try:
         span = grace_of(session.context, grace)

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mvc.ids import CommitId
-    from mvc.repo.repack.repack import CurvePoint, Figures, RepackCurve, Repacked, RepackPlan, Wish
+    from mvc.repo.repack.repack import (
+        CurvePoint,
+        Goal,
+        LayoutMetrics,
+        RepackCurve,
+        Repacked,
+        RepackPlan,
+    )
 
 _NAMED = 8  # versions listed by id, unless -v
 
@@ -80,14 +87,14 @@ def command(
     --add and --remove take several versions: the REVs that follow go with them.
     """
     from mvc.repo.lookup.revisions import resolve
-    from mvc.repo.repack.repack import draw_curve, wish_of
+    from mvc.repo.repack.repack import draw_curve, goal_of
 
     if rev and bool(add) == bool(remove):
         raise click.UsageError("revisions follow --add or --remove")
     if output is not None and not as_curve:
         raise click.UsageError("-o goes with --curve")
     context = session.context
-    wish = wish_of(
+    goal = goal_of(
         context,
         interval=interval,
         max_recovery=max_recovery,
@@ -97,7 +104,7 @@ def command(
         super_step=super_step,
     )
     if not as_curve:
-        _repack(session, wish, dry_run=dry_run, as_json=as_json)
+        _repack(session, goal, dry_run=dry_run, as_json=as_json)
         return
     if interval or max_recovery or max_size or add or remove or super_step or dry_run:
         raise click.UsageError("--curve changes nothing and goes with no other aim")
@@ -112,11 +119,11 @@ def command(
         _print_curve(session, curve)
 
 
-def _repack(session: Session, wish: Wish, *, dry_run: bool, as_json: bool) -> None:
+def _repack(session: Session, goal: Goal, *, dry_run: bool, as_json: bool) -> None:
     from mvc.repo.repack.repack import repack
 
     with session.progress("repacking", counted=True) as progress:
-        done = repack(session.context, wish, dry_run=dry_run, progress=progress)
+        done = repack(session.context, goal, dry_run=dry_run, progress=progress)
     if as_json:
         session.out.json("mvc.repack/1", _json(done, dry_run=dry_run))
     elif dry_run or session.verbosity >= 0:
@@ -128,8 +135,8 @@ def _repack(session: Session, wish: Wish, *, dry_run: bool, as_json: bool) -> No
 
 def _print(session: Session, done: Repacked) -> None:
     out, plan = session.out, done.plan
-    out.line(f"Plan: {plan.wish}")
-    known = [id_ for id_ in plan.wish.add if id_ in set(plan.before.reset_points)]
+    out.line(f"Plan: {plan.goal}")
+    known = [id_ for id_ in plan.goal.add if id_ in set(plan.before.reset_points)]
     if known:
         are = "is a reset point" if len(known) == 1 else "are reset points"
         out.line(f"{_listed(known, every=session.verbose)} {are} already")
@@ -152,7 +159,7 @@ def _print(session: Session, done: Repacked) -> None:
         columns.append(("planned", plan.after))
     if done.now is not None:
         columns = [("before", plan.before), ("planned", plan.after), ("now", done.now)]
-    rows = list(zip(*(_column(figures) for _, figures in columns), strict=True))
+    rows = list(zip(*(_column(metrics) for _, metrics in columns), strict=True))
     titles = [Column(title, right=True) for title, _ in columns]
     show(
         out,
@@ -173,16 +180,16 @@ _ROWS = (
 )
 
 
-def _column(figures: Figures) -> tuple[str, ...]:
+def _column(metrics: LayoutMetrics) -> tuple[str, ...]:
     return (
-        size(figures.bytes),
-        f"{len(figures.reset_points):,}",
-        seconds(figures.worst_seconds),
-        seconds(figures.mean_seconds),
-        size(figures.worst_bytes),
-        size(round(figures.mean_bytes)),
-        f"{figures.worst_deltas:,}",
-        f"{figures.mean_deltas:.1f}",
+        size(metrics.bytes),
+        f"{len(metrics.reset_points):,}",
+        seconds(metrics.worst_seconds),
+        seconds(metrics.mean_seconds),
+        size(metrics.worst_bytes),
+        size(round(metrics.mean_bytes)),
+        f"{metrics.worst_deltas:,}",
+        f"{metrics.mean_deltas:.1f}",
     )
 
 
@@ -195,13 +202,14 @@ def _listed(ids: Sequence[CommitId], *, every: bool) -> str:
 def _json(done: Repacked, *, dry_run: bool) -> dict[str, object]:
     plan = done.plan
     return {
-        "wish": str(plan.wish),
+        "goal": str(plan.goal),
+        "wish": str(plan.goal),  # the key of the release before, for one release
         "dry_run": dry_run,
         "changed": done.now is not None,
         **_changes(plan),
-        "before": _figures_json(plan.before),
-        "planned": _figures_json(plan.after),
-        "now": None if done.now is None else _figures_json(done.now),
+        "before": _metrics_json(plan.before),
+        "planned": _metrics_json(plan.after),
+        "now": None if done.now is None else _metrics_json(done.now),
     }
 
 
@@ -216,18 +224,18 @@ def _changes(plan: RepackPlan) -> dict[str, object]:
     }
 
 
-def _figures_json(figures: Figures) -> dict[str, object]:
-    worst = figures.worst_commit
+def _metrics_json(metrics: LayoutMetrics) -> dict[str, object]:
+    worst = metrics.worst_commit
     return {
-        "bytes": figures.bytes,
-        "reset_points": len(figures.reset_points),
-        "recovery_worst": figures.worst_seconds,
-        "recovery_mean": figures.mean_seconds,
+        "bytes": metrics.bytes,
+        "reset_points": len(metrics.reset_points),
+        "recovery_worst": metrics.worst_seconds,
+        "recovery_mean": metrics.mean_seconds,
         "recovery_worst_commit": None if worst is None else str(worst),
-        "decoded_worst": figures.worst_bytes,
-        "decoded_mean": figures.mean_bytes,
-        "deltas_worst": figures.worst_deltas,
-        "deltas_mean": figures.mean_deltas,
+        "decoded_worst": metrics.worst_bytes,
+        "decoded_mean": metrics.mean_bytes,
+        "deltas_worst": metrics.worst_deltas,
+        "deltas_mean": metrics.mean_deltas,
     }
 
 

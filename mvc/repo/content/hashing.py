@@ -8,6 +8,7 @@ import numpy as np
 
 from mvc.adapters.parsed import ParsedFile, ParsedTensor
 from mvc.adapters.views import extract
+from mvc.errors import MvcError
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id, raw_blob_id
@@ -15,7 +16,7 @@ from mvc.model.manifest import Content, FileEntry, LogicalTensor
 from mvc.model.tensor import TensorSpec
 from mvc.model.zeros import zero_blob_id, zeros
 
-__all__ = ["entry_from", "hash_file", "pieces"]
+__all__ = ["entry_from", "hash_file", "pieces", "verify_pieces"]
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
@@ -68,6 +69,23 @@ def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
     """(start, length) of every piece of a blob; one empty piece for an empty blob."""
     for start in range(0, max(spec.nbytes, 1), PIECE):
         yield start, min(PIECE, spec.nbytes - start)
+
+
+def verify_pieces(
+    id_: bytes, spec: TensorSpec, read: Callable[[int, int], memoryview], wrong: MvcError
+) -> Iterator[tuple[int, memoryview]]:
+    """Yields (start, bytes) of every piece of a blob, hashing them on the way.
+
+    ``read(start, length)`` returns a piece. After the last one ``wrong`` is raised if the hash
+    is not ``id_``; until then the bytes are not verified.
+    """
+    hasher = BlobHasher(spec, parallel=True)
+    for start, length in pieces(spec):
+        part = read(start, length)
+        hasher.update(part)
+        yield start, part
+    if hasher.done() != id_:
+        raise wrong
 
 
 def _largest_piece(parsed: ParsedFile) -> int:

@@ -21,11 +21,10 @@ _LOCK_SECONDS = 10.0
 
 @dataclass
 class JournalCheck:
-    """Goes through the journal once, up to where it ended when the check began; entries that
-    are lost in both copies are passed over.
+    """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
-    ``last``: the last entry of the check. ``forgotten``: commits whose state was given up,
-    which is no damage. ``lost``: commits that sound entries name and no sound entry has.
+    ``last``: the last entry of the check. ``forgotten``: commits whose state was forgotten,
+    which is no damage. ``lost``: commits that sound entries name and no sound entry holds.
     ``relinks``: corrections of predecessors that the journal proves to be wrong.
     """
 
@@ -96,7 +95,7 @@ class JournalCheck:
         return [id_.hex()[:10] for id_ in known]
 
     def _name_lost(self) -> None:
-        """Versions that are named but that nothing has, where entries are lost."""
+        """Reports versions that are named but that no sound entry holds, if entries are lost."""
         if not self.gaps:
             return
         self.lost = {id_: None for id_ in self._missing if id_ not in self._commits}
@@ -119,7 +118,7 @@ class JournalCheck:
         self.count += 1
         self.last = recorded
         self._sequences.add(recorded.sequence)
-        # The last entry may still be being written: see ``_finish``.
+        # The last entry may be in the middle of being written: see ``_finish``.
         if recorded.copies < 2 and recorded.after.offset < self.end.offset:
             self._half(recorded)
         self._references(recorded.entry, recorded.sequence)
@@ -134,7 +133,7 @@ class JournalCheck:
         )
 
     def _finish(self) -> None:
-        """The last entry and what stands behind it, looked at while nobody writes."""
+        """Checks the last entry and the bytes after it, under the lock if they look damaged."""
         if not (self._is_half() or self._rest()):
             return
         with ExitStack() as held:
@@ -159,7 +158,7 @@ class JournalCheck:
             self.notes.append(f"{rest:,} bytes of {whose} operation end the journal")
 
     def _is_half(self) -> bool:
-        """Whether the last entry of the check is there in one copy only, as of now."""
+        """Whether the last entry of the check still has one copy only."""
         if self.last is None or self.last.copies == 2:
             return False
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
@@ -168,13 +167,13 @@ class JournalCheck:
             try:
                 return read_entry(file, self.last.offset).copies < 2
             except DamagedData:
-                return False  # its writer took it back meanwhile, or the journal was replaced
+                return False  # its writer took it back, or the journal was replaced
 
     def _rest(self) -> int:
         """Bytes behind the last entry that is there by now; others may have appended some."""
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             size, end = file.size(), self.end.offset
-            with suppress(DamagedData):  # what others replaced or took back is another journal
+            with suppress(DamagedData):  # others replaced the journal or took an entry back
                 for recorded in scan(file, self.end):
                     end = recorded.after.offset
             return max(0, size - end)
@@ -184,7 +183,7 @@ class JournalCheck:
         return 0 if identity is None else identity.size
 
     def _references(self, entry: Entry, sequence: int) -> None:
-        """Everything an entry points to was published before it, or in it."""
+        """Checks that everything an entry refers to was published before it or in it."""
         self._commits.update(commit.id for commit in entry.commits)
         self.forgotten.update(each.commit for each in entry.forgotten)
         for commit in entry.commits:
@@ -210,7 +209,7 @@ class JournalCheck:
                 self._wrong(retraction.target, sequence, what)
 
     def _relinked(self, relink: Relink, sequence: int) -> None:
-        """A correction that an earlier repair has recorded."""
+        """Checks a correction that an earlier repair recorded."""
         place = relink.target, relink.sequence
         if place not in self._places:
             what = f"a deployment on {relink.target} is corrected that is not recorded"
@@ -221,10 +220,9 @@ class JournalCheck:
             self._wrong_links[place] = relink.previous, self._places[place]
 
     def _links(self) -> None:
-        """Deployments that name another predecessor than the journal has.
+        """Reports deployments whose named predecessor is not the previous one in the journal.
 
-        What a deployment names and the journal does not have may have been lost. But where
-        every entry is there, the order of the entries proves which one came before.
+        If no entry is lost, the order of the entries proves the right predecessor.
         """
         whole = not self.gaps and not any(p.kind == "journal" for p in self.problems)
         for (target, sequence), (said, before) in self._wrong_links.items():

@@ -1,4 +1,4 @@
-"""fsck, packs: every header, every payload, every byte that should not be there."""
+"""fsck, packs: every header, every payload, and bytes that no entry names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mvc.errors import IoFailed, MvcError
-from mvc.repo.maintenance.objects import ObjectGraph
 from mvc.repo.maintenance.report import Problem
+from mvc.repo.maintenance.storage_graph import StorageGraph
 from mvc.store.graph.cost import Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
@@ -22,14 +22,14 @@ _WINDOW = 1 << 20
 
 @dataclass
 class PackCheck:
-    """Reads every region that the journal names. ``objects`` gets what is sound.
+    """Reads every region that the journal names. Sound payloads go to ``objects``.
 
-    ``checked``: bytes read so far; ``found_keys``: by journal offset, the first bytes of
-    the ids that its records hold, which are what the index must know.
+    ``checked``: bytes read so far. ``found_keys``: by journal offset, the first bytes of the ids
+    in the entry's records, which the index must have.
     """
 
     snapshot: Snapshot
-    objects: ObjectGraph = field(default_factory=ObjectGraph)
+    objects: StorageGraph = field(default_factory=StorageGraph)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     records: int = 0
@@ -41,7 +41,7 @@ class PackCheck:
     _missing: dict[int, list[Region]] = field(default_factory=dict)
 
     def entry(self, recorded: Recorded) -> None:
-        """The records of one operation. A damaged one hides no other."""
+        """Checks the records of one operation. Sound records after a damaged one are found."""
         sound: list[Member] = []
         whole = True
         keys: set[bytes] = set()
@@ -75,7 +75,7 @@ class PackCheck:
         return self._sizes[pack]
 
     def _headers(self, region: Region) -> Iterator[tuple[int, RecordHeader | None]]:
-        """Every record of a region; None where one is damaged and the next one is looked for."""
+        """Every record of a region; None for a damaged one, after which the search goes on."""
         at, end = region.start, region.start + region.length
         while at < end:
             try:
@@ -92,7 +92,7 @@ class PackCheck:
             at += header.size
 
     def _next_record(self, pack: int, at: int, end: int) -> int:
-        """The next place where a sound header stands, or ``end``."""
+        """The offset of the next sound header, or ``end``."""
         path = pack_path(self.snapshot.folder / PACKS, pack)
         with self.snapshot.fs.open_read(path) as file:
             while at < end:
@@ -136,7 +136,7 @@ class PackCheck:
         return True
 
     def rest(self) -> None:
-        """What lies in the packs beside published records."""
+        """Checks missing packs, bytes claimed twice, the first bytes of packs, unused bytes."""
         fs, folder = self.snapshot.fs, self.snapshot.folder / PACKS
         if fs.stat(folder) is None:
             self.problems.insert(
@@ -166,7 +166,7 @@ class PackCheck:
             )
 
     def _claimed_twice(self, name: str, claims: list[tuple[Region, Recorded]]) -> Iterator[Problem]:
-        """Bytes that two regions name: one of the two operations lost what it had written."""
+        """Bytes that two regions claim: one of the two operations lost what it wrote."""
         open_: list[tuple[int, Recorded]] = []  # (end, entry) of regions that may reach further
         for region, recorded in sorted(claims, key=lambda c: (c[0].start, c[1].sequence)):
             open_ = [each for each in open_ if each[0] > region.start]

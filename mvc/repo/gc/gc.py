@@ -1,8 +1,8 @@
-"""gc: delete what nothing reaches, give the space back.
+"""gc: delete what is unreachable and free its space.
 
-Plan and execution are apart. The plan says what stays (``reachable``), which codings that
-takes (``gc_storage``), what the journal still has to say (``gc_journal``) and which packs
-hold enough that goes to be worth writing anew.
+The plan is a value; executing it is a separate step. It says what stays (``reachable``),
+which codings that needs (``storage``), which journal entries can be shortened, and which
+packs hold enough garbage to be rewritten.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.repo.context import Context, Progress
-from mvc.repo.gc.journal import shortened
-from mvc.repo.gc.quarantine import delete, purged, total
-from mvc.repo.gc.storage import decide
+from mvc.repo.gc.storage import Sampler, decide
 from mvc.repo.lookup import manifests
-from mvc.repo.maintenance.inventory import Inventory, inventory
-from mvc.repo.maintenance.quarantine import files_in
-from mvc.repo.maintenance.reachable import Reach, reachable, tail_needs
+from mvc.repo.lookup.refs import BRANCH
+from mvc.repo.maintenance.inventory import CodingPlace, Inventory, inventory
+from mvc.repo.maintenance.quarantine import delete, files_in, purged, total
+from mvc.repo.maintenance.reachable import Reachable, names_of, reachable, tail_needs
 from mvc.repo.maintenance.rewrite_plan import (
-    Place,
-    Relayout,
+    RewritePlan,
     check_writable,
     execute,
-    until_not_rewritten,
+    retry_on_rewrite,
 )
-from mvc.repo.maintenance.sampled import Sampler
-from mvc.store.journal.entries import Entry
+from mvc.repo.times import parse_duration
+from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import JOURNAL, PACKS
 
-__all__ = ["DEFAULT_GRACE", "Collection", "collect", "plan_collection"]
+__all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection", "shortened"]
+
 
 DEFAULT_GRACE = timedelta(days=14)
-_WORTH = 0.05  # share of a file that goes, from which on what stays of it is moved
-_BLOCK = 4096  # bytes of a journal that are not worth a new one
+_WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage
+_BLOCK = 4096  # a journal is not rewritten to save fewer bytes
 
 
 @dataclass(frozen=True)
 class Collection:
-    """What a collection does, or would do. Sizes are bytes on disk.
+    """What a collection deletes, or would delete. Sizes are bytes on disk.
 
-    ``commits`` are versions that nothing leads to, ``objects`` tensors and manifests that
-    no version needs, ``operations`` those left out of the journal. ``phantoms`` are kept
-    as steps to others, ``recoded`` stored anew instead. ``freed`` is an estimate in a plan, and
-    measured in a result. ``quarantined`` bytes are what repairs have put aside and stays,
-    ``unquarantined`` those of it that go, because they may be of states forgotten by name.
+    ``commits`` are unreachable versions, ``objects`` tensors and manifests that no version
+    needs, ``operations`` the journal entries to drop. ``phantoms`` are unneeded objects that
+    stay because deltas start from them; ``recoded`` are objects that get a new coding
+    instead. ``freed`` is an estimate in a plan and measured in a result. ``quarantined``
+    bytes of the quarantine stay; ``unquarantined`` ones are deleted, because they may belong
+    to states forgotten by name.
     """
 
     commits: tuple[CommitId, ...]
@@ -69,10 +69,10 @@ class Collection:
 
 @dataclass
 class _Plan:
-    reach: Reach
+    reach: Reachable
     found: Inventory
-    relayout: Relayout
-    quarantine: list[Path]  # files that go
+    rewrite: RewritePlan
+    quarantine: list[Path]  # files to delete
     summary: Collection
 
 
@@ -83,17 +83,20 @@ def plan_collection(
     forget: Mapping[CommitId, bool] | None = None,
     progress: Progress | None = None,
 ) -> Collection:
-    """What ``collect`` would do now, as if the states in ``forget`` were (by name: True)."""
+    """What ``collect`` would do now if the states in ``forget`` were forgotten (by name: True).
+
+    Raises DamagedData if the repository is damaged.
+    """
     return _plan(context, grace, forget, progress).summary
 
 
 def collect(
     context: Context, *, grace: timedelta = DEFAULT_GRACE, progress: Progress | None = None
 ) -> Collection:
-    """Deletes what nothing reaches and no operation within the grace has named.
+    """Deletes what is unreachable and not named by an operation within ``grace``.
 
-    Safe beside running commits and readers. Raises ReadOnly, Busy, and DamagedData where
-    something that stays is damaged; then nothing is changed.
+    Commits and readers may run meanwhile. Raises ReadOnly, Busy, and DamagedData if something
+    that stays is damaged; then nothing is changed.
     """
     check_writable(context, "collected")
     before = _size(context)
@@ -102,27 +105,27 @@ def collect(
     def attempt() -> Recorded | None:
         plan = _plan(context, grace, None, progress)
         done[:] = [plan]
-        if not plan.relayout:
+        if not plan.rewrite:
             delete(context.store.fs, plan.quarantine)
             context.store.sweep()
             return None
         note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
 
         def last() -> Entry:
-            # Before the journal says that a collection took place: later ones do not look again.
+            # Delete before the journal records the collection: later ones do not look again.
             delete(context.store.fs, plan.quarantine)
             return Entry("gc", context.store.clock.now_ns(), note)
 
         return execute(
             context,
             plan.found,
-            plan.relayout,
+            plan.rewrite,
             last,
             admit=lambda recorded: _admit(plan, recorded, context),
             progress=progress,
         )
 
-    until_not_rewritten(context, attempt)
+    retry_on_rewrite(context, attempt)
     return replace(done[0].summary, before=before, freed=before - _size(context))
 
 
@@ -157,16 +160,18 @@ def _plan(
     )
     worth = max(_BLOCK, _WORTH * _journal_size(context))
     saved = shorter if gone or shorter >= worth else 0
-    # Nothing of a state that was given up may stay named, except as a step to others.
+    # No object of a forgotten state may stay named, except as a base of others.
     split = {
         c.place[:2]
         for id_ in reach.given_up - kept.phantoms
         for c in found.codings.get(id_, ())
         if c.record.pack not in moved
     }
-    relayout = Relayout(leave, kept.add, moved, edits if saved else {}, reach.blobs, records=split)
+    rewrite = RewritePlan(
+        leave, kept.add, moved, edits if saved else {}, reach.blobs, records=split
+    )
     if not (moved or split or saved or kept.add):
-        relayout = Relayout()
+        rewrite = RewritePlan()
     freed = saved + sum(packs[n].goes for n in moved if n in packs) - kept.added_bytes
     stays = {place[:2] for place in kept.places} - split  # records
     lost = {
@@ -181,23 +186,23 @@ def _plan(
     summary = Collection(
         gone,
         sum(id_ not in reach.states for id_ in reach.commits),
-        len(lost - kept.phantoms) if relayout else 0,
+        len(lost - kept.phantoms) if rewrite else 0,
         len(kept.phantoms),
         len(kept.add),
-        sum(made is None for made in relayout.edits.values()),
+        sum(made is None for made in rewrite.edits.values()),
         len(moved),
         _size(context),
         max(0, freed),
         total(fs, [path for path in files_in(fs, folder) if path not in quarantine]),
         unquarantined,
     )
-    return _Plan(reach, found, relayout, quarantine, summary)
+    return _Plan(reach, found, rewrite, quarantine, summary)
 
 
-def _dangling(found: Inventory, reach: Reach) -> Iterator[Place]:
-    """Deltas whose base is stored no more, of objects that have another coding or nobody needs.
+def _dangling(found: Inventory, reach: Reachable) -> Iterator[CodingPlace]:
+    """Deltas whose base is no longer stored, of objects with another coding or without use.
 
-    They lead nowhere, and their bases' names may be of states that were forgotten since.
+    They cannot be decoded, and the ids of their bases may belong to forgotten states.
     """
     for records in found.records:
         for record in records:
@@ -209,14 +214,14 @@ def _dangling(found: Inventory, reach: Reach) -> Iterator[Place]:
 
 @dataclass
 class _Pack:
-    """Bytes of the file, and those of them that go."""
+    """Bytes of the file, and how many of them are garbage."""
 
     size: int
     goes: int
 
 
-def _packs(context: Context, found: Inventory, leave: set[Place]) -> dict[int, _Pack]:
-    """Every pack that an entry names; bytes between its records go, too."""
+def _packs(context: Context, found: Inventory, leave: set[CodingPlace]) -> dict[int, _Pack]:
+    """Every pack that an entry names. Bytes between its records count as garbage."""
     stays: dict[int, int] = {}
     for records in found.records:
         for record in records:
@@ -236,7 +241,7 @@ def _packs(context: Context, found: Inventory, leave: set[Place]) -> dict[int, _
 
 
 def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
-    """What came in meanwhile must not need what is about to go, nor give up what stays."""
+    """Raises Outrun if an operation published meanwhile needs what the plan deletes."""
     if recorded.entry.forgotten:
         raise ConcurrentRewrite("states were forgotten that were to stay")
     if tail_needs(plan.reach, recorded):
@@ -260,7 +265,105 @@ def _journal_size(context: Context) -> int:
 
 
 def _size(context: Context) -> int:
-    """Bytes of journal and packs; the index comes and goes."""
+    """Bytes of journal and packs, without the index, which is derived."""
     fs, folder = context.store.fs, context.store.folder / PACKS
     sizes = [fs.stat(pack_path(folder, number)) for number in pack_numbers(fs, folder)]
     return _journal_size(context) + sum(each.size for each in sizes if each is not None)
+
+
+_MOST = timedelta(days=36_500)
+
+
+def grace_of(context: Context, given: timedelta | str | None = None) -> timedelta:
+    """How long operations still count for gc. ``given``: ``14d``, ``36h``, ``0``, or a timedelta.
+
+    None takes the setting ``gc.grace_days``. Raises InvalidTime for anything else.
+    """
+    if given is None:
+        return timedelta(days=float(context.config.get("gc.grace_days")))
+    if isinstance(given, str):
+        seconds = 0.0 if given.strip() == "0" else parse_duration(given)
+        given = timedelta(seconds=min(seconds, 2 * _MOST.total_seconds()))
+    if not timedelta(0) <= given <= _MOST:
+        raise InvalidTime("a grace is a span from 0 to 36500 days")
+    return given
+
+
+def shortened(
+    found: Inventory, reach: Reachable, cutoff_ns: int
+) -> tuple[dict[int, Entry | None], int]:
+    """What the journal need not say any more: the entries that change, and the bytes saved.
+
+    Keys are positions of entries in the inventory; None drops the entry. Regions are ignored.
+
+    Entries within the grace (from ``cutoff_ns`` on) stay as they are. Of older ones stay:
+    reachable versions, every deployment, retraction and corrected predecessor, what was
+    forgotten, each ref's present value, and the moves of branches between versions that are
+    still there. If all versions of an entry are there, it keeps all of its moves and can be
+    undone. Otherwise only the new values stay, without the old ones, so that no operation can be
+    undone in part or twice.
+    """
+    newest: dict[str, int] = {}
+    for entry_index, recorded in enumerate(found.entries):
+        newest.update((change.name, entry_index) for change in recorded.entry.refs)
+    lists = _lists_of_removed(found, cutoff_ns)
+    edits: dict[int, Entry | None] = {}
+    moving: set[int] = set()
+    saved = 0
+    for entry_index, recorded in enumerate(found.entries):
+        entry = recorded.entry
+        if entry_index == 0 or entry.time_ns >= cutoff_ns:
+            continue
+        commits = tuple(commit for commit in entry.commits if commit.id in reach.commits)
+        refs = tuple(
+            change
+            for change in entry.refs
+            if newest[change.name] == entry_index or (commits and _still(change, reach))
+        )
+        whole = (refs or entry.undoes in moving) and names_of(entry) <= reach.commits.keys()
+        if whole:
+            moving.add(recorded.sequence)
+            refs = entry.refs
+        made = replace(
+            entry,
+            commits=commits,
+            refs=refs if whole else tuple(replace(c, old=c.new) for c in refs),
+            removed=entry.removed if entry_index in lists else None,
+            marks=entry.marks if commits else (),
+            forgotten=tuple(each for each in entry.forgotten if each.commit in reach.commits),
+            undoes=entry.undoes if whole else None,
+        )
+        empty = not (
+            made.commits
+            or made.refs
+            or made.deployments
+            or made.retractions
+            or made.relinks
+            or made.forgotten
+        )
+        if empty and made.removed is None:
+            edits[entry_index] = None
+            saved += recorded.after.offset - recorded.offset
+        elif made != entry:
+            edits[entry_index] = made
+            saved += 2 * (len(entry.encoded) - len(made.encoded))
+    return edits, saved
+
+
+def _lists_of_removed(found: Inventory, cutoff_ns: int) -> set[int]:
+    """Entries with the present list of removed paths, and with lists that an undo restores."""
+    before: int | None = None
+    kept = set()
+    for entry_index, recorded in enumerate(found.entries):
+        if recorded.entry.removed is None:
+            continue
+        if before is not None and recorded.entry.time_ns >= cutoff_ns:
+            kept.add(before)
+        before = entry_index
+    return kept if before is None else kept | {before}
+
+
+def _still(change: RefChange, reach: Reachable) -> bool:
+    """Whether a branch's move can stay: both of its versions are reachable."""
+    values = [v for v in (change.old, change.new) if isinstance(v, CommitId)]
+    return change.name.startswith(BRANCH) and all(value in reach.commits for value in values)

@@ -1,42 +1,48 @@
-"""Which codings can go when some objects are no longer needed, and what replaces them.
+"""Which codings can be deleted when some objects are unreachable, and what replaces them.
 
-Where the way to an object leads through ones that go, three things are possible: it is
-coded anew against the next object that stays (the deltas between them become one), it is
-stored in full, or what goes is kept as a *phantom*, a step that belongs to no version.
-The cheapest is taken; a state forgotten by name is never kept as a phantom.
+If the path to a needed object leads through unneeded ones, there are three choices: encode
+it against the next needed object (the deltas between become one), store it in full, or
+keep the unneeded objects as *phantoms*, which belong to no version. The cheapest is taken.
+An object of a state forgotten by name is never kept as a phantom.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mvc.repo.maintenance.encode import Wanted
-from mvc.repo.maintenance.inventory import Coding, Inventory
-from mvc.repo.maintenance.reachable import Reach
-from mvc.repo.maintenance.rewrite_plan import Place
-from mvc.repo.maintenance.sampled import Sampler
+from mvc.codecs.patch import encode_patch
+from mvc.codecs.pipeline import Pipeline
+from mvc.limits import PIECE
+from mvc.model.tensor import TensorSpec
+from mvc.repo.context import Context
+from mvc.repo.maintenance.encode import EncodeRequest
+from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredCoding
+from mvc.repo.maintenance.reachable import Reachable
+from mvc.repo.maintenance.storage_graph import Piece, Reachability
 from mvc.store.packs.records import BASE_BYTES
+from mvc.store.writing.choose import BasePiece, Policy, choose
 
-__all__ = ["Kept", "decide"]
-
-_Piece = tuple[bytes, int]
+__all__ = ["KeptCodings", "Sampler", "decide"]
 
 
 @dataclass
-class Kept:
-    """``places`` stay; ``add`` are the codings to make; ``phantoms`` the objects kept as steps."""
+class KeptCodings:
+    """``places``: codings that stay. ``add``: codings to make. ``phantoms``: see the module.
 
-    places: set[Place] = field(default_factory=set)
-    add: list[Wanted] = field(default_factory=list)
+    ``added_bytes``: estimated size of ``add``.
+    """
+
+    places: set[CodingPlace] = field(default_factory=set)
+    add: list[EncodeRequest] = field(default_factory=list)
     phantoms: set[bytes] = field(default_factory=set)
     added_bytes: int = 0
 
 
-def decide(found: Inventory, reach: Reach, sampler: Sampler) -> Kept:
-    """What to keep of ``found`` so that everything ``reach`` needs can be recovered."""
-    kept = Kept()
+def decide(found: Inventory, reach: Reachable, sampler: Sampler) -> KeptCodings:
+    """The codings of ``found`` to keep, so that everything in ``reach`` can be recovered."""
+    kept = KeptCodings()
     work = _Decision(found, reach, kept, sampler)
     work.keep_needed()
     work.mend()
@@ -44,90 +50,73 @@ def decide(found: Inventory, reach: Reach, sampler: Sampler) -> Kept:
 
 
 class _Decision:
-    def __init__(self, found: Inventory, reach: Reach, kept: Kept, sampler: Sampler) -> None:
+    def __init__(
+        self, found: Inventory, reach: Reachable, kept: KeptCodings, sampler: Sampler
+    ) -> None:
         self._found = found
         self._reach = reach
         self._kept = kept
         self._sampler = sampler
-        self._edges: dict[_Piece, list[_Piece]] = {}
-        self._reached: set[_Piece] = set()
-        self._named: set[bytes] = set()  # objects that a coding of their own names in full
-        self._from: dict[bytes, list[Coding]] = {}  # what leads back to an object
+        self._reached = Reachability()
+        self._named: set[bytes] = set()  # objects with a coding of their own
+        self._from: dict[bytes, list[StoredCoding]] = {}  # reversible deltas by base
         for coding in found.all_codings():
-            if coding.undirected and coding.base is not None:
+            if coding.reversible and coding.base is not None:
                 self._from.setdefault(coding.base, []).append(coding)
 
     def _stays(self, id_: bytes) -> bool:
         return self._reach.needs(id_) or id_[:BASE_BYTES] in self._found.ambiguous
 
     def keep_needed(self) -> None:
-        """Codings of what stays, from what stays; and what full records then lead to."""
-        sources: list[_Piece] = []
+        """Keeps the codings of needed objects whose bases are needed as well."""
         for id_, codings in self._found.codings.items():
             if self._stays(id_):
                 for coding in codings:
                     if coding.base is None or self._stays(coding.base):
-                        sources += self._take(coding)
-        self._spread(sources)
+                        self._take(coding)
 
-    def _take(self, coding: Coding) -> list[_Piece]:
-        """Keeps a coding; returns the pieces that it leads to from what is reached already."""
+    def _take(self, coding: StoredCoding) -> None:
+        """Keeps a coding."""
+        member = coding.member
         self._kept.places.add(coding.place)
-        self._named.add(coding.member.id)
-        node = (coding.member.id, coding.member.start)
-        if coding.base is None:
-            return [node]
-        origin = (coding.base, coding.member.start)
-        self._edges.setdefault(origin, []).append(node)
-        led = [node] if origin in self._reached else []
-        if coding.undirected:
-            self._edges.setdefault(node, []).append(origin)
-            led += [origin] if node in self._reached else []
-        return led
-
-    def _spread(self, nodes: Iterable[_Piece]) -> None:
-        waiting = deque(nodes)
-        while waiting:
-            node = waiting.popleft()
-            if node not in self._reached:
-                self._reached.add(node)
-                waiting.extend(self._edges.get(node, ()))
+        self._named.add(member.id)
+        self._reached.add(member.id, member.start, coding.base, reversible=coding.reversible)
 
     def mend(self) -> None:
-        """Gives every object that nothing leads to any more a way of its own, oldest first.
+        """Finds a path for every needed object that lost its own, oldest first.
 
-        An object that is only what a kept delta starts from needs a coding as well: a delta
-        names its base by 8 bytes, and nothing else would say which object that is.
+        An object that is only the base of a kept delta needs a coding as well: a delta names
+        its base by 8 bytes, and only a coding gives the full id.
         """
         for id_, codings in self._found.codings.items():
             if self._stays(id_):
                 pieces = {(id_, coding.member.start) for coding in codings}
-                if id_ not in self._named or not pieces <= self._reached:
+                if id_ not in self._named or not self._reached.has_all(pieces):
                     self._reconnect(id_, pieces)
 
-    def _reconnect(self, id_: bytes, pieces: set[_Piece]) -> None:
+    def _reconnect(self, id_: bytes, pieces: set[Piece]) -> None:
         base, steps = self._way(id_) or (self._neighbour(id_), [])
         size = self._sampler.full(id_) if base is None else self._sampler.delta(id_, base)
         if steps and sum(step.stored for step in steps) < size and self._are_fit(id_, steps):
             for step in steps:
                 self._kept.phantoms |= {step.member.id, step.base or b""} - {id_, base}
-                self._spread(self._take(step))
-            if pieces <= self._reached:
+                self._take(step)
+            if self._reached.has_all(pieces):
                 return
         self._kept.added_bytes += size
-        self._kept.add.append(Wanted(id_, base))
+        self._kept.add.append(EncodeRequest(id_, base))
         self._named.add(id_)
-        self._spread(pieces)
+        self._reached.reach(pieces)
 
-    def _are_fit(self, id_: bytes, steps: list[Coding]) -> bool:
-        """Whether codings can be kept as they are: each end is named, nothing is banned."""
+    def _are_fit(self, id_: bytes, steps: list[StoredCoding]) -> bool:
+        """Whether codings can stay as they are: both ends have codings, none is banned."""
         ends = {end for step in steps for end in (step.member.id, step.base) if end is not None}
         named = self._named | {step.member.id for step in steps}
         shared = any(step.record.header.group for step in steps)
         return not shared and {*ends, id_} <= named and not ends & self._reach.banned
 
     def _neighbour(self, id_: bytes) -> bytes | None:
-        """An object that is coded against this one, and stays."""
+        """A needed object that has a kept delta from this one."""
         for coding in self._from.get(id_, ()):
             other = coding.member.id
             if coding.place in self._kept.places and self._is_base(other):
@@ -137,10 +126,10 @@ class _Decision:
     def _is_base(self, id_: bytes) -> bool:
         return (id_, 0) in self._reached and self._reach.needs(id_)
 
-    def _way(self, id_: bytes) -> tuple[bytes, list[Coding]] | None:
-        """The nearest object that stays, behind ones that go, and the codings that lead from it."""
+    def _way(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
+        """The nearest needed object behind unneeded ones, and the codings that lead from it."""
         seen = {id_}
-        waiting: deque[tuple[bytes, list[Coding]]] = deque([(id_, [])])
+        waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:
             at, steps = waiting.popleft()
             for coding in (*self._found.codings.get(at, ()), *self._from.get(at, ())):
@@ -153,3 +142,45 @@ class _Decision:
                 elif self._is_base(other):
                     return other, [coding, *steps]
         return None
+
+
+_UNBOUNDED = 1 << 30
+
+
+class Sampler:
+    """Estimates the size of codings from a sample: the first piece (at most 32 MiB) of an object.
+
+    ``specs``: every blob that may be asked for; other ids are manifests.
+    """
+
+    def __init__(self, context: Context, specs: Mapping[bytes, TensorSpec]) -> None:
+        self._recovery = context.store.recovery
+        self._specs = specs
+        pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
+        self._policy = Policy(pipeline, _UNBOUNDED, float("inf"))
+
+    def full(self, id_: bytes) -> int:
+        """Bytes of a full record."""
+        return self._estimate(id_, None)
+
+    def delta(self, id_: bytes, base: bytes) -> int:
+        """Bytes of a delta from ``base``, or of the full record stored if a delta is too large."""
+        return self._estimate(id_, base)
+
+    def _estimate(self, id_: bytes, base: bytes | None) -> int:
+        spec = self._specs.get(id_)
+        if spec is None:
+            old = self._recovery.manifest(base) if base is not None else b""
+            return len(encode_patch(memoryview(self._recovery.manifest(id_)), memoryview(old)))
+        base_spec = None if base is None else self._specs.get(base)
+        piece = None
+        if base is not None and base_spec is not None and base_spec.dtype == spec.dtype:
+            piece = BasePiece(self._piece(base, base_spec), 0, 0)
+        new = self._piece(id_, spec)
+        choice = choose(spec, new, base_spec if piece else None, piece, self._policy)[0]
+        return round(choice.share * spec.nbytes)
+
+    def _piece(self, id_: bytes, spec: TensorSpec) -> memoryview:
+        out = memoryview(bytearray(min(PIECE, spec.nbytes)))
+        self._recovery.piece(id_, 0, out)
+        return out

@@ -1,8 +1,8 @@
-"""Everything that is stored, in memory: entries, records, and every coding of every object.
+"""The inventory: all entries, all records, and every coding of every object, in memory.
 
-For the verbs that change how versions are stored. An object is a blob or a manifest; a
-*coding* is one way to get it: a full record, or a delta from its base. Memory grows with
-the number of objects.
+For the verbs that change how versions are stored. An object is a blob or a manifest. A
+*coding* is one way to recover it: a full record, or a delta from its base. Memory grows
+with the number of objects.
 """
 
 from __future__ import annotations
@@ -16,100 +16,108 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.packs.records import BASE_BYTES, Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Coding", "Inventory", "Record", "inventory"]
+__all__ = ["CodingPlace", "Inventory", "StoredCoding", "StoredRecord", "inventory"]
+
+CodingPlace = tuple[int, int, int]
+"""Pack, offset of a record, position of the member in it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A record where it lies. ``home``: which entry of the inventory names it."""
+class StoredRecord:
+    """A record and its place. ``entry_index``: the entry of the inventory that names it."""
 
-    home: int
+    entry_index: int
     pack: int
     offset: int
     header: RecordHeader
 
 
 @dataclass(frozen=True, slots=True)
-class Coding:
-    """One member of a record. ``base``: the id that its base's bytes mean, None if full.
+class StoredCoding:
+    """One member of a record. ``base``: the id of its base, None for a full record.
 
     ``stored``: bytes of its payload; of a group's payload its share by raw size.
-    ``sought``: whether readers at the base find it; they seek in later operations only.
+    ``found_from_base``: True if the reverse lookup from the base finds this delta: it searches
+    only entries at or after the base's.
     """
 
-    record: Record
+    record: StoredRecord
     index: int
     member: Member
     base: bytes | None
     stored: int
-    sought: bool = True
+    found_from_base: bool = True
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """What tells it from every other coding: pack, offset, position in the record."""
+    def place(self) -> CodingPlace:
+        """Identifies the coding: pack, offset, position in the record."""
         return self.record.pack, self.record.offset, self.index
 
     @property
     def step(self) -> Step:
-        """The coding as what a path is made of."""
+        """The coding as a step of a path."""
         return Step(self.record.pack, self.record.offset, self.record.header, self.member, False)
 
     @property
-    def undirected(self) -> bool:
-        """Whether it leads from the object back to its base as well."""
-        return self.base is not None and self.sought and not self.member.coding.transform
+    def reversible(self) -> bool:
+        """Whether the base can be recovered from the object as well."""
+        return self.base is not None and self.found_from_base and not self.member.coding.transform
 
 
 @dataclass
 class Inventory:
-    """``ambiguous``: first bytes that several objects share. What goes by such a name stays."""
+    """``records`` by entry; ``codings`` by object; ``entry_of``: an object's first entry.
+
+    ``ambiguous``: first bytes of ids that several objects share; such objects always stay.
+    ``damaged``: what is wrong with records that were left out.
+    """
 
     generation: int
     entries: list[Recorded] = field(default_factory=list)
-    records: list[list[Record]] = field(default_factory=list)
-    codings: dict[bytes, list[Coding]] = field(default_factory=dict)
-    homes: dict[bytes, int] = field(default_factory=dict)
+    records: list[list[StoredRecord]] = field(default_factory=list)
+    codings: dict[bytes, list[StoredCoding]] = field(default_factory=dict)
+    entry_of: dict[bytes, int] = field(default_factory=dict)
     ambiguous: set[bytes] = field(default_factory=set)
     damaged: list[DamagedData] = field(default_factory=list)
-    _meaning: dict[bytes, bytes] = field(default_factory=dict)
+    _by_prefix: dict[bytes, bytes] = field(default_factory=dict)
 
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
-        """The object that a base's bytes mean: the first one published with them."""
-        return self._meaning.get(prefix)
+        """The id of a base, from its first bytes: the first object published with them."""
+        return self._by_prefix.get(prefix)
 
-    def all_codings(self) -> Iterator[Coding]:
+    def all_codings(self) -> Iterator[StoredCoding]:
         for codings in self.codings.values():
             yield from codings
 
     def add(self, recorded: Recorded, records: list[tuple[int, int, RecordHeader]]) -> None:
-        """Takes in an entry with its records; ``resolve`` follows when all are in."""
-        home = len(self.entries)
+        """Adds an entry with its records. Call ``resolve`` after the last one."""
+        entry_index = len(self.entries)
         self.entries.append(recorded)
-        placed = [Record(home, *each) for each in records]
+        placed = [StoredRecord(entry_index, *each) for each in records]
         self.records.append(placed)
         for record in placed:
             for member in record.header.members:
-                first = self._meaning.setdefault(member.id[:BASE_BYTES], member.id)
+                first = self._by_prefix.setdefault(member.id[:BASE_BYTES], member.id)
                 if first != member.id:
                     self.ambiguous.add(member.id[:BASE_BYTES])
-                self.homes.setdefault(member.id, home)
+                self.entry_of.setdefault(member.id, entry_index)
 
     def resolve(self) -> None:
-        """Finds out what the bases of all codings mean: one may be published after its delta."""
+        """Resolves the bases of all codings: a base may be published after its delta."""
         for record in (record for placed in self.records for record in placed):
             for i, member in enumerate(record.header.members):
-                base = self._meaning.get(member.base) if member.base else None
+                base = self._by_prefix.get(member.base) if member.base else None
                 if member.base and base is None:
-                    continue  # what it builds on is lost: it leads nowhere
+                    continue  # its base is lost
                 share = record.header.share(member)
-                sought = base is None or self.homes[base] <= record.home
+                found_from_base = base is None or self.entry_of[base] <= record.entry_index
                 self.codings.setdefault(member.id, []).append(
-                    Coding(record, i, member, base, share, sought)
+                    StoredCoding(record, i, member, base, share, found_from_base)
                 )
 
 
 def inventory(snapshot: Snapshot) -> Inventory:
-    """All that the snapshot knows. Damaged records are left out and listed."""
+    """Reads the journal and every record's header. Damaged records are left out and listed."""
     snapshot.refresh()
     found = Inventory(snapshot.generation)
     for recorded in snapshot.entries():

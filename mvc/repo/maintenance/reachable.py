@@ -1,8 +1,8 @@
-"""What has to stay: the versions that something leads to, and their objects.
+"""Reachability: the versions that stay, and their objects.
 
-Roots are refs and HEAD, every deployment (it is evidence, retracted or not) and what the
-operations within the grace moved. A version that a root leads to stays with all its
-ancestors; its state stays as well, unless it was forgotten.
+Roots are refs, HEAD, every deployment (retracted ones too: they are evidence), and every
+commit that an operation within the grace made or moved a ref from or to. A root stays with
+all its ancestors. The state of a version that stays is kept unless it was forgotten.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.journal.entries import Entry, RefValue
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["Reach", "closure", "names_of", "reachable", "tail_needs"]
+__all__ = ["Reachable", "closure", "names_of", "reachable", "tail_needs"]
 
 
 @dataclass
-class Reach:
-    """``commits`` stay; ``states`` are those of them whose state stays, too.
+class Reachable:
+    """``commits`` stay; ``states`` are those of them whose state stays as well.
 
-    ``blobs`` and ``manifests`` are what these states are made of. ``given_up`` are objects
-    that only forgotten states have, ``banned`` those of them that were forgotten by name: no
-    copy may be kept, not even as a step to other objects. ``purge``: since the last collection a
-    state was forgotten by name, so bytes that no entry names must go from the disk as well.
+    ``blobs`` and ``manifests`` are the objects of these states. ``given_up`` are objects that
+    only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
+    may stay, not even as a base. ``purge``: a state was forgotten by name since the last
+    collection, so bytes that no entry names must be deleted as well.
     """
 
     commits: dict[CommitId, Commit] = field(default_factory=dict)
@@ -55,12 +55,12 @@ def reachable(
     *,
     forget: Mapping[CommitId, bool] | None = None,
     progress: Progress | None = None,
-) -> Reach:
-    """What stays if operations before ``cutoff_ns`` no longer count.
+) -> Reachable:
+    """What is reachable if operations before ``cutoff_ns`` no longer count as roots.
 
-    ``forget``: states to treat as forgotten on top of those that are (by name: True).
+    ``forget``: further states to treat as forgotten (by name: True).
     """
-    reach = Reach()
+    reach = Reachable()
     known: dict[CommitId, Commit] = {}
     refs: dict[str, RefValue] = {}
     roots: set[CommitId] = set()
@@ -97,7 +97,7 @@ def names_of(entry: Entry) -> set[CommitId]:
 
 
 def closure(known: Mapping[CommitId, Commit], roots: Iterable[CommitId]) -> dict[CommitId, Commit]:
-    """Roots and all their ancestors, as far as they are known."""
+    """Roots and all their ancestors that are in ``known``."""
     into: dict[CommitId, Commit] = {}
     waiting = list(roots)
     while waiting:
@@ -109,12 +109,14 @@ def closure(known: Mapping[CommitId, Commit], roots: Iterable[CommitId]) -> dict
     return into
 
 
-def _collect(context: Context, found: Inventory, reach: Reach, progress: Progress | None) -> None:
+def _collect(
+    context: Context, found: Inventory, reach: Reachable, progress: Progress | None
+) -> None:
     """The objects of every state that stays; manifests are read once, oldest first."""
     ids = {commit.manifest for id_, commit in reach.commits.items() if id_ in reach.states}
     stream = ManifestStream(context.store)
-    specs: dict[TensorSpec, TensorSpec] = {}  # versions have the same shapes again and again
-    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.homes.get(id_, 0))):
+    specs: dict[TensorSpec, TensorSpec] = {}  # one instance of each spec
+    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.entry_of.get(id_, 0))):
         reach.manifests.add(id_)
         codings = [coding.step for coding in found.codings.get(id_, ())]
         for blob, spec in manifests.objects(stream.load(id_, codings)).items():
@@ -126,15 +128,15 @@ def _collect(context: Context, found: Inventory, reach: Reach, progress: Progres
 def _give_up(
     context: Context,
     found: Inventory,
-    reach: Reach,
+    reach: Reachable,
     known: Mapping[CommitId, Commit],
     fresh: set[CommitId],
 ) -> None:
-    """Objects that only forgotten states have.
+    """Finds the objects that only forgotten states have.
 
-    Where the list of a state's objects is gone (it was forgotten by rule first, and
-    collected) or damaged, its objects may be among the steps that were kept: then no object
-    stays that no version needs.
+    If the manifest of a state forgotten by name is gone (it was forgotten by rule first, and
+    collected) or damaged, its objects may be among the phantoms: then every object that no
+    version needs is banned.
     """
     for id_, named in reach.forgotten.items():
         objects = _objects_of(context, found, known.get(id_))
@@ -146,7 +148,7 @@ def _give_up(
 
 
 def _objects_of(context: Context, found: Inventory, commit: Commit | None) -> set[bytes]:
-    """The objects of a version and its manifest, or nothing if that cannot be read."""
+    """The objects of a version and its manifest; empty if the manifest cannot be read."""
     if commit is None or commit.manifest not in found.codings:
         return set()
     try:
@@ -156,10 +158,10 @@ def _objects_of(context: Context, found: Inventory, commit: Commit | None) -> se
     return {*manifests.objects(manifest), commit.manifest}
 
 
-def tail_needs(reach: Reach, recorded: Recorded) -> set[CommitId]:
-    """Commits that an operation published meanwhile leads to and that were to go.
+def tail_needs(reach: Reachable, recorded: Recorded) -> set[CommitId]:
+    """Unreachable commits that an operation published meanwhile refers to.
 
-    What it publishes itself stays from now on.
+    Its own commits are added to ``reach``.
     """
     reach.commits.update((commit.id, commit) for commit in recorded.entry.commits)
     named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}

@@ -1,4 +1,4 @@
-"""What fsck says: problems, notes, and how much was looked at."""
+"""Reports of fsck and repair."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["FsckReport", "Healed", "Problem", "Quarantined", "Repaired"]
 
 @dataclass(frozen=True)
 class Problem:
-    """One damage. ``versions`` and ``tensors`` ("path: key") are what it touches.
+    """One kind of damage in one place. ``versions`` and ``tensors`` ("path: key") are affected.
 
     ``kind``: format, journal, record, payload, pack, region (bytes of a pack that two
-    operations claim), reference, manifest, lost (an object that no sound record leads to, or
-    a version whose journal entry is lost), content (an object that decodes to something else) or
-    index. ``object`` names the thing, ``where`` its place, ``also`` further ids that
+    operations claim), reference, manifest, lost (an object that cannot be recovered, or a
+    version whose journal entry is lost), content (an object that decodes to other bytes) or
+    index. ``object`` names the damaged thing, ``where`` its place, ``also`` further ids that
     share the damaged payload.
     """
 
@@ -31,13 +31,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class FsckReport:
-    """``notes`` are no damage: leftovers of interrupted work, what heals by itself, advice.
+    """``notes`` are no damage: leftovers of interrupted work, advice.
 
     ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects.
-    ``forgotten``: those of the ``versions`` whose state was given up, which is no damage.
-    ``lost``: versions that cannot be had back whole, without ``full`` as far as checksums tell.
-    Versions of lost journal entries are in both if a sound entry names them; of others,
-    nobody knows more than the first digits that an index may have kept.
+    ``forgotten``: how many of the ``versions`` have a forgotten state, which is no damage.
+    ``lost``: versions that cannot be recovered whole; without ``full`` as far as checksums
+    tell. Versions of lost journal entries count in ``versions`` and ``lost`` if a sound entry
+    names them. Of others only an index may have kept the first digits.
     """
 
     problems: tuple[Problem, ...]
@@ -59,7 +59,7 @@ class FsckReport:
 
 @dataclass(frozen=True)
 class Healed:
-    """One thing that was put right. ``source``: what it was healed from.
+    """One repaired thing. ``source``: where its sound bytes came from.
 
     ``kind``: format, journal, pack, region, object, manifest, deployment or index.
     ``name`` is an object's id in hexadecimal, or says which entry or file it was.
@@ -72,7 +72,7 @@ class Healed:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """Stored bytes that are given up: ``length`` of them, kept in ``file`` of the quarantine."""
+    """``length`` damaged bytes, kept in ``file`` of the quarantine."""
 
     file: str
     length: int
@@ -81,9 +81,9 @@ class Quarantined:
 
 @dataclass(frozen=True)
 class Repaired:
-    """What a repair did. ``after``: what fsck says of the repository from now on.
+    """What a repair did. ``after``: the report of fsck after it.
 
-    ``freed``: bytes of leftovers that were deleted.
+    ``freed``: bytes of deleted leftovers of interrupted work.
     """
 
     healed: tuple[Healed, ...]

@@ -1,9 +1,9 @@
-"""Storing the same versions otherwise: the plan as a value, and its execution.
+"""Changing how versions are stored: the plan as a value, and its execution.
 
-A plan names codings to leave out, codings to make and packs to give up. Its execution
-writes what remains of those packs, and the new codings, into new packs, entry by entry,
-and replaces the journal in one step (``mvc.store.publishing.rewrite``). Identities stay, and
-an object stays with the operation that first published it.
+A plan names codings to drop, codings to make and packs to delete. Execution writes the rest
+of those packs and the new codings into new packs, entry by entry, and replaces the journal
+in one step (``mvc.store.publishing.rewrite``). Ids do not change, and an object stays with
+the operation that first published it.
 """
 
 from __future__ import annotations
@@ -14,38 +14,36 @@ from dataclasses import dataclass, field, replace
 from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context, Progress
-from mvc.repo.maintenance.encode import Recoder, Source, Wanted
-from mvc.repo.maintenance.inventory import Inventory, Record
+from mvc.repo.maintenance.encode import Encoder, EncodeRequest, ObjectSource
+from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.records import BLOB, MANIFEST, Member, encode_header
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
 
-__all__ = ["Place", "Relayout", "check_writable", "execute", "until_not_rewritten"]
+__all__ = ["RewritePlan", "check_writable", "execute", "retry_on_rewrite"]
 
-Place = tuple[int, int, int]
-"""Pack, offset of a record, position of the member in it."""
 _TRIES = 8
 
 
 @dataclass
-class Relayout:
-    """``leave``: codings to leave out. ``packs``: those to give up, what stays of them moves.
-    ``records`` (pack, offset) move as well, though their packs stay: what is left out of them
-    is then named no more.
+class RewritePlan:
+    """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete; the
+    codings of them that are not dropped move to new packs. ``records`` (pack, offset) move as
+    well although their packs stay, so that no entry names the dropped codings in them.
 
-    ``edits``: by an entry's place in the inventory, what it says from now on, None to drop
-    it. ``specs``: every blob that is to be coded anew, or coded against. ``source``: where
-    the bytes of these come from, if not from the repository's own paths.
+    ``edits``: the new entries by position in the inventory, None to drop an entry. ``specs``:
+    every blob to encode or to take as a base. ``source`` gives their bytes, by default the
+    repository itself.
     """
 
-    leave: set[Place] = field(default_factory=set)
-    add: list[Wanted] = field(default_factory=list)
+    leave: set[CodingPlace] = field(default_factory=set)
+    add: list[EncodeRequest] = field(default_factory=list)
     packs: set[int] = field(default_factory=set)
     edits: dict[int, Entry | None] = field(default_factory=dict)
     specs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
-    source: Source | None = None
+    source: ObjectSource | None = None
     records: set[tuple[int, int]] = field(default_factory=set)
 
     def __bool__(self) -> bool:
@@ -53,9 +51,9 @@ class Relayout:
 
 
 def check_writable(context: Context, what: str) -> None:
-    """ReadOnly where nothing can be ``what`` ("collected"), before anything is tried.
+    """Raises ReadOnly if the folder cannot be written; ``what``: a verb such as "collected".
 
-    Likewise InvalidTime where the operation's time cannot be recorded.
+    Raises InvalidTime if the time of the operation cannot be recorded.
     """
     if not context.store.writable:
         raise ReadOnly(
@@ -65,12 +63,11 @@ def check_writable(context: Context, what: str) -> None:
     context.store.now_ns()
 
 
-def until_not_rewritten(
-    context: Context, attempt: Callable[[], Recorded | None]
-) -> Recorded | None:
-    """Runs plan and execution again where other operations have come between them.
+def retry_on_rewrite(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
+    """Runs ``attempt`` again while other operations rewrite the repository meanwhile.
 
-    Then, what looks like damage may be what others have moved or deleted.
+    Damage found meanwhile may be data that others have moved, so it is retried as well.
+    Raises Busy after 8 tries, DamagedData for real damage.
     """
     snapshot = context.store.snapshot
     for _ in range(_TRIES):
@@ -90,7 +87,7 @@ def until_not_rewritten(
 
 
 def _to_repair(error: DamagedData) -> DamagedData:
-    """The same, with the advice that goes for whoever moves data: look-ups say otherwise."""
+    """The same error with the hint for maintenance verbs: repair first."""
     hint = error.hint
     if hint is None or "--repair" not in hint:
         hint = "run 'mvc fsck --repair' first"
@@ -100,17 +97,17 @@ def _to_repair(error: DamagedData) -> DamagedData:
 def execute(
     context: Context,
     found: Inventory,
-    plan: Relayout,
+    plan: RewritePlan,
     last: Callable[[], Entry],
     *,
     admit: Callable[[Recorded], None] | None = None,
     progress: Progress | None = None,
 ) -> Recorded:
-    """Carries out a plan; ``last`` makes the entry that records it.
+    """Executes a plan; ``last`` makes the entry that records it.
 
-    ``admit`` is told of every operation that came in meanwhile and raises ConcurrentRewrite if the
-    plan takes away what it needs. Raises DamagedData where something to be moved is
-    damaged; then nothing has changed.
+    ``admit`` gets every operation published meanwhile and raises ConcurrentRewrite if the plan
+    deletes what that operation needs. Raises DamagedData if something to be moved is damaged; then
+    nothing has changed.
     """
     snapshot = context.store.snapshot
     if snapshot.generation != found.generation:
@@ -118,12 +115,12 @@ def execute(
     with Rewrite(snapshot, context.store.pack_writer(fresh=True)) as rewrite:
         work = _Work(context, found, plan, rewrite)
         try:
-            for home, recorded in enumerate(found.entries):
-                rewrite.keep(recorded, work.entry(home))
+            for entry_index, recorded in enumerate(found.entries):
+                rewrite.keep(recorded, work.entry(entry_index))
                 if progress is not None:
-                    progress(home + 1, len(found.entries), "operations")
+                    progress(entry_index + 1, len(found.entries), "operations")
         finally:
-            work.recoder.close()
+            work.encoder.close()
 
         everything = list(found.entries)
 
@@ -139,11 +136,11 @@ def execute(
     return recorded
 
 
-def _marked(entry: Entry, everything: Iterable[Recorded], plan: Relayout) -> Entry:
-    """Adds empty regions that say how far packs were ever used: their bytes must not be used again.
+def _marked(entry: Entry, everything: Iterable[Recorded], plan: RewritePlan) -> Entry:
+    """Adds zero-length regions that record each pack's high-water mark.
 
-    Else a power loss that brings back the old journal could find them overwritten.
-    ``everything`` the old journal says: the newest entry that names a pack tells its end.
+    Bytes below it are never written again: after a power loss the old journal may come back
+    and still name them. ``everything``: the old journal's entries.
     """
     ends: dict[int, int] = {}
     for recorded in everything:
@@ -162,40 +159,40 @@ class _Work:
     """One execution."""
 
     def __init__(
-        self, context: Context, found: Inventory, plan: Relayout, rewrite: Rewrite
+        self, context: Context, found: Inventory, plan: RewritePlan, rewrite: Rewrite
     ) -> None:
         self._snapshot = context.store.snapshot
         self._found = found
         self._plan = plan
         self._packs = rewrite.packs
-        self.recoder = Recoder(context, rewrite.packs, plan.specs, plan.source)
-        self._add: dict[int, list[Wanted]] = {}
-        for wanted in plan.add:
-            self._add.setdefault(found.homes[wanted.id], []).append(wanted)
+        self.encoder = Encoder(context, rewrite.packs, plan.specs, plan.source)
+        self._add: dict[int, list[EncodeRequest]] = {}
+        for request in plan.add:
+            self._add.setdefault(found.entry_of[request.id], []).append(request)
 
-    def entry(self, home: int) -> Entry | None:
-        """What an entry says from now on: its records, moved, and the new codings."""
-        recorded = self._found.entries[home]
-        entry = self._plan.edits.get(home, recorded.entry)
+    def entry(self, entry_index: int) -> Entry | None:
+        """The new form of an entry, with its moved records and its new codings; None to drop it."""
+        recorded = self._found.entries[entry_index]
+        entry = self._plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
-        again: list[Wanted] = []
-        for record in self._found.records[home]:
+        requests: list[EncodeRequest] = []
+        for record in self._found.records[entry_index]:
             kept = [i for i in range(len(record.header.members)) if self._stays(record, i)]
             at = record.pack, record.offset
             if record.pack in self._plan.packs or at in self._plan.records:
-                again += self._move(record, kept)
+                requests += self._move(record, kept)
                 regions += self._packs.cut()
             elif kept:
                 regions.append(Region(record.pack, record.offset, record.header.size))
-        wanted = [*again, *self._add.get(home, ())]
-        for each in wanted:
+        requests += self._add.get(entry_index, ())
+        for each in requests:
             if each.id in self._plan.specs:
-                self.recoder.blob(each)
-        if wanted:
-            self.recoder.flush()
-        for each in wanted:
+                self.encoder.blob(each)
+        if requests:
+            self.encoder.flush()
+        for each in requests:
             if each.id not in self._plan.specs:
-                self.recoder.manifest(each)
+                self.encoder.manifest(each)
         regions += self._packs.cut()
         if entry is None:
             if not regions:
@@ -203,11 +200,11 @@ class _Work:
             entry = Entry(recorded.entry.operation, recorded.entry.time_ns)
         return replace(entry, regions=_joined(regions))
 
-    def _stays(self, record: Record, i: int) -> bool:
+    def _stays(self, record: StoredRecord, i: int) -> bool:
         return (record.pack, record.offset, i) not in self._plan.leave
 
-    def _move(self, record: Record, kept: list[int]) -> list[Wanted]:
-        """Copies what stays of a record; returns what has to be coded anew instead."""
+    def _move(self, record: StoredRecord, kept: list[int]) -> list[EncodeRequest]:
+        """Copies the kept members of a record; returns those that must be encoded again."""
         members = record.header.members
         if not kept:
             return []
@@ -216,23 +213,23 @@ class _Work:
             self._packs.append(head, [body])
             return []
         if record.header.group:
-            return [self._again(members[i]) for i in kept]
+            return [self._request(members[i]) for i in kept]
         gone = [members[i] for i in range(len(members)) if i not in set(kept)]
-        again: list[Wanted] = []
+        requests: list[EncodeRequest] = []
         if any(member.kind == BLOB for member in gone):
-            # A manifest's patch draws on the ids of the blobs beside it.
-            again = [self._again(members[i]) for i in kept if members[i].kind == MANIFEST]
+            # The patch of a manifest refers to the ids of the blobs in the same record.
+            requests = [self._request(members[i]) for i in kept if members[i].kind == MANIFEST]
             kept = [i for i in kept if members[i].kind != MANIFEST]
         if kept:
             self._append(record, [members[i] for i in kept])
-        return again
+        return requests
 
-    def _again(self, member: Member) -> Wanted:
+    def _request(self, member: Member) -> EncodeRequest:
         base = self._found.resolve_prefix(member.base) if member.base else None
-        return Wanted(member.id, base)
+        return EncodeRequest(member.id, base)
 
-    def _append(self, record: Record, members: list[Member]) -> None:
-        """The payloads of some members as a record of their own; others may be damaged."""
+    def _append(self, record: StoredRecord, members: list[Member]) -> None:
+        """Writes some members as a record of their own; the others may be damaged."""
         packs = self._snapshot.packs
         moved, parts, at = [], [], 0
         for member in members:
@@ -242,7 +239,7 @@ class _Work:
         self._packs.append(encode_header(moved, group=False, body_size=at), parts)
 
     def moved(self, recorded: Recorded) -> Entry:
-        """An entry that came in meanwhile: its records leave the packs that are given up."""
+        """An entry published meanwhile, with its records moved out of the packs to delete."""
         regions: list[Region] = []
         for region in recorded.entry.regions:
             if region.pack not in self._plan.packs:
@@ -256,7 +253,7 @@ class _Work:
 
 
 def _joined(regions: list[Region]) -> tuple[Region, ...]:
-    """Regions that follow one another become one."""
+    """Merges adjacent regions."""
     joined: list[Region] = []
     for region in regions:
         before = joined[-1] if joined else None

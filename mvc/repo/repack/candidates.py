@@ -1,4 +1,4 @@
-"""The ways there are to make each blob: stored codings, and ones that could be stored."""
+"""Candidates: the codings of each piece of a blob that are stored or could be stored."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.graph.cost import Speed
 from mvc.store.packs.records import BLOB
 
-__all__ = ["Node", "Option", "Options", "is_sought", "starts_of"]
+__all__ = ["Candidate", "Candidates", "Node", "found_from_base", "starts_of"]
 
 Node = tuple[bytes, int]
 """A blob's id and the first byte of one of its pieces."""
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """One piece of a blob, alone or from the same piece of ``base``.
+class Candidate:
+    """A coding of one piece of a blob: in full, or as a delta from the same piece of ``base``.
 
-    ``stored``: payload bytes. ``undirected``: ``base`` can be had back from it. ``place``
-    is where it lies; None for what could be stored, ``sure`` if its form is known by trial.
-    ``grouped`` ones share a payload, of which ``stored`` is their part. A ``bridge`` could
-    not be walked back even if it were published the other way round.
+    ``nbytes``: raw bytes. ``stored``: payload bytes; ``grouped`` candidates share a payload, of
+    which ``stored`` is their share. ``place``: where it is stored, None if it is not; then
+    ``sure`` says whether a trial has confirmed its form. ``reversible``: the base can be
+    recovered from it. ``forward_only``: a coding whose stages drop bytes of the base, so that
+    it cannot be reversed whichever of the two is published first.
     """
 
     id: bytes
@@ -33,11 +34,11 @@ class Option:
     nbytes: int
     stored: int
     base: bytes | None = None
-    undirected: bool = False
+    reversible: bool = False
     place: tuple[int, int, int] | None = None
     grouped: bool = False
     sure: bool = True
-    bridge: bool = False
+    forward_only: bool = False
 
     @property
     def node(self) -> Node:
@@ -51,58 +52,60 @@ class Option:
 
 
 def starts_of(nbytes: int) -> range:
-    """The first bytes of a blob's pieces."""
+    """The offset of each piece of a blob of ``nbytes`` bytes."""
     return range(0, max(nbytes, 1), PIECE)
 
 
-class Options:
-    """What is stored, by piece."""
+class Candidates:
+    """The stored codings by piece."""
 
     def __init__(self, found: Inventory) -> None:
-        self._by_node: dict[Node, list[Option]] = defaultdict(list)
-        self.groups: dict[tuple[int, int], list[Option]] = defaultdict(list)
+        self._by_node: dict[Node, list[Candidate]] = defaultdict(list)
+        self.groups: dict[tuple[int, int], list[Candidate]] = defaultdict(list)
         for coding in found.all_codings():
             member = coding.member
             if member.kind != BLOB:
                 continue
-            option = Option(
+            candidate = Candidate(
                 member.id,
                 member.start,
                 member.nbytes,
                 coding.stored,
                 coding.base,
-                coding.undirected,
+                coding.reversible,
                 coding.place,
                 coding.record.header.group,
-                bridge=bool(member.coding.transform),
+                forward_only=bool(member.coding.transform),
             )
-            self._by_node[option.node].append(option)
-            if option.grouped:
-                self.groups[coding.record.pack, coding.record.offset].append(option)
+            self._by_node[candidate.node].append(candidate)
+            if candidate.grouped:
+                self.groups[coding.record.pack, coding.record.offset].append(candidate)
 
-    def __iter__(self) -> Iterator[Option]:
-        for options in self._by_node.values():
-            yield from options
+    def __iter__(self) -> Iterator[Candidate]:
+        for candidates in self._by_node.values():
+            yield from candidates
 
-    def of(self, node: Node) -> list[Option]:
-        """Every stored coding of a piece."""
+    def of(self, node: Node) -> list[Candidate]:
+        """All stored codings of a piece."""
         return self._by_node.get(node, [])
 
-    def full(self, id_: bytes, nbytes: int) -> list[Option] | None:
-        """A blob's full records, the smallest of each piece; None if a piece has none."""
+    def full(self, id_: bytes, nbytes: int) -> list[Candidate] | None:
+        """The smallest full record of each piece; None if a piece has none."""
         found = [
             min((o for o in self.of((id_, start)) if o.base is None), key=_stored, default=None)
             for start in starts_of(nbytes)
         ]
-        return None if None in found else [option for option in found if option is not None]
+        return (
+            None if None in found else [candidate for candidate in found if candidate is not None]
+        )
 
-    def delta(self, id_: bytes, nbytes: int, bases: Collection[bytes]) -> list[Option] | None:
-        """A blob's codings against some of ``bases``, the smallest of each piece.
+    def delta(self, id_: bytes, nbytes: int, bases: Collection[bytes]) -> list[Candidate] | None:
+        """The smallest delta of each piece from one of ``bases``.
 
-        Pieces that a base does not have are full. None if a piece has no such coding, or
-        none of them is a delta.
+        A piece without such a delta is taken from its full record. None if a piece has
+        neither, or if none of the pieces is a delta.
         """
-        found: list[Option] = []
+        found: list[Candidate] = []
         for start in starts_of(nbytes):
             fitting = [o for o in self.of((id_, start)) if o.base is None or o.base in bases]
             deltas = [o for o in fitting if o.base is not None]
@@ -110,13 +113,13 @@ class Options:
             if best is None:
                 return None
             found.append(best)
-        return found if any(option.base is not None for option in found) else None
+        return found if any(candidate.base is not None for candidate in found) else None
 
 
-def is_sought(found: Inventory, id_: bytes, base: bytes | None) -> bool:
-    """Whether readers at ``base`` would find a new delta that makes ``id_`` from it."""
-    return base is not None and found.homes[base] <= found.homes[id_]
+def found_from_base(found: Inventory, id_: bytes, base: bytes | None) -> bool:
+    """Whether the reverse lookup from ``base`` would find a new delta that makes ``id_``."""
+    return base is not None and found.entry_of[base] <= found.entry_of[id_]
 
 
-def _stored(option: Option) -> int:
-    return option.stored
+def _stored(candidate: Candidate) -> int:
+    return candidate.stored

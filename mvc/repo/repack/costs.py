@@ -1,11 +1,11 @@
-"""The versions of a repository as a planning problem: what each node and edge would cost."""
+"""Costs of the planning graph: bytes and time of each version and each delta."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mvc.repo.repack.candidates import Option, Options, is_sought
+from mvc.repo.repack.candidates import Candidate, Candidates, found_from_base
 from mvc.repo.repack.sizes import Sizes
 from mvc.repo.repack.solve.model import Edge, Layout, Versions
 from mvc.repo.repack.survey import Survey
@@ -13,15 +13,15 @@ from mvc.store.graph.cost import Speed
 
 __all__ = ["Costs"]
 
-_LOSS = 0.02  # of a version's bytes; an edge that loses more on the way back leads forward only
+_LOSS = 0.02  # an edge that loses more of a version's bytes on the way back is forward only
 
 
 class Costs:
-    """Prices blobs and deltas, stored or not, and makes the planner's graph of them."""
+    """Prices blobs and deltas, stored or not, and builds the planner's graph."""
 
-    def __init__(self, survey: Survey, options: Options, sizes: Sizes, speed: Speed) -> None:
+    def __init__(self, survey: Survey, candidates: Candidates, sizes: Sizes, speed: Speed) -> None:
         self.survey = survey
-        self.options = options
+        self.candidates = candidates
         self.sizes = sizes
         self.speed = speed
         self._bases: dict[tuple[int, int], dict[bytes, bytes]] = {}
@@ -34,30 +34,30 @@ class Costs:
             for id_ in version.blobs:
                 self.first.setdefault(id_, i)
 
-    def full(self, i: int, id_: bytes) -> list[Option]:
+    def full(self, i: int, id_: bytes) -> list[Candidate]:
         """The full records of a blob of version i."""
         nbytes = self.survey.size(id_)
         line = self.survey.versions[i].blobs[id_]
-        return self.options.full(id_, nbytes) or self.sizes.full(id_, line, i)
+        return self.candidates.full(id_, nbytes) or self.sizes.full(id_, line, i)
 
-    def alone(self, id_: bytes) -> list[Option]:
-        """The full records of a blob, whatever version it is of."""
+    def alone(self, id_: bytes) -> list[Candidate]:
+        """The full records of a blob of any version."""
         return self.full(self.first[id_], id_)
 
-    def between(self, a: int, b: int, span: int) -> dict[bytes, list[Option]]:
-        """For each blob of b that a lacks, how it is made where version a is there."""
+    def between(self, a: int, b: int, span: int) -> dict[bytes, list[Candidate]]:
+        """For each blob of b that a lacks, the codings that make it from version a."""
         blobs_a, blobs_b = self.survey.versions[a].blobs, self.survey.versions[b].blobs
-        found: dict[bytes, list[Option]] = {}
+        found: dict[bytes, list[Candidate]] = {}
         for id_ in self.survey.new_in(a, b):
             nbytes = self.survey.size(id_)
-            stored = self.options.delta(id_, nbytes, blobs_a.keys())
-            stored = stored or self.options.delta(id_, nbytes, blobs_b.keys())
-            if stored is None and b not in self.sources and self.options.full(id_, nbytes):
-                found[id_] = self.full(b, id_)  # as a commit found, a delta is not worth it
+            stored = self.candidates.delta(id_, nbytes, blobs_a.keys())
+            stored = stored or self.candidates.delta(id_, nbytes, blobs_b.keys())
+            if stored is None and b not in self.sources and self.candidates.full(id_, nbytes):
+                found[id_] = self.full(b, id_)  # a commit found that a delta is not worth it
                 continue
             base = None if stored else self.bases(a, b).get(id_)
             if base is not None:
-                stored = self.options.delta(base, self.survey.size(base), [id_])
+                stored = self.candidates.delta(base, self.survey.size(base), [id_])
             if stored is not None:
                 found[id_] = stored
             elif base is not None:
@@ -67,38 +67,40 @@ class Costs:
                 found[id_] = self.full(b, id_)
         return found
 
-    def _delta(self, id_: bytes, base: bytes) -> list[Option]:
+    def _delta(self, id_: bytes, base: bytes) -> list[Candidate]:
         i = self.first[id_]
         line = self.survey.versions[i].blobs[id_]
         made = self.sizes.delta(id_, base, line, i, self._spans[id_, base])
         return made if made[0].base is not None else self.full(i, id_)
 
     def attempt(self, id_: bytes, base: bytes | None) -> None:
-        """Finds out by trial what a coding that is not stored takes."""
+        """Measures by trial the size of a coding that is not stored."""
         i = self.first[id_]
         span = 0 if base is None else self._spans[id_, base]
         self.sizes.attempt(id_, base, self.survey.versions[i].blobs[id_], i, span)
 
-    def tried(self, id_: bytes, base: bytes) -> list[Option]:
+    def tried(self, id_: bytes, base: bytes) -> list[Candidate]:
         """A delta that is not stored, after trying it."""
         self.attempt(id_, base)
         return self._delta(id_, base)
 
-    def turned(self, option: Option) -> Option:
-        """The delta that leads back from a piece to its base, of the same size."""
-        id_, base = option.base, option.id
+    def turned(self, candidate: Candidate) -> Candidate:
+        """The delta from a piece to its base, taken to be of the same size."""
+        id_, base = candidate.base, candidate.id
         assert id_ is not None
         self._spans[id_, base] = self._spans.get((base, id_), 1)
-        undirected = is_sought(self.survey.found, id_, base)
-        return replace(option, id=id_, base=base, undirected=undirected, place=None, grouped=False)
+        reversible = found_from_base(self.survey.found, id_, base)
+        return replace(
+            candidate, id=id_, base=base, reversible=reversible, place=None, grouped=False
+        )
 
     def stored_long(self) -> set[tuple[int, int, int]]:
         """Stored deltas over more than one generation: (from, to, generations)."""
         found = set()
-        for option in self.options:
-            if option.base is None or not {option.id, option.base} <= self.first.keys():
+        for candidate in self.candidates:
+            if candidate.base is None or not {candidate.id, candidate.base} <= self.first.keys():
                 continue
-            older, newer = sorted((option.id, option.base), key=self.first.__getitem__)
+            older, newer = sorted((candidate.id, candidate.base), key=self.first.__getitem__)
             b: int = self.first[newer]
             a, span = self.survey.versions[b].parent, 1
             if older in self.survey.versions[b].blobs:
@@ -112,19 +114,19 @@ class Costs:
         return found
 
     def bases(self, a: int, b: int) -> dict[bytes, bytes]:
-        """As ``Survey.bases``, remembered."""
+        """As ``Survey.bases``, cached."""
         if (a, b) not in self._bases:
             self._bases[a, b] = self.survey.bases(a, b)
         return self._bases[a, b]
 
     def versions(self, long: Iterable[tuple[int, int, int]] = ()) -> Versions:
-        """The planner's graph; ``long`` are further deltas (from, to, versions between)."""
+        """The planner's graph; ``long``: further deltas (from, to, generations)."""
         full_bytes, full_ns = [], []
         for i, version in enumerate(self.survey.versions):
             fulls = {id_: self.full(i, id_) for id_ in version.blobs}
             common = self._common[self._roots[i]]
             full_bytes.append(sum(_bytes(o) for id_, o in fulls.items() if id_ not in common))
-            full_ns.append(round(sum(self._ns(options) for options in fulls.values())))
+            full_ns.append(round(sum(self._ns(candidates) for candidates in fulls.values())))
         edges = [
             self._edge(version.parent, i, 1, long=False)
             for i, version in enumerate(self.survey.versions)
@@ -137,14 +139,16 @@ class Costs:
 
     def _edge(self, a: int, b: int, span: int, *, long: bool) -> Edge:
         made = self.between(a, b, span)
-        deltas = [options for options in made.values() if any(o.base for o in options)]
+        deltas = [candidates for candidates in made.values() if any(o.base for o in candidates)]
         lost = set(self.survey.new_in(b, a))
-        every = [option for options in made.values() for option in options]
-        lost -= {option.base for option in every if option.base and not option.bridge}
-        lost -= {option.id for option in every}
+        every = [candidate for candidates in made.values() for candidate in candidates]
+        lost -= {
+            candidate.base for candidate in every if candidate.base and not candidate.forward_only
+        }
+        lost -= {candidate.id for candidate in every}
         size = sum(self.survey.size(id_) for id_ in self.survey.versions[a].blobs)
         forward = sum(self.survey.size(id_) for id_ in lost) > _LOSS * size
-        ns = sum(self._ns(options) for options in deltas)
+        ns = sum(self._ns(candidates) for candidates in deltas)
         return Edge(a, b, sum(map(_bytes, made.values())), round(ns), forward, long, span)
 
     def today(self, versions: Versions) -> Layout:
@@ -156,27 +160,27 @@ class Costs:
     def _is_source(self, i: int) -> bool:
         """Whether a version is a reset point: all of its blobs are full records."""
         blobs = self.survey.versions[i].blobs
-        return all(self.options.full(id_, self.survey.size(id_)) for id_ in blobs)
+        return all(self.candidates.full(id_, self.survey.size(id_)) for id_ in blobs)
 
     def _is_stored(self, edge: Edge, sources: frozenset[int]) -> bool:
         made = self.between(edge.a, edge.b, edge.span).values()
-        if any(option.place is None for options in made for option in options):
+        if any(candidate.place is None for candidates in made for candidate in candidates):
             return False
-        deltas = any(option.base for options in made for option in options)
+        deltas = any(candidate.base for candidates in made for candidate in candidates)
         return deltas or edge.b not in sources or not made
 
-    def _ns(self, options: Iterable[Option]) -> float:
-        return sum(option.ns(self.speed) for option in options)
+    def _ns(self, candidates: Iterable[Candidate]) -> float:
+        return sum(candidate.ns(self.speed) for candidate in candidates)
 
     def _families(self) -> list[int]:
-        """The first version that each descends from."""
+        """The root that each version descends from."""
         roots: list[int] = []
         for i, version in enumerate(self.survey.versions):
             roots.append(i if version.parent is None else roots[version.parent])
         return roots
 
     def _shared_blobs(self) -> dict[int, set[bytes]]:
-        """By first version, the blobs that it and all its descendants have."""
+        """By root, the blobs that it and all its descendants have."""
         common: dict[int, set[bytes]] = {}
         for i, version in enumerate(self.survey.versions):
             root = self._roots[i]
@@ -187,5 +191,5 @@ class Costs:
         return common
 
 
-def _bytes(options: Iterable[Option]) -> int:
-    return sum(option.stored for option in options)
+def _bytes(candidates: Iterable[Candidate]) -> int:
+    return sum(candidate.stored for candidate in candidates)

@@ -1,4 +1,4 @@
-"""What a repack is to reach."""
+"""The goal of a repack."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.context import Context
 
-__all__ = ["Wish", "plain", "wish_of"]
+__all__ = ["Goal", "goal_of", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a repack is to reach: one of these.
+class Goal:
+    """The goal of a repack: one of the following.
 
-    ``interval``: a reset point every so many commits. ``max_recovery``: seconds.
-    ``max_size``: bytes of all packs. ``add``, ``remove``: reset points. ``super_step``:
-    commits that the longer deltas span. ``bound``: seconds that removing may not pass.
+    ``interval``: a reset point every so many commits. ``max_recovery``: bound on recovery in
+    seconds. ``max_size``: bytes of all packs. ``add``, ``remove``: reset points. ``super_step``:
+    commits that the longer deltas span. ``bound``: seconds of recovery that ``remove`` must keep.
     """
 
     interval: int | None = None
@@ -43,13 +43,13 @@ class Wish:
 
 
 def plain(value: float, digits: int | None = None) -> str:
-    """A number without an exponent: ``0.00001``; rounded to ``digits`` significant ones if said."""
+    """A number without an exponent (``0.00001``), rounded to ``digits`` significant digits."""
     text = repr(value) if digits is None else f"{value:.{digits}g}"
     whole, point, part = f"{Decimal(text):f}".partition(".")
     return whole + (point + part).rstrip("0").rstrip(".")
 
 
-def wish_of(
+def goal_of(
     context: Context,
     *,
     interval: int | None = None,
@@ -58,8 +58,8 @@ def wish_of(
     add: tuple[CommitId, ...] = (),
     remove: tuple[CommitId, ...] = (),
     super_step: int | None = None,
-) -> Wish:
-    """One wish; without any, what the settings say. WrongUsage for several or nonsense."""
+) -> Goal:
+    """The goal given, else the one of the settings. Raises WrongUsage for several or bad ones."""
     given = [interval, max_recovery, max_size, add or None, remove or None, super_step]
     if sum(value is not None for value in given) > 1:
         raise WrongUsage(
@@ -76,7 +76,7 @@ def wish_of(
     bound = context.config.get("store.max_recovery")
     if all(value is None for value in given):
         if bound is not None:
-            return Wish(max_recovery=float(bound))
-        return Wish(interval=int(context.config.get("store.reset_interval")))
+            return Goal(max_recovery=float(bound))
+        return Goal(interval=int(context.config.get("store.reset_interval")))
     limit = None if bound is None else float(bound)
-    return Wish(interval, max_recovery, max_size, add, remove, super_step, limit)
+    return Goal(interval, max_recovery, max_size, add, remove, super_step, limit)

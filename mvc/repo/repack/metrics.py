@@ -1,29 +1,28 @@
-"""What a selection of codings costs: bytes in packs, and the recovery of every version."""
+"""Metrics of a selection of codings: bytes in packs, and the recovery of every version."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
-from mvc.repo.maintenance.inventory import Record
-from mvc.repo.repack.candidates import Node, Option, starts_of
+from mvc.repo.maintenance.inventory import StoredRecord
+from mvc.repo.repack.candidates import Candidate, Node, starts_of
 from mvc.repo.repack.costs import Costs
 from mvc.repo.repack.selection import Selection
 from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Coding, Member, encode_header
 
-__all__ = ["Figures", "figures"]
+__all__ = ["LayoutMetrics", "layout_metrics"]
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """``bytes``: of all packs. A recovery is that of a whole version: estimated seconds on
-    this machine, stored bytes to decode, and the longest chain of deltas in it.
-    ``reset_points`` in the order of versions.
+class LayoutMetrics:
+    """``bytes``: of all packs. Recovery of a whole version: estimated ``seconds`` on this machine,
+    stored ``bytes`` to decode, and the longest chain of ``deltas``; worst and mean over all
+    versions. ``reset_points`` in the order of versions.
     """
 
     bytes: int
@@ -37,11 +36,11 @@ class Figures:
     worst_commit: CommitId | None
 
 
-def figures(costs: Costs, selection: Selection) -> Figures:
-    """Of codings from which every version can be recovered; DamagedData if one cannot."""
-    reached = _reach(costs, selection)
+def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
+    """The metrics of a selection. Raises DamagedData if a version cannot be recovered from it."""
+    reached = _reach(selection)
     survey = costs.survey
-    full = {option.node for option in selection if option.base is None}
+    full = {candidate.node for candidate in selection if candidate.base is None}
     times, sizes, depths, reset_points = [], [], [], []
     for version in survey.versions:
         nodes = [(i, start) for i in version.blobs for start in starts_of(survey.size(i))]
@@ -59,7 +58,7 @@ def figures(costs: Costs, selection: Selection) -> Figures:
             reset_points.append(version.commit)
     count = max(1, len(times))
     worst = max(range(len(times)), key=times.__getitem__, default=None)
-    return Figures(
+    return LayoutMetrics(
         _packed(costs, selection),
         tuple(reset_points),
         max(times, default=0.0),
@@ -72,89 +71,72 @@ def figures(costs: Costs, selection: Selection) -> Figures:
     )
 
 
-def _reach(costs: Costs, selection: Selection) -> dict[Node, tuple[float, int, int]]:
+def _reach(selection: Selection) -> dict[Node, tuple[float, int, int]]:
     """(nanoseconds, deltas, stored bytes) of the cheapest way to each piece."""
-    ways: dict[Node, list[tuple[Node, float, int]]] = defaultdict(list)
-    heap: list[tuple[float, int, int, Node]] = []
-    for option in selection:
-        ns = option.ns(costs.speed)
-        if option.base is None:
-            heap.append((ns, 0, option.stored, option.node))
-            continue
-        base = (option.base, option.start)
-        ways[base].append((option.node, ns, option.stored))
-        if option.undirected:
-            ways[option.node].append((base, ns, option.stored))
-    heapify(heap)
-    found: dict[Node, tuple[float, int, int]] = {}
-    while heap:
-        ns, depth, stored, node = heappop(heap)
-        if node in found:
-            continue
-        found[node] = (ns, depth, stored)
-        for other, more, size in ways[node]:
-            if other not in found:
-                heappush(heap, (ns + more, depth + 1, stored + size, other))
-    return found
+    stored: dict[Node, tuple[float, int, int]] = {}
+    for node, path in selection.cheapest().items():
+        before = 0 if path.origin is None else stored[path.origin][2]
+        stored[node] = (path.cost, path.deltas, before + path.step.stored)
+    return stored
 
 
 # -- bytes in packs ------------------------------------------------------------------------
 
 
 def _packed(costs: Costs, selection: Selection) -> int:
-    """Bytes of all records once what is not chosen is gone and what is new is there."""
+    """Bytes of all records after codings that are not chosen are dropped and new ones added."""
     gone = defaultdict(set)
-    for option in selection.left_out():
-        assert option.place is not None
-        gone[option.place[:2]].add(option.place[2])
+    for candidate in selection.left_out():
+        assert candidate.place is not None
+        gone[candidate.place[:2]].add(candidate.place[2])
     found = costs.survey.found
     total = sum(
         _record(record, gone.get((record.pack, record.offset), set()))
         for records in found.records
         for record in records
     )
-    fresh: dict[int, list[Option]] = defaultdict(list)
-    for option in selection.new:
-        fresh[found.homes[option.id]].append(option)
+    fresh: dict[int, list[Candidate]] = defaultdict(list)
+    for candidate in selection.new:
+        fresh[found.entry_of[candidate.id]].append(candidate)
     pipeline = Pipeline.parse(costs.survey.context.config.get("commit.pipeline")).coding()
-    return total + sum(_added(options, pipeline) for options in fresh.values())
+    return total + sum(_added(candidates, pipeline) for candidates in fresh.values())
 
 
-def _record(record: Record, gone: set[int]) -> int:
+def _record(record: StoredRecord, gone: set[int]) -> int:
     header = record.header
     kept = [member for i, member in enumerate(header.members) if i not in gone]
     if len(kept) == len(header.members):
         return header.size
-    if not kept or header.group:  # a group goes as a whole
+    if not kept or header.group:  # a group is dropped as a whole
         return 0 if not kept else header.size
     size = sum(member.stored for member in kept)
     apart = [member for member in kept if member.kind == MANIFEST]
     for manifest in apart:
-        # It is coded again by itself, without the ids beside it to draw on.
+        # It is encoded again alone, without the ids of the blobs beside it.
         ids = sum(member.kind == BLOB for member in header.members)
         size += 32 * ids + len(encode_header([manifest], group=False, body_size=0))
     together = [member for member in kept if member.kind != MANIFEST]
     return size + (_head(together) if together else 0)
 
 
-def _added(options: Sequence[Option], pipeline: Pipeline) -> int:
-    """A record of new codings."""
+def _added(candidates: Sequence[Candidate], pipeline: Pipeline) -> int:
+    """Bytes of a record of new codings."""
     texts = (Coding(pipeline.full().text), Coding(pipeline.text))
     members = [
         Member(
             BLOB,
-            option.id,
-            option.start,
-            option.nbytes,
-            texts[option.base is not None],
-            (option.base or b"")[:BASE_BYTES],
+            candidate.id,
+            candidate.start,
+            candidate.nbytes,
+            texts[candidate.base is not None],
+            (candidate.base or b"")[:BASE_BYTES],
             0,
-            option.stored,
+            candidate.stored,
             bytes(8),
         )
-        for option in options
+        for candidate in candidates
     ]
-    return _head(members) + sum(option.stored for option in options)
+    return _head(members) + sum(candidate.stored for candidate in candidates)
 
 
 def _head(members: Iterable[Member]) -> int:

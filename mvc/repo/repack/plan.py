@@ -1,37 +1,37 @@
-"""A repack's plan and the storage/recovery curve, as values that can be printed."""
+"""The plan of a repack and the storage/recovery curve, as values that can be printed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from mvc.ids import CommitId
-from mvc.repo.maintenance.rewrite_plan import Relayout
+from mvc.repo.maintenance.rewrite_plan import RewritePlan
 from mvc.repo.repack.costs import Costs
-from mvc.repo.repack.goal import Wish
-from mvc.repo.repack.metrics import Figures
+from mvc.repo.repack.goal import Goal
+from mvc.repo.repack.metrics import LayoutMetrics
 
 __all__ = ["CurvePoint", "RepackCurve", "RepackPlan"]
 
 
 @dataclass(frozen=True)
 class RepackPlan:
-    """``relayout`` is what is to be done; a plan with nothing to do is false.
+    """``rewrite``: what to do; a plan with nothing to do is false.
 
-    ``full_*`` and ``delta_*`` count codings of tensors. ``costs`` is what the plan was made from.
+    ``full_*`` and ``deltas_*`` count codings of tensors. ``costs``: what the plan was made from.
     """
 
-    wish: Wish
-    before: Figures
-    after: Figures
+    goal: Goal
+    before: LayoutMetrics
+    after: LayoutMetrics
     full_added: int
     full_removed: int
     deltas_added: int
     deltas_removed: int
-    relayout: Relayout = field(repr=False)
+    rewrite: RewritePlan = field(repr=False)
     costs: Costs = field(repr=False)
 
     def __bool__(self) -> bool:
-        return bool(self.relayout)
+        return bool(self.rewrite)
 
     @property
     def added(self) -> tuple[CommitId, ...]:
@@ -41,14 +41,14 @@ class RepackPlan:
 
     @property
     def removed(self) -> tuple[CommitId, ...]:
-        """Versions that are reset points no more."""
+        """Versions that are no longer reset points."""
         left = set(self.after.reset_points)
         return tuple(id_ for id_ in self.before.reset_points if id_ not in left)
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """Bytes of all packs; estimated seconds until a version is back."""
+    """``bytes`` of all packs; estimated seconds to recover a version, worst and mean."""
 
     bytes: int
     worst_seconds: float
@@ -57,7 +57,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class RepackCurve:
-    """Layouts from the fastest recovery to the least bytes, and what is stored now."""
+    """Layouts from the fastest recovery to the fewest bytes, and the layout stored ``today``."""
 
     points: tuple[CurvePoint, ...]
     today: CurvePoint

@@ -1,48 +1,61 @@
 """repack: store the same versions with other reset points and deltas.
 
-The plan says what it will cost; its execution moves what stays into new packs and adds
-what is new, in one step. Identities do not change (``mvc.repo.maintenance.rewrite_plan``).
+A plan states its price. Its execution moves the codings that stay into new packs and adds
+the new ones, in one step (``mvc.repo.maintenance.rewrite_plan``). Ids do not change.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from mvc.errors import Unattainable
+from mvc.ids import CommitId
 from mvc.repo.context import Context, Progress
-from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_rewritten
-from mvc.repo.repack.goal import Wish, wish_of
-from mvc.repo.repack.metrics import Figures
+from mvc.repo.lookup import manifests
+from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
+from mvc.repo.repack.goal import Goal, goal_of, plain
+from mvc.repo.repack.metrics import LayoutMetrics, layout_metrics
 from mvc.repo.repack.plan import CurvePoint, RepackCurve, RepackPlan
-from mvc.repo.repack.planner import draw_curve, make_plan, present_figures
+from mvc.repo.repack.problem import RepackProblem
+from mvc.repo.repack.selection import Selection, of_store
+from mvc.repo.repack.solve import layouts
+from mvc.repo.repack.solve.bounded import fastest, smallest, within_bytes, within_time
+from mvc.repo.repack.solve.model import Layout, Price, Versions
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 
 __all__ = [
     "CurvePoint",
-    "Figures",
+    "Goal",
+    "LayoutMetrics",
     "RepackCurve",
     "RepackPlan",
     "Repacked",
-    "Wish",
+    "added",
+    "curve",
     "draw_curve",
+    "front",
+    "goal_of",
     "make_plan",
+    "present_metrics",
+    "removed",
     "repack",
-    "wish_of",
 ]
 
 
 @dataclass(frozen=True)
 class Repacked:
-    """A plan, and what is stored now; None where nothing was done."""
+    """The plan, and the metrics after its execution; None if nothing was done."""
 
     plan: RepackPlan
-    now: Figures | None
+    now: LayoutMetrics | None
 
 
 def repack(
-    context: Context, wish: Wish, *, dry_run: bool = False, progress: Progress | None = None
+    context: Context, goal: Goal, *, dry_run: bool = False, progress: Progress | None = None
 ) -> Repacked:
-    """Plans and carries out; where other operations come between, both anew.
+    """Plans and executes; does both again if another operation rewrites the store meanwhile.
 
     Raises Unattainable, DamagedData, ReadOnly, Busy; then nothing has changed.
     """
@@ -51,17 +64,253 @@ def repack(
     plans: list[RepackPlan] = []
 
     def attempt() -> Recorded | None:
-        plan = make_plan(context, wish, progress)
+        plan = make_plan(context, goal, progress)
         plans.append(plan)
         if dry_run or not plan:
             return None
         return execute(
             context,
             plan.costs.survey.found,
-            plan.relayout,
-            lambda: Entry("repack", context.store.clock.now_ns(), str(wish)),
+            plan.rewrite,
+            lambda: Entry("repack", context.store.clock.now_ns(), str(goal)),
             progress=progress,
         )
 
-    done = until_not_rewritten(context, attempt)
-    return Repacked(plans[-1], None if done is None else present_figures(context))
+    done = retry_on_rewrite(context, attempt)
+    return Repacked(plans[-1], None if done is None else present_metrics(context))
+
+
+_ROUNDS = 6
+_ALIKE = 1.01  # ratio of estimates that count as equal
+
+
+def make_plan(context: Context, goal: Goal, progress: Progress | None = None) -> RepackPlan:
+    """The best plan found for a goal.
+
+    Raises Unattainable if the goal cannot be met, DamagedData in a damaged repository.
+    """
+    problem = RepackProblem(context, goal, progress)
+    plan = _chosen(problem) if problem.survey.versions else problem.unchanged()
+    return plan if _is_worth(plan) else problem.unchanged()
+
+
+def _chosen(problem: RepackProblem) -> RepackPlan:
+    goal = problem.goal
+    if goal.add:
+        return problem.plan_of(added(problem))
+    if goal.remove:
+        return problem.plan_of(removed(problem))
+    if goal.super_step is not None:
+        versions, today = problem.versions(full=False)
+        pairs = [(a, b) for a, b, _ in problem.steps()]
+        layout = layouts.with_steps(versions, today, pairs)
+        return problem.plan_of(problem.with_edges(versions, layout))
+    if goal.interval is not None:
+        versions, _ = problem.versions(full=True)
+        return problem.plan_of(
+            problem.mapped(versions, layouts.at_interval(versions, goal.interval))
+        )
+    if goal.max_recovery is not None:
+        return _within_time(problem, goal.max_recovery)
+    assert goal.max_size is not None
+    return _within_bytes(problem, goal.max_size)
+
+
+def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
+    """Tightens the planner's bound until the selection meets the real one, blob by blob."""
+    (versions, today), before = problem.versions(full=True), problem.before
+    allowed = round(bound * 1e9)
+    for _ in range(_ROUNDS):
+        layout = within_time(versions, allowed, today)
+        if layout is None:
+            break
+        plan = problem.plan_of(problem.mapped(versions, layout))
+        if plan.after.worst_seconds <= bound:
+            kept = before.worst_seconds <= bound and before.bytes <= plan.after.bytes
+            return problem.unchanged() if kept else plan
+        allowed = min(allowed - 1, int(allowed * bound / plan.after.worst_seconds))
+    if before.worst_seconds <= bound:
+        return problem.unchanged()
+    least = fastest(versions) / 1e9
+    raise Unattainable(
+        f"no layout recovers every version within {plain(bound)} s here",
+        hint=f"the fastest takes about {plain(least, 2)} s: every version in full",
+    )
+
+
+def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
+    """As ``_within_time`` for bytes, including manifests and headers, which no layout changes."""
+    (versions, today), before = problem.versions(full=True), problem.before
+    least = problem.plan_of(problem.mapped(versions, smallest(versions, today)))
+    if min(least.after.bytes, before.bytes) > size:
+        raise Unattainable(
+            f"no layout fits into {size} bytes",
+            hint=f"the smallest possible takes about {least.after.bytes} bytes",
+        )
+    best = least if least.after.bytes <= size else None
+    room = size - (least.after.bytes - versions.stored(smallest(versions, today)))
+    for _ in range(_ROUNDS):
+        try:
+            layout = within_bytes(versions, room, today)
+        except Unattainable:
+            break
+        layout = _cheaper(versions, layout, today)
+        plan = problem.plan_of(problem.mapped(versions, layout))
+        if plan.after.bytes <= size:
+            if best is None or plan.after.worst_seconds < best.after.worst_seconds:
+                best = plan
+            break
+        room -= plan.after.bytes - size
+    worst = before.worst_seconds
+    if best is None or (before.bytes <= size and worst <= best.after.worst_seconds):
+        return problem.unchanged()
+    return best
+
+
+def _cheaper(versions: Versions, layout: Layout, today: Layout) -> Layout:
+    """The smallest layout with about the same worst recovery."""
+    worst = versions.worst(layout) or 0
+    return within_time(versions, round(worst * _ALIKE), today) or layout
+
+
+def _is_worth(plan: RepackPlan) -> bool:
+    """Whether a plan changes more than estimates can tell apart."""
+    a, b = plan.before, plan.after
+    return a.reset_points != b.reset_points or any(
+        not 1 / _ALIKE < (x + 1e-9) / (y + 1e-9) < _ALIKE
+        for x, y in (
+            (a.bytes, b.bytes),
+            (a.worst_seconds, b.worst_seconds),
+            (a.mean_seconds, b.mean_seconds),
+        )
+    )
+
+
+def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurve:
+    """The bytes of all packs that each recovery bound would take, and the stored layout."""
+    problem = RepackProblem(context, Goal(), progress)
+    before, versions = problem.before, problem.versions(full=True)[0]
+    tensors = sum(o.stored for o in problem.stored if o.id in problem.survey.specs)
+    today = CurvePoint(before.bytes, before.worst_seconds, before.mean_seconds)
+    if not len(versions):
+        return RepackCurve((), today)
+    points = [
+        CurvePoint(before.bytes - tensors + p.bytes, p.worst / 1e9, p.mean / 1e9)
+        for p in curve(versions)
+    ]
+    return RepackCurve(front([*points, today]), today)
+
+
+def present_metrics(context: Context) -> LayoutMetrics:
+    """The metrics of the stored layout."""
+    return RepackProblem(context, Goal()).before
+
+
+_SAME = 1.001  # ratio of sizes that count as equal
+
+
+def curve(versions: Versions, count: int = 24) -> list[Price]:
+    """Up to ``count`` layouts from the fastest to the smallest, each smaller than the last.
+
+    Their recovery bounds grow by a constant ratio.
+    """
+    low = max(1, fastest(versions))
+    high = max(low, versions.worst(smallest(versions)) or low)
+    ratio = (high / low) ** (1 / max(1, count - 1))
+    bounds = sorted({low, high} | {round(low * ratio**i) for i in range(1, count - 1)})
+    found: list[Price] = []
+    for bound in bounds:
+        layout = within_time(versions, bound)
+        if layout is None:
+            continue
+        price = versions.price(layout)
+        if not found or price.bytes < found[-1].bytes:
+            found.append(price)
+    return found
+
+
+def front(points: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
+    """The Pareto front of points, from the fastest recovery to the fewest bytes.
+
+    Of points with nearly the same bytes the fastest stays.
+    """
+    found: list[CurvePoint] = []
+    for point in sorted(points, key=lambda p: (p.worst_seconds, p.bytes, p.mean_seconds)):
+        if not found or point.bytes * _SAME <= found[-1].bytes:
+            found.append(point)
+    return tuple(found)
+
+
+def added(problem: RepackProblem) -> Selection:
+    """All stored codings plus full records of the versions to add."""
+    costs = problem.costs
+
+    def build() -> Selection:
+        chosen = of_store(costs)
+        for i in _numbers(problem, problem.goal.add):
+            for id_ in _blobs(problem, i):
+                chosen.add(costs.full(i, id_))
+        return chosen
+
+    problem.attempt(build())
+    return build()
+
+
+def removed(problem: RepackProblem) -> Selection:
+    """All stored codings without the full records that only the versions to remove need.
+
+    Missing deltas are added. Raises Unattainable if a version cannot be recovered then, or if
+    its recovery would take longer than the settings allow.
+    """
+    numbers = _numbers(problem, problem.goal.remove)
+    versions, today = problem.versions(full=False)
+    for i in numbers:
+        if i not in today.sources:
+            raise Unattainable(
+                f"version {_name(problem, i)} is no reset point",
+                hint="'mvc show' says of a version whether it is one",
+            )
+    layout = layouts.without(versions, today, numbers)
+    lost = [i for i, ns in enumerate(versions.recovery(layout)) if ns is None]
+    if lost:
+        raise Unattainable(
+            f"version {_name(problem, lost[0])} could not be recovered any more: "
+            "no delta leads to it from another reset point",
+            hint="keep one of them, or add another reset point first",
+        )
+    chosen = problem.with_edges(versions, layout, complete=False)
+    needed = {id_ for i in layout.sources for id_ in _blobs(problem, i)}
+    gone = {id_ for i in numbers for id_ in _blobs(problem, i)} - needed
+    chosen.drop([o for o in chosen if o.base is None and o.id in gone])
+    chosen.complete()
+    _check_bound(problem, layout_metrics(problem.costs, chosen))
+    return chosen
+
+
+def _check_bound(problem: RepackProblem, after: LayoutMetrics) -> None:
+    bound = problem.goal.bound
+    if bound is None or after.worst_seconds <= bound:
+        return
+    name = after.worst_commit.short if after.worst_commit else "?"
+    raise Unattainable(
+        f"version {name} would take {plain(after.worst_seconds, 3)} s; "
+        f"store.max_recovery allows {plain(bound)} s",
+        hint="raise store.max_recovery, or remove fewer reset points",
+    )
+
+
+def _numbers(problem: RepackProblem, ids: Sequence[CommitId]) -> list[int]:
+    numbers = problem.survey.numbers
+    for id_ in ids:
+        if id_ not in numbers:
+            manifests.check_kept(problem.survey.context, id_)
+            raise Unattainable(f"the state of version {id_.short} is not there any more")
+    return [numbers[id_] for id_ in ids]
+
+
+def _blobs(problem: RepackProblem, i: int) -> Collection[bytes]:
+    return problem.survey.versions[i].blobs.keys()
+
+
+def _name(problem: RepackProblem, i: int) -> str:
+    return problem.survey.versions[i].commit.short

@@ -1,18 +1,17 @@
-"""Which codings a layout keeps and which it has to make, blob by blob.
+"""Selections: the codings that a layout keeps and makes, blob by blob.
 
-A layout speaks of versions; versions share blobs, and not every delta leads both ways. So
-what a layout keeps is looked over once more: a blob that nothing leads to keeps a coding
-that it has, or gets a full record.
+A layout is about versions, but versions share blobs, and not every delta is reversible. So
+the selection is completed afterwards: a blob that cannot be reached keeps a stored coding,
+or gets a full record.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from heapq import heapify, heappop, heappush
-from itertools import count
 
-from mvc.repo.repack.candidates import Node, Option, starts_of
+from mvc.repo.maintenance.storage_graph import CheapestPath, Reachability, cheapest_paths
+from mvc.repo.repack.candidates import Candidate, Node, starts_of
 from mvc.repo.repack.costs import Costs
 from mvc.repo.repack.solve.model import Edge, Layout, Versions
 
@@ -26,77 +25,84 @@ class Selection:
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        self._chosen: dict[_Key, Option] = {}
+        self._chosen: dict[_Key, Candidate] = {}
 
-    def __iter__(self) -> Iterator[Option]:
+    def __iter__(self) -> Iterator[Candidate]:
         return iter(self._chosen.values())
 
-    def __contains__(self, option: Option) -> bool:
-        return _key(option) in self._chosen
+    def __contains__(self, candidate: Candidate) -> bool:
+        return _key(candidate) in self._chosen
 
-    def add(self, options: Iterable[Option]) -> None:
-        for option in options:
-            self._chosen.setdefault(_key(option), option)
+    def add(self, candidates: Iterable[Candidate]) -> None:
+        for candidate in candidates:
+            self._chosen.setdefault(_key(candidate), candidate)
 
     def add_edges(self, versions: Versions, layout: Layout) -> None:
-        """The deltas of a layout, each so that it leads the way that recovery takes."""
+        """Adds the deltas of a layout, each in the direction that recovery takes."""
         times = versions.recovery(layout)
         for number in sorted(layout.edges):
             edge = versions.edges[number]
             made = self._costs.between(edge.a, edge.b, edge.span)
             backward = _takes(times[edge.b], edge, times[edge.a])
             forward = _takes(times[edge.a], edge, times[edge.b])
-            for id_, options in made.items():
-                for option in options:
-                    leads_on = option.id == id_
+            for id_, candidates in made.items():
+                for candidate in candidates:
+                    leads_on = candidate.id == id_
                     against = backward if leads_on else forward
-                    if option.base and against and not option.undirected and not option.bridge:
-                        self.drop([option])
-                        option = self._costs.turned(option)
-                    self.add([option])
+                    if (
+                        candidate.base
+                        and against
+                        and not candidate.reversible
+                        and not candidate.forward_only
+                    ):
+                        self.drop([candidate])
+                        candidate = self._costs.turned(candidate)
+                    self.add([candidate])
 
-    def drop(self, options: Iterable[Option]) -> None:
-        for option in options:
-            self._chosen.pop(_key(option), None)
+    def drop(self, candidates: Iterable[Candidate]) -> None:
+        for candidate in candidates:
+            self._chosen.pop(_key(candidate), None)
 
     @property
-    def new(self) -> list[Option]:
+    def new(self) -> list[Candidate]:
         """Codings that are not stored yet."""
-        return [option for option in self if option.place is None]
+        return [candidate for candidate in self if candidate.place is None]
 
-    def left_out(self) -> list[Option]:
+    def left_out(self) -> list[Candidate]:
         """Stored codings that are not chosen."""
-        return [option for option in self._costs.options if option not in self]
+        return [candidate for candidate in self._costs.candidates if candidate not in self]
 
     def complete(self) -> None:
-        """Makes everything recoverable, without relying on the form of what was never tried."""
-        for options in self._costs.options.groups.values():
-            if any(option in self for option in options):
-                self.add(options)  # they share one payload
+        """Makes every piece recoverable, without relying on the form of untried codings."""
+        for candidates in self._costs.candidates.groups.values():
+            if any(candidate in self for candidate in candidates):
+                self.add(candidates)  # they share one payload
         self._prove()
         self._reach_all()
         self._name_all()
         self._reach_all()
 
     def _prove(self) -> None:
-        """Tries the new deltas that are needed backwards: what comes out may be no delta."""
-        reached = _Reached(self)
+        """Tries new deltas that are needed backwards: they may turn out to be full records."""
+        reached = self._reached()
         unproven = {
-            (option.id, option.base)
-            for option in self.new
-            if option.base is not None
-            and not option.sure
-            and (option.base, option.start) not in reached
+            (candidate.id, candidate.base)
+            for candidate in self.new
+            if candidate.base is not None
+            and not candidate.sure
+            and (candidate.base, candidate.start) not in reached
         }
-        self.drop([option for option in self.new if (option.id, option.base) in unproven])
+        self.drop(
+            [candidate for candidate in self.new if (candidate.id, candidate.base) in unproven]
+        )
         for id_, base in unproven:
             assert base is not None
             self.add(self._costs.tried(id_, base))
 
     def _reach_all(self) -> None:
-        """Adds a coding wherever a piece is that nothing leads to."""
-        reached = _Reached(self)
-        waiting = deque(node for node in self._wanted() if node not in reached)
+        """Adds a coding for every piece that cannot be reached."""
+        reached = self._reached()
+        waiting = deque(node for node in self._needed() if node not in reached)
         turnable = self._turnable()
         put_off: set[Node] = set()
         while waiting:
@@ -108,68 +114,76 @@ class Selection:
                 put_off.add(node)  # another piece's coding may lead here
                 waiting.append(node)
                 continue
-            for option in found or self._full_of(node):
-                self.add([option])
-                reached.add(option)
-                self._drop_other_way(option)
+            for candidate in found or self._full_of(node):
+                self.add([candidate])
+                _add(reached, candidate)
+                self._drop_other_way(candidate)
 
-    def _drop_other_way(self, option: Option) -> None:
-        """A delta that was turned round is not kept both ways, unless it shares its payload."""
-        for other in self._costs.options.of((option.base or b"", option.start)):
-            if other.base == option.id and not other.undirected and not other.grouped:
+    def _drop_other_way(self, candidate: Candidate) -> None:
+        """Drops the other direction of a turned delta, unless it shares its payload."""
+        for other in self._costs.candidates.of((candidate.base or b"", candidate.start)):
+            if other.base == candidate.id and not other.reversible and not other.grouped:
                 self.drop([other])
 
-    def _wanted(self) -> Iterator[Node]:
-        """Every piece of every blob that is stored, those of versions in their order."""
+    def _needed(self) -> Iterator[Node]:
+        """Every piece of every stored blob, those of versions first and in their order."""
         survey = self._costs.survey
         for version in survey.versions:
             for id_ in version.blobs:
                 for start in starts_of(survey.size(id_)):
                     yield id_, start
-        for option in self._costs.options:
-            if option.id not in survey.specs:
-                yield option.node
+        for candidate in self._costs.candidates:
+            if candidate.id not in survey.specs:
+                yield candidate.node
 
-    def _turnable(self) -> dict[Node, list[Option]]:
-        """Chosen deltas that readers only walk forwards, by the piece they start from."""
-        found: dict[Node, list[Option]] = defaultdict(list)
-        for option in self:
-            if option.base is not None and not option.undirected and not option.bridge:
-                found[option.base, option.start].append(option)
+    def _turnable(self) -> dict[Node, list[Candidate]]:
+        """Chosen deltas that are not reversible, by the piece they start from."""
+        found: dict[Node, list[Candidate]] = defaultdict(list)
+        for candidate in self:
+            if (
+                candidate.base is not None
+                and not candidate.reversible
+                and not candidate.forward_only
+            ):
+                found[candidate.base, candidate.start].append(candidate)
         return found
 
     def _delta_to(
-        self, node: Node, reached: _Reached, turnable: Mapping[Node, list[Option]]
-    ) -> list[Option]:
-        """The smallest delta that leads to a piece: a stored one, or a chosen one turned round."""
-        found = [o for o in self._costs.options.of(node) if o.base and (o.base, o.start) in reached]
+        self, node: Node, reached: Reachability, turnable: Mapping[Node, list[Candidate]]
+    ) -> list[Candidate]:
+        """The smallest delta that makes a piece: a stored one, or a chosen one turned round."""
+        found = [
+            o for o in self._costs.candidates.of(node) if o.base and (o.base, o.start) in reached
+        ]
         if node[0] in self._costs.survey.specs:
             ways = turnable.get(node, ())
             found += [self._costs.turned(o) for o in ways if o.node in reached and o in self]
-        return [min(found, key=lambda option: option.stored)] if found else []
+        return [min(found, key=lambda candidate: candidate.stored)] if found else []
 
-    def _full_of(self, node: Node) -> list[Option]:
-        full = [option for option in self._costs.options.of(node) if option.base is None]
+    def _full_of(self, node: Node) -> list[Candidate]:
+        full = [
+            candidate for candidate in self._costs.candidates.of(node) if candidate.base is None
+        ]
         if full:
-            return [min(full, key=lambda option: option.stored)]
+            return [min(full, key=lambda candidate: candidate.stored)]
         if node[0] not in self._costs.survey.specs:
-            return []  # it is lost already, and no version has it
+            return []  # it is lost, and no version needs it
         return self._costs.alone(node[0])
 
     def _name_all(self) -> None:
         """Gives every blob a coding of its own.
 
-        A blob that is only what a delta starts from is nowhere named in full. The delta that
-        leads to it is turned round; then its other end may be without one, and so on
-        towards the full record.
+        A blob that is only the base of a delta is nowhere named by its full id. So the delta
+        is turned round. Then its other end may have no coding, and so on towards the full
+        record.
         """
-        own = Counter(option.id for option in self)
-        ways = self._cheapest()
+        own = Counter(candidate.id for candidate in self)
+        ways = self.cheapest()
         waiting = [id_ for id_ in self._costs.survey.specs if not own[id_]]
         while waiting:
             id_ = waiting.pop()
             for start in starts_of(self._costs.survey.size(id_)):
-                way = ways[id_, start]
+                way = ways[id_, start].step
                 if way.id == id_:
                     continue
                 self.add([self._costs.turned(way)])
@@ -181,79 +195,46 @@ class Selection:
                 if not own[way.id]:
                     waiting.append(way.id)
 
-    def _cheapest(self) -> dict[Node, Option]:
-        """The last step of the quickest way to each piece."""
-        ways: dict[Node, list[tuple[Node, Option]]] = defaultdict(list)
-        heap: list[tuple[float, int, Node, Option]] = []
-        ticket = count()
-        speed = self._costs.speed
-        for option in self:
-            if option.base is None:
-                heap.append((option.ns(speed), next(ticket), option.node, option))
+    def cheapest(self) -> dict[Node, CheapestPath[Node, Candidate]]:
+        """The cheapest path to each piece, in nanoseconds."""
+        sources: list[tuple[float, Node, Candidate]] = []
+        edges: dict[Node, list[tuple[float, Node, Candidate]]] = defaultdict(list)
+        for candidate in self:
+            ns = candidate.ns(self._costs.speed)
+            if candidate.base is None:
+                sources.append((ns, candidate.node, candidate))
                 continue
-            base = (option.base, option.start)
-            ways[base].append((option.node, option))
-            if option.undirected:
-                ways[option.node].append((base, option))
-        heapify(heap)
-        found: dict[Node, Option] = {}
-        while heap:
-            ns, _, node, way = heappop(heap)
-            if node in found:
-                continue
-            found[node] = way
-            for other, option in ways[node]:
-                if other not in found:
-                    heappush(heap, (ns + option.ns(speed), next(ticket), other, option))
-        return found
+            base = (candidate.base, candidate.start)
+            edges[base].append((ns, candidate.node, candidate))
+            if candidate.reversible:
+                edges[candidate.node].append((ns, base, candidate))
+        return cheapest_paths(sources, edges)
+
+    def _reached(self) -> Reachability:
+        """The pieces that chosen codings lead to; untried ones count as forward only."""
+        reached = Reachability()
+        for candidate in self:
+            _add(reached, candidate)
+        return reached
 
 
-class _Reached:
-    """The pieces that chosen codings lead to, kept up to date as codings are added."""
-
-    def __init__(self, selection: Iterable[Option]) -> None:
-        self._nodes: set[Node] = set()
-        self._ways: dict[Node, list[Node]] = defaultdict(list)
-        for option in selection:
-            self.add(option)
-
-    def __contains__(self, node: Node) -> bool:
-        return node in self._nodes
-
-    def add(self, option: Option) -> None:
-        if option.base is None:
-            self._reach(option.node)
-            return
-        base = (option.base, option.start)
-        self._ways[base].append(option.node)
-        if base in self._nodes:
-            self._reach(option.node)
-        if option.undirected and option.sure:
-            self._ways[option.node].append(base)
-            if option.node in self._nodes:
-                self._reach(base)
-
-    def _reach(self, node: Node) -> None:
-        waiting = [node]
-        while waiting:
-            at = waiting.pop()
-            if at not in self._nodes:
-                self._nodes.add(at)
-                waiting.extend(self._ways[at])
+def _add(reached: Reachability, candidate: Candidate) -> None:
+    reversible = candidate.reversible and candidate.sure
+    reached.add(candidate.id, candidate.start, candidate.base, reversible=reversible)
 
 
 def of_store(costs: Costs) -> Selection:
-    """Everything that is stored."""
+    """All stored codings."""
     made = Selection(costs)
-    made.add(costs.options)
+    made.add(costs.candidates)
     return made
 
 
 def of_layout(costs: Costs, versions: Versions, layout: Layout) -> Selection:
-    """What a layout needs, and the blobs of no version as they are."""
+    """The codings that a layout needs, and those of blobs that no version has."""
     made = Selection(costs)
     specs = costs.survey.specs
-    made.add(option for option in costs.options if option.id not in specs)
+    made.add(candidate for candidate in costs.candidates if candidate.id not in specs)
     for i in sorted(layout.sources):
         for id_ in costs.survey.versions[i].blobs:
             made.add(costs.full(i, id_))
@@ -263,9 +244,9 @@ def of_layout(costs: Costs, versions: Versions, layout: Layout) -> Selection:
 
 
 def _takes(before: int | None, edge: Edge, after: int | None) -> bool:
-    """Whether recovery goes along an edge from the version that is back after ``before``."""
+    """Whether the cheapest path uses the edge from the version recovered after ``before``."""
     return before is not None and after is not None and before + edge.ns == after
 
 
-def _key(option: Option) -> _Key:
-    return option.id, option.start, option.base, option.place
+def _key(candidate: Candidate) -> _Key:
+    return candidate.id, candidate.start, candidate.base, candidate.place

@@ -17,7 +17,7 @@ from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
 from mvc.limits import CHUNK, PIECE
 from mvc.model.tensor import TensorSpec
-from mvc.repo.repack.candidates import Option, is_sought, starts_of
+from mvc.repo.repack.candidates import Candidate, found_from_base, starts_of
 from mvc.repo.repack.survey import Survey
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.writing.choose import BasePiece, Choice, Policy, choose, fitted
@@ -25,20 +25,20 @@ from mvc.store.writing.choose import BasePiece, Choice, Policy, choose, fitted
 __all__ = ["Sizes"]
 
 _EXACT = 8 << 20  # pieces up to this many bytes are encoded whole, larger ones by samples
-_GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas that nothing is known of
+_GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas before any is known
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Share of raw bytes, and whether it is a delta that can be undone."""
+    """``share`` of raw bytes; whether it is a ``delta``, and whether it is ``reversible``."""
 
     share: float
     delta: bool
-    undirected: bool
+    reversible: bool
 
 
 class Sizes:
-    """Estimates for blobs of surveyed versions. ``span``: versions between blob and base."""
+    """Estimates sizes of blobs. ``span``: generations between blob and base, 0 for full."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
@@ -49,40 +49,49 @@ class Sizes:
         self._tried: dict[tuple[bytes, bytes | None], _Trial] = {}
 
     def learn(self, line: str, at: int, span: int, share: float) -> None:
-        """A blob of the line in version ``at`` takes this share; span 0 for a full record."""
+        """Records the share of raw bytes that a blob of ``line`` takes in version ``at``."""
         insort(self._known[line, span], (at, share))
         total = self._all[span]
         total[0] += share
         total[1] += 1
 
-    def full(self, id_: bytes, line: str, at: int) -> list[Option]:
-        """A blob by itself."""
+    def full(self, id_: bytes, line: str, at: int) -> list[Candidate]:
+        """The full record of a blob."""
         tried = self._tried.get((id_, None))
         share = tried.share if tried else self._share(line, at, 0)
-        return self._pieces(id_, None, share, undirected=False, sure=tried is not None)
+        return self._pieces(id_, None, share, reversible=False, sure=tried is not None)
 
-    def delta(self, id_: bytes, base: bytes, line: str, at: int, span: int) -> list[Option]:
-        """A blob from a base; full where a trial showed that a delta is not worth it."""
+    def delta(self, id_: bytes, base: bytes, line: str, at: int, span: int) -> list[Candidate]:
+        """The delta of a blob from a base; full if a trial showed that a delta is not worth it."""
         tried = self._tried.get((id_, base))
         if tried is None:
             alike = self._survey.size(id_) == self._survey.size(base)
             share = self._share(line, at, span)
-            return self._pieces(id_, base, share, undirected=alike, sure=False)
+            return self._pieces(id_, base, share, reversible=alike, sure=False)
         known = base if tried.delta else None
-        return self._pieces(id_, known, tried.share, undirected=tried.undirected, sure=True)
+        return self._pieces(id_, known, tried.share, reversible=tried.reversible, sure=True)
 
     def _pieces(
-        self, id_: bytes, base: bytes | None, share: float, *, undirected: bool, sure: bool
-    ) -> list[Option]:
+        self, id_: bytes, base: bytes | None, share: float, *, reversible: bool, sure: bool
+    ) -> list[Candidate]:
         nbytes = self._survey.size(id_)
-        bridge = base is not None and not undirected
-        undirected = undirected and is_sought(self._survey.found, id_, base)
+        forward_only = base is not None and not reversible
+        reversible = reversible and found_from_base(self._survey.found, id_, base)
         found = []
         for start in starts_of(nbytes):
             length = min(PIECE, nbytes - start)
             stored = max(1, round(share * length))
             found.append(
-                Option(id_, start, length, stored, base, undirected, sure=sure, bridge=bridge)
+                Candidate(
+                    id_,
+                    start,
+                    length,
+                    stored,
+                    base,
+                    reversible,
+                    sure=sure,
+                    forward_only=forward_only,
+                )
             )
         return found
 
@@ -97,7 +106,7 @@ class Sizes:
         return low if a == b else low + (high - low) * (at - a) / (b - a)
 
     def _typical(self, span: int) -> float:
-        """Of all lines; a longer delta is at least as large as a short one."""
+        """The mean of all lines; a longer delta is at least as large as a short one."""
         total, count = self._all[span]
         if count:
             return total / count
@@ -111,7 +120,7 @@ class Sizes:
         return (id_, base) in self._tried
 
     def attempt(self, id_: bytes, base: bytes | None, line: str, at: int, span: int) -> None:
-        """Recovers a blob, and its base, and encodes it as a commit would."""
+        """A trial: recovers a blob and its base and encodes it as a commit would."""
         if (id_, base) in self._tried:
             return
         trial = self._try(id_, base)
@@ -133,8 +142,8 @@ class Sizes:
         choice = choose(spec, new, base_spec if piece else None, piece, self._policy)[0]
         against = piece.data if piece is not None and choice.against else None
         share = _size(choice, new, against) / max(1, len(new))
-        undirected = choice.against and bool(choice.pipeline) and choice.text == _plain(choice)
-        return _Trial(share, choice.against, undirected)
+        reversible = choice.against and bool(choice.pipeline) and choice.text == _plain(choice)
+        return _Trial(share, choice.against, reversible)
 
     def _base_piece(
         self, base: bytes, base_spec: TensorSpec, spec: TensorSpec, start: int

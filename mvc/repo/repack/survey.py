@@ -1,4 +1,4 @@
-"""The versions that are there: what each is made of, and which descend from which."""
+"""The versions of a repository: their blobs, and which version descends from which."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Survey", "Version", "survey"]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """``blobs``: its contents, each with the name of the line of tensors it belongs to."""
+    """``blobs``: its contents by id, each with its line: the path and name it is found under."""
 
     commit: CommitId
     manifest: ManifestId
@@ -44,12 +44,12 @@ class Survey:
         return self.specs[id_].nbytes
 
     def new_in(self, a: int, b: int) -> list[bytes]:
-        """Blobs of version b that version a does not have."""
+        """The blobs of version b that version a does not have."""
         there = self.versions[a].blobs
         return [id_ for id_ in self.versions[b].blobs if id_ not in there]
 
     def bases(self, a: int, b: int) -> dict[bytes, bytes]:
-        """For blobs that b has and a has not, the blob of a that a delta would start from."""
+        """For blobs that b has and a lacks, the blob of a that is the base of a delta."""
         new = set(self.new_in(a, b))
         if not new:
             return {}
@@ -67,7 +67,7 @@ class Survey:
         return manifests.load(self.context, self.versions[i].manifest)
 
     def ancestor(self, i: int, steps: int) -> int | None:
-        """The version so many steps back; None before the first."""
+        """The version ``steps`` generations back; None before the first."""
         at: int | None = i
         for _ in range(steps):
             if at is None:
@@ -77,7 +77,7 @@ class Survey:
 
 
 def survey(context: Context, found: Inventory, progress: Progress | None = None) -> Survey:
-    """Reads every manifest. States that were forgotten are no versions any more."""
+    """Reads every manifest. Forgotten states are left out."""
     made, stream = Survey(context, found), ManifestStream(context.store)
     gone = {f.commit for recorded in found.entries for f in recorded.entry.forgotten}
     commits = {c.id: c for recorded in found.entries for c in recorded.entry.commits}
@@ -103,7 +103,7 @@ def survey(context: Context, found: Inventory, progress: Progress | None = None)
 def _nearest(
     commit: Commit, commits: Mapping[CommitId, Commit], there: Mapping[CommitId, int]
 ) -> CommitId | None:
-    """The nearest ancestor along first parents whose state is there."""
+    """The nearest ancestor along first parents that still has its state."""
     at: Commit | None = commit
     while at is not None and at.parents:
         if at.parents[0] in there:

@@ -1,4 +1,4 @@
-"""repair: healing what a second copy or path allows; the rest goes into quarantine.
+"""repair: restoring what a second copy or path gives back; the rest is put into quarantine.
 
 Finding damage: ``fsck``.
 """

@@ -1,16 +1,14 @@
-"""Repair, before anything can be opened: the journal's copies and the file ``format``.
+"""Repair of what opening needs: the copies of the journal's entries and the file ``format``.
 
-An entry is written twice. A damaged copy is written again from its twin. Where both are
-damaged, at different bytes, the two together still give the frame; else another copy of
-the repository may have it. Either is believed only if its checksum and its place in the
-chain are right, so nothing is guessed.
+An entry is written twice. A damaged copy is rewritten from its twin. If both are damaged,
+another copy of the repository may have the entry; that copy is believed only if its
+checksum and its place in the chain are right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 
 from mvc.codecs.pipeline import Pipeline
@@ -37,17 +35,16 @@ from mvc.store.snapshot import JOURNAL, PACKS
 
 __all__ = ["before_opening"]
 
-_MOST_DIFFERENCES = 14  # bytes in which two damaged copies may differ: 2^14 frames to try
 _MAX_FORMAT = 4096
 _MAINTENANCE = frozenset({"gc", "repack", "repair"})
 
 
 def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> list[Healed]:
-    """Heals journal and ``format`` of the repository folder ``folder``, in place.
+    """Repairs journal and ``format`` of the repository folder ``folder``, in place.
 
-    ``other``: the folder of a copy of the same repository. Raises DamagedData where what
-    is lost cannot be told from what is there, UnsupportedFormat for a newer format; then
-    nothing else is changed.
+    ``other``: the folder of a copy of the same repository. Raises DamagedData if an entry is
+    lost in both copies and ``other`` does not have it, UnsupportedFormat for a newer format;
+    then nothing else is changed.
     """
     path = folder / FORMAT
     known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
@@ -75,28 +72,13 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
                     hint="restore .mvc/journal from a copy: it says what the repository holds",
                 )
             stages = _stages(fs, folder, work.regions)
-            line, why = _format(known or b"", work.features | stages)
-            fs.write_atomic(path, line)
-            healed.append(Healed("format", FORMAT, why))
+            fs.write_atomic(path, format_line(work.features | stages))
+            healed.append(Healed("format", FORMAT, "what the journal and the packs need"))
     return healed
 
 
-def _format(damaged: bytes, features: frozenset[str]) -> tuple[bytes, str]:
-    """The line that ``format`` held: the same but for one bit, else what the journal needs."""
-    for at in range(len(damaged)):
-        for bit in range(8):
-            line = bytearray(damaged)
-            line[at] ^= 1 << bit
-            try:
-                parse_format(bytes(line))
-            except DamagedData:
-                continue
-            return bytes(line), "the one bit that was wrong"
-    return format_line(features), "what the journal and the packs need"
-
-
 def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
-    """The features that codings need, of the records that can be read."""
+    """The features that the codings of readable records need."""
     packs = PackReader(fs, folder / PACKS)
     texts = {
         member.coding.pipeline
@@ -112,7 +94,7 @@ def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozense
 
 
 class _Journal:
-    """One pass over a journal that is locked and open for writing."""
+    """One pass over a journal that the caller has locked and opened for writing."""
 
     def __init__(self, fs: FileSystem, folder: Path, file: WriteFile, other: Path | None) -> None:
         self._fs = fs
@@ -132,15 +114,15 @@ class _Journal:
                 for recorded in scan(self._file, self._at):
                     yield from self._passed(recorded)
             except DamagedData as error:
-                frame, source = self._restored()
+                frame = self._restored()
                 if frame is None:
                     raise DamagedData(error.message, hint=self._advice()) from error
-                yield self._written(frame, source)
+                yield self._written(frame)
                 continue
-            end, source = self._lost_end()
+            end = self._lost_end()
             if end is None:
                 return
-            yield self._written(end, source)
+            yield self._written(end)
 
     def _advice(self) -> str:
         if self._other is None:
@@ -152,7 +134,7 @@ class _Journal:
         )
 
     def _passed(self, recorded: Recorded) -> Iterator[Healed]:
-        """An entry that can be read; its second copy is made good."""
+        """Counts a readable entry and rewrites its second copy if that is damaged."""
         entry = recorded.entry
         self.entries += 1
         self.features |= entry.features
@@ -168,31 +150,28 @@ class _Journal:
                 yield Healed("journal", f"entry {recorded.sequence}", "its other copy")
         self._at = recorded.after
 
-    def _written(self, frame: bytes, source: str) -> Healed:
-        """Puts a frame in its place, twice, one copy after the other."""
+    def _written(self, frame: bytes) -> Healed:
+        """Writes both copies of an entry that the other repository has, one after the other."""
         for begin in (self._at.offset, self._at.offset + len(frame)):
             self._file.write_at(begin, frame)
             self._file.sync()
         sequence = read_entry(self._file, self._at.offset).sequence
-        return Healed("journal", f"entry {sequence}", source)
+        return Healed("journal", f"entry {sequence}", "the other repository")
 
-    def _restored(self) -> tuple[bytes | None, str]:
-        """The frame that should stand where the chain breaks; None if nobody has it."""
+    def _restored(self) -> bytes | None:
+        """The other journal's frame for the place where the chain breaks; None without one."""
         at, size = self._at, self._file.size()
         rest = self._file.read(at.offset, size - at.offset)
         begin, length = self._next_sound(rest)
-        for frame in _joined(rest, begin):
-            if self._fits(frame):
-                return frame, "its two damaged copies together"
         found = self._elsewhere()
-        # A frame says what stood before it: where the other journal has the one that
-        # follows here, everything up to it is the same.
+        # A frame holds the hash of the frames before it: if the other journal has the next
+        # sound frame of this one, both are equal up to there.
         follows = rest[begin : begin + length]
         if found is None or not self._fits(found) or not length:
-            return None, ""
+            return None
         if self._other is None or self._other.read(at.offset + begin, length) != follows:
-            return None, ""
-        return found, "the other repository"
+            return None
+        return found
 
     def _next_sound(self, rest: bytes) -> tuple[int, int]:
         """(begin, length) of the next frame that can be read; length 0 if there is none."""
@@ -207,7 +186,7 @@ class _Journal:
         return found is not None and found[1] >= self._at.sequence and found[2] == self._at.chain
 
     def _elsewhere(self) -> bytes | None:
-        """What stands at the same place of the other journal."""
+        """The frame at the same offset of the other journal."""
         other, at = self._other, self._at.offset
         if other is None or other.size() <= at:
             return None
@@ -221,23 +200,17 @@ class _Journal:
                 return data
         return None
 
-    def _lost_end(self) -> tuple[bytes | None, str]:
-        """The next entry, where the journal ends too early: the witness knows how far it was."""
-        at, size = self._at, self._file.size()
-        if size > at.offset:
-            for frame in _joined(self._file.read(at.offset, size - at.offset), size - at.offset):
-                if self._fits(frame):
-                    return frame, "its two damaged copies together"
+    def _lost_end(self) -> bytes | None:
+        """The next entry, if the journal ends before its high-water mark; None without one."""
+        at = self._at
         first = read_entry(self._file, 0) if at.offset else None
         reached = (
             None if first is None else read_high_water_mark(self._fs, self._folder, first.check)
         )
         if reached is None or reached.sequence <= at.sequence or not self._knows(reached):
-            return None, ""
+            return None
         found = self._elsewhere()
-        if found is None or not self._fits(found):
-            return None, ""
-        return found, "the other repository"
+        return found if found is not None and self._fits(found) else None
 
     def _knows(self, reached: Position) -> bool:
         """Whether the other journal has the very entry that was the last one here."""
@@ -245,27 +218,3 @@ class _Journal:
         if other is None or other.size() < reached.offset:
             return False
         return other.read(reached.offset - len(reached.chain), len(reached.chain)) == reached.chain
-
-
-def _joined(rest: bytes, distance: int) -> Iterator[bytes]:
-    """Frames that two damaged copies at the beginning of ``rest`` may have been.
-
-    ``distance``: bytes to the next sound frame. Where the copies differ, either may be right.
-    """
-    halves = {int.from_bytes(rest[4:8], "little") + OVERHEAD}
-    second = rest.find(b"mvJ1", 1)
-    if second > 0:
-        halves.add(second)
-    halves.add(distance // 2)
-    for half in sorted(halves):
-        if not OVERHEAD < half <= len(rest) // 2:
-            continue
-        a, b = rest[:half], rest[half : 2 * half]
-        places = [i for i in range(half) if a[i] != b[i]]
-        if len(places) > _MOST_DIFFERENCES:
-            continue
-        for choice in product((a, b), repeat=len(places)):
-            frame = bytearray(a)
-            for i, source in zip(places, choice, strict=True):
-                frame[i] = source[i]
-            yield bytes(frame)

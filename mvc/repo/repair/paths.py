@@ -1,8 +1,8 @@
-"""Repair: ways to objects that everyday look-ups no longer know.
+"""Repair: paths to objects that normal look-ups do not find.
 
-An object whose record is damaged has no place in index and packs, but deltas may still
-lead to it, and versions say its name. This graph knows all names, and what lies in
-quarantine as well. What it gives is compared with its hash, like everything else.
+An object whose record is damaged is in no pack and no index, but deltas may still lead to
+it, and manifests give its id. This graph knows all ids of manifests, and the records in the
+quarantine. What is recovered over it is compared with its hash as usual.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem, ReadFile
+from mvc.repo.maintenance.inventory import CodingPlace
 from mvc.repo.maintenance.quarantine import files_in
-from mvc.repo.maintenance.rewrite_plan import Place
-from mvc.repo.maintenance.survey import Survey
+from mvc.repo.repair.damage import DamageSurvey
 from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph, Step
 from mvc.store.journal.entries import Region
@@ -46,9 +46,9 @@ class _Packs(PackReader):
 
 
 class SoundGraph(Graph):
-    """Everything sound that is stored, in memory. ``name`` makes an object known by its id."""
+    """All sound records in memory. ``name`` adds the id of an object that has none."""
 
-    def __init__(self, snapshot: Snapshot, survey: Survey) -> None:
+    def __init__(self, snapshot: Snapshot, survey: DamageSurvey) -> None:
         super().__init__(snapshot, Speed())
         self._named: dict[bytes, bytes] = {}
         self._to: dict[bytes, list[Step]] = {}
@@ -61,7 +61,7 @@ class SoundGraph(Graph):
         for i, path in enumerate(quarantined):
             self._add_file(_BEYOND + i, path)
 
-    def _add(self, pack: int, at: int, header: RecordHeader, damaged: set[Place]) -> None:
+    def _add(self, pack: int, at: int, header: RecordHeader, damaged: set[CodingPlace]) -> None:
         for i, member in enumerate(header.members):
             self.name(member.id)
             if (pack, at, i) in damaged:
@@ -76,7 +76,7 @@ class SoundGraph(Graph):
         with self._snapshot.fs.open_read(path) as file:
             region = Region(number, begin, max(0, file.size() - begin))
         for at, header in self.packs.sound_records(region, _passed_over):
-            damaged: set[Place] = set()
+            damaged: set[CodingPlace] = set()
             for i, member in enumerate(header.members):
                 try:
                     self.packs.payload(number, at, header, member)
@@ -85,7 +85,7 @@ class SoundGraph(Graph):
             self._add(number, at, header, damaged)
 
     def name(self, id_: bytes) -> None:
-        """The first object with its first bytes is what these mean as a base."""
+        """Adds an id. Of several objects with the same first bytes, the first is the base."""
         self._named.setdefault(id_[:BASE_BYTES], id_)
 
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
@@ -117,7 +117,7 @@ class SoundGraph(Graph):
 
 
 def _passed_over(damage: DamagedData) -> None:
-    """What is damaged in the quarantine was reported when it was put there."""
+    """Ignores damage in the quarantine: it was reported when the bytes were put there."""
     del damage
 
 

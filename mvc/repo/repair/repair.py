@@ -1,9 +1,8 @@
-"""Repair: heal what a second path or copy allows, put the rest in quarantine.
+"""Repair: restore what another copy or path gives back, put the rest into quarantine.
 
-First what opening needs (``before_opening``: the journal's copies, ``format``); then what
-is stored (``repair``). Objects are healed by a new layout in which only sound records
-stay: it takes effect in one step, so an interruption leaves the repository as it was, and
-a repair that finds nothing to do changes nothing.
+What opening needs (the journal's copies, ``format``) is repaired before, by ``journal``.
+Objects are repaired by a rewrite that keeps only sound records. It takes effect in one step,
+so an interruption leaves the repository as it was. A repair that finds nothing changes nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +14,12 @@ from pathlib import Path
 
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.fsck import check, fsck, rebuild_index
-from mvc.repo.maintenance.quarantine import keep
+from mvc.repo.maintenance.quarantine import DamagedRange, keep
 from mvc.repo.maintenance.report import FsckReport, Healed, Quarantined, Repaired
-from mvc.repo.maintenance.rewrite_plan import check_writable, execute, until_not_rewritten
-from mvc.repo.maintenance.survey import Stretch, Survey, survey
-from mvc.repo.repair.bits import Corrector
-from mvc.repo.repair.journal import before_opening
+from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
+from mvc.repo.repair.damage import DamageSurvey, survey_damage
 from mvc.repo.repair.paths import SoundGraph, SoundRecovery
-from mvc.repo.repair.plan import Plan, make_plan, needs_of
+from mvc.repo.repair.plan import RepairPlan, make_plan, needs_of
 from mvc.repo.repair.sources import OtherRepository, Sources, WorkingFiles, folder_of
 from mvc.store.journal.entries import Entry, Relink
 from mvc.store.journal.frames import Recorded
@@ -30,7 +27,7 @@ from mvc.store.packs.reader import PACK_HEADER, pack_path
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import INDEX, PACKS
 
-__all__ = ["before_opening", "folder_of", "repair"]
+__all__ = ["folder_of", "repair"]
 
 _ROUNDS = 8
 _RELINKS = 10_000  # corrections in one entry of the journal
@@ -43,11 +40,11 @@ def repair(
     other: Path | None = None,
     progress: Progress | None = None,
 ) -> Repaired:
-    """Heals an open repository and checks it again.
+    """Repairs an open repository and checks it again.
 
     ``other``: the folder (see ``folder_of``) of a repository that may have what is lost
-    here; nothing is written there. ``full``: what decodes to wrong bytes is healed as well.
-    Raises ReadOnly, Busy, IoFailed; after IoFailed nothing was given up.
+    here; nothing is written there. ``full``: objects that decode to wrong bytes are repaired
+    as well. Raises ReadOnly, Busy, IoFailed; after IoFailed nothing was put into quarantine.
     """
     store = context.store
     check_writable(context, "repaired")
@@ -70,7 +67,7 @@ def repair(
 
 
 def _index(context: Context, work: _Repair, report: FsckReport) -> FsckReport:
-    """Makes the index anew where it is the index that is damaged."""
+    """Rebuilds the index if it is damaged."""
     problems = tuple(p for p in report.problems if p.kind != "index")
     if len(problems) == len(report.problems):
         return report
@@ -81,7 +78,7 @@ def _index(context: Context, work: _Repair, report: FsckReport) -> FsckReport:
 
 @dataclass
 class _Repair:
-    """One repair: what it did so far."""
+    """One repair, and what it did so far."""
 
     context: Context
     other: Path | None
@@ -89,11 +86,8 @@ class _Repair:
     healed: list[Healed] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._bits = Corrector(self.context.store.snapshot)
-
     def pack_heads(self) -> None:
-        """A pack's first bytes are always the same."""
+        """Rewrites damaged first bytes of packs, which are the same in every pack."""
         store = self.context.store
         named = {
             region.pack
@@ -113,7 +107,7 @@ class _Repair:
                     self.healed.append(Healed("pack", path.name, "what every pack begins with"))
 
     def relink(self, relinks: Sequence[Relink]) -> bool:
-        """Records the right predecessors of deployments, which the order of the journal proves."""
+        """Records the right predecessors of deployments, proven by the order of the journal."""
         store = self.context.store
         for at in range(0, len(relinks), _RELINKS):
             part = tuple(relinks[at : at + _RELINKS])
@@ -130,46 +124,37 @@ class _Repair:
         return bool(relinks)
 
     def rounds(self, wrong: Collection[bytes] = ()) -> None:
-        """What one round heals may be the base that another object was waiting for."""
+        """Repeats while objects are lost: one round may restore the base of a lost object."""
         for _ in range(_ROUNDS):
             plan = self._round(wrong)
             if not plan.healed or not plan.lost:
                 return
             wrong = ()
 
-    def _round(self, wrong: Collection[bytes]) -> Plan:
-        done: list[tuple[Plan, list[Quarantined]]] = []
+    def _round(self, wrong: Collection[bytes]) -> RepairPlan:
+        done: list[tuple[RepairPlan, list[Quarantined]]] = []
 
         def attempt() -> Recorded | None:
             with ExitStack() as held:
-                found = self._survey()
-                _distrust(found, wrong)
+                found = survey_damage(self.context.store.snapshot, self.progress)
+                if found.ranges and self.context.fresh().generation != found.found.generation:
+                    raise ConcurrentRewrite(
+                        "what looks like damage may be data that others have moved"
+                    )
+                _exclude(found, wrong)
                 plan = self._plan(found, held)
                 done[:] = [(plan, [])]
                 if not plan.needed:
                     return None
                 return self._execute(found, plan, done)
 
-        until_not_rewritten(self.context, attempt)
+        retry_on_rewrite(self.context, attempt)
         plan, quarantined = done[0]
         self.healed += plan.healed
         self.quarantined += quarantined
         return plan
 
-    def _survey(self) -> Survey:
-        """What is there; single bits are set right first."""
-        while True:
-            found = survey(self.context.store.snapshot, self.progress)
-            if not found.stretches:
-                return found
-            if self.context.fresh().generation != found.found.generation:
-                raise ConcurrentRewrite("what looks like damage may be what others have moved")
-            healed = self._bits.correct(found)
-            self.healed += healed
-            if not healed:
-                return found
-
-    def _plan(self, found: Survey, held: ExitStack) -> Plan:
+    def _plan(self, found: DamageSurvey, held: ExitStack) -> RepairPlan:
         context, store = self.context, self.context.store
         graph = SoundGraph(store.snapshot, found)
         held.callback(graph.close)
@@ -185,15 +170,18 @@ class _Repair:
         return make_plan(found, graph, needs, sources)
 
     def _execute(
-        self, found: Survey, plan: Plan, done: list[tuple[Plan, list[Quarantined]]]
+        self,
+        found: DamageSurvey,
+        plan: RepairPlan,
+        done: list[tuple[RepairPlan, list[Quarantined]]],
     ) -> Recorded:
         store = self.context.store
-        quarantined = keep(store.fs, store.folder, plan.stretches)
+        quarantined = keep(store.fs, store.folder, plan.ranges)
         note = f"{len(plan.healed)} objects healed, {len(quarantined)} records in quarantine"
         recorded = execute(
             self.context,
             found.found,
-            plan.relayout,
+            plan.rewrite,
             lambda: Entry("repair", store.clock.now_ns(), note),
             progress=self.progress,
         )
@@ -201,8 +189,8 @@ class _Repair:
         return recorded
 
 
-def _distrust(found: Survey, wrong: Collection[bytes]) -> None:
-    """Takes every coding of some objects as damaged: what they decode to is wrong."""
+def _exclude(found: DamageSurvey, wrong: Collection[bytes]) -> None:
+    """Marks every coding of these objects as damaged, because they decode to wrong bytes."""
     for records in found.found.records if wrong else ():
         for record in records:
             for i, member in enumerate(record.header.members):
@@ -210,4 +198,4 @@ def _distrust(found: Survey, wrong: Collection[bytes]) -> None:
                     found.damaged.add((record.pack, record.offset, i))
                     end = record.offset + record.header.size
                     why = f"object {member.id.hex()[:10]} decodes to other bytes"
-                    found.stretches.append(Stretch(record.pack, record.offset, end, why))
+                    found.ranges.append(DamagedRange(record.pack, record.offset, end, why))

@@ -1,8 +1,8 @@
-"""Repair: where the bytes of an object that is not reached any more may come from.
+"""Repair: sources for the bytes of an object that cannot be recovered normally.
 
-In this order: another path through what is stored here, another repository (a backup,
-a colleague's), the files of the working folder. What a source gives counts only if the
-object's hash says so.
+In this order: another path through the storage graph, another repository (such as a
+backup), the files of the working folder. The bytes count only if they have the object's
+hash.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from mvc.ids import ManifestId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.limits import PIECE
-from mvc.model.hashing import BlobHasher
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import hash_file, pieces
+from mvc.repo.content.hashing import hash_file, verify_pieces
 from mvc.store.format import FORMAT
 from mvc.store.graph.search import Path as Way
 from mvc.store.snapshot import JOURNAL
@@ -34,14 +33,17 @@ __all__ = ["OtherRepository", "Sources", "WorkingFiles", "folder_of"]
 _NO_WAY = Way((), 0.0)
 
 
-class _Source(Protocol):
+class ObjectSource(Protocol):
     def piece(self, id_: bytes, start: int, out: memoryview) -> Way: ...
 
     def manifest(self, id_: bytes) -> bytes: ...
 
 
 def folder_of(fs: FileSystem, path: Path) -> Path:
-    """The folder with journal and packs: ``path`` itself, or the ``.mvc`` in it."""
+    """The folder with journal and packs: ``path`` itself, or the ``.mvc`` in it.
+
+    Raises NotARepository if neither is one.
+    """
     real = fs.realpath(path)
     for folder in (real / FOLDER, real):
         if all(fs.stat(folder / name) is not None for name in (FORMAT, JOURNAL)):
@@ -53,7 +55,7 @@ def folder_of(fs: FileSystem, path: Path) -> Path:
 
 
 class _Untouched(FileSystem):
-    """Nothing is written to a repository that is only read to heal another."""
+    """Says that no folder is writable, so that the other repository is opened read-only."""
 
     def is_writable_dir(self, path: Path) -> bool:
         del path
@@ -83,7 +85,7 @@ class OtherRepository:
 class WorkingFiles:
     """Contents of files in the working folder, by their ids.
 
-    ``names`` are the paths to look at; they are hashed at the first question.
+    ``names``: the paths to look at; they are hashed at the first look-up.
     """
 
     def __init__(self, fs: FileSystem, root: Path, names: Iterable[str]) -> None:
@@ -110,17 +112,17 @@ class WorkingFiles:
         raise DamagedData(f"manifest {id_.hex()[:10]} is no file of the working folder")
 
     def entry(self, name: str) -> FileEntry | None:
-        """What committing a file would make of it; None if it cannot be read."""
+        """The manifest entry of a file as committing would make it; None if it cannot be read."""
         try:
             identity = self._fs.stat(self._root / name)
             if identity is None or not identity.is_file:
                 return None
             return hash_file(self._file(name), name)
         except MvcError:
-            return None  # a file that changes meanwhile heals nothing
+            return None  # for example a file that changes meanwhile
 
     def where(self, id_: bytes) -> str:
-        """The file that has an object."""
+        """The name of the file that has an object."""
         return printable(self._at(id_)[0])
 
     def _at(self, id_: bytes) -> tuple[str, int]:
@@ -154,21 +156,23 @@ class WorkingFiles:
 
 
 class Sources:
-    """All sources as one: each object comes from where it was found to be sound."""
+    """All sources as one: each object comes from the source where its hash was right."""
 
-    def __init__(self, own: _Source, working: WorkingFiles, other: OtherRepository | None) -> None:
+    def __init__(
+        self, own: ObjectSource, working: WorkingFiles, other: OtherRepository | None
+    ) -> None:
         self._own = own
         self._working = working
-        self._sources: list[tuple[str, _Source]] = [("another path", own)]
+        self._sources: list[tuple[str, ObjectSource]] = [("another path", own)]
         if other is not None:
             self._sources.append(("the other repository", other))
         self._sources.append(("a file", working))
-        self._chosen: dict[bytes, _Source] = {}
+        self._chosen: dict[bytes, ObjectSource] = {}
         self._made: dict[bytes, Manifest] = {}
         self._buffer = memoryview(bytearray())
 
     def find(self, id_: bytes, spec: TensorSpec | None) -> str | None:
-        """Where an object's very bytes are, in words; None if nowhere. No spec: a manifest."""
+        """The name of a source that has an object, or None. Without ``spec`` it is a manifest."""
         if id_ in self._made:
             return "other versions and files"
         for name, source in self._sources:
@@ -178,36 +182,39 @@ class Sources:
                 continue
             except MvcError:
                 if source is self._own:
-                    raise  # a disk that cannot be read is no reason to give anything up
+                    raise  # an unreadable disk is not damage
                 continue
             if sound:
                 self._chosen[id_] = source
                 return f"the file {self._working.where(id_)}" if name == "a file" else name
         return None
 
-    def _sound(self, source: _Source, id_: bytes, spec: TensorSpec | None) -> bool:
+    def _sound(self, source: ObjectSource, id_: bytes, spec: TensorSpec | None) -> bool:
         if spec is None:
             return Manifest.id_of(source.manifest(id_)) == id_
         if len(self._buffer) < min(PIECE, spec.nbytes):
             self._buffer = memoryview(bytearray(min(PIECE, spec.nbytes)))
-        hasher = BlobHasher(spec, parallel=True)
-        for start, length in pieces(spec):
+
+        def read(start: int, length: int) -> memoryview:
             source.piece(id_, start, self._buffer[:length])
-            hasher.update(self._buffer[:length])
-        return hasher.done() == id_
+            return self._buffer[:length]
+
+        for _ in verify_pieces(id_, spec, read, DamagedData("its hash is another")):
+            pass
+        return True
 
     def load(self, id_: ManifestId) -> Manifest | None:
-        """A manifest from wherever it is; None if it is lost."""
+        """A manifest from the first source that has it; None if it is lost."""
         if self.find(id_, None) is None:
             return None
         return Manifest.decode(self.manifest(id_))
 
     def adopt(self, manifest: Manifest) -> None:
-        """Takes a manifest that was put together."""
+        """Adds a manifest that was made from a neighbour's."""
         self._made[manifest.id] = manifest
 
     def entry(self, name: str) -> FileEntry | None:
-        """A file of the working folder as committing would see it."""
+        """The manifest entry of a file of the working folder; None if it cannot be read."""
         return self._working.entry(name)
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> Way:

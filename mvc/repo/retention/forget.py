@@ -1,8 +1,9 @@
-"""forget: give up the states of versions; their commits stay, and so do ids and history.
+"""forget: delete the states of versions; their commits, ids and history stay.
 
-Choosing what goes and recording it are apart. The record is one journal entry; from then on
-nobody gets a forgotten state, and the next ``gc`` takes its bytes away. By name, or by
-rule: of a state forgotten by name ``gc`` leaves nothing, not even a step to other versions.
+Choosing (``choose``) and recording (``forget``) are separate. The record is one journal
+entry. From then on a forgotten state cannot be read, and the next ``gc`` deletes its bytes.
+Versions are forgotten by name or by rule. Of a state forgotten by name ``gc`` leaves
+nothing, not even objects that other deltas start from.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ __all__ = ["Chosen", "choose", "forget"]
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """``commits``: the versions whose states go, newest first; empty if there are none.
+    """``commits``: the versions to forget, newest first; may be empty.
 
-    ``rules`` is None where they were named. ``already``: named versions that were forgotten by
-    name before, which is all there is to do. ``short``: rules for the best that keep fewer
-    than they say.
+    ``rules`` is None if they were named. ``already``: named versions that were forgotten by
+    name before. ``short``: ``best`` rules that keep fewer versions than they say.
     """
 
     commits: tuple[Commit, ...]
@@ -53,10 +53,10 @@ def choose(
     revs: Iterable[str | CommitId] = (),
     rules: Retention | None = None,
 ) -> Chosen:
-    """The versions that are named, or that ``rules`` give up.
+    """The versions that are named, or that ``rules`` select.
 
-    What was forgotten by rule may be forgotten again by name. Raises WrongUsage,
-    UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version that HEAD stands on.
+    A version forgotten by rule may be forgotten again by name. Raises WrongUsage,
+    UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version of HEAD.
     """
     context.fresh()
     ids = dict.fromkeys(resolve(context, rev) for rev in revs)
@@ -72,10 +72,10 @@ def choose(
 
 
 def forget(context: Context, chosen: Chosen) -> Recorded | None:
-    """Forgets what was chosen; durable on return. None if there is nothing to do.
+    """Forgets the chosen versions; durable on return. None if there is nothing to do.
 
-    By rule, what has come to be named or live meanwhile stays. Raises RefConflict if HEAD
-    stands on a version that was named.
+    Versions chosen by rule stay if a ref names them or they went live meanwhile. Raises
+    RefConflict if HEAD is on a named version.
     """
     if not chosen.commits:
         return None
@@ -95,11 +95,11 @@ def forget(context: Context, chosen: Chosen) -> Recorded | None:
 
 
 class _NothingLeft(Exception):
-    """Everything that was chosen has come to be needed, or is forgotten by now."""
+    """All chosen versions are needed by now, or forgotten already."""
 
 
 def _still_going(context: Context, chosen: Chosen) -> Sequence[Commit]:
-    """What may go now; runs under the journal's lock."""
+    """The chosen versions that may still be forgotten; runs under the journal's lock."""
     going = [c for c in chosen.commits if commits.find(context.store.snapshot, c.id) is not None]
     if chosen.rules is None:
         _refuse_head(context, going)

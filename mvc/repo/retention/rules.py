@@ -1,7 +1,7 @@
-"""Which versions retention rules give up: pure selection, nothing is changed.
+"""Retention rules: which versions they select for forgetting. Nothing is changed here.
 
-Looked at are the versions that a ref, HEAD or a deployment leads to and that still have
-their state. What undo has left behind is none of them: ``gc`` collects it.
+Rules consider versions that are reachable from a ref, HEAD or a deployment and still have
+their state. Versions that undo left behind are not among them: ``gc`` collects those.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Keep the ``count`` best by a metric; ``lowest``: the lower, the better."""
+    """Keep the ``count`` best versions by a metric; ``lowest``: lower is better."""
 
     metric: str
     count: int
@@ -54,15 +54,16 @@ class Best:
         return f"{'-' if self.lowest else ''}{self.metric}:{self.count}"
 
     def measured(self, versions: Iterable[Commit]) -> list[Commit]:
-        """Those of ``versions`` that have the metric, in the same order."""
+        """The ``versions`` that have the metric, in the same order."""
         return [c for c in versions if not math.isnan(c.metrics.get(self.metric, math.nan))]
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Rules. What any ``last``, ``hourly``, ``daily`` or ``best`` keeps, stays.
+    """Rules. A version stays if any of ``last``, ``hourly``, ``daily``, ``best`` keeps it.
 
-    ``unused``: a target; only versions that no deployment there served are given up.
+    ``unused``: a target; only versions that no deployment there served are forgotten. Raises
+    WrongUsage if a rule keeps less than one version.
     """
 
     last: int | None = None
@@ -85,7 +86,7 @@ class Retention:
 
     @property
     def text(self) -> str:
-        """As options of the command."""
+        """The rules as options of the command."""
         rules = (
             ("--keep-last", self.last),
             ("--keep-hourly", self.hourly),
@@ -97,10 +98,10 @@ class Retention:
 
 
 def given_up(context: Context, rules: Retention) -> list[Commit]:
-    """The versions that ``rules`` give up, in the order of publication.
+    """The versions that ``rules`` select for forgetting, in the order of publication.
 
-    Never those that a ref or HEAD names, nor what is live on a target now or will be.
-    Raises UnknownTarget; UnknownMetric where none of them has what the best are chosen by.
+    Versions named by a ref or HEAD, or live on a target now or later, are never selected.
+    Raises UnknownTarget; UnknownMetric if no version has a metric of a ``best`` rule.
     """
     versions = _versions(context)
     _check_metrics(versions, rules)
@@ -115,9 +116,9 @@ def given_up(context: Context, rules: Retention) -> list[Commit]:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """Fewer versions have a metric than are to be kept by it: ``have``.
+    """A ``best`` rule whose metric only ``have`` versions have, fewer than it keeps.
 
-    ``without``: versions that are given up and do not have it.
+    ``without``: selected versions without the metric.
     """
 
     best: Best
@@ -126,7 +127,7 @@ class Short:
 
 
 def too_few(context: Context, rules: Retention, going: Iterable[Commit]) -> tuple[Short, ...]:
-    """The ``best`` of ``rules`` that keep fewer than they say while others are ``going``."""
+    """The ``best`` rules that keep fewer than they say, if ``going`` has others."""
     if not rules.best:
         return ()
     versions, going = _versions(context), list(going)
@@ -156,7 +157,7 @@ def _check_metrics(versions: Sequence[Commit], rules: Retention) -> None:
 
 
 def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
-    """What the rules keep among ``versions`` (in the order of publication)."""
+    """The ``versions`` (in the order of publication) that the rules keep."""
     places = {commit.id: i for i, commit in enumerate(versions)}
     newest_first = sorted(versions, key=lambda c: (c.time_ns, places[c.id]), reverse=True)
     stay = {commit.id for commit in newest_first[: rules.last or 0]}
@@ -164,7 +165,7 @@ def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
     stay |= _last_of_each(newest_first, _day, rules.daily or 0)
     for best in rules.best:
         measured = best.measured(newest_first)
-        # The sort is stable: among equals the newest comes first.
+        # The sort is stable: of equal values the newest version comes first.
         measured.sort(key=lambda c: c.metrics[best.metric], reverse=not best.lowest)
         stay |= {commit.id for commit in measured[: best.count]}
     return stay
@@ -173,7 +174,7 @@ def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
 def _last_of_each(
     newest_first: Iterable[Commit], span: Callable[[Commit], Hashable], count: int
 ) -> set[CommitId]:
-    """The newest version of each of the newest ``count`` spans that have one."""
+    """The newest version of each of the ``count`` newest non-empty spans."""
     newest: dict[Hashable, CommitId] = {}
     for commit in newest_first:
         newest.setdefault(span(commit), commit.id)
@@ -181,7 +182,7 @@ def _last_of_each(
 
 
 def _hour(commit: Commit) -> Hashable:
-    """The local hour. One that a clock change repeats is two hours."""
+    """The local hour. An hour that a clock change repeats counts as two."""
     minutes = local_zone_minutes(commit.time_ns)
     return (commit.time_ns // _SECOND + 60 * minutes) // 3600, minutes
 
@@ -191,7 +192,7 @@ def _day(commit: Commit) -> Hashable:
 
 
 def _versions(context: Context) -> list[Commit]:
-    """Versions with a state that refs, HEAD and deployments lead to, as they were published."""
+    """Reachable versions that still have their state, in the order of publication."""
     known: dict[CommitId, Commit] = {}
     refs: dict[str, RefValue] = {}
     roots: set[CommitId] = set()
@@ -208,7 +209,7 @@ def _versions(context: Context) -> list[Commit]:
 
 
 def protected(context: Context) -> set[CommitId]:
-    """What refs and HEAD name, and what is live on any target now or will be."""
+    """Versions named by refs or HEAD, or live on any target now or later."""
     stay = {ref.commit for ref in (*pointers.branches(context), *pointers.tags(context))}
     at = pointers.head(context).commit
     if at is not None:
@@ -224,7 +225,7 @@ def protected(context: Context) -> set[CommitId]:
 
 
 def live_now(context: Context) -> dict[CommitId, list[str]]:
-    """The versions that are live, with the targets they are live on."""
+    """The live versions with their targets."""
     live: dict[CommitId, list[str]] = {}
     for target in deployments.targets(context):
         with suppress(NoDeployment):
@@ -234,6 +235,6 @@ def live_now(context: Context) -> dict[CommitId, list[str]]:
 
 
 def served(context: Context, target: str) -> set[CommitId]:
-    """Versions of all deployments on a target that were not retracted."""
+    """The versions of all deployments on a target that are not retracted."""
     found = deployments.on_target(context.store.snapshot, target)
     return {deployed.commit for deployed in found if not deployed.retracted}

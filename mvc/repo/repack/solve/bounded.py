@@ -1,37 +1,37 @@
-"""The two ends of the trade-off: least bytes within a recovery bound, least recovery within a size.
+"""Fewest bytes within a recovery bound, and fastest recovery within a size.
 
-Without long deltas the layouts are optimal. With them the best of the optimum without
-them, the modified Prim's tree and the present layout is taken, so that what comes out is
-never worse than what is there.
+Without long deltas the layouts are optimal (``exact``). With them the best of three is taken:
+the optimum without long deltas, the tree of the modified Prim's algorithm, and today's layout.
+So the result is never worse than what is stored.
 """
 
 from __future__ import annotations
 
-from mvc.errors import Unattainable
-from mvc.repo.repack.solve.linear import cheapest_chain
-from mvc.repo.repack.solve.model import Layout, Tree, Versions
-from mvc.repo.repack.solve.prim import grown, soonest
-from mvc.repo.repack.solve.tree import MOST, cheapest_tree
+from heapq import heapify, heappop, heappush
 
-__all__ = ["fastest", "smallest", "within_bytes", "within_time"]
+from mvc.errors import Unattainable
+from mvc.repo.repack.solve.exact import MOST, cheapest_chain, cheapest_tree
+from mvc.repo.repack.solve.model import Layout, Tree, Versions
+
+__all__ = ["fastest", "grown", "smallest", "soonest", "within_bytes", "within_time"]
 
 
 def fastest(versions: Versions) -> int:
-    """The shortest worst recovery that any layout has, in nanoseconds."""
+    """The worst recovery of the fastest layout, in nanoseconds."""
     return versions.worst(versions.everything) or 0
 
 
 def smallest(versions: Versions, today: Layout | None = None) -> Layout:
-    """The layout of least bytes, however long recovery takes."""
+    """The layout of fewest bytes, without a bound on recovery."""
     layout = within_time(versions, _endless(versions), today)
     assert layout is not None  # every version in full is one
     return layout
 
 
 def within_time(versions: Versions, bound: int, today: Layout | None = None) -> Layout | None:
-    """The layout of least bytes found with no recovery above ``bound`` nanoseconds.
+    """The smallest layout found with no recovery above ``bound`` nanoseconds.
 
-    None if there is none. ``today`` stays where nothing smaller is found.
+    None if there is none. ``today`` is returned if nothing smaller is found.
     """
     exact = _by_trees(versions, bound)
     found = [] if exact is None else [exact]
@@ -108,3 +108,79 @@ def _meets(versions: Versions, layout: Layout, bound: int) -> bool:
 
 def _endless(versions: Versions) -> int:
     return max(versions.full_ns, default=0) + sum(edge.ns for edge in versions.edges)
+
+
+_FULL = -1
+
+
+def grown(versions: Versions, bound: int) -> Layout | None:
+    """A layout with no recovery above ``bound``; None if the heuristic finds none.
+
+    The modified Prim's algorithm of Bhattacherjee et al. (VLDB 2015), for graphs with deltas
+    longer than parent to child: grow a tree from nothing by the cheapest delta or full copy
+    whose end meets the bound. A version already in the tree takes a new base if that is no
+    worse in bytes and in time.
+    """
+    count = len(versions)
+    size: list[int | None] = [None] * count  # bytes to add each version
+    time = [0] * count  # recovery along that path
+    base = [(_FULL, _FULL)] * count  # (version, edge) it is made from
+    heap: list[tuple[int, int, int]] = []
+    for i in range(count):
+        if versions.full_ns[i] <= bound:
+            size[i], time[i] = versions.full_bytes[i], versions.full_ns[i]
+            heap.append((versions.full_bytes[i], time[i], i))
+    heapify(heap)
+    done = [False] * count
+    while heap:
+        added, ns, node = heappop(heap)
+        if done[node] or added != size[node] or ns != time[node]:
+            continue
+        done[node] = True
+        for other, number in versions.around[node]:
+            edge = versions.edges[number]
+            there, old = time[node] + edge.ns, size[other]
+            if there > bound or (done[other] and _leads_to(base, node, other)):
+                continue
+            better = old is None or edge.bytes < old or (edge.bytes == old and there < time[other])
+            if done[other]:
+                better = better and there <= time[other]
+            if not better:
+                continue
+            size[other], time[other], base[other] = edge.bytes, there, (node, number)
+            if not done[other]:
+                heappush(heap, (edge.bytes, there, other))
+    if not all(done):
+        return None
+    sources = frozenset(i for i in range(count) if base[i][0] == _FULL)
+    return Layout(sources, frozenset(base[i][1] for i in range(count) if base[i][0] != _FULL))
+
+
+def soonest(versions: Versions) -> Layout:
+    """The deltas and full copies of each version's fastest recovery, and no others."""
+    heap = [(ns, i, _FULL) for i, ns in enumerate(versions.full_ns)]
+    heapify(heap)
+    done = [False] * len(versions)
+    sources, edges = set(), set()
+    while heap:
+        ns, node, edge = heappop(heap)
+        if done[node]:
+            continue
+        done[node] = True
+        if edge == _FULL:
+            sources.add(node)
+        else:
+            edges.add(edge)
+        for other, number in versions.around[node]:
+            if not done[other]:
+                heappush(heap, (ns + versions.edges[number].ns, other, number))
+    return Layout(frozenset(sources), frozenset(edges))
+
+
+def _leads_to(base: list[tuple[int, int]], node: int, other: int) -> bool:
+    """Whether ``node`` is made from ``other``, which then cannot be made from it."""
+    while node != _FULL:
+        if node == other:
+            return True
+        node = base[node][0]
+    return False

@@ -1,8 +1,8 @@
-"""Versions as a graph for planning: what each would cost in full, and each delta between two.
+"""The planning graph: the cost of each version in full and of each delta between two.
 
-A *layout* says which versions are stored in full (sources) and which deltas are kept.
-A version comes back along the cheapest path from any source. Sizes are bytes, times
-whole nanoseconds, so that sums are exact.
+A *layout* says which versions are stored in full (sources) and which deltas are kept. A
+version is recovered along the cheapest path from any source. Sizes are bytes, times whole
+nanoseconds, so that sums are exact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Edge", "Layout", "Price", "Tree", "Versions"]
 class Edge:
     """The delta from version ``a`` to ``b``, its child or, where ``long``, a later version.
 
-    It can be walked both ways unless it is ``forward`` only. ``span``: generations between.
+    It is reversible unless it is ``forward`` only. ``span``: generations between the two.
     """
 
     a: int
@@ -147,7 +147,7 @@ class Versions:
 
     @property
     def everything(self) -> Layout:
-        """Every version in full and every delta: nothing comes back sooner."""
+        """Every version in full and every delta: the fastest layout."""
         return Layout(frozenset(range(len(self))), frozenset(range(len(self.edges))))
 
     def stored(self, layout: Layout) -> int:
@@ -156,7 +156,7 @@ class Versions:
         return self.shared + full + sum(self.edges[i].bytes for i in layout.edges)
 
     def recovery(self, layout: Layout) -> list[int | None]:
-        """Nanoseconds until each version is back; None where nothing leads there (Dijkstra)."""
+        """Nanoseconds to recover each version; None if it cannot be recovered (Dijkstra)."""
         if (known := self._cache.get(layout)) is not None:
             return known
         found: list[int | None] = [None] * len(self)
@@ -181,7 +181,7 @@ class Versions:
         return None if None in found else max((ns for ns in found if ns is not None), default=0)
 
     def price(self, layout: Layout) -> Price:
-        """Of a layout from which every version can be recovered."""
+        """The price of a layout from which every version can be recovered."""
         times = [ns for ns in self.recovery(layout) if ns is not None]
         assert len(times) == len(self), "a version cannot be recovered"
         mean = sum(times) / len(times) if times else 0.0

@@ -1,4 +1,4 @@
-"""Layouts that are asked for by their shape: an interval, reset points by name, super-steps."""
+"""Layouts given directly: an interval, reset points by name, super-steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["at_interval", "connected", "depths", "with_steps", "without"]
 
 
 def depths(versions: Versions) -> list[int]:
-    """How many versions each descends from."""
+    """The number of ancestors of each version."""
     found = [0] * len(versions)
     for tree in versions.trees:
         for node, link in zip(tree.nodes, tree.up, strict=True):
@@ -21,9 +21,9 @@ def depths(versions: Versions) -> list[int]:
 
 
 def at_interval(versions: Versions, interval: int) -> Layout:
-    """A reset point every so many versions from the first on, and every delta to a parent.
+    """A reset point every ``interval`` versions from the first on, and every delta to a parent.
 
-    So that a version comes from the nearer reset point on either side (VSOL §3.2.8).
+    A version is recovered from the nearer reset point on either side (VSOL §3.2.8).
     """
     sources = frozenset(i for i, depth in enumerate(depths(versions)) if depth % interval == 0)
     edges = frozenset(i for i, edge in enumerate(versions.edges) if not edge.long)
@@ -31,24 +31,24 @@ def at_interval(versions: Versions, interval: int) -> Layout:
 
 
 def with_steps(versions: Versions, today: Layout, pairs: Iterable[tuple[int, int]]) -> Layout:
-    """Longer deltas beside today's layout (LC-Checkpoint §3.2).
+    """Today's layout plus longer deltas (LC-Checkpoint §3.2).
 
-    With a delta over every M versions, a walk takes at most n / M long ones and M short ones.
+    With a delta over every M versions, a path has at most n / M long and M short ones.
     """
-    wanted = set(pairs)
-    edges = {i for i, e in enumerate(versions.edges) if (e.a, e.b) in wanted or not e.long}
+    allowed = set(pairs)
+    edges = {i for i, e in enumerate(versions.edges) if (e.a, e.b) in allowed or not e.long}
     return Layout(today.sources, today.edges | edges)
 
 
 def without(versions: Versions, today: Layout, sources: Iterable[int]) -> Layout:
-    """Today's layout without some of its reset points; deltas that are then missing are added."""
+    """Today's layout without some of its reset points, plus the deltas needed then."""
     return connected(versions, Layout(today.sources - frozenset(sources), today.edges))
 
 
 def connected(versions: Versions, layout: Layout) -> Layout:
-    """The layout with the cheapest further deltas that make all versions recoverable.
+    """The layout plus the cheapest deltas that make all versions recoverable.
 
-    What no delta leads to stays out of reach.
+    A version without any delta stays unrecoverable.
     """
     edges = set(layout.edges)
     found = versions.recovery(layout)

@@ -1,4 +1,4 @@
-"""What forgetting states means, before it is done: what goes, what others keep, what it frees."""
+"""A preview of forgetting: what would be deleted, what other versions keep, what it frees."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mvc.repo.maintenance.reachable import reachable
 from mvc.repo.retention import rules
 from mvc.repo.retention.forget import Chosen
 
-__all__ = ["Price", "price"]
+__all__ = ["ForgetPreview", "preview"]
 
 
 @dataclass(frozen=True)
-class Price:
-    """``tensors`` go, ``shared`` ones are in versions that stay, and stay with them; likewise
-    ``files`` and ``shared_files`` of those without tensors.
+class ForgetPreview:
+    """``tensors`` would be deleted; ``shared`` ones stay, because other versions have them.
+    Likewise ``files`` and ``shared_files`` for files without tensors.
 
-    ``same``: versions with the very tensors of one that goes, which keep them. ``live``: on
-    which targets a version that goes is live. ``collection``: the next one by ``gc``, None
-    where damage stands in its way; then the counts hold for what is sound.
+    ``same``: by chosen version, versions that stay and have the same content. ``live``: by
+    chosen version, the targets it is live on. ``collection``: what the next ``gc`` would do,
+    None if the repository is damaged; then the counts hold for what is sound.
     """
 
     tensors: int
@@ -40,14 +40,14 @@ class Price:
     collection: Collection | None
 
 
-def price(
+def preview(
     context: Context,
     chosen: Chosen,
     *,
     grace: timedelta = DEFAULT_GRACE,
     progress: Progress | None = None,
-) -> Price:
-    """Reads every manifest and a sample of the tensors that would be stored anew."""
+) -> ForgetPreview:
+    """Reads every manifest, and a sample of the tensors that would be encoded again."""
     going, going_files = set[bytes](), set[bytes]()
     found = inventory(context.store.snapshot)
     for commit in chosen.commits:
@@ -71,7 +71,7 @@ def price(
     except DamagedData:
         pass
     live = rules.live_now(context)
-    return Price(
+    return ForgetPreview(
         len(going - kept),
         len(going & kept),
         len(going_files - kept_files),
@@ -96,12 +96,12 @@ def _files(manifest: Manifest) -> Iterator[bytes]:
 
 
 def _content(commit: Commit) -> bytes:
-    """What a version holds; without tensors every byte of its files counts."""
+    """Identifies the content of a version; without tensors by every byte of its files."""
     return commit.manifest if commit.root == manifests.EMPTY.root else commit.root
 
 
 def _loaded(context: Context, found: Inventory, id_: ManifestId) -> Manifest:
-    """A manifest, empty where it is gone or damaged."""
+    """A manifest; empty if it is deleted or damaged."""
     if id_ not in found.codings:
         return manifests.EMPTY
     try:

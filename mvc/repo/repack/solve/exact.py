@@ -1,30 +1,40 @@
-"""The cheapest layout of versions that branch, with deltas between parent and child. Exact.
+"""The cheapest layout within a recovery bound, with deltas between parent and child only. Exact.
 
-As in a chain, what one source serves is connected and needs no second source. For every
-version v and every source s that could serve it, the cost of v's descendants is the sum
-over its children of the cheaper of: served by s as well, or by a source of their own.
-Rows over all sources are numpy arrays, so n versions take n row operations of length n.
+Chains: a layout falls into segments joined by kept deltas. A segment never needs two sources:
+between two of them is a delta that no recovery uses. So the optimum is a partition into
+segments of one source each, found by dynamic programming in O(n log n); the versions that a
+source reaches form a window, which sliding minima answer.
+
+Trees: what one source serves is connected and needs no second source either. For every version
+v and every source s that could serve it, the cost of v's descendants is the sum over its
+children of the cheaper of: served by s as well, or by a source of their own. Rows over all
+sources are numpy arrays, so n versions take n row operations of length n.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.repo.repack.solve.model import Layout, Tree, Versions
+from mvc.repo.repack.solve.model import Edge, Layout, Tree, Versions
 
-__all__ = ["MOST", "cheapest_tree"]
+__all__ = ["MOST", "Segment", "cheapest_chain", "cheapest_tree"]
 
-MOST = 10_000  # versions of one tree; rows and decisions of more take too long
+
+MOST = 10_000  # versions of one tree; larger ones take too long
 _NEVER = np.int64(1) << 60
 
 _Row = NDArray[np.int64]
 
 
 def cheapest_tree(versions: Versions, tree: Tree, bound: int) -> Layout | None:
-    """Sources and deltas of least bytes with no recovery above ``bound``; None if there are none.
+    """The smallest layout of a tree with no recovery above ``bound`` ns; None if there is none.
 
     The tree's versions are in preorder, so that a family is a slice.
     """
@@ -138,3 +148,70 @@ class _Search:
 
     def _cut(self, i: int, source: int) -> bool:
         return bool(self._own[i][source >> 3] >> (7 - (source & 7)) & 1)
+
+
+Segment = tuple[int, int, int]
+"""First version, source, last version."""
+
+
+def cheapest_chain(
+    full_bytes: Sequence[int], full_ns: Sequence[int], edges: Sequence[Edge], bound: int
+) -> list[Segment] | None:
+    """The smallest layout of a chain with no recovery above ``bound`` ns; None if there is none.
+
+    ``edges[i]`` joins versions i and i + 1.
+    """
+    count = len(full_bytes)
+    sizes = list(accumulate((edge.bytes for edge in edges), initial=0))
+    times = list(accumulate((edge.ns for edge in edges), initial=0))
+    least = [0]  # bytes for the first i versions; None if it cannot be done
+    came: list[tuple[int, int]] = []  # (first, source) of the segment that ends at i
+    minima = _WindowMinima()
+    waiting: list[tuple[int, int, int, int]] = []  # (bytes less the deltas', source, first, reach)
+    barrier = 0  # no source at or after it reaches versions before it
+    for i in range(count):
+        if i and edges[i - 1].forward:
+            barrier = i
+        if least[i] >= 0:
+            minima.push(i, least[i] - sizes[i])
+        room = bound - full_ns[i]
+        if room >= 0:
+            low = max(barrier, bisect_left(times, times[i] - room))
+            if (best := minima.least(low)) is not None:
+                reach = bisect_right(times, times[i] + room) - 1
+                heappush(waiting, (full_bytes[i] + best[1], i, best[0], reach))
+        while waiting and waiting[0][3] < i:
+            heappop(waiting)
+        least.append(waiting[0][0] + sizes[i] if waiting else -1)
+        came.append((waiting[0][2], waiting[0][1]) if waiting else (-1, -1))
+    return _unwound(came) if least[count] >= 0 else None
+
+
+class _WindowMinima:
+    """The least value among those pushed at or after a place."""
+
+    def __init__(self) -> None:
+        self._places: list[int] = []
+        self._values: list[int] = []  # ascending: a later, smaller value hides earlier ones
+
+    def push(self, place: int, value: int) -> None:
+        while self._values and self._values[-1] >= value:
+            self._values.pop()
+            self._places.pop()
+        self._places.append(place)
+        self._values.append(value)
+
+    def least(self, low: int) -> tuple[int, int] | None:
+        """(place, value) of the least one from ``low`` on."""
+        at = bisect_left(self._places, low)
+        return (self._places[at], self._values[at]) if at < len(self._places) else None
+
+
+def _unwound(came: Sequence[tuple[int, int]]) -> list[Segment]:
+    found: list[Segment] = []
+    last = len(came) - 1
+    while last >= 0:
+        first, source = came[last]
+        found.append((first, source, last))
+        last = first - 1
+    return found[::-1]
