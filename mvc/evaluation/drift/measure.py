@@ -1,4 +1,4 @@
-"""A pipeline's figures on one recorded training, measured once and kept as JSON."""
+"""A pipeline's figures on one recorded training, measured once and cached as JSON."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from mvc.io.files import FileSystem
 __all__ = ["NUMBERS", "Session"]
 
 NUMBERS = tuple(f"4.{n}" for n in range(3, 27))
-"""The tables that there are commands for."""
+"""The numbers of the tables that can be made."""
 
 
 @dataclass
