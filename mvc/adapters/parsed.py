@@ -1,8 +1,8 @@
-"""What parsing gives: where a file's tensors lie, and its bytes on demand.
+"""A parsed file: the places of its tensors, and its bytes on demand.
 
 Invariant: contents are sorted by offset and do not overlap, check fields lie
 outside them, and contents, check fields and skeleton make up every byte of the
-file. So the file comes back exactly, whatever the parser thought of the rest.
+file. So the file is restored exactly even if the parser misread the rest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHECK_BYTES = 4
 
 
 class Source(Protocol):
-    """Random access to bytes that are there already; ``mvc.io.files.ReadFile`` is one."""
+    """Random access to existing bytes, such as ``mvc.io.files.ReadFile``."""
 
     def size(self) -> int: ...
 
@@ -67,7 +67,7 @@ class ParsedTensor:
 
 @dataclass(frozen=True, slots=True)
 class FileParts:
-    """What a parser of one format finds out about a file."""
+    """The result of a format's parser."""
 
     format: str
     contents: tuple[ParsedContent, ...]
@@ -107,7 +107,7 @@ class ParsedFile(ABC):
 
 
 class SourceFile(ParsedFile):
-    """A parsed file whose bytes stay where they are until they are asked for."""
+    """A parsed file whose bytes are read from ``source`` when asked for."""
 
     def __init__(self, source: Source, name: str, size: int, parts: FileParts) -> None:
         """Raises BadModelFile or InvalidName if ``parts`` break the invariant above."""

@@ -1,11 +1,11 @@
 """General compressors behind one pair of functions, each bounded by the recorded size.
 
-A method is what a stage's text says: ``zlib:9``, ``bz2:1``, ``lzma:6``, ``brotli:11``; without
-a colon it is zstd's (``frames``). What is decompressed must be exactly one frame that gives
-exactly the recorded number of bytes; no byte more is ever produced.
+A method is the text of a stage: ``zlib:9``, ``bz2:1``, ``lzma:6``, ``brotli:11``; without a
+colon it is a method of zstd (``frames``). Input must be exactly one frame that holds exactly the
+recorded number of bytes; decompression stops at that number.
 
-LZMA is stored as a raw LZMA2 chain whose dictionary is as long as the stream (4 KiB at
-least), which both sides know: a header could ask for gigabytes of it.
+LZMA is stored as a raw LZMA2 chain without a header, because a header could demand gigabytes of
+dictionary. The dictionary is as long as the stream, at least 4 KiB.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEAST_DICTIONARY = 4096
 
 
 class _Reader(Protocol):
-    """What bz2 and lzma call a decompressor."""
+    """The interface of the decompressors of bz2 and lzma."""
 
     @property
     def eof(self) -> bool: ...
@@ -81,7 +81,7 @@ def _lzma(frame: memoryview, size: int) -> bytes | None:
 def _bounded(reader: _Reader, frame: memoryview, size: int, error: type[Exception]) -> bytes | None:
     try:
         data = reader.decompress(frame, size)
-        # The end is only seen by asking for more than there is.
+        # The end of the frame shows only when more than its bytes are requested.
         rest = b"" if reader.eof else reader.decompress(b"", 1)
     except (error, EOFError):
         return None

@@ -1,4 +1,4 @@
-"""What a tensor would cost under a pipeline, from a small sample.
+"""Estimates a tensor's stored size under a pipeline from a small sample.
 
 Per tensor the smaller of delta and full record is stored; encoding both to find
 out would double the work of a commit.

@@ -1,12 +1,12 @@
-"""A pipeline: a line of text that says how tensors are stored, and does it chunk by chunk.
+"""Pipelines: a line of text names the stages that encode and decode tensors, chunk by chunk.
 
 ``sub | zigzag | elide | planes | zstd:huff`` codes the delta to a base; the
-same line without its delta stages codes full records. What is stored can be
-decoded from the line and the bytes alone.
+same line without its delta stages codes full records. The line and the stored bytes are enough
+to decode.
 
-A line may also say what is done before anything is stored: decisions whether a version is
-saved, and lossy stages that make production weights of training weights. Neither leaves a
-trace in storage; ``coding()`` is the line without them, the one that records name.
+A line may also contain decisions (whether a version is saved) and lossy stages (which reduce
+training weights to production weights). Both act before storage; records name ``coding()``, the
+line without them.
 
 A chunk begins with its shape, one byte:
 
@@ -17,8 +17,8 @@ A chunk begins with its shape, one byte:
     ELIDED    the bitmap of the changed words, their streams, then the tail
     GRID      what mvc.codecs.steps makes of words on a grid, then the tail
 
-The tail are the bytes that fill no word. Every byte of a chunk is accounted
-for: one too many or too few is damage.
+The tail is the bytes at the end that fill no word. A chunk with a byte too many or too few is
+damaged.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ S = TypeVar("S", bound=Stage)
 class Pipeline:
     """A checked order of stages. Equal texts are equal pipelines.
 
-    ``stages`` are those that code, ``decisions`` and ``lossy`` what is done before that.
+    ``stages`` encode; ``decisions`` and ``lossy`` act before them.
     """
 
     text: str
@@ -97,7 +97,7 @@ class Pipeline:
 
     @classmethod
     def parse(cls, text_or_preset: str) -> Pipeline:
-        """The pipeline of this line or preset; InvalidPipeline says what does not fit."""
+        """The pipeline of a line or preset; InvalidPipeline names the stage that does not fit."""
         return _parse(text_or_preset)
 
     def coding(self) -> Pipeline:

@@ -1,4 +1,4 @@
-"""From training weights to the production weights that are deployed and stored.
+"""Reduces training weights to the production weights that are deployed and stored.
 
 Only float64, float32, float16 and bfloat16 tensors are ever changed. Other tensors and those
 named exact are taken over bit for bit. So are tensors without a predecessor of their name,

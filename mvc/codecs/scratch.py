@@ -1,4 +1,4 @@
-"""Buffers that a thread keeps and reuses between chunks.
+"""Buffers that each thread reuses between chunks.
 
 Fresh memory costs a page fault for every 4 KiB, many times the price of the
 arithmetic done in it, so the stages work in these. A slot belongs to one

@@ -1,6 +1,6 @@
-"""Long runs of bytes as segments, each a stream or, without a compressor, its bytes.
+"""Long runs of bytes in segments: each a stream or, without a compressor, plain bytes.
 
-A segment bounds the memory that a compressor's window takes.
+Segments bound the memory of a compressor's window.
 """
 
 from __future__ import annotations

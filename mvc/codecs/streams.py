@@ -1,12 +1,12 @@
-"""One stream of bytes whose length both sides know, stored in the cheapest of four forms.
+"""A stream of bytes whose length the reader knows, stored in the cheapest of four forms.
 
 A stream begins with its form. ``RAW``: the bytes. ``CONSTANT``: one byte.
 ``FRAME``: the length of a compressed frame, and the frame. ``SPARSE``: a bitmap of
 the bytes that are not zero, itself a stream, then those bytes, again a stream;
 Huffman codes spend at least a bit a symbol and a bitmap does not. A bitmap of a
-bitmap serves where next to nothing changed, so positions need no further form.
+bitmap covers the case that almost nothing changed.
 
-Which form is decided on a sample, not by trying all.
+The form is chosen from a sample of the bytes, without trying all four.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RAW, CONSTANT, FRAME, SPARSE = range(4)
 
 
 class StreamCoder(Protocol):
-    """What stores one stream of bytes, as the stages of general compression do."""
+    """Encodes and decodes one stream of bytes; the stages of general compression do."""
 
     def encode(self, stream: Bytes) -> Parts:
         """Parts to be joined."""
@@ -50,8 +50,8 @@ _SPARSE_SHARES = (0.01, 0.2)  # of bytes that are not zero; below it zstd's matc
 def encode_stream(data: Bytes, method: str, depth: int = 0, *, repeats: bool = False) -> Parts:
     """``data`` as parts to be joined; ``method`` is the compressor's (``compressors``).
 
-    ``repeats`` says that the data may repeat itself over long distances though
-    its bytes look random, as the bitmap of a matrix with idle columns does.
+    ``repeats``: the data may repeat over long distances although its bytes look random, as
+    the bitmap of a matrix with idle columns does.
     """
     count = len(data)
     if count == 0:
@@ -105,10 +105,8 @@ def decode_stream(
 ) -> Bytes | int:
     """The next stream, of ``count`` bytes: an array, or the value of a constant one.
 
-    Of zstd's methods any will do.
-
-    The array may lie in the stored data or in the scratch buffer ``slot``, and
-    is not to be written to.
+    For zstd any of its methods decodes all of them. The array may lie in the stored data or in
+    the scratch buffer ``slot``; do not write to it. Raises DamagedData.
     """
     if count == 0:
         return 0

@@ -1,7 +1,7 @@
-"""The experiments of the seeds, run again: virtual drift, and what it costs to keep it all.
+"""Experiments: virtual drift, and what it costs to store every version of it.
 
-``python -m mvc.evaluation --help`` runs them; docs/evaluation.md says what the figures mean.
-``first_change`` is of use outside of experiments too.
+``python -m mvc.evaluation --help`` runs them; docs/evaluation.md explains the figures.
+``first_change`` is public and finds the version that first labels a sample differently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Change", "first_change"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from importlib import import_module
+        from mvc.evaluation import change
 
-        return getattr(import_module("mvc.evaluation.change"), name)
+        return getattr(change, name)
     raise AttributeError(f"module 'mvc.evaluation' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Since when does the model say something else? One sample asked of every version, in order."""
+"""Finds the first version that labels a sample differently, asking every version in order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Predict = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Change:
-    """The first version that labels the sample otherwise than the version before it.
+    """The first version whose label differs from the previous version's.
 
-    ``time_ns`` is when it went live on the target, or without one when it was committed;
-    ``previous`` is the version before, which still said ``before``. ``looked_at`` counts the
-    versions that were asked.
+    ``time_ns``, in nanoseconds since 1970: when it went live on the target, or without a target
+    when it was committed. ``previous``: the version before, whose label is ``before``.
+    ``looked_at``: how many versions were asked.
     """
 
     commit: CommitId
@@ -43,14 +43,13 @@ def first_change(
     since: Time | None = None,
     until: Time | None = None,
 ) -> Change | None:
-    """When a sample's label changed for the first time; None if it never did.
+    """The first change of a sample's label; None if the label never changes.
 
-    ``predict(state, sample)`` gives the label that a version's state has for the sample: any
-    value that can be compared, or an array or tensor of one element. With ``target`` the
-    versions are those that were live there, the one that was live at ``since`` included;
-    without it HEAD and its ancestors, by commit time. Every version is decoded once. Raises
-    NoDeployment or UnknownRevision if there is no version in that time, and what ``predict``
-    raises.
+    ``predict(state, sample)`` returns the label a version gives the sample: any comparable
+    value, or an array or tensor of one element. With ``target`` the versions are those that
+    were live there, including the one live at ``since``; without it they are HEAD and its
+    ancestors, by commit time. Every version is decoded once. Raises NoDeployment (with
+    ``target``) or UnknownRevision if no version lies in that time; errors of ``predict`` pass.
     """
     if target is not None and since is not None:
         since = _went_live(repo, since, target)
@@ -70,7 +69,7 @@ def first_change(
 
 
 def _went_live(repo: Repository, moment: Time, target: str) -> Time:
-    """When the version that was live at a moment had gone live; the moment if there was none."""
+    """When the version live at ``moment`` went live; ``moment`` itself if none was live."""
     try:
         return repo.live(moment, target).time_ns
     except NoDeployment:
@@ -78,5 +77,5 @@ def _went_live(repo: Repository, moment: Time, target: str) -> Time:
 
 
 def _plain(label: Any) -> Any:
-    """A tensor or array of one element as the number that it holds."""
+    """The number in a tensor or array of one element; other labels unchanged."""
     return label.item() if hasattr(label, "item") else label

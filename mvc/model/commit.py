@@ -1,4 +1,4 @@
-"""A commit: what was kept, when, by whom, from which parents.
+"""A commit: manifest, root, parents, author, time, message, metrics.
 
 Its id is the hash of its canonical bytes; nothing about how the blobs are
 stored is inside, so that repacking never changes an id.

@@ -1,7 +1,7 @@
-"""What a tensor is apart from its bytes: dtype name and shape.
+"""A tensor's spec: dtype name and shape.
 
-dtype names are torch's (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes
-that are no tensor, so that every blob has a spec.
+Names are torch's (``float32``, ``bfloat16``, ...), plus ``raw`` for bytes that are no tensor, so
+that every blob has a spec.
 """
 
 from __future__ import annotations
@@ -91,5 +91,5 @@ class TensorSpec:
 
 @lru_cache(maxsize=4096)
 def shared_spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
-    """The spec of many tensors of one shape as one object: a model may have 100,000 of them."""
+    """A cached TensorSpec for many tensors of one shape: a model may have 100,000 tensors."""
     return TensorSpec(dtype, shape)

@@ -1,4 +1,4 @@
-"""Bytes that are all zero, without memory: one buffer that nobody has ever written to."""
+"""Zero bytes that take no memory: one shared buffer that is never written to."""
 
 from __future__ import annotations
 

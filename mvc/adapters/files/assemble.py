@@ -1,7 +1,7 @@
-"""Puts a file together again: contents in order, the skeleton between them, CRCs computed.
+"""Reassembles a file: contents in order, the skeleton between them, CRCs computed.
 
-Works in one pass and holds one piece at a time. The manifest may come from a
-damaged repository, so nothing about the layout is taken on trust.
+One pass, one piece in memory at a time. The manifest may come from a damaged repository, so the
+layout is checked.
 """
 
 from __future__ import annotations

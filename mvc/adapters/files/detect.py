@@ -1,4 +1,4 @@
-"""Which format a file has, told from its content; what does not parse is opaque."""
+"""Detects a file's format from its content; a file that does not parse is opaque."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def opaque(source: Source, name: str = "the file") -> SourceFile:
 
 
 _HEAD = 9
-# What a parser raises when a file is not what it looked like. Failures of the
-# operating system and files that change under the reader are no such reason.
+# Errors by which a parser rejects a file. Failures of the operating system and files that change
+# while they are read are not among them.
 _NOT_UNDERSTOOD = (BadModelFile, DamagedData, InvalidName, UnsupportedTensor)
 
 
 def parse_file(source: Source, name: str) -> ParsedFile:
-    """Takes a file apart by its magic bytes; any bytes at all can be versioned.
+    """Parses a file by its magic bytes; a file of no known format is opaque.
 
     ``name`` is only used in messages. Raises IoFailed and SourceChanged.
     """

@@ -1,4 +1,4 @@
-"""Folders as the experiments need them: how many bytes are in one, and away with it."""
+"""The size of a folder, and its removal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["bytes_in", "remove"]
 
 
 def bytes_in(fs: FileSystem, folder: Path) -> int:
-    """The lengths of all files of a folder and the folders in it, added up."""
+    """Total length in bytes of all files below a folder."""
     total = 0
     for name in fs.list(folder):
         path = folder / name
@@ -21,7 +21,7 @@ def bytes_in(fs: FileSystem, folder: Path) -> int:
 
 
 def remove(fs: FileSystem, folder: Path) -> None:
-    """Removes a folder with all that is in it, if there is one."""
+    """Removes a folder and everything in it; does nothing if it does not exist."""
     found = fs.stat(folder, follow=False)
     if found is None:
         return

@@ -1,4 +1,4 @@
-"""What one run is made of: data, network, split, seed. Its folder is named after all of it."""
+"""An experiment: data, network, split and seed, all of which name its folder."""
 
 from __future__ import annotations
 

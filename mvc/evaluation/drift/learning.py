@@ -1,4 +1,4 @@
-"""One step of training, and how many samples a network has right. Nothing else trains here."""
+"""One training step, and the number of samples that a network classifies correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's figures on one recorded training, measured once and kept as JSON."""
+"""A pipeline's figures on one recorded training, measured once and cached as JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PlainChain:
         return len(self._coded) - 1
 
     def seconds(self) -> float:
-        """How long it takes to get the newest from the first; DamagedData if its bits differ."""
+        """Seconds to decode the newest version from the first; DamagedData if its bits differ."""
         begun = time.perf_counter()
         unpacker = zstandard.ZstdDecompressor()
         words = np.zeros(len(self._newest), np.uint32)

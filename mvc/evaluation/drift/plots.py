@@ -1,4 +1,4 @@
-"""Plots of what was measured: ratio against accuracy, and how accuracy follows the drift."""
+"""Plots: ratio against accuracy, and accuracy over the drift."""
 
 from __future__ import annotations
 

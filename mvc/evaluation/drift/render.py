@@ -1,4 +1,4 @@
-"""Tables as Markdown, and what in them cannot be compared."""
+"""Tables as Markdown, with the limits of their comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pipeline over a recorded stream, through the real thing: a repository on disk.
+"""One pipeline over a recorded stream, committed to a repository on disk.
 
 Every online batch is offered, processed, committed and durable before the next one, as in
 section 4.2.3 of the thesis; afterwards every version is read back and compared with what was

@@ -1,4 +1,4 @@
-"""How good production weights are: on the batch that comes next, and on the last one.
+"""Accuracy of production weights: on the next batch, and on the last one.
 
 Section 4.3.1 of the thesis. Weights after training batch t are asked for batch t + 1, which
 they have not seen (prequential accuracy), and for the last batch, where the drift has gone

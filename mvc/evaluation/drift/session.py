@@ -1,4 +1,4 @@
-"""One call of the command: data, settings, folders. Streams and results lie under ``out``."""
+"""One run of ``python -m mvc.evaluation drift``: streams, tables and plots under ``out``."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from mvc.io.files import FileSystem
 __all__ = ["NUMBERS", "Session"]
 
 NUMBERS = tuple(f"4.{n}" for n in range(3, 27))
-"""The tables that there are commands for."""
+"""The numbers of the tables that can be made."""
 
 
 @dataclass
 class Session:
-    """What the options said. Close it to let go of the repositories."""
+    """The options of a run. Close it to close the repositories of its streams."""
 
     fs: FileSystem
     out: Path
@@ -46,7 +46,7 @@ class Session:
         self._open.close()
 
     def streams(self, data: Dataset, settings: Settings) -> list[Results]:
-        """The recorded training of each label, trained now where it is not yet."""
+        """The recorded training of each label; trains the labels that are not recorded yet."""
         found = []
         for experiment in experiments(data, settings, self.labels):
             folder = self.out / "streams" / experiment.name
@@ -62,7 +62,10 @@ class Session:
         return [each for data in self.data for each in self.streams(data, self.settings)]
 
     def table(self, number: str, *, plot: bool) -> str:
-        """Makes a table, writes it to ``out/tables`` and gives it as Markdown."""
+        """Makes a table, writes it to ``out/tables`` and returns it as Markdown.
+
+        Raises WrongUsage for a number outside 4.3 to 4.26.
+        """
         if number not in NUMBERS:
             raise WrongUsage(f"there is no table {number}: it must be from 4.3 to 4.26")
         if number in CURVES or number == "4.6":
@@ -72,7 +75,7 @@ class Session:
         return self._compared(tables.compare(MEASURED[number], self.runs(), self.tell), plot)
 
     def pipelines(self, texts: Sequence[str], interval: int, *, plot: bool) -> str:
-        """Measures pipelines that are named; ratios are against every version with zstd."""
+        """Measures the named pipelines; ratios are relative to storing every version with zstd."""
         if interval < 1:
             raise WrongUsage(f"interval is {interval}: it must be at least 1")
         for text in texts:
@@ -85,14 +88,14 @@ class Session:
         return self._compared(tables.compare(table, self.runs(), self.tell), plot)
 
     def curve_plot(self) -> Path:
-        """Draws how accuracy follows the drift, for every stream; gives the file."""
+        """Draws accuracy over the drift for every stream; returns the file."""
         drawn = {}
         for results in self.runs():
             drawn[results.stream.experiment.name] = results.lossless(self.tell).last
         return self._write("drift.png", plots.accuracy_curves(drawn))
 
     def trained(self) -> list[dict[str, Any]]:
-        """What ``drift train`` says of each stream."""
+        """The figures that ``drift train`` prints for each stream."""
         said = []
         for results in self.runs():
             stream = results.stream
@@ -162,7 +165,7 @@ class Session:
 
 
 def offline_accuracy(stream: Stream) -> float:
-    """How good the offline model is on the first online batch, where the drift is least."""
+    """Accuracy of the offline model on the first online batch, where the drift is least."""
     import torch
 
     experiment = stream.experiment

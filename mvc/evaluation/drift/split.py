@@ -1,4 +1,4 @@
-"""Virtual drift: a labelled data set cut so that one label is hardly there, then grows.
+"""Virtual drift: a labelled data set split so that one label is rare at first, then grows.
 
 The thesis "A Versioning System for Online Learning systems", section 4.1.2. Its names
 beside ours: TBOn ``batches``, UPMOn ``peak``, UPOff ``seen``, POff ``offline``. All counts
@@ -22,7 +22,7 @@ from mvc.errors import WrongUsage
 __all__ = ["Drift", "Plan", "Share", "divide", "largest_batch", "plan", "share_of"]
 
 Share = str | float | Fraction
-"""A part of a whole, 0 to 1. A float counts as the decimal that it prints as."""
+"""A share, 0 to 1. A float counts as the decimal that it prints as."""
 
 
 @dataclass(frozen=True)

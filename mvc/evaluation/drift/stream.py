@@ -1,4 +1,4 @@
-"""The stream of training weights: trained once, kept in a repository, replayed for every pipeline.
+"""The stream of training weights: trained once, stored in a repository, replayed per pipeline.
 
 What a training does never depends on how its versions are stored. So it is recorded once,
 without loss, and each pipeline sees the very same weights. A run that was killed goes on: the

@@ -1,4 +1,4 @@
-"""A table of the thesis with our figures beside its own, over the labels that were run."""
+"""A table of the thesis with our figures beside its own, averaged over the labels run."""
 
 from __future__ import annotations
 
