@@ -17,6 +17,7 @@ from mvc.store.journal.entries import Entry, RefChange
 __all__ = [
     "Head",
     "Ref",
+    "branch_change",
     "branches",
     "check_branch",
     "create_branch",
@@ -45,18 +46,27 @@ def create_branch(
     commit = resolve(context, rev)
 
     def make() -> Entry:
-        old = context.store.ref(BRANCH + name)
-        if context.store.ref(HEAD) == name:
-            raise RefConflict(
-                f"{name} is the current branch", hint="name another one, or switch away first"
-            )
-        if old is not None and not force:
-            raise _exists("branch", name)
-        _refuse_namesake(context, TAG, "tag", name)
-        return _entry(context, "branch", name, RefChange(BRANCH + name, old, commit))
+        return _entry(context, "branch", name, branch_change(context, name, commit, force))
 
     context.store.publish(make)
     return Ref(name, commit)
+
+
+def branch_change(context: Context, name: str, commit: CommitId, force: bool = False) -> RefChange:
+    """The change that makes branch ``name`` at ``commit``; with ``force`` an existing one moves.
+
+    The change is valid only under the journal's lock. Raises InvalidName, RefConflict.
+    """
+    check_branch(name)
+    old = context.store.ref(BRANCH + name)
+    if context.store.ref(HEAD) == name:
+        raise RefConflict(
+            f"{name} is the current branch", hint="name another one, or switch away first"
+        )
+    if old is not None and not force:
+        raise _exists("branch", name)
+    _refuse_namesake(context, TAG, "tag", name)
+    return RefChange(BRANCH + name, old, commit)
 
 
 def delete_branch(context: Context, name: str, force: bool = False) -> Ref:

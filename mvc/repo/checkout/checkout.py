@@ -23,7 +23,7 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.history.orphans import Unreached, unreached
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
-from mvc.repo.refs import head
+from mvc.repo.refs import branch_change, head
 from mvc.repo.sparse import SparseWriter
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 
@@ -103,14 +103,20 @@ def restore_all(
     commit: CommitId,
     to: RefValue,
     *,
+    create: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
-    """Writes the whole set of a version and moves HEAD to ``to``: a branch's name or a commit."""
+    """Writes all files of a version and moves HEAD to ``to``: a branch's name or a commit.
+
+    With ``create``, ``to`` is a branch that the operation which moves HEAD makes as well.
+    """
     before = head(context)
     here = before.branch if before.branch else before.commit
     if here != to:
         context.store.now_ns()
+    if create:
+        _new_branch(context, to, commit)  # refuses a name before any file is written
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before.commit, force)
     gone = [e for e in old.entries if e.path not in new.by_path]
@@ -121,7 +127,7 @@ def restore_all(
     _write_all(context, pairs, context.root, progress)
     for entry in deletes:
         context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
-    _move_head(context, here, to)
+    _move_head(context, here, to, commit if create else None)
     left = None
     if before.branch is None and before.commit is not None:
         left = unreached(context, before.commit, commit)
@@ -234,10 +240,21 @@ def _same_file(context: Context, one: Path, other: Path) -> bool:
     return a is not None and b is not None and (a.device, a.inode) == (b.device, b.inode)
 
 
-def _move_head(context: Context, old: RefValue, to: RefValue) -> None:
+def _move_head(context: Context, old: RefValue, to: RefValue, made: CommitId | None) -> None:
+    """Moves HEAD; ``made`` is the commit at which the branch ``to`` is made, if it is new."""
+
     def make() -> Entry:
-        change = RefChange("HEAD", context.store.ref("HEAD"), to)
-        return Entry("checkout", context.store.clock.now_ns(), refs=(change,))
+        changes = [RefChange("HEAD", context.store.ref("HEAD"), to)]
+        if made is not None:
+            changes.insert(0, _new_branch(context, to, made))
+        note = str(to) if made is not None else ""
+        return Entry("checkout", context.store.clock.now_ns(), note, refs=tuple(changes))
 
     if old != to:
         context.store.publish(make)
+
+
+def _new_branch(context: Context, name: RefValue, commit: CommitId) -> RefChange:
+    if not isinstance(name, str):
+        raise ValueError("a new branch needs a name")
+    return branch_change(context, name, commit)
