@@ -261,7 +261,7 @@ _OTHER = """
 import sys
 from pathlib import Path
 from mvc.errors import RefConflict
-from mvc.repo import undo
+from mvc.repo.oplog import undo
 from tests.repo.publishing import commit
 from tests.repo.working import open_context
 context = open_context(Path(sys.argv[1]))
