@@ -27,7 +27,7 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE, Restored
 from mvc.repo.checkout.folders import taken_back
 from mvc.repo.commit import changes
 from mvc.repo.commit.author import check_author
-from mvc.repo.commit.base_cache import LastVersion
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import paths_of
 from mvc.repo.commit.request import Change, CommitRequest, Kept, metrics_from
@@ -37,7 +37,7 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.importing import importing
 from mvc.repo.importing.importing import Imported
 from mvc.repo.lookup import manifests, revisions
-from mvc.repo.lossy.commit import Producing
+from mvc.repo.lossy.commit import LossyCommit
 from mvc.repo.opening import check_absent, open_context
 from mvc.store.store import create
 
@@ -56,7 +56,7 @@ class Repository(Asking, Care):
     def __init__(self, context: Context) -> None:
         self.context = context
         self._lock = threading.RLock()
-        self._last: dict[str, LastVersion] = {}
+        self._last: dict[str, BaseCache] = {}
         self._closing: list[Callable[[], object]] = []
         self.closed = False
 
@@ -189,7 +189,7 @@ class Repository(Asking, Care):
             numbers = metrics_from(metrics or {})
             producing = None
             if produced_by is None:
-                producing = Producing.of(
+                producing = LossyCommit.of(
                     self.context, pipeline, exact, numbers.get("loss"), None if python else wanted
                 )
             place = None if output is None else Path(output)
@@ -258,14 +258,14 @@ class Repository(Asking, Care):
         listed = None if state is None else paths_of(state)
         return changes.of_files(self.context, listed, all_, cwd, opaque, dead)
 
-    def _last_version(self, name: str) -> LastVersion | None:
+    def _last_version(self, name: str) -> BaseCache | None:
         """What is kept in memory of the version before; a forked child begins anew."""
         if not self.context.config.get("python.keep_base"):
             return None
         graph = self.context.store.graph
         last = self._last.get(name)
         if last is None or last.graph is not graph:
-            last = self._last[name] = LastVersion(graph)
+            last = self._last[name] = BaseCache(graph)
         return last
 
     # -- getting versions back -------------------------------------------------------------

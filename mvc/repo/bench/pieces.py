@@ -18,7 +18,7 @@ from mvc.io.files import FileSystem
 from mvc.limits import CHUNK, SLAB
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.bench.versions import NO_ID, NO_PARENT, Note, Parent, Version, opened
-from mvc.repo.commit.precision_copies import Masters
+from mvc.repo.commit.precision_copies import PrecisionCopies
 from mvc.repo.content.bases import BaseFinder, content_names
 from mvc.repo.content.hashing import pieces
 from mvc.store.packs.arena import Arena
@@ -105,7 +105,7 @@ class _Matcher:
 
     def run(self, plan: set[_Place]) -> Iterator[Batch]:
         finder = BaseFinder(self.before.manifest, self.before.bytes, self._old)
-        masters = Masters()
+        masters = PrecisionCopies()
         units: list[Unit] = []
         raw = 0
         for name, parsed in self.files.items():
@@ -135,7 +135,7 @@ def _unit(
     spec: TensorSpec,
     data: memoryview,
     base: Base | None,
-    masters: Masters,
+    masters: PrecisionCopies,
 ) -> Unit:
     start = key[2]
     found = _base_piece(spec, base, start)

@@ -17,10 +17,10 @@ from mvc.ids import CommitId
 from mvc.io.files import WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.checkout.plan import Plan
+from mvc.repo.checkout.plan import CheckoutPlan
 from mvc.repo.content.contents import in_memory, skeleton_of, write_file
 from mvc.repo.context import Context, Progress
-from mvc.repo.history.orphans import Unreached, unreached
+from mvc.repo.history.orphans import Orphans, orphans
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.refs import branch_change, head
@@ -37,7 +37,7 @@ DEFAULT_STATE = "model.safetensors"
 class Restored:
     """What was written, deleted and left alone, and where HEAD is now.
 
-    ``unreached``: what a detached HEAD that was left led to, and no branch or tag does.
+    ``orphans``: what a detached HEAD that was left led to, and no branch or tag does.
     """
 
     commit: CommitId
@@ -46,7 +46,7 @@ class Restored:
     unchanged: tuple[str, ...]
     branch: str | None
     moved_head: bool
-    unreached: Unreached | None = None
+    orphans: Orphans | None = None
 
 
 def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
@@ -120,7 +120,7 @@ def restore_all(
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before.commit, force)
     gone = [e for e in old.entries if e.path not in new.by_path]
-    plan = Plan(context, old, force)
+    plan = CheckoutPlan(context, old, force)
     writes, same = plan.writes(new.entries)
     deletes = plan.deletes(gone)
     pairs = [(e, context.root / e.path) for e in writes]
@@ -130,7 +130,7 @@ def restore_all(
     _move_head(context, here, to, commit if create else None)
     left = None
     if before.branch is None and before.commit is not None:
-        left = unreached(context, before.commit, commit)
+        left = orphans(context, before.commit, commit)
     return Restored(
         commit,
         tuple(e.path for e in writes),
@@ -153,7 +153,7 @@ def restore_paths(
     """Writes some paths of a version in place; HEAD stays."""
     at = head(context)
     new = manifests.of_commit(context, commit)
-    plan = Plan(context, manifests.of_commit(context, at.commit), force)
+    plan = CheckoutPlan(context, manifests.of_commit(context, at.commit), force)
     writes, same = plan.writes(select(new, paths))
     pairs = [(e, context.root / e.path) for e in writes]
     _write_all(context, pairs, context.root, progress)

@@ -12,10 +12,10 @@ from mvc.repo.context import Context
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
 
-__all__ = ["Plan", "refuse_links"]
+__all__ = ["CheckoutPlan", "refuse_links"]
 
 
-class Plan:
+class CheckoutPlan:
     """Decides what may be written and deleted, before anything is.
 
     ``old``: the version that the working folder stands for.

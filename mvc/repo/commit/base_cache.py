@@ -22,7 +22,7 @@ from mvc.store.graph.search import Graph
 from mvc.store.writing.choose import BasePiece
 from mvc.store.writing.pieces import Kept, Written
 
-__all__ = ["LastVersion"]
+__all__ = ["BaseCache"]
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _Kept:
         self.chain[start // SLAB] = written
 
 
-class LastVersion:
+class BaseCache:
     """Tensors of one Python state by name. Invalid, and empty, after a failed commit."""
 
     def __init__(self, graph: Graph) -> None:

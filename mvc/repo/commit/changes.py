@@ -11,7 +11,7 @@ from typing import Any
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
-from mvc.repo.commit.base_cache import LastVersion
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import Change
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
@@ -22,7 +22,7 @@ from mvc.repo.worktree.status import status
 __all__ = ["of_files", "of_state"]
 
 
-def of_state(state: Mapping[str, Any], name: str, last: LastVersion | None) -> Change:
+def of_state(state: Mapping[str, Any], name: str, last: BaseCache | None) -> Change:
     """A mapping of tensors as the file ``name``; ``last`` is its version before, in memory."""
 
     def opened() -> AbstractContextManager[ParsedFile]:

@@ -24,7 +24,7 @@ from mvc.repo.commit.author import author_of
 from mvc.repo.commit.git_version import git_commit
 from mvc.repo.commit.policy import chain_depth, within_bound
 from mvc.repo.commit.request import CommitRequest, Kept, PathChange, check_request, path_change
-from mvc.repo.commit.state_writer import Keeper
+from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.commit.validate import check_reused
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for
@@ -111,7 +111,7 @@ class _Work:
         self.generation = min([context.store.graph.generation, *kept])
         self.head = self._there()
         self.parent = manifests.of_commit(context, self.head.commit)
-        self.keeper = Keeper(context, packs, self._policy(pipeline), self.parent, progress)
+        self.keeper = StateWriter(context, packs, self._policy(pipeline), self.parent, progress)
         self.kept: dict[str, FileEntry] = {}
         self.written: set[bytes] = set()
         self.manifest = manifests.EMPTY

@@ -19,7 +19,7 @@ from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.store.writing.choose import BasePiece
 from mvc.types import Bytes
 
-__all__ = ["Masters"]
+__all__ = ["PrecisionCopies"]
 
 _SAMPLE = 4096  # elements that must agree
 _WIDE = ("float32", "float64")
@@ -50,7 +50,7 @@ class _Master:
         return out
 
 
-class Masters:
+class PrecisionCopies:
     """The floating tensors of one commit that wide copies may be made of.
 
     A search costs one look-up, however many tensors there are: the beginning of every
@@ -94,7 +94,7 @@ class Masters:
 
 @dataclass(slots=True)
 class _Rounded:
-    """Masters of one spec by the hash of their beginning, rounded to one dtype."""
+    """PrecisionCopies of one spec by the hash of their beginning, rounded to one dtype."""
 
     by_hash: dict[bytes, _Master] = field(default_factory=dict)
     seen: int = 0

@@ -14,7 +14,7 @@ from mvc.limits import MAX_MESSAGE, MAX_METRICS
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.model.names import check_key, check_ref
-from mvc.repo.commit.base_cache import LastVersion
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.store.journal.entries import Deployment
 
 __all__ = [
@@ -34,7 +34,7 @@ class Change:
 
     path: str
     open: Callable[[], AbstractContextManager[ParsedFile]] | None
-    last: LastVersion | None = None
+    last: BaseCache | None = None
 
 
 @dataclass(frozen=True)

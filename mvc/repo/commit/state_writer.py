@@ -17,8 +17,8 @@ from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.model.zeros import zero_blob_id, zeros
-from mvc.repo.commit.base_cache import LastVersion
-from mvc.repo.commit.precision_copies import Masters
+from mvc.repo.commit.base_cache import BaseCache
+from mvc.repo.commit.precision_copies import PrecisionCopies
 from mvc.repo.content.bases import BaseFinder, HeldBase, content_names
 from mvc.repo.content.hashing import entry_from, pieces
 from mvc.repo.context import Context, Progress
@@ -28,13 +28,13 @@ from mvc.store.writing.choose import Base, Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
 
-__all__ = ["Keeper"]
+__all__ = ["StateWriter"]
 
 _ARENA = 2 * SLAB
 _MANY = 10_000  # contents of a file
 
 
-class Keeper:
+class StateWriter:
     """Stores the files of one commit. ``flush`` ends it; nothing is visible before publishing."""
 
     def __init__(
@@ -55,16 +55,16 @@ class Keeper:
         self._policy = policy
         self._progress = progress
         self._since_flush = 0
-        self._masters = Masters()
+        self._masters = PrecisionCopies()
         self._unproven: dict[int, str] = {}  # encoded out of somebody else's memory
         self.raw_bytes = 0
 
-    def keep(self, parsed: ParsedFile, path: str, last: LastVersion | None = None) -> FileEntry:
+    def keep(self, parsed: ParsedFile, path: str, last: BaseCache | None = None) -> FileEntry:
         """Stores one file; returns its entry. ``last``: the version before, if in memory."""
         with without_collector() if len(parsed.contents) > _MANY else nullcontext():
             return self._keep(parsed, path, last)
 
-    def _keep(self, parsed: ParsedFile, path: str, last: LastVersion | None) -> FileEntry:
+    def _keep(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> FileEntry:
         names = content_names(parsed.contents, parsed.tensors)
         ids: dict[int, BlobId] = {}
         total = sum(c.spec.nbytes for c in parsed.contents)
@@ -110,10 +110,10 @@ class Keeper:
 
     def forget_all(self) -> None:
         """All files are closed; what is known of them need not stay in memory."""
-        self._masters = Masters()
+        self._masters = PrecisionCopies()
 
     def _content(
-        self, parsed: ParsedFile, i: int, path: str, name: str, last: LastVersion | None
+        self, parsed: ParsedFile, i: int, path: str, name: str, last: BaseCache | None
     ) -> BlobId:
         spec = parsed.contents[i].spec
         borrowed = parsed.borrow(i)

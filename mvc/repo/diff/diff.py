@@ -17,7 +17,7 @@ from mvc.model.manifest import FileEntry
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files
 from mvc.repo.context import Context, Progress
 from mvc.repo.diff import sources
-from mvc.repo.diff.sources import Side
+from mvc.repo.diff.sources import DiffSource
 from mvc.repo.lookup import staged_removals
 from mvc.repo.lookup.commits import newest
 from mvc.repo.lookup.revisions import resolve
@@ -75,7 +75,7 @@ def diff(
 
 def _sides(
     context: Context, a: str | CommitId | None, b: str | CommitId | None, paths: Sequence[str]
-) -> tuple[Side, Side]:
+) -> tuple[DiffSource, DiffSource]:
     head = newest(context)
     if a is not None and b is not None:
         return _side(context, a, paths), _side(context, b, paths)
@@ -88,7 +88,7 @@ def _sides(
     return first, sources.working_folder(context, replace(now, entries=tracked), paths)
 
 
-def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> Side:
+def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> DiffSource:
     text = str(rev)
     try:
         return sources.version(context, resolve(context, rev), text, paths)
@@ -105,7 +105,7 @@ def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> Side:
         return sources.file(context, path, text)
 
 
-def _pairs(old: Side, new: Side) -> Iterator[_Pair]:
+def _pairs(old: DiffSource, new: DiffSource) -> Iterator[_Pair]:
     """Which file is compared with which, by path."""
     if old.single or new.single:
         x, y = _entry_like(old, new), _entry_like(new, old)
@@ -115,7 +115,7 @@ def _pairs(old: Side, new: Side) -> Iterator[_Pair]:
         yield path, old.entries.get(path), new.entries.get(path)
 
 
-def _entry_like(side: Side, other: Side) -> FileEntry:
+def _entry_like(side: DiffSource, other: DiffSource) -> FileEntry:
     """The file of ``side`` that the other side's single file is compared with."""
     if not side.single:
         for name in other.entries:
@@ -140,7 +140,7 @@ def _renamed(pairs: Sequence[_Pair], found: Sequence[FileDiff]) -> list[FileDiff
 class _Numbers:
     """Reads the tensors that differ."""
 
-    def __init__(self, old: Side, new: Side, progress: Progress | None) -> None:
+    def __init__(self, old: DiffSource, new: DiffSource, progress: Progress | None) -> None:
         self._old = old
         self._new = new
         self._progress = progress
@@ -181,7 +181,7 @@ class _Numbers:
         return replace(found, tensors=tuple(rows))
 
     @staticmethod
-    def _entry(side: Side, other: Side, found: FileDiff) -> FileEntry:
+    def _entry(side: DiffSource, other: DiffSource, found: FileDiff) -> FileEntry:
         if side.single or other.single:
             return _entry_like(side, other)
         return side.entries[found.path]

@@ -19,14 +19,14 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.worktree import worktree
 
-__all__ = ["Read", "Side", "file", "is_under", "tensor_pieces", "version", "working_folder"]
+__all__ = ["DiffSource", "Read", "file", "is_under", "tensor_pieces", "version", "working_folder"]
 
 Read = Callable[[int, int, memoryview], None]
 """Fills a buffer from byte ``start`` of content ``i``: (i, start, buffer)."""
 
 
 @dataclass(frozen=True)
-class Side:
+class DiffSource:
     """``single``: this is one file, which may stand for a path of another name.
 
     ``from_head``: paths of a working folder that stand as they are in HEAD.
@@ -42,7 +42,7 @@ class Side:
 
 def version(
     context: Context, commit: CommitId | None, label: str, paths: Collection[str] = ()
-) -> Side:
+) -> DiffSource:
     """The files of a commit, or of no commit."""
     manifest = manifests.of_commit(context, commit)
     recovery = context.store.recovery
@@ -61,10 +61,10 @@ def version(
         )
 
     chosen = {e.path: e for e in manifest.entries if is_under(e.path, paths)}
-    return Side(label, chosen, opened, wrong)
+    return DiffSource(label, chosen, opened, wrong)
 
 
-def working_folder(context: Context, head: Side, paths: Collection[str]) -> Side:
+def working_folder(context: Context, head: DiffSource, paths: Collection[str]) -> DiffSource:
     """Those of HEAD's paths that are files in the working folder now.
 
     A Python state that nothing wrote as a file is as in HEAD, as it is for commit.
@@ -82,10 +82,10 @@ def working_folder(context: Context, head: Side, paths: Collection[str]) -> Side
     if not from_head:
         return disk
 
-    def of(entry: FileEntry) -> Side:
+    def of(entry: FileEntry) -> DiffSource:
         return disk if entry.path in found else head
 
-    return Side(
+    return DiffSource(
         disk.label if found else head.label,
         found | {name: head.entries[name] for name in from_head},
         lambda entry: of(entry).open(entry),
@@ -94,7 +94,7 @@ def working_folder(context: Context, head: Side, paths: Collection[str]) -> Side
     )
 
 
-def file(context: Context, path: Path, label: str) -> Side:
+def file(context: Context, path: Path, label: str) -> DiffSource:
     """One file anywhere on disk; its name is that of the tracked path it is, if it is one."""
     fs = context.store.fs
     try:
@@ -112,7 +112,7 @@ def _on_disk(
     places: Mapping[str, Path],
     *,
     single: bool,
-) -> Side:
+) -> DiffSource:
     from mvc.repo.content.sources import open_file
 
     def wrong(entry: FileEntry) -> MvcError:
@@ -132,7 +132,7 @@ def _on_disk(
                 raise wrong(entry)
             yield parsed.read
 
-    return Side(label, entries, opened, wrong, single)
+    return DiffSource(label, entries, opened, wrong, single)
 
 
 def is_under(path: str, chosen: Collection[str]) -> bool:
@@ -143,7 +143,7 @@ def is_under(path: str, chosen: Collection[str]) -> bool:
 
 
 def tensor_pieces(
-    side: Side, read: Read, entry: FileEntry, tensor: LogicalTensor, buffer: memoryview
+    side: DiffSource, read: Read, entry: FileEntry, tensor: LogicalTensor, buffer: memoryview
 ) -> Iterator[memoryview]:
     """A tensor's row-major bytes, slab by slab in ``buffer``; raises at the end if it was wrong.
 
@@ -177,7 +177,7 @@ def slab_for(entries: Collection[FileEntry]) -> int:
     return min(SLAB, max((c.spec.nbytes for e in entries for c in e.contents), default=0))
 
 
-def only_state(side: Side) -> FileEntry:
+def only_state(side: DiffSource) -> FileEntry:
     """The side's only file with tensors, or its only file; UnknownPath if there are several."""
     states = [e for e in side.entries.values() if e.tensors] or list(side.entries.values())
     if len(states) == 1:

@@ -14,11 +14,11 @@ from mvc.repo.lookup.ancestry import Ancestors
 from mvc.store.index import keys
 from mvc.store.snapshot.view import View
 
-__all__ = ["Unreached", "unreached"]
+__all__ = ["Orphans", "orphans"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unreached:
+class Orphans:
     """``newest`` and those before it: ``count`` versions in all.
 
     ``deployed`` of them went live or led to one that did, so ``gc`` keeps them.
@@ -29,7 +29,7 @@ class Unreached:
     deployed: int
 
 
-def unreached(context: Context, tip: CommitId, to: CommitId | None = None) -> Unreached | None:
+def orphans(context: Context, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
     """The versions up to ``tip`` that no branch, no tag and not ``to`` leads to; None if none."""
     view = context.fresh()
     names = {ref.commit for ref in (*pointers.branches(context), *pointers.tags(context))}
@@ -46,7 +46,7 @@ def unreached(context: Context, tip: CommitId, to: CommitId | None = None) -> Un
         return None
     # What keeps any of them was deployed after the first of them was published.
     kept = Ancestors(view, _deployed_since(context, view, min(found.values())))
-    return Unreached(tip, len(found), sum(id_ in kept for id_ in found))
+    return Orphans(tip, len(found), sum(id_ in kept for id_ in found))
 
 
 def _deployed_since(context: Context, view: View, offset: int) -> Collection[CommitId]:

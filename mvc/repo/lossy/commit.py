@@ -22,7 +22,7 @@ from mvc.errors import MvcError, NothingToCommit, SourceChanged, UnknownPath, Wr
 from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
 from mvc.repo.checkout.outputs import check_places
-from mvc.repo.commit.base_cache import LastVersion
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import Change, Kept
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context
@@ -30,10 +30,10 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lossy.reduce import ProducedFile, Weights, is_optimizer, reduce, weights_before
 from mvc.repo.refs import head
 
-__all__ = ["Producing"]
+__all__ = ["LossyCommit"]
 
 
-class Producing:
+class LossyCommit:
     """Stands between the paths of a commit and what is kept of them."""
 
     def __init__(
@@ -123,7 +123,7 @@ class Producing:
                 self._made[path] = made
             yield made
 
-    def _produced(self, parsed: ParsedFile, path: str, last: LastVersion | None) -> ProducedFile:
+    def _produced(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> ProducedFile:
         self._unknown -= {tensor.key for tensor in parsed.tensors}
         self._check_exact(path)
         weights = Weights.of(parsed)

@@ -20,7 +20,7 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.produce import produce
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
-from mvc.repo.commit.base_cache import LastVersion
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.context import Context
 from mvc.store.recovery.recover import Request
 
@@ -122,7 +122,7 @@ def weights_before(
     context: Context,
     entry: FileEntry | None,
     names: Sequence[str],
-    last: LastVersion | None = None,
+    last: BaseCache | None = None,
 ) -> dict[str, NDArray[Any]]:
     """The tensors of these names in a stored version; those it has, for reading only.
 
