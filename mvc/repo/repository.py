@@ -31,7 +31,7 @@ from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import paths_of
 from mvc.repo.commit.request import Change, CommitRequest, Kept, metrics_from
-from mvc.repo.commit.result import Committed
+from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.importing import importing
@@ -41,7 +41,7 @@ from mvc.repo.lossy.commit import LossyCommit
 from mvc.repo.opening import check_absent, open_context
 from mvc.store.store import create
 
-__all__ = ["Committed", "Repository", "Time"]
+__all__ = ["CommitResult", "Repository", "Time"]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
@@ -164,7 +164,7 @@ class Repository(Asking, Care):
         output: str | PathLike[str] | None = None,
         in_place: bool = False,
         produced_by: str | None = None,
-    ) -> Committed:
+    ) -> CommitResult:
         """Keeps a version; when it returns, no crash loses it.
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting) that becomes the
@@ -227,11 +227,11 @@ class Repository(Asking, Care):
                 state = producing.state(kept.entries[name])
             return self._committed(kept, state if python else None, dead)
 
-    def _committed(self, kept: Kept, state: Any, dead: Iterable[str]) -> Committed:
+    def _committed(self, kept: Kept, state: Any, dead: Iterable[str]) -> CommitResult:
         deployed = None
         if kept.deployment is not None:
             deployed = deployments.newest(self.context, kept.deployment.target)
-        return Committed(
+        return CommitResult(
             kept.id,
             kept.commit.root,
             state,

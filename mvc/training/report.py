@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mvc.repo.repository import Committed
+from mvc.repo.repository import CommitResult
 
 if TYPE_CHECKING:
     from mvc.training.queue import Queue
@@ -31,7 +31,7 @@ class Report:
     failed: int
     coalesced: int
     dropped: int
-    newest: Committed | None
+    newest: CommitResult | None
     newest_step: int | None
     waiting_bytes: int
     peak_bytes: int

@@ -17,7 +17,7 @@ from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.request import metrics_from
 from mvc.repo.content.hashing import hash_file
-from mvc.repo.repository import Committed, Repository
+from mvc.repo.repository import CommitResult, Repository
 from mvc.serving.served_version import Delivered
 from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate
@@ -90,7 +90,7 @@ class Behind:
         self.durable = 0
         self.skipped = 0
         self.failed = 0
-        self.newest: tuple[int, Committed] | None = None
+        self.newest: tuple[int, CommitResult] | None = None
         self.first_failure: BaseException | None = None
         self._failure: BaseException | None = None  # that nobody has been told of
         self._thread = threading.Thread(target=self._run, name="mvc-recorder", daemon=True)
@@ -126,7 +126,7 @@ class Behind:
             finally:
                 self._queue.give_back(item)
 
-    def _commit(self, item: Item) -> Committed | None:
+    def _commit(self, item: Item) -> CommitResult | None:
         """What became of a staged state; None if its version is skipped."""
         item.slot.ready()
         if self._reducing is None:
@@ -141,7 +141,7 @@ class Behind:
             self._reducing.take_back()
             raise
 
-    def _keep(self, item: Item, model: Mapping[str, Any]) -> Committed:
+    def _keep(self, item: Item, model: Mapping[str, Any]) -> CommitResult:
         options = self._options
         training = item.slot.state["training"]
         reduced = self._reducing is not None
@@ -184,7 +184,7 @@ class Behind:
             text += f" (resumed from {origin.short})"
         return text
 
-    def _hand_out(self, item: Item, made: Committed) -> None:
+    def _hand_out(self, item: Item, made: CommitResult) -> None:
         """Gives the durable version to whoever deploys, in memory of its own."""
         act = self._options.on_deploy
         if not self._weights or (self._reducing is None and act is None and not item.awaited):

@@ -10,11 +10,11 @@ from mvc.model.commit import Commit
 from mvc.repo.commit.request import PathChange
 from mvc.repo.deployments import Deployed
 
-__all__ = ["Committed"]
+__all__ = ["CommitResult"]
 
 
 @dataclass(frozen=True, repr=False)
-class Committed:
+class CommitResult:
     """A new version. ``state`` is what to deploy: bit for bit what ``checkout`` will give back.
 
     ``raw_bytes`` were looked at, ``stored_bytes`` written. ``dead_links``: symbolic links in
@@ -36,6 +36,6 @@ class Committed:
         """Short: a state would fill the screen of an interactive session."""
         live = f" deployed to {self.deployment.target}" if self.deployment is not None else ""
         return (
-            f"<Committed {self.id.short} on {self.branch or 'detached HEAD'}{live}: "
+            f"<CommitResult {self.id.short} on {self.branch or 'detached HEAD'}{live}: "
             f"paths={len(self.paths)} raw_bytes={self.raw_bytes} stored_bytes={self.stored_bytes}>"
         )
