@@ -45,6 +45,7 @@ __all__ = [
     "newest",
     "of_commit",
     "on_target",
+    "recorded_as",
     "retract",
     "targets",
 ]
@@ -96,10 +97,10 @@ def deploy(
         made = deployment_for(view, target, now if time_ns is None else time_ns, commit)
         return Entry("deploy", now, target, deployments=(made,))
 
-    return _recorded_as(view, target, context.store.publish(make).sequence)
+    return recorded_as(view, target, context.store.publish(make).sequence)
 
 
-def _recorded_as(view: View, target: str, sequence: int) -> Deployed:
+def recorded_as(view: View, target: str, sequence: int) -> Deployed:
     """The deployment that entry ``sequence`` recorded on a target."""
     for deployed in _newest_first(view, target):
         if deployed.sequence == sequence:
@@ -142,7 +143,7 @@ def retract(
         return Entry("retract", now, target, retractions=(Retraction(target, sequence),))
 
     sequence = context.store.publish(make).entry.retractions[0].sequence
-    return _recorded_as(view, target, sequence)
+    return recorded_as(view, target, sequence)
 
 
 def _to_retract(view: View, target: str, commit: CommitId | None, time_ns: int | None) -> Deployed:

@@ -6,8 +6,9 @@ Opens and wires; every verb is a function in a module of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -19,18 +20,16 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import check_path
-from mvc.repo import deployments, refs, remove
+from mvc.repo import refs, remove
 from mvc.repo.asking import Asking, Time
 from mvc.repo.care import Care
 from mvc.repo.checkout import checkout, switch
 from mvc.repo.checkout.checkout import DEFAULT_STATE, Restored
 from mvc.repo.checkout.folders import taken_back
-from mvc.repo.commit import changes
-from mvc.repo.commit.author import check_author
+from mvc.repo.commit import inputs
 from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import paths_of
-from mvc.repo.commit.request import Change, CommitRequest, Kept, metrics_from
+from mvc.repo.commit.request import Change, CommitRequest, check_author, metrics_from
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
@@ -201,7 +200,7 @@ class Repository(Asking, Care):
                 raise WrongUsage("output, in_place and exact are for lossy pipelines")
             for path, more in (beside or {}).items():
                 last = self._last_version(path)
-                wanted.append(changes.of_state(more, check_path(path), last))
+                wanted.append(inputs.of_state(more, check_path(path), last))
             request = CommitRequest(
                 wanted,
                 message,
@@ -225,24 +224,7 @@ class Repository(Asking, Care):
                 producing.write(kept, place)
             elif producing is not None:
                 state = producing.state(kept.entries[name])
-            return self._committed(kept, state if python else None, dead)
-
-    def _committed(self, kept: Kept, state: Any, dead: Iterable[str]) -> CommitResult:
-        deployed = None
-        if kept.deployment is not None:
-            deployed = deployments.newest(self.context, kept.deployment.target)
-        return CommitResult(
-            kept.id,
-            kept.commit.root,
-            state,
-            kept.commit,
-            kept.branch,
-            deployed,
-            kept.paths,
-            kept.raw_bytes,
-            kept.stored_bytes,
-            tuple(sorted(dead)),
-        )
+            return replace(kept, state=state if python else None, dead_links=tuple(sorted(dead)))
 
     def _changes(
         self,
@@ -254,9 +236,9 @@ class Repository(Asking, Care):
         dead: set[str],
     ) -> list[Change]:
         if isinstance(state, Mapping):
-            return [changes.of_state(state, check_path(name), self._last_version(name))]
-        listed = None if state is None else paths_of(state)
-        return changes.of_files(self.context, listed, all_, cwd, opaque, dead)
+            return [inputs.of_state(state, check_path(name), self._last_version(name))]
+        listed = None if state is None else inputs.paths_of(state)
+        return inputs.of_files(self.context, listed, all_, cwd, opaque, dead)
 
     def _last_version(self, name: str) -> BaseCache | None:
         """What is kept in memory of the version before; a forked child begins anew."""

@@ -1,4 +1,4 @@
-"""What a commit is asked for, and what it tells when it is done."""
+"""Arguments of a commit, checked: changes of paths, message, metrics, author, deployment."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.errors import WrongUsage
-from mvc.ids import CommitId
-from mvc.limits import MAX_MESSAGE, MAX_METRICS
-from mvc.model.commit import Commit
-from mvc.model.manifest import FileEntry
-from mvc.model.names import check_key, check_ref
+from mvc.errors import InvalidName, WrongUsage
+from mvc.limits import MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES
+from mvc.model.names import check_key, check_ref, printable
 from mvc.repo.commit.base_cache import BaseCache
-from mvc.store.journal.entries import Deployment
 
 __all__ = [
     "Change",
     "CommitRequest",
-    "Kept",
-    "PathChange",
+    "check_author",
     "check_request",
     "metrics_from",
-    "path_change",
 ]
 
 
@@ -59,33 +53,6 @@ class CommitRequest:
     branch: str | None = None  # another branch than the current one, as it is at the moment
 
 
-@dataclass(frozen=True, slots=True)
-class PathChange:
-    """``kind``: added, changed, unchanged or removed; tensors changed and in all."""
-
-    path: str
-    kind: str
-    tensors_changed: int
-    tensors: int
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a commit did. ``stored_bytes``: what it added to packs and journal."""
-
-    commit: Commit
-    branch: str | None
-    deployment: Deployment | None
-    paths: tuple[PathChange, ...]
-    raw_bytes: int
-    stored_bytes: int
-    entries: Mapping[str, FileEntry]
-
-    @property
-    def id(self) -> CommitId:
-        return self.commit.id
-
-
 def check_request(request: CommitRequest) -> None:
     """WrongUsage or an error of names, where a request cannot be carried out."""
     if request.deploy_time_ns is not None and request.deploy is None:
@@ -103,15 +70,21 @@ def check_request(request: CommitRequest) -> None:
             raise WrongUsage(f"{change.path} is named twice")
 
 
-def path_change(old: FileEntry | None, new: FileEntry) -> PathChange:
-    """What became of a path, tensor by tensor."""
-    if old is None:
-        return PathChange(new.path, "added", len(new.tensors), len(new.tensors))
-    known = {t.key: t.id for t in old.tensors}
-    changed = sum(known.get(t.key) != t.id for t in new.tensors)
-    changed += len(set(known) - {t.key for t in new.tensors})
-    kind = "unchanged" if old.content_id == new.content_id else "changed"
-    return PathChange(new.path, kind, changed, len(new.tensors))
+def check_author(name: str) -> str:
+    """``name`` if it is printable text of one line; InvalidName otherwise."""
+    if not name.strip():
+        raise InvalidName(
+            "the author's name is empty",
+            hint="leave it out to take user.name, or the login and host name",
+        )
+    if printable(name) != name:
+        raise InvalidName(
+            f"the author's name holds a control character: {printable(name)}",
+            hint="write it on one line, without control or invisible characters",
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidName(f"the author's name is longer than {MAX_NAME_BYTES} bytes")
+    return name
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:

@@ -23,7 +23,8 @@ from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
 from mvc.repo.checkout.outputs import check_places
 from mvc.repo.commit.base_cache import BaseCache
-from mvc.repo.commit.request import Change, Kept
+from mvc.repo.commit.request import Change
+from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
@@ -172,7 +173,7 @@ class LossyCommit:
         made = self._made[entry.path]
         return to_state(entry, made.skeleton(), made.copied)
 
-    def write(self, kept: Kept, output: Path | None) -> tuple[Path, ...]:
+    def write(self, kept: CommitResult, output: Path | None) -> tuple[Path, ...]:
         """The production files: to ``output``, or in place of what was read.
 
         Each is recovered from the repository, so what is written is what is stored.
@@ -192,7 +193,9 @@ class LossyCommit:
             written.append(target)
         return tuple(written)
 
-    def _write_one(self, kept: Kept, entry: FileEntry, target: Path, within: Path | None) -> None:
+    def _write_one(
+        self, kept: CommitResult, entry: FileEntry, target: Path, within: Path | None
+    ) -> None:
         def fill(file: WriteFile) -> None:
             write_file(self._context, entry, file.write_at)
 
