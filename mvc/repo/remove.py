@@ -9,8 +9,8 @@ from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.repo.checkout import checkout, plan
 from mvc.repo.context import Context
-from mvc.repo.lookup import manifests, staged_removals
-from mvc.repo.refs import head
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import Entry
 
@@ -38,7 +38,7 @@ def remove(
     names = tuple(e.path for e in entries)
 
     def make() -> Entry:
-        gone = tuple(sorted({*staged_removals.removed(context), *names}))
+        gone = tuple(sorted({*staged_removals(context), *names}))
         return Entry("rm", context.store.clock.now_ns(), removed=gone)
 
     context.store.publish(make)

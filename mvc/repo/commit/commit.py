@@ -29,8 +29,8 @@ from mvc.repo.commit.result import CommitResult, PathChange, path_change
 from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
-from mvc.repo.lookup import manifests, staged_removals
-from mvc.repo.lookup.refs import BRANCH, Head, head
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import BRANCH, Head, head, staged_removals
 from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
@@ -139,7 +139,7 @@ class _Work:
     def _removed(self) -> tuple[str, ...]:
         """Paths that ``mvc rm`` removed; they leave with the next commit on the current branch."""
         current = self.request.branch in {None, head(self.context).branch}
-        return staged_removals.removed(self.context) if current else ()
+        return staged_removals(self.context) if current else ()
 
     def run(self) -> CommitResult:
         self._keep_changes()

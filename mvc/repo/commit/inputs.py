@@ -16,7 +16,7 @@ from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import Change
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
-from mvc.repo.lookup import staged_removals
+from mvc.repo.lookup.refs import staged_removals
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import status
 
@@ -53,7 +53,7 @@ def of_files(
         names = worktree.expand(context, paths, cwd or context.store.fs.cwd(), dead)
         if not names:
             raise WrongUsage("no files to commit", hint="see .mvcignore")
-    elif not everything and not staged_removals.removed(context):
+    elif not everything and not staged_removals(context):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
     gone: list[str] = []
     if everything:

@@ -18,8 +18,7 @@ from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files
 from mvc.repo.context import Context, Progress
 from mvc.repo.diff import sources
 from mvc.repo.diff.sources import DiffSource
-from mvc.repo.lookup import staged_removals
-from mvc.repo.lookup.commits import newest
+from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import resolve
 
 __all__ = ["Diff", "FileDiff", "TensorDiff", "diff"]
@@ -76,14 +75,14 @@ def diff(
 def _sides(
     context: Context, a: str | CommitId | None, b: str | CommitId | None, paths: Sequence[str]
 ) -> tuple[DiffSource, DiffSource]:
-    head = newest(context)
+    tip = head(context).commit
     if a is not None and b is not None:
         return _side(context, a, paths), _side(context, b, paths)
-    first = sources.version(context, head, "HEAD", paths) if a is None else _side(context, a, paths)
+    first = sources.version(context, tip, "HEAD", paths) if a is None else _side(context, a, paths)
     if first.single:
-        return sources.version(context, head, "HEAD"), first
-    now = sources.version(context, head, "HEAD")
-    left_out = set(staged_removals.removed(context))
+        return sources.version(context, tip, "HEAD"), first
+    now = sources.version(context, tip, "HEAD")
+    left_out = set(staged_removals(context))
     tracked = {path: entry for path, entry in now.entries.items() if path not in left_out}
     return first, sources.working_folder(context, replace(now, entries=tracked), paths)
 

@@ -19,7 +19,8 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deploy as record_deployment
 from mvc.repo.deployments import of_commit
 from mvc.repo.importing.checkpoints import Checkpoint, find_checkpoints
-from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
 
@@ -90,7 +91,7 @@ class _Run:
         self._done = 0
         self._total = total
         self._before: frozenset[str] = frozenset()
-        self._fresh = commits.newest(context) is None
+        self._fresh = head(context).commit is None
         self._previous: CommitId | None = None
 
     def take(self, checkpoint: Checkpoint) -> Imported:
@@ -118,10 +119,10 @@ class _Run:
         try:
             kept = commit(self._context, request, self._report)
         except NothingToCommit:
-            head = commits.newest(self._context)
-            if head is None:
+            tip = head(self._context).commit
+            if tip is None:
                 raise
-            return self._already(checkpoint, head)
+            return self._already(checkpoint, tip)
         return Imported(
             checkpoint.source,
             checkpoint.time_ns,

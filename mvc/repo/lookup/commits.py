@@ -12,7 +12,7 @@ from mvc.store.index import keys
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot.view import View
 
-__all__ = ["find", "get", "newest", "placed", "recorded", "starting_with"]
+__all__ = ["find", "get", "placed", "starting_with"]
 
 _HEX_OF_KEY = 2 * keys.ID_BYTES
 
@@ -20,19 +20,6 @@ _HEX_OF_KEY = 2 * keys.ID_BYTES
 def get(context: Context, id_: CommitId) -> Commit:
     """The commit with this id; UnknownRevision if the repository has none."""
     return placed(context.store.view, id_)[1]
-
-
-def recorded(context: Context, id_: CommitId) -> Recorded:
-    """The journal entry that published the commit; UnknownRevision if there is none."""
-    return placed(context.store.view, id_)[0]
-
-
-def newest(context: Context) -> CommitId | None:
-    """The commit at the tip of HEAD, or None before the first one."""
-    at = context.store.ref("HEAD")
-    if isinstance(at, str):
-        at = context.store.ref(f"heads/{at}")
-    return at if isinstance(at, CommitId) else None
 
 
 def placed(view: View, id_: CommitId) -> tuple[Recorded, Commit]:

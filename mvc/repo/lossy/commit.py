@@ -28,8 +28,8 @@ from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head
 from mvc.repo.lossy.reduce import ProducedFile, Weights, is_optimizer, reduce, weights_before
-from mvc.repo.refs import head
 
 __all__ = ["LossyCommit"]
 

@@ -17,9 +17,9 @@ from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
-from mvc.repo.lookup import commits, manifests, staged_removals
+from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup import refs as pointers
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, staged_removals
 from mvc.repo.oplog.oplog import Operation, find, label, newest_first, undone_by
 from mvc.repo.times import format_time
 from mvc.store.index import keys
@@ -191,7 +191,7 @@ class _Back:
                     hint="'mvc log' lists the versions there are",
                 )
         listed = self._recorded.entry.removed
-        if self.removed is not None and staged_removals.removed(self._context) != listed:
+        if self.removed is not None and staged_removals(self._context) != listed:
             raise self._since("the list of removed paths has changed", keys.PENDING)
         self._refuse_namesakes()
         self._refuse_lost_branch()

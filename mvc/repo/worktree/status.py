@@ -13,8 +13,8 @@ from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
-from mvc.repo.lookup import manifests, staged_removals
-from mvc.repo.lookup.refs import head
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree.worktree import FoundFile, entry_of, files_under, is_python_state
 
 __all__ = ["Change", "Status", "status"]
@@ -66,7 +66,7 @@ def status(context: Context, *, untracked: bool = True) -> Status:
     context.fresh()
     at = head(context)
     tracked = manifests.of_commit(context, at.commit).by_path
-    removed = set(staged_removals.removed(context)) & tracked.keys()
+    removed = set(staged_removals(context)) & tracked.keys()
     changes = {
         path: Change(path, "removed") if path in removed else _change(context, entry)
         for path, entry in tracked.items()
