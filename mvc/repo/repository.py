@@ -25,7 +25,7 @@ from mvc.repo.asking import Asking, Time
 from mvc.repo.care import Care
 from mvc.repo.checkout import checkout, switch
 from mvc.repo.checkout.checkout import DEFAULT_STATE, Restored
-from mvc.repo.checkout.folders import taken_back
+from mvc.repo.checkout.folders import remove_if_failed
 from mvc.repo.commit import inputs
 from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.commit import commit
@@ -78,7 +78,7 @@ class Repository(Asking, Care):
         name = branch or str(settings.get("init.branch"))
         refs.check_branch(name)
         check_absent(files, root)
-        with taken_back(files, root):
+        with remove_if_failed(files, root):
             files.make_dirs(root)
             create(files, time, root, name, _FIRST_CONFIG)
         return cls.open(root, fs=fs, clock=clock)
@@ -284,7 +284,7 @@ class Repository(Asking, Care):
             return Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
             where = Path(output)
-            with taken_back(self.context.store.fs, where):
+            with remove_if_failed(self.context.store.fs, where):
                 return checkout.export(
                     self.context, commit_id, paths, where, force=force, progress=progress
                 )
