@@ -1,4 +1,4 @@
-"""Arguments of a commit, checked: changes of paths, message, metrics, author, deployment."""
+"""The arguments of a commit and their checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Change:
-    """One path of the new version: ``open`` parses it, None takes the path out."""
+    """One path of the new version: ``open`` parses it; if it is None, the path is removed."""
 
     path: str
     open: Callable[[], AbstractContextManager[ParsedFile]] | None
@@ -33,10 +33,12 @@ class Change:
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """What to commit. ``deploy_time_ns`` None: the moment of publishing.
+    """What to commit.
 
-    ``produced_by`` is the lossy pipeline that the contents have been through already; by
-    itself a commit is lossless, and of a lossy ``pipeline`` it takes the coding.
+    ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of
+    publishing. ``produced_by`` is the lossy pipeline that produced the contents; the commit
+    itself is lossless and uses only the coding stages of ``pipeline``. ``branch`` is a branch
+    other than the current one.
     """
 
     changes: Sequence[Change]
@@ -50,11 +52,11 @@ class CommitRequest:
     author: str | None = None
     time_ns: int | None = None
     produced_by: str | None = None
-    branch: str | None = None  # another branch than the current one, as it is at the moment
+    branch: str | None = None
 
 
 def check_request(request: CommitRequest) -> None:
-    """WrongUsage or an error of names, where a request cannot be carried out."""
+    """Raises WrongUsage, InvalidName or another error of names for a request that is not valid."""
     if request.deploy_time_ns is not None and request.deploy is None:
         raise WrongUsage("a deployment time without a deployment target")
     if request.deploy is not None:
@@ -71,7 +73,7 @@ def check_request(request: CommitRequest) -> None:
 
 
 def check_author(name: str) -> str:
-    """``name`` if it is printable text of one line; InvalidName otherwise."""
+    """Returns ``name`` if it is one line of printable text; raises InvalidName otherwise."""
     if not name.strip():
         raise InvalidName(
             "the author's name is empty",
@@ -88,10 +90,10 @@ def check_author(name: str) -> str:
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
-    """Metrics as float64; WrongUsage names one that is no number."""
+    """Metrics as float64. Raises WrongUsage, which names a value that is no number."""
     result = {}
     for name, value in values.items():
-        # A loss that still has its graph: torch would warn of the conversion.
+        # torch warns if a loss with its autograd graph is converted.
         detach = getattr(value, "detach", None)
         number: Any = detach() if callable(detach) else value
         try:

@@ -1,4 +1,4 @@
-"""Looking up commits by id and by the beginning of an id."""
+"""Looks up commits by id and by the first digits of an id."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _HEX_OF_KEY = 2 * keys.ID_BYTES
 
 
 def get(context: Context, id_: CommitId) -> Commit:
-    """The commit with this id; UnknownRevision if the repository has none."""
+    """The commit with this id. Raises UnknownRevision, DamagedData."""
     return placed(context.store.view, id_)[1]
 
 
 def placed(view: View, id_: CommitId) -> tuple[Recorded, Commit]:
-    """A commit and the first entry that published it; UnknownRevision if there is none.
+    """A commit and the first journal entry that published it.
 
-    DamagedData if its entry is lost, or may be.
+    Raises UnknownRevision if there is none, DamagedData if its entry is lost or may be lost.
     """
     found = find(view, id_)
     if found is None:
@@ -37,7 +37,7 @@ def placed(view: View, id_: CommitId) -> tuple[Recorded, Commit]:
 
 
 def find(view: View, id_: CommitId) -> tuple[Recorded, Commit] | None:
-    """As ``placed``, but None if there is no such commit."""
+    """As ``placed``, but returns None if there is no such commit."""
     for entry in _entries(view, lambda: view.under(keys.COMMIT + id_[: keys.ID_BYTES])):
         for commit in entry.entry.commits:
             if commit.id == id_:
@@ -46,12 +46,12 @@ def find(view: View, id_: CommitId) -> tuple[Recorded, Commit] | None:
 
 
 def _entries(view: View, look: Callable[[], list[bytes]]) -> list[Recorded]:
-    """The entries that the found keys lead to."""
+    """The journal entries of the index keys that ``look`` finds."""
     return view.steady(lambda: [view.entry(keys.offset_of(key)) for key in look()])
 
 
 def starting_with(view: View, digits: str) -> list[tuple[Recorded, Commit]]:
-    """Every commit whose hexadecimal id begins with ``digits``, in the order of ids."""
+    """Every commit whose hexadecimal id begins with ``digits``, sorted by id."""
     digits = digits.lower()
     head = digits[:_HEX_OF_KEY]
     low = keys.COMMIT + bytes.fromhex(head.ljust(_HEX_OF_KEY, "0"))
