@@ -1,7 +1,7 @@
-"""What a diff compares: a version, the working folder, or one file on disk.
+"""Sources of a diff: a version, the working tree, or one file on disk.
 
-A side knows its files as entries, that is by hashes, and opens a file's bytes only
-where numbers are asked for. Whatever it hands out matched its hash.
+A source has its files as entries, that is as hashes, and reads a file's bytes only to compute
+distances. All bytes it returns are verified against their hash.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ Read = Callable[[int, int, memoryview], None]
 
 @dataclass(frozen=True)
 class DiffSource:
-    """``single``: this is one file, which may stand for a path of another name.
+    """One side of a diff.
 
-    ``from_head``: paths of a working folder that stand as they are in HEAD.
+    ``open`` reads a file of the source; ``wrong`` is the error if its bytes do not match their
+    hash. ``single``: the source is one file, which may be compared with a path of another name.
+    ``from_head``: paths of the working tree whose entries are those of HEAD.
     """
 
     label: str
@@ -43,7 +45,7 @@ class DiffSource:
 def version(
     context: Context, commit: CommitId | None, label: str, paths: Collection[str] = ()
 ) -> DiffSource:
-    """The files of a commit, or of no commit."""
+    """The files of a commit; no files if ``commit`` is None."""
     manifest = manifests.of_commit(context, commit)
     recovery = context.store.recovery
 
@@ -65,9 +67,9 @@ def version(
 
 
 def working_folder(context: Context, head: DiffSource, paths: Collection[str]) -> DiffSource:
-    """Those of HEAD's paths that are files in the working folder now.
+    """HEAD's paths that are files in the working tree now.
 
-    A Python state that nothing wrote as a file is as in HEAD, as it is for commit.
+    A Python state without a file equals HEAD, as it does for commit.
     """
     found, from_head = {}, []
     for name, entry in sorted(head.entries.items()):
@@ -95,7 +97,7 @@ def working_folder(context: Context, head: DiffSource, paths: Collection[str]) -
 
 
 def file(context: Context, path: Path, label: str) -> DiffSource:
-    """One file anywhere on disk; its name is that of the tracked path it is, if it is one."""
+    """One file on disk. Inside the repository it has the name of its tracked path."""
     fs = context.store.fs
     try:
         name = worktree.tracked_name(context.root, path, fs.cwd(), fs=fs)
@@ -136,7 +138,7 @@ def _on_disk(
 
 
 def is_under(path: str, chosen: Collection[str]) -> bool:
-    """Whether ``path`` is one of the chosen ones or inside one; all are under none, '' and '.'."""
+    """Whether ``path`` is one of ``chosen`` or inside one; true if none is chosen, or '' or '.'."""
     return not chosen or any(
         c in {"", "."} or path == c or path.startswith(c.rstrip("/") + "/") for c in chosen
     )
@@ -145,9 +147,10 @@ def is_under(path: str, chosen: Collection[str]) -> bool:
 def tensor_pieces(
     side: DiffSource, read: Read, entry: FileEntry, tensor: LogicalTensor, buffer: memoryview
 ) -> Iterator[memoryview]:
-    """A tensor's row-major bytes, slab by slab in ``buffer``; raises at the end if it was wrong.
+    """A tensor's row-major bytes, piece by piece in ``buffer``.
 
-    A view into a larger storage is taken out of the whole storage.
+    Raises the error of ``side.wrong`` at the end if they do not match their hash. For a view, the
+    whole storage is read first.
     """
     from mvc.adapters.views import extract
     from mvc.model.hashing import BlobHasher
@@ -172,13 +175,13 @@ def tensor_pieces(
         raise side.wrong(entry)
 
 
-def slab_for(entries: Collection[FileEntry]) -> int:
-    """Bytes of a buffer that holds the largest slab of these files' tensors."""
+def buffer_size(entries: Collection[FileEntry]) -> int:
+    """Size in bytes of the largest piece of these files' contents."""
     return min(SLAB, max((c.spec.nbytes for e in entries for c in e.contents), default=0))
 
 
 def only_state(side: DiffSource) -> FileEntry:
-    """The side's only file with tensors, or its only file; UnknownPath if there are several."""
+    """The source's only file with tensors, or its only file; else raises UnknownPath."""
     states = [e for e in side.entries.values() if e.tensors] or list(side.entries.values())
     if len(states) == 1:
         return states[0]

@@ -1,7 +1,7 @@
 """The operation log: what was done to the repository, newest first.
 
-An operation is a journal entry; its number is the entry's sequence number. Numbers are
-never given twice, but a compacted journal lacks those that nothing needs any more.
+An operation is a journal entry; its number is the entry's sequence number. A number is never
+reused. A compacted journal lacks the entries that nothing needs any more.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ __all__ = ["Operation", "find", "label", "newest_first", "oplog", "undone_by"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation. ``undone_by``: the number of the undo that holds against it, if one does.
+    """One operation. ``undone_by``: the number of the undo in force; None if there is none.
 
-    An undo that was undone itself holds no more: the operation counts again.
+    An undo that was undone is not in force.
     """
 
     number: int
@@ -34,7 +34,7 @@ class Operation:
 
 
 def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
-    """Operations from the newest back, ``limit`` at most; read only as far as taken.
+    """Operations, newest first, ``limit`` at most; the iterator reads only what is taken.
 
     Raises WrongUsage at once for a limit below 0.
     """
@@ -45,7 +45,7 @@ def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
 
 
 def find(view: View, number: int) -> Operation:
-    """The operation with this number; UnknownOperation if there is none."""
+    """The operation with this number. Raises UnknownOperation."""
     recorded = view.by_sequence(number) if 0 <= number < view.position.sequence else None
     if recorded is None:
         raise UnknownOperation(
@@ -55,7 +55,7 @@ def find(view: View, number: int) -> Operation:
 
 
 def newest_first(view: View) -> Iterator[Recorded]:
-    """Every entry there is; one look-up each, however many numbers are left out between."""
+    """Every journal entry, newest first; one look-up each, whatever numbers are missing."""
     high = keys.after(keys.OPERATION)
     while (recorded := _last_below(view, high)) is not None:
         yield recorded
@@ -71,7 +71,7 @@ def _last_below(view: View, high: bytes) -> Recorded | None:
 
 
 def undone_by(view: View, number: int) -> int | None:
-    """The undo that holds against an operation: its newest one, unless that is undone."""
+    """The number of the undo in force: the newest one, unless that is undone; else None."""
     first, at, steps = None, number, 0
     while (found := view.newest(keys.UNDONE + keys.number(at))) is not None:
         if found.sequence <= at:
