@@ -279,7 +279,7 @@ while sys.argv[2] == "undo":
 def process(root: Path, verb: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", _OTHER, str(root), verb],
-        cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[3], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
