@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import MvcError
 
 if TYPE_CHECKING:
-    from mvc.repo.repository import Committed, Repository
+    from mvc.repo.repository import CommitResult, Repository
     from mvc.requirements import Requirements
     from mvc.training.recorder import Recorder
 
-__all__ = ["Committed", "MvcError", "Recorder", "Repository", "Requirements", "__version__"]
+__all__ = ["CommitResult", "MvcError", "Recorder", "Repository", "Requirements", "__version__"]
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Committed": "mvc.repo.repository",
+    "CommitResult": "mvc.repo.repository",
     "Recorder": "mvc.training.recorder",
     "Repository": "mvc.repo.repository",
     "Requirements": "mvc.requirements",

@@ -6,8 +6,9 @@ Opens and wires; every verb is a function in a module of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -19,29 +20,27 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import check_path
-from mvc.repo import deployments, refs, remove
+from mvc.repo import refs, remove
 from mvc.repo.asking import Asking, Time
 from mvc.repo.care import Care
 from mvc.repo.checkout import checkout, switch
 from mvc.repo.checkout.checkout import DEFAULT_STATE, Restored
-from mvc.repo.checkout.folders import taken_back
-from mvc.repo.commit import changes
-from mvc.repo.commit.author import check_author
-from mvc.repo.commit.base_cache import LastVersion
+from mvc.repo.checkout.folders import remove_if_failed
+from mvc.repo.commit import inputs
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import paths_of
-from mvc.repo.commit.request import Change, CommitRequest, Kept, metrics_from
-from mvc.repo.commit.result import Committed
+from mvc.repo.commit.request import Change, CommitRequest, check_author, metrics_from
+from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.importing import importing
 from mvc.repo.importing.importing import Imported
 from mvc.repo.lookup import manifests, revisions
-from mvc.repo.lossy.commit import Producing
+from mvc.repo.lossy.commit import LossyCommit
 from mvc.repo.opening import check_absent, open_context
 from mvc.store.store import create
 
-__all__ = ["Committed", "Repository", "Time"]
+__all__ = ["CommitResult", "Repository", "Time"]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
@@ -56,7 +55,7 @@ class Repository(Asking, Care):
     def __init__(self, context: Context) -> None:
         self.context = context
         self._lock = threading.RLock()
-        self._last: dict[str, LastVersion] = {}
+        self._last: dict[str, BaseCache] = {}
         self._closing: list[Callable[[], object]] = []
         self.closed = False
 
@@ -79,7 +78,7 @@ class Repository(Asking, Care):
         name = branch or str(settings.get("init.branch"))
         refs.check_branch(name)
         check_absent(files, root)
-        with taken_back(files, root):
+        with remove_if_failed(files, root):
             files.make_dirs(root)
             create(files, time, root, name, _FIRST_CONFIG)
         return cls.open(root, fs=fs, clock=clock)
@@ -164,7 +163,7 @@ class Repository(Asking, Care):
         output: str | PathLike[str] | None = None,
         in_place: bool = False,
         produced_by: str | None = None,
-    ) -> Committed:
+    ) -> CommitResult:
         """Keeps a version; when it returns, no crash loses it.
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting) that becomes the
@@ -189,7 +188,7 @@ class Repository(Asking, Care):
             numbers = metrics_from(metrics or {})
             producing = None
             if produced_by is None:
-                producing = Producing.of(
+                producing = LossyCommit.of(
                     self.context, pipeline, exact, numbers.get("loss"), None if python else wanted
                 )
             place = None if output is None else Path(output)
@@ -201,7 +200,7 @@ class Repository(Asking, Care):
                 raise WrongUsage("output, in_place and exact are for lossy pipelines")
             for path, more in (beside or {}).items():
                 last = self._last_version(path)
-                wanted.append(changes.of_state(more, check_path(path), last))
+                wanted.append(inputs.of_state(more, check_path(path), last))
             request = CommitRequest(
                 wanted,
                 message,
@@ -225,24 +224,7 @@ class Repository(Asking, Care):
                 producing.write(kept, place)
             elif producing is not None:
                 state = producing.state(kept.entries[name])
-            return self._committed(kept, state if python else None, dead)
-
-    def _committed(self, kept: Kept, state: Any, dead: Iterable[str]) -> Committed:
-        deployed = None
-        if kept.deployment is not None:
-            deployed = deployments.newest(self.context, kept.deployment.target)
-        return Committed(
-            kept.id,
-            kept.commit.root,
-            state,
-            kept.commit,
-            kept.branch,
-            deployed,
-            kept.paths,
-            kept.raw_bytes,
-            kept.stored_bytes,
-            tuple(sorted(dead)),
-        )
+            return replace(kept, state=state if python else None, dead_links=tuple(sorted(dead)))
 
     def _changes(
         self,
@@ -254,18 +236,18 @@ class Repository(Asking, Care):
         dead: set[str],
     ) -> list[Change]:
         if isinstance(state, Mapping):
-            return [changes.of_state(state, check_path(name), self._last_version(name))]
-        listed = None if state is None else paths_of(state)
-        return changes.of_files(self.context, listed, all_, cwd, opaque, dead)
+            return [inputs.of_state(state, check_path(name), self._last_version(name))]
+        listed = None if state is None else inputs.paths_of(state)
+        return inputs.of_files(self.context, listed, all_, cwd, opaque, dead)
 
-    def _last_version(self, name: str) -> LastVersion | None:
+    def _last_version(self, name: str) -> BaseCache | None:
         """What is kept in memory of the version before; a forked child begins anew."""
         if not self.context.config.get("python.keep_base"):
             return None
         graph = self.context.store.graph
         last = self._last.get(name)
         if last is None or last.graph is not graph:
-            last = self._last[name] = LastVersion(graph)
+            last = self._last[name] = BaseCache(graph)
         return last
 
     # -- getting versions back -------------------------------------------------------------
@@ -302,7 +284,7 @@ class Repository(Asking, Care):
             return Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
             where = Path(output)
-            with taken_back(self.context.store.fs, where):
+            with remove_if_failed(self.context.store.fs, where):
                 return checkout.export(
                     self.context, commit_id, paths, where, force=force, progress=progress
                 )

@@ -17,7 +17,7 @@ import torch
 
 from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.repository import Committed, Repository
+from mvc.repo.repository import CommitResult, Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training import shutdown
 from mvc.training.checks import check_objects, check_options, opened, whole
@@ -49,7 +49,7 @@ class Report:
     failed: int
     coalesced: int
     dropped: int
-    newest: Committed | None
+    newest: CommitResult | None
     newest_step: int | None
     waiting_bytes: int
     peak_bytes: int

@@ -17,7 +17,7 @@ from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.request import metrics_from
 from mvc.repo.content.hashing import hash_file
-from mvc.repo.repository import Committed, Repository
+from mvc.repo.repository import CommitResult, Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate
@@ -91,7 +91,7 @@ class WriterThread:
         self.durable = 0
         self.skipped = 0
         self.failed = 0
-        self.newest: tuple[int, Committed] | None = None
+        self.newest: tuple[int, CommitResult] | None = None
         self.first_failure: BaseException | None = None
         self._failure: BaseException | None = None  # not raised to the caller yet
         self._thread = threading.Thread(target=self._run, name="mvc-recorder", daemon=True)
@@ -127,7 +127,7 @@ class WriterThread:
             finally:
                 self._queue.give_back(item)
 
-    def _commit(self, item: Item) -> Committed | None:
+    def _commit(self, item: Item) -> CommitResult | None:
         """Commits a staged state; None if the pipeline skips it."""
         item.slot.ready()
         if self._reducer is None:
@@ -142,7 +142,7 @@ class WriterThread:
             self._reducer.take_back()
             raise
 
-    def _store(self, item: Item, model: Mapping[str, Any]) -> Committed:
+    def _store(self, item: Item, model: Mapping[str, Any]) -> CommitResult:
         options = self._options
         training = item.slot.state["training"]
         reduced = self._reducer is not None
@@ -185,7 +185,7 @@ class WriterThread:
             text += f" (resumed from {origin.short})"
         return text
 
-    def _hand_out(self, item: Item, made: Committed) -> None:
+    def _hand_out(self, item: Item, made: CommitResult) -> None:
         """Passes the durable version to ``on_deploy``, in memory of its own."""
         act = self._options.on_deploy
         if not self._weights or (self._reducer is None and act is None and not item.awaited):

@@ -25,7 +25,7 @@ from mvc.frameworks.fsspec.dcp_staging import METADATA, Staging
 from mvc.frameworks.fsspec.write import Planned, check_place, keep
 from mvc.limits import MAX_PICKLE
 from mvc.model.manifest import Manifest
-from mvc.repo.commit.changes import of_state
+from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import Change
 
 __all__ = ["OBJECTS", "STATE", "finish", "inside"]
