@@ -86,21 +86,21 @@ def undo(context: Context, number: int | None = None) -> Undoing:
 def _plan(context: Context, number: int | None) -> Undoing:
     snapshot = context.store.snapshot
     operation, recorded = _chosen(snapshot, number)
-    inverse = _Inverse(context, recorded)
-    inverse.check()
+    revert = _Revert(context, recorded)
+    revert.check()
     entry = Entry(
         "undo",
         context.store.clock.now_ns(),
         operation.entry.operation,
-        refs=inverse.refs,
-        removed=inverse.removed,
+        refs=revert.refs,
+        removed=revert.removed,
         undoes=operation.number,
     )
     return Undoing(
         operation,
         entry,
         head(context),
-        inverse.head(),
+        revert.head(),
         _standing(snapshot, operation),
     )
 
@@ -159,7 +159,7 @@ def _inverse(
     return refs, None if old_list == removed else old_list
 
 
-class _Inverse:
+class _Revert:
     """The refs and staged removals after the undo."""
 
     def __init__(self, context: Context, recorded: Recorded) -> None:
