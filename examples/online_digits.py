@@ -33,7 +33,7 @@ SEED = 2 + LABEL
 class Served:
     """One version while it was live: what it answered, and how well."""
 
-    version: mvc.Committed
+    version: mvc.CommitResult
     answers: Tensor
     accuracy: float
     seconds: float

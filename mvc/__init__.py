@@ -16,7 +16,7 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.api import Repository
-    from mvc.repo.commit.result import Committed
+    from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
     from mvc.repo.maintenance.report import FsckReport
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mvc.training.resume import Resumed
 
 __all__ = [
-    "Committed",
+    "CommitResult",
     "Deployed",
     "FsckReport",
     "Loaded",
@@ -42,7 +42,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Committed": "mvc.repo.commit.result",
+    "CommitResult": "mvc.repo.commit.result",
     "Deployed": "mvc.repo.deployments",
     "FsckReport": "mvc.repo.maintenance.report",
     "Loaded": "mvc.training.load",

@@ -34,7 +34,7 @@ def tell(session: Session, done: Restored) -> None:
 
 def warn_of_unreached(session: Session, done: Restored) -> None:
     """Warns of versions that only the HEAD which was left led to, and says how to keep them."""
-    left = done.unreached
+    left = done.orphans
     if left is None:
         return
     name = left.newest.short
@@ -55,7 +55,7 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
 
 def restored_json(done: Restored) -> dict[str, Any]:
     """The same for programs."""
-    left = done.unreached
+    left = done.orphans
     return {
         "commit": str(done.commit),
         "written": list(done.written),

@@ -1,8 +1,8 @@
-"""Configuration: known keys with types and ranges, and where each value came from.
+"""Configuration: the known keys with types and ranges, and the origin of each value.
 
-Precedence: defaults < user file < repository file < environment (``MVC_*``) < flags.
-Strict: a key nobody knows or a value out of range is refused with its place, because
-a setting that silently does nothing is worse than none.
+Precedence: defaults < user file < repository file < environment (``MVC_*``) < flags. An unknown
+key or a value out of range raises InvalidConfig with its place, because a setting that is
+silently ignored is worse than an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
 _MAX_FILE = 1 << 16
-_WHOLE = 1 << 63  # no setting comes near
+_WHOLE = 1 << 63  # above every setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
 _EMPTY = re.compile(rb"(?:[ ]*(?:#[ -~]*)?\n)*")
@@ -39,8 +39,10 @@ _NOTHING = {"", "null", "none", "~"}
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A setting. ``low`` and ``high`` bound a number (``open_low``: low itself is refused)
-    or, for text, the number of bytes; ``optional`` ones may be null.
+    """A setting.
+
+    ``low`` and ``high`` bound a number, or the bytes of a text; with ``open_low``, ``low`` itself
+    is excluded. An ``optional`` setting may be null.
     """
 
     name: str
@@ -58,9 +60,10 @@ class Key:
         return _PREFIX + self.name.upper().replace(".", "_")
 
     def check(self, value: object, where: str) -> Value:
-        """``value`` in the key's type; InvalidConfig naming key, value, range and place.
+        """Returns ``value`` in the key's type.
 
-        ``where`` is the place; empty for a value that a caller gives.
+        Raises InvalidConfig, which names key, value, range and the place ``where``; ``where`` is
+        empty for a value that a caller gives.
         """
         if value is None and self.optional:
             return None
@@ -77,7 +80,7 @@ class Key:
         return value
 
     def parse(self, text: str, where: str) -> Value:
-        """A value written as text, as in the environment or on the command line."""
+        """A value from text, as in the environment or on the command line. Raises InvalidConfig."""
         word = text.strip().lower()
         if self.optional and word in _NOTHING:
             return None
@@ -144,11 +147,11 @@ class Config:
     values: Mapping[str, tuple[Value, Origin]]
 
     def get(self, name: str) -> Any:
-        """The value of a key in the type that ``KEYS`` states; InvalidConfig if unknown."""
+        """The value of a key, in its type in ``KEYS``. Raises InvalidConfig for an unknown key."""
         return self.values[_known(name).name][0]
 
     def origin(self, name: str) -> Origin:
-        """Where the value in force came from."""
+        """The origin of the value in force."""
         return self.values[_known(name).name][1]
 
 
@@ -159,9 +162,9 @@ def load_config(
     environment: Mapping[str, str],
     flags: Mapping[str, str],
 ) -> Config:
-    """Reads all sources. Files may be absent; ``flags`` are texts by key.
+    """Reads all sources. Files may be missing; ``flags`` are texts by key.
 
-    Raises InvalidConfig for the first unknown key or bad value, naming its source.
+    Raises InvalidConfig for the first unknown key or invalid value, with its source.
     """
     values: dict[str, tuple[Value, Origin]] = {key.name: (key.default, "default") for key in _ALL}
     files: tuple[tuple[Path | None, Origin], ...] = (
@@ -189,7 +192,7 @@ def load_config(
 
 
 def set_value(fs: FileSystem, file: Path, key: str, value: str) -> None:
-    """Sets one key in a file, made if absent. Other keys stay; comments do not."""
+    """Sets one key in a file, which is created if missing. Other keys stay; comments are lost."""
     where = f"{file}"
     parsed = _known(key).parse(value, "")
     tree = _read(fs, file)
@@ -197,16 +200,16 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str) -> None:
     node = tree
     *parents, last = key.split(".")
     for part in parents:
-        node[part] = node.get(part) or {}  # a section may be written without anything in it
+        node[part] = node.get(part) or {}  # a section may be empty
         node = node[part]
     node[last] = parsed
     _write(fs, file, tree)
 
 
 def unset_value(fs: FileSystem, file: Path, key: str) -> bool:
-    """Takes one key out of a file. False if the file does not set it.
+    """Removes one key from a file; returns False if the file does not set it.
 
-    Works on a file with other, unknown keys, so that it can be repaired.
+    The file may have unknown keys, so that it can be repaired this way.
     """
     tree = _read(fs, file)
     nodes = [tree]
@@ -253,9 +256,9 @@ def _read(fs: FileSystem, file: Path | None) -> dict[str, Any]:
 
 @cache
 def _loader() -> type[yaml.SafeLoader]:
-    """YAML without references, which may repeat a part without end.
+    """YAML without references, by which a small file can expand without limit.
 
-    Not the loader in C: nested deeply enough, it overflows the stack and ends the process.
+    The loader in C is not used: a deeply nested file overflows its stack and ends the process.
     """
     import yaml
 
@@ -288,7 +291,7 @@ def _flat(
                 hint="write 'store.max_chain' as 'store:' with 'max_chain:' indented below it",
             )
         if isinstance(value, dict):
-            # Sections nobody knows are not entered: references may repeat them without end.
+            # Unknown sections are not entered.
             if not any(key.startswith(f"{name}.") for key in KEYS):
                 raise _unknown(name, where)
             yield from _flat(value, where, f"{name}.", depth + 1)
@@ -336,4 +339,4 @@ def _shown(value: object) -> str:
         return (
             str(value) if -_WHOLE < value < _WHOLE or isinstance(value, float) else "a huge number"
         )
-    return f"a {type(value).__name__}"  # its text may be huge: YAML can repeat by reference
+    return f"a {type(value).__name__}"  # the text of a list or mapping may be huge

@@ -1,4 +1,4 @@
-"""What every verb works on: an open store, the folder it belongs to, the configuration."""
+"""The context of every verb: the open store, the repository's folder, the configuration."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from mvc.store.store import Store
 __all__ = ["Context", "Progress"]
 
 Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in all, and what is being worked on."""
+"""Called with bytes done, bytes in total, and a description of the current step."""
 
 
 @dataclass
 class Context:
-    """``root`` is the folder that holds ``.mvc``."""
+    """``root`` is the folder that contains ``.mvc``."""
 
     store: Store
     root: Path
     config: Config
 
     def fresh(self) -> Snapshot:
-        """The store's snapshot, moved to the journal's present end.
+        """The store's snapshot, refreshed to the current end of the journal.
 
-        Verbs that answer a question begin with it, so that a repository that stays open
-        sees what other processes have published since.
+        Every verb that reads begins with it, so that an open repository sees the entries that
+        other processes published.
         """
         snapshot = self.store.snapshot
         snapshot.refresh()

@@ -1,17 +1,18 @@
-"""What was live where and when: evidence that is added to and never erased (docs/architecture.md).
+"""Records and looks up deployments: which version was live on which target at which time.
 
-A deployment's *sequence* is the number of the journal entry that recorded it. It is
-*dated* if its time was given: if it is not that of its entry; else it is *immediate*.
-Retracted ones are passed over.
+Deployments are evidence: they are added and never erased (docs/architecture.md). A deployment's
+*sequence* is the number of the journal entry that recorded it. A deployment is *dated* if its
+time was given, that is, if its time differs from its entry's; otherwise it is *immediate*.
+Retracted deployments are skipped.
 
-- Live at T: the last one at or before T by (time, sequence).
-- Live now: the newest immediate one by sequence, so that a clock set back does no harm,
-  or, where one lies behind it in (time, sequence), the last dated one that is not in the
-  future: a record made later of an earlier time takes nothing over, and one of a time to
-  come counts from then on.
+- Live at T: the last deployment at or before T by (time, sequence).
+- Live now: the immediate deployment with the highest sequence, so that a clock set back does no
+  harm. But if dated deployments that are not in the future come after it by (time, sequence),
+  the last of those. So a dated deployment of an earlier time does not take over, and one of a
+  future time takes over at that time.
 
-An immediate one is looked for among the ``RECENT`` newest records of the target. Without
-one there, as after the import of a long history, now is a moment like any other.
+The immediate deployment is searched among the ``RECENT`` newest records of the target. If there
+is none, as after the import of a long history, live now is live at the current time.
 """
 
 from __future__ import annotations
@@ -44,19 +45,21 @@ __all__ = [
     "newest",
     "of_commit",
     "on_target",
+    "recorded_as",
     "retract",
     "targets",
 ]
 
 RECENT = 256
-"""Records of a target looked at, newest first, for an immediate one: what bounds a look-up."""
+"""How many of a target's newest records are searched for an immediate one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """``commit`` went live on ``target`` at ``time_ns``; recorded at ``recorded_ns``.
+    """``commit`` went live on ``target`` at ``time_ns`` and was recorded at ``recorded_ns``.
 
-    ``clock_back``: the clock was behind the target's newest record when this was made.
+    Times are in ns since 1970. ``clock_back``: at recording, the clock was earlier than the
+    target's newest record.
     """
 
     target: str
@@ -70,7 +73,7 @@ class Deployed:
 
     @property
     def dated(self) -> bool:
-        """Whether its time was given; otherwise it went live as it was recorded."""
+        """Whether its time was given; otherwise it went live when it was recorded."""
         return self.time_ns != self.recorded_ns
 
 
@@ -80,10 +83,10 @@ class Deployed:
 def deploy(
     context: Context, rev: str | CommitId, target: str, time_ns: int | None = None
 ) -> Deployed:
-    """Records that a version went live, now if no time is given; durable on return.
+    """Records that a version went live, by default now; durable on return.
 
-    What was forgotten goes live no more, but that it was live earlier may be recorded.
-    Raises InvalidName, InvalidTime, UnknownRevision, StateForgotten.
+    A forgotten version can be recorded only for a time in the past. Raises InvalidName,
+    InvalidTime, UnknownRevision, StateForgotten.
     """
     snapshot = context.fresh()
     commit = resolve(context, rev)
@@ -95,10 +98,10 @@ def deploy(
         made = deployment_for(snapshot, target, now if time_ns is None else time_ns, commit)
         return Entry("deploy", now, target, deployments=(made,))
 
-    return _recorded_as(snapshot, target, context.store.publish(make).sequence)
+    return recorded_as(snapshot, target, context.store.publish(make).sequence)
 
 
-def _recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
+def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
     """The deployment that entry ``sequence`` recorded on a target."""
     for deployed in _newest_first(snapshot, target):
         if deployed.sequence == sequence:
@@ -114,7 +117,7 @@ def deployment_for(
 ) -> Deployment:
     """The record of a deployment, for an entry made under the journal's lock.
 
-    An entry holds at most one a target. Raises InvalidName, InvalidTime.
+    An entry has at most one per target. Raises InvalidName, InvalidTime.
     """
     check_ref("deployment target", target)
     check_moment(time_ns)
@@ -128,10 +131,10 @@ def retract(
     rev: str | CommitId | None = None,
     time_ns: int | None = None,
 ) -> Deployed:
-    """Records that a deployment does not count: the newest, or the newest of ``rev``, at
-    exactly ``time_ns`` if given. What was recorded stays on record.
+    """Records that a deployment does not count; its own record stays.
 
-    Raises UnknownTarget, NoDeployment.
+    It is the newest on the target, of ``rev`` if given, and at exactly ``time_ns`` (ns since
+    1970) if given. Raises UnknownTarget, UnknownRevision, NoDeployment.
     """
     snapshot = context.fresh()
     check_target(context, target)
@@ -143,7 +146,7 @@ def retract(
         return Entry("retract", now, target, retractions=(Retraction(target, sequence),))
 
     sequence = context.store.publish(make).entry.retractions[0].sequence
-    return _recorded_as(snapshot, target, sequence)
+    return recorded_as(snapshot, target, sequence)
 
 
 def _to_retract(
@@ -172,14 +175,15 @@ def _to_retract(
     )
 
 
-# -- asking --------------------------------------------------------------------------
+# -- looking up --------------------------------------------------------------------------
 
 
 def live_at(context: Context, time_ns: int | None = None, target: str | None = None) -> Deployed:
-    """What was live on a target at a moment; None is now, and the only target there is.
+    """The deployment that was live on a target at a moment, by default now.
 
-    A few look-ups, however long the history. Raises UnknownTarget, NoDeployment, DamagedData
-    where a lost entry of the journal may say otherwise.
+    ``target`` may be None if there is only one. Takes a few look-ups, whatever the length of the
+    history. Raises UnknownTarget, NoDeployment, InvalidTime, and DamagedData if a lost entry of
+    the journal may change the answer.
     """
     snapshot = context.fresh()
     name = _only_target(context) if target is None else check_target(context, target)
@@ -218,9 +222,9 @@ def list_deployments(
 ) -> list[Deployed]:
     """Every deployment, retracted ones included, by time and sequence, oldest first.
 
-    Raises UnknownTarget; DamagedData where a record's predecessor is missing, or entries of
-    the journal are lost that may have recorded more. With ``incomplete`` the latter is noted
-    there, and what can be read is returned.
+    Raises UnknownTarget. Raises DamagedData if a record's predecessor is missing, or if lost
+    entries of the journal may have recorded deployments; with ``incomplete``, errors of lost
+    entries are appended to that list and the readable deployments are returned.
     """
     snapshot = context.fresh()
     names = targets(context) if target is None else [check_target(context, target)]
@@ -253,7 +257,7 @@ def _all_on(
 
 
 def _note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
-    """Entries that are lost may have recorded, or taken back, what was live on a target."""
+    """Raises or notes DamagedData if lost entries may have changed what was live on a target."""
     try:
         snapshot.check_gaps(-1, f"what was live on {printable(target)}")
     except DamagedData as error:
@@ -263,7 +267,7 @@ def _note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | 
 
 
 def targets(context: Context) -> list[str]:
-    """Every target on record, by name; one look-up each."""
+    """Every target, by name; one look-up each."""
     return context.fresh().targets()
 
 
@@ -310,7 +314,9 @@ def on_target(
     until: int | None = None,
     incomplete: list[DamagedData] | None = None,
 ) -> Iterator[Deployed]:
-    """A target's deployments by time, latest first, from ``until`` back; read as asked for.
+    """A target's deployments by time, latest first, from ``until`` (ns since 1970) back.
+
+    The iterator reads only what is taken.
 
     ``incomplete``: see ``list_deployments``.
     """
@@ -333,7 +339,7 @@ def _down(
     high: bytes,
     incomplete: list[DamagedData] | None = None,
 ) -> Iterator[Deployed]:
-    last: tuple[bytes, int] | None = None  # of the key before; maintenance moves entries
+    last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
 
     def key() -> bytes | None:
         bound = high
@@ -354,7 +360,7 @@ def _down(
             if incomplete is None or there is None:
                 raise
             incomplete.append(error)
-            high, last = there, None  # nobody moves entries while one is lost
+            high, last = there, None  # entries are not moved while one is lost
             continue
         if found is None:
             return
@@ -378,16 +384,16 @@ def _in_entry(recorded: Recorded, target: str) -> Deployment:
 def _deployed(
     snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
 ) -> Deployed:
-    """A deployment, once its predecessor is checked to be the one in the entry at byte ``before``.
+    """The deployment, after a check that its predecessor is in the entry at byte ``before``.
 
-    A look-up that has missed a deployment is noticed that way.
+    The check detects a look-up that skipped a deployment. Raises DamagedData.
     """
     target, sequence = deployment.target, recorded.sequence
     if not _follows(snapshot, deployment.previous, before):
         corrected = _corrected(snapshot, target, sequence)
         if corrected is None or not _follows(snapshot, corrected.previous, before):
             raise _bad_index(target)
-    taken_back = snapshot.retraction(target, sequence)
+    retraction = snapshot.retraction(target, sequence)
     there = None if before is None else _if_readable(snapshot, before)
     return Deployed(
         target,
@@ -395,14 +401,14 @@ def _deployed(
         recorded.entry.time_ns,
         sequence,
         deployment.commit,
-        taken_back is not None,
-        None if taken_back is None else taken_back.entry.time_ns,
+        retraction is not None,
+        None if retraction is None else retraction.entry.time_ns,
         there is not None and recorded.entry.time_ns < there.entry.time_ns,
     )
 
 
 def _follows(snapshot: Snapshot, previous: int | None, before: int | None) -> bool:
-    """Whether ``previous`` is the number of the entry at byte ``before``, or of a lost one."""
+    """Whether ``previous`` is the number of the entry at byte ``before``, or of a lost entry."""
     if previous is None:
         return before is None
     there = None if before is None else _if_readable(snapshot, before)
@@ -410,7 +416,7 @@ def _follows(snapshot: Snapshot, previous: int | None, before: int | None) -> bo
         return True
     if any(previous in gap.numbers for gap in snapshot.gaps):
         return True
-    # A damaged entry does not tell its number, but the index knows where that number stands.
+    # A damaged entry has no readable number, but the index has the offset of that number.
     return there is None and before is not None and snapshot.offset_of(previous) == before
 
 
@@ -449,7 +455,7 @@ def _only_target(context: Context) -> str:
 
 
 def check_target(context: Context, target: str) -> str:
-    """``target`` if anything was ever deployed there; UnknownTarget otherwise."""
+    """Returns ``target`` if it has a deployment; raises UnknownTarget otherwise."""
     if context.store.snapshot.deployment_before(target) is not None:
         return target
     names = targets(context)

@@ -1,4 +1,4 @@
-"""Finding and opening a repository, without loading what only some verbs need."""
+"""Finds and opens a repository, without importing the verbs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Configure: TypeAlias = Callable[[Path | None], Config]
 """Makes the configuration from the path of the repository's own file, None if there is none."""
 
 _OWN = (FORMAT, JOURNAL, HIGH_WATER_MARK, PACKS, INDEX, f"{INDEX}/{CURRENT}", f"{INDEX}/{BUILDING}")
-"""What is written or mapped without asking each time what its name leads to."""
+"""Files that are written or mapped later without a check that they are no symbolic links."""
 
 _RESTORE = {
     FORMAT: "run 'mvc fsck --repair', or restore .mvc/format from a copy",
@@ -44,11 +44,11 @@ def open_context(
     thresholds: IndexThresholds | None = None,
     pool: Executor | None = None,
 ) -> Context:
-    """The repository of a folder, or with ``discover`` of the nearest one above it.
+    """Opens the repository of a folder or, with ``discover``, of its nearest ancestor.
 
     ``config`` makes the configuration from the path of the repository's own file;
     ``thresholds`` and ``pool`` are those of ``Store``.
-    Raises NotARepository, UnsupportedFormat, DamagedData.
+    Raises NotARepository, UnsupportedFormat, DamagedData, IoFailed, InvalidConfig.
     """
     files = fs or FileSystem()
     start = files.realpath(Path(path))
@@ -68,10 +68,7 @@ def open_context(
 
 
 def check_absent(fs: FileSystem, root: Path) -> None:
-    """Nothing stands where a repository is to be made; errors as of ``open_context``.
-
-    Raises AlreadyARepository, too.
-    """
+    """Raises AlreadyARepository if there is a repository, or the errors of a damaged one."""
     folder = root / FOLDER
     if fs.stat(folder) is None:
         return
@@ -93,7 +90,7 @@ def _open(
     try:
         return Store(fs, clock, folder, thresholds=thresholds, pool=pool)
     except DamagedData as error:
-        # fsck has to open the repository as well, so it is no advice here.
+        # 'mvc fsck' has to open the repository, too, so the hint must not name it alone.
         hint = error.hint
         if hint is None or hint.startswith("run 'mvc fsck' to see"):
             hint = "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
@@ -101,7 +98,7 @@ def _open(
 
 
 def _check_folder(fs: FileSystem, folder: Path) -> None:
-    """Whether ``folder`` has what every repository has, with a clear line for what it lacks."""
+    """Raises an error with a clear message if ``folder`` lacks a required file."""
     shown = printable(str(folder))
     identity = fs.stat(folder)
     if identity is not None and not identity.is_dir:

@@ -1,4 +1,7 @@
-"""Branches and tags: make, move, rename, delete. Each change is one journal entry."""
+"""Creates, moves, renames and deletes branches and tags; each change is one journal entry.
+
+Reading refs: ``mvc.repo.lookup.refs``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context
-from mvc.repo.lookup import refs as pointers
 from mvc.repo.lookup.ancestry import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, tags
 from mvc.repo.lookup.revisions import resolve
@@ -17,6 +19,7 @@ from mvc.store.journal.entries import Entry, RefChange
 __all__ = [
     "Head",
     "Ref",
+    "branch_change",
     "branches",
     "check_branch",
     "create_branch",
@@ -30,14 +33,14 @@ __all__ = [
 
 
 def check_branch(name: str) -> str:
-    """``name`` if a branch can have it; InvalidName otherwise."""
+    """Returns ``name`` if it is valid for a branch; raises InvalidName otherwise."""
     return check_ref("branch", name)
 
 
 def create_branch(
     context: Context, name: str, rev: str | CommitId = HEAD, force: bool = False
 ) -> Ref:
-    """A branch at a version. With ``force`` an existing one moves, but not the current one.
+    """Makes a branch at a version. With ``force`` an existing one moves, but not the current one.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
@@ -45,30 +48,40 @@ def create_branch(
     commit = resolve(context, rev)
 
     def make() -> Entry:
-        old = context.store.ref(BRANCH + name)
-        if context.store.ref(HEAD) == name:
-            raise RefConflict(
-                f"{name} is the current branch", hint="name another one, or switch away first"
-            )
-        if old is not None and not force:
-            raise _exists("branch", name)
-        _refuse_namesake(context, TAG, "tag", name)
-        return _entry(context, "branch", name, RefChange(BRANCH + name, old, commit))
+        return _entry(context, "branch", name, branch_change(context, name, commit, force))
 
     context.store.publish(make)
     return Ref(name, commit)
 
 
-def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
-    """Deletes a branch; the versions stay. Returns what it was.
+def branch_change(context: Context, name: str, commit: CommitId, force: bool = False) -> RefChange:
+    """The change that makes branch ``name`` at ``commit``; with ``force`` an existing one moves.
 
-    Refuses the current one and, without ``force``, one that alone leads to its versions.
+    The change is valid only under the journal's lock. Raises InvalidName, RefConflict.
+    """
+    check_branch(name)
+    old = context.store.ref(BRANCH + name)
+    if context.store.ref(HEAD) == name:
+        raise RefConflict(
+            f"{name} is the current branch", hint="name another one, or switch away first"
+        )
+    if old is not None and not force:
+        raise _exists("branch", name)
+    _refuse_namesake(context, TAG, "tag", name)
+    return RefChange(BRANCH + name, old, commit)
+
+
+def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
+    """Deletes a branch and returns it; its versions stay until gc.
+
+    Raises UnknownRevision. Raises RefConflict for the current branch and, without ``force``, for
+    a branch whose tip no other ref leads to.
     """
     deleted: list[Ref] = []
 
     def make() -> Entry:
         tip = _existing(context, BRANCH, "branch", name)
-        at = pointers.head(context)
+        at = head(context)
         if at.branch == name:
             raise RefConflict(f"{name} is the current branch", hint="switch to another one first")
         if not force and tip not in Ancestors(context.store.snapshot, _others(context, name, at)):
@@ -84,20 +97,21 @@ def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
 
 
 def rename_branch(context: Context, old: str, new: str, force: bool = False) -> None:
-    """Renames a branch, HEAD with it if it is the current one.
+    """Renames a branch; if it is the current one, HEAD moves with it.
 
-    Raises InvalidName, UnknownRevision, RefConflict where ``new`` exists and not ``force``.
+    With ``force``, an existing branch ``new`` is replaced. Raises InvalidName, UnknownRevision,
+    RefConflict.
     """
     check_branch(new)
 
     def make() -> Entry:
-        at = pointers.head(context)
+        at = head(context)
         there = context.store.ref(BRANCH + new)
         if new in {at.branch, old} or (there is not None and not force):
             raise _exists("branch", new)
         _refuse_namesake(context, TAG, "tag", new)
         changes = []
-        if at.branch != old or at.commit is not None:  # else: the branch has no version yet
+        if at.branch != old or at.commit is not None:  # otherwise the branch has no version yet
             tip = _existing(context, BRANCH, "branch", old)
             changes += [RefChange(BRANCH + old, tip, None), RefChange(BRANCH + new, there, tip)]
         if at.branch == old:
@@ -108,7 +122,7 @@ def rename_branch(context: Context, old: str, new: str, force: bool = False) -> 
 
 
 def create_tag(context: Context, name: str, rev: str | CommitId = HEAD, force: bool = False) -> Ref:
-    """A name for a version that stays. With ``force`` an existing tag moves.
+    """Makes a tag at a version. With ``force`` an existing tag moves.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
@@ -129,7 +143,7 @@ def create_tag(context: Context, name: str, rev: str | CommitId = HEAD, force: b
 
 
 def delete_tag(context: Context, name: str) -> Ref:
-    """Deletes a tag; the version stays. Returns what it was."""
+    """Deletes a tag and returns it; the version stays until gc. Raises UnknownRevision."""
     deleted: list[Ref] = []
 
     def make() -> Entry:
@@ -164,13 +178,13 @@ def _exists(kind: str, name: str) -> RefConflict:
 
 
 def _refuse_namesake(context: Context, prefix: str, kind: str, name: str) -> None:
-    """One name for a branch and a tag would make revisions ambiguous."""
+    """Refuses a name that a branch and a tag would share: revisions would be ambiguous."""
     if context.store.ref(prefix + name) is not None:
         raise RefConflict(f"there is a {kind} {name} already", hint="choose another name")
 
 
 def _others(context: Context, name: str, at: Head) -> list[CommitId]:
-    """What every other ref points to."""
+    """The commits of all refs but the branch ``name``, a detached HEAD included."""
     tips = [ref.commit for ref in branches(context) if ref.name != name]
     tips += [ref.commit for ref in tags(context)]
     if at.branch is None and at.commit is not None:

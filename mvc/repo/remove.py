@@ -1,4 +1,4 @@
-"""rm: leave paths out of the next commit."""
+"""rm: stages the removal of paths for the next commit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.repo.checkout import checkout, plan
 from mvc.repo.context import Context
-from mvc.repo.lookup import manifests, staged_removals
-from mvc.repo.refs import head
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import Entry
 
@@ -20,10 +20,10 @@ __all__ = ["remove"]
 def remove(
     context: Context, paths: Sequence[str], *, cached: bool = False, force: bool = False
 ) -> tuple[str, ...]:
-    """Marks tracked paths as removed, deletes their files unless ``cached``; returns the paths.
+    """Stages the removal of tracked paths and deletes their files; returns the paths.
 
-    Raises UnknownPath for one that HEAD does not have and WouldOverwrite, before anything
-    is done, for a file that differs from HEAD.
+    With ``cached`` the files stay. Raises UnknownPath for a path that HEAD does not have. Raises
+    WouldOverwrite for a file that differs from HEAD, unless ``force``; then nothing was changed.
     """
     entries = _tracked(context, paths)
     fs, root = context.store.fs, context.root
@@ -38,7 +38,7 @@ def remove(
     names = tuple(e.path for e in entries)
 
     def make() -> Entry:
-        gone = tuple(sorted({*staged_removals.removed(context), *names}))
+        gone = tuple(sorted({*staged_removals(context), *names}))
         return Entry("rm", context.store.clock.now_ns(), removed=gone)
 
     context.store.publish(make)
@@ -48,7 +48,7 @@ def remove(
 
 
 def _tracked(context: Context, paths: Sequence[str]) -> list[FileEntry]:
-    """What ``paths`` name in HEAD."""
+    """HEAD's entries that ``paths`` name."""
     manifest = manifests.of_commit(context, head(context).commit)
     if not manifest.entries:
         raise UnknownPath("no file is tracked yet", hint="see 'mvc status'")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from mvc.model.manifest import Manifest
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
-    from mvc.repo.commit.base_cache import LastVersion
-    from mvc.repo.commit.request import Change, Kept
-    from mvc.repo.commit.result import Committed
+    from mvc.repo.commit.base_cache import BaseCache
+    from mvc.repo.commit.request import Change
+    from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.display import Log
     from mvc.repo.fsck.fsck import FsckReport
@@ -71,7 +72,7 @@ class Repository:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._lock = threading.RLock()
-        self._last: dict[str, LastVersion] = {}
+        self._last: dict[str, BaseCache] = {}
         self._closing: list[Callable[[], object]] = []
         self.closed = False
 
@@ -92,7 +93,7 @@ class Repository:
         ``config`` as for ``open``; it is given None, because there is no file yet.
         Raises AlreadyARepository, InvalidName, InvalidConfig.
         """
-        from mvc.repo.checkout.folders import taken_back
+        from mvc.repo.checkout.folders import remove_if_failed
 
         files, time = fs or FileSystem(), clock or Clock()
         root = files.realpath(Path(path))
@@ -100,7 +101,7 @@ class Repository:
         name = branch or str(settings.get("init.branch"))
         refs.check_branch(name)
         check_absent(files, root)
-        with taken_back(files, root):
+        with remove_if_failed(files, root):
             files.make_dirs(root)
             create(files, time, root, name, _FIRST_CONFIG)
         return cls.open(root, config=config, fs=fs, clock=clock)
@@ -186,7 +187,7 @@ class Repository:
         output: str | PathLike[str] | None = None,
         in_place: bool = False,
         produced_by: str | None = None,
-    ) -> Committed:
+    ) -> CommitResult:
         """Keeps a version; when it returns, no crash loses it.
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting) that becomes the
@@ -204,10 +205,9 @@ class Repository:
         ``output``, or ``in_place``. ``produced_by`` says that ``state`` are the production
         weights of this pipeline already.
         """
-        from mvc.repo.commit import changes
-        from mvc.repo.commit.author import check_author
+        from mvc.repo.commit import inputs
         from mvc.repo.commit.commit import commit
-        from mvc.repo.commit.request import CommitRequest, metrics_from
+        from mvc.repo.commit.request import CommitRequest, check_author, metrics_from
 
         with self._lock:
             python = isinstance(state, Mapping)
@@ -216,9 +216,9 @@ class Repository:
             numbers = metrics_from(metrics or {})
             producing = None
             if produced_by is None and self._lossy(pipeline):
-                from mvc.repo.lossy.commit import Producing
+                from mvc.repo.lossy.commit import LossyCommit
 
-                producing = Producing.of(
+                producing = LossyCommit.of(
                     self.context, pipeline, exact, numbers.get("loss"), None if python else wanted
                 )
             place = None if output is None else Path(output)
@@ -230,7 +230,7 @@ class Repository:
                 raise WrongUsage("output, in_place and exact are for lossy pipelines")
             for path, more in (beside or {}).items():
                 last = self._last_version(path)
-                wanted.append(changes.of_state(more, check_path(path), last))
+                wanted.append(inputs.of_state(more, check_path(path), last))
             request = CommitRequest(
                 wanted,
                 message,
@@ -254,7 +254,7 @@ class Repository:
                 producing.write(kept, place)
             elif producing is not None:
                 state = producing.state(kept.entries[name])
-            return self._committed(kept, state if python else None, dead)
+            return replace(kept, state=state if python else None, dead_links=tuple(sorted(dead)))
 
     def _lossy(self, pipeline: str | None) -> bool:
         """Whether this pipeline, or that of the settings, does more than code."""
@@ -262,25 +262,6 @@ class Repository:
 
         parsed = Pipeline.parse(pipeline or str(self.context.config.get("commit.pipeline")))
         return bool(parsed.decisions or parsed.lossy)
-
-    def _committed(self, kept: Kept, state: Any, dead: Iterable[str]) -> Committed:
-        from mvc.repo.commit.result import Committed
-
-        deployed = None
-        if kept.deployment is not None:
-            deployed = deployments.newest(self.context, kept.deployment.target)
-        return Committed(
-            kept.id,
-            kept.commit.root,
-            state,
-            kept.commit,
-            kept.branch,
-            deployed,
-            kept.paths,
-            kept.raw_bytes,
-            kept.stored_bytes,
-            tuple(sorted(dead)),
-        )
 
     def _changes(
         self,
@@ -291,24 +272,23 @@ class Repository:
         opaque: bool,
         dead: set[str],
     ) -> list[Change]:
-        from mvc.repo.commit import changes
-        from mvc.repo.commit.inputs import paths_of
+        from mvc.repo.commit import inputs
 
         if isinstance(state, Mapping):
-            return [changes.of_state(state, check_path(name), self._last_version(name))]
-        listed = None if state is None else paths_of(state)
-        return changes.of_files(self.context, listed, all_, cwd, opaque, dead)
+            return [inputs.of_state(state, check_path(name), self._last_version(name))]
+        listed = None if state is None else inputs.paths_of(state)
+        return inputs.of_files(self.context, listed, all_, cwd, opaque, dead)
 
-    def _last_version(self, name: str) -> LastVersion | None:
+    def _last_version(self, name: str) -> BaseCache | None:
         """What is kept in memory of the version before; a forked child begins anew."""
-        from mvc.repo.commit.base_cache import LastVersion
+        from mvc.repo.commit.base_cache import BaseCache
 
         if not self.context.config.get("python.keep_base"):
             return None
         graph = self.context.store.graph
         last = self._last.get(name)
         if last is None or last.graph is not graph:
-            last = self._last[name] = LastVersion(graph)
+            last = self._last[name] = BaseCache(graph)
         return last
 
     # -- getting versions back -------------------------------------------------------------
@@ -344,14 +324,14 @@ class Repository:
         """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there."""
         from mvc.repo.checkout import checkout
         from mvc.repo.checkout.checkout import Restored
-        from mvc.repo.checkout.folders import taken_back
+        from mvc.repo.checkout.folders import remove_if_failed
 
         commit_id = self.find(rev, at=at, target=target)
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:
             return Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
             where = Path(output)
-            with taken_back(self.context.store.fs, where):
+            with remove_if_failed(self.context.store.fs, where):
                 return checkout.export(
                     self.context, commit_id, paths, where, force=force, progress=progress
                 )

@@ -1,7 +1,7 @@
-"""Moments and spans of time as people write them (docs/commands.md).
+"""Reads and writes moments and durations in the forms of docs/commands.md.
 
-A moment is UTC nanoseconds since 1970. A local time that a clock change makes
-ambiguous, or that never was, is refused with both readings.
+A moment is in nanoseconds since 1970 (UTC). A local time that occurs twice or never, because the
+clocks changed, raises InvalidTime with both readings.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _FORMS = "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, '2 hours ago', yesterday
 
 
 def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
-    """A moment in nanoseconds. ``zone`` is for times without one; None is the system's.
+    """A moment in ns since 1970. ``zone`` applies to times without one; None is the system's.
 
-    Takes ISO 8601 (date; or date and time with up to nine fraction digits; ``Z`` or an
+    Accepts ISO 8601 (date; or date and time with up to nine fraction digits; ``Z`` or an
     offset), ``now``, ``yesterday`` (24 hours ago), ``2 hours ago``, and epoch digits: up
     to 11 are seconds, up to 14 milliseconds, else nanoseconds.
     Raises InvalidTime.
@@ -72,9 +72,9 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
 
 
 def moment_of(value: int | str | datetime, *, now_ns: int) -> int:
-    """A moment in nanoseconds of a whole number of them, a text or a ``datetime``.
+    """A moment in ns since 1970, from an int of the same unit, a text or a ``datetime``.
 
-    A ``datetime`` without a zone is local time. Raises InvalidTime, WrongUsage for other types.
+    A ``datetime`` without a zone is local time. Raises InvalidTime, and WrongUsage for other types.
     """
     if isinstance(value, str):
         return parse_time(value, now_ns=now_ns)
@@ -92,7 +92,7 @@ def moment_of(value: int | str | datetime, *, now_ns: int) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """A span in seconds: ``14d``, ``2 weeks``, ``36h``, ``1h30m``. InvalidTime otherwise."""
+    """A duration in seconds: ``14d``, ``2 weeks``, ``36h``, ``1h30m``. Raises InvalidTime."""
     span = _span(text.strip().lower()) if len(text) <= _MAX_TEXT else None
     if span is None:
         raise InvalidTime(
@@ -103,7 +103,7 @@ def parse_duration(text: str) -> float:
 
 
 def check_moment(time_ns: int, text: str | None = None) -> int:
-    """``time_ns`` if it fits 64 signed bits (the years 1678 to 2262); InvalidTime otherwise."""
+    """``time_ns`` if it fits 64 signed bits (the years 1678 to 2262). Raises InvalidTime."""
     if not _EARLIEST <= time_ns <= _LATEST:
         shown = str(time_ns) if text is None else printable(text)
         raise InvalidTime(
@@ -113,15 +113,15 @@ def check_moment(time_ns: int, text: str | None = None) -> int:
 
 
 def nearest(now_ns: int) -> int:
-    """What a clock said, as a moment to look up: where it is out of range, the first or last."""
+    """A clock's time as a moment to look up, clamped to the valid range."""
     return max(_EARLIEST, min(now_ns, _LATEST))
 
 
 def format_time(time_ns: int, zone_minutes: int | None = None, *, precise: bool = True) -> str:
     """ISO 8601 with an offset; ``parse_time`` reads it back.
 
-    ``zone_minutes`` is the offset from UTC, None the system's zone. The fraction is
-    written as far as it is not zero, or cut off where not ``precise``.
+    ``zone_minutes`` is the offset from UTC; None means the system's zone. The fraction is written
+    without trailing zeros; if not ``precise``, it is left out.
     """
     if zone_minutes is None:
         zone_minutes = local_zone_minutes(time_ns)
@@ -135,7 +135,7 @@ def format_time(time_ns: int, zone_minutes: int | None = None, *, precise: bool 
 
 
 def format_age(time_ns: int, now_ns: int) -> str:
-    """How long ago, in one unit: ``3 hours ago``, ``in 5 minutes``, ``just now``."""
+    """The time between two moments (ns) in one unit: ``3 hours ago``, ``in 5 minutes``."""
     seconds = abs(now_ns - time_ns) // _SECOND
     if seconds < 1:
         return "just now"
@@ -164,7 +164,7 @@ def _unreadable(text: str) -> InvalidTime:
 
 
 def _span(text: str) -> Fraction | None:
-    """Seconds in ``1h30m`` or ``2 weeks``; None if it is neither."""
+    """Seconds in ``1h30m`` or ``2 weeks``; None if the text has another form."""
     from decimal import Decimal
     from fractions import Fraction
 
@@ -201,7 +201,7 @@ def _offset_seconds(offset: str, text: str) -> int:
 
 
 def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
-    """Seconds east of UTC that ``wall`` has in ``zone``; InvalidTime if two or none do."""
+    """The offset of ``wall`` from UTC in seconds. Raises InvalidTime if there are two or none."""
     try:
         first, second = (_shift(wall.replace(fold=fold), zone) for fold in (0, 1))
     except (OverflowError, OSError, ValueError) as e:
@@ -209,7 +209,7 @@ def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
     if first == second:
         return first
     utc = calendar.timegm(wall.timetuple())
-    # In a gap each rule leads to a moment at which the other one is in force.
+    # In a gap, each offset gives a moment at which the other offset is in force.
     shown = (first, second) if first > second else (second, first)
     readings = [
         format_time((utc - used) * _SECOND, in_force // 60)

@@ -12,7 +12,7 @@ import torch
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import NotARepository, WrongUsage
 from mvc.model.names import check_path, check_ref
-from mvc.repo.commit.author import check_author
+from mvc.repo.commit.request import check_author
 from mvc.repo.repository import Repository
 
 if TYPE_CHECKING:

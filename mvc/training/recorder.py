@@ -17,7 +17,7 @@ import torch
 
 from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.commit.result import Committed
+from mvc.repo.commit.result import CommitResult
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training import shutdown
@@ -50,7 +50,7 @@ class Report:
     failed: int
     coalesced: int
     dropped: int
-    newest: Committed | None
+    newest: CommitResult | None
     newest_step: int | None
     waiting_bytes: int
     peak_bytes: int

@@ -16,7 +16,7 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.request import metrics_from
-from mvc.repo.commit.result import Committed
+from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
@@ -92,7 +92,7 @@ class WriterThread:
         self.durable = 0
         self.skipped = 0
         self.failed = 0
-        self.newest: tuple[int, Committed] | None = None
+        self.newest: tuple[int, CommitResult] | None = None
         self.first_failure: BaseException | None = None
         self._failure: BaseException | None = None  # not raised to the caller yet
         self._thread = threading.Thread(target=self._run, name="mvc-recorder", daemon=True)
@@ -128,7 +128,7 @@ class WriterThread:
             finally:
                 self._queue.give_back(item)
 
-    def _commit(self, item: Item) -> Committed | None:
+    def _commit(self, item: Item) -> CommitResult | None:
         """Commits a staged state; None if the pipeline skips it."""
         item.slot.ready()
         if self._reducer is None:
@@ -143,7 +143,7 @@ class WriterThread:
             self._reducer.take_back()
             raise
 
-    def _store(self, item: Item, model: Mapping[str, Any]) -> Committed:
+    def _store(self, item: Item, model: Mapping[str, Any]) -> CommitResult:
         options = self._options
         training = item.slot.state["training"]
         reduced = self._reducer is not None
@@ -186,7 +186,7 @@ class WriterThread:
             text += f" (resumed from {origin.short})"
         return text
 
-    def _hand_out(self, item: Item, made: Committed) -> None:
+    def _hand_out(self, item: Item, made: CommitResult) -> None:
         """Passes the durable version to ``on_deploy``, in memory of its own."""
         act = self._options.on_deploy
         if not self._weights or (self._reducer is None and act is None and not item.awaited):

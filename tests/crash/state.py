@@ -12,7 +12,7 @@ from mvc.errors import StateForgotten
 from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY
 from mvc.repo.context import Context
-from mvc.repo.lookup import staged_removals
+from mvc.repo.lookup.refs import staged_removals
 from mvc.repo.repository import Repository
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers
 from mvc.store.snapshot import PACKS
@@ -61,7 +61,7 @@ def state_of(context: Context) -> State:
         tuple(commits),
         tuple(sorted((name, value) for name, value in refs.items() if value is not None)),
         tuple(deployed),
-        staged_removals.removed(context),
+        staged_removals(context),
         tuple(sorted(forgotten)),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from mvc.errors import MvcError
 from mvc.repo.content.contents import write_file
-from mvc.repo.lookup import staged_removals
+from mvc.repo.lookup.refs import staged_removals
 from mvc.repo.repository import Repository
 from tests.fresh import fresh_process
 
@@ -36,7 +36,7 @@ def describe(root: Path) -> dict[str, Any]:
                 for d in repo.deployments()
             ],
             "live": _live(repo),
-            "removed": list(staged_removals.removed(repo.context)),
+            "removed": list(staged_removals(repo.context)),
             "fsck": _problems(repo, full=False),
             "fsck --full": _problems(repo, full=True),
         }

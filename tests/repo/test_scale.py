@@ -17,8 +17,9 @@ from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deployments import list_deployments, live_at, retract
-from mvc.repo.history.log import is_ancestor, log
+from mvc.repo.history.log import log
 from mvc.repo.lookup import commits
+from mvc.repo.lookup.ancestry import is_ancestor
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.times import format_time
 from tests.faults.clock import FixedClock
@@ -119,7 +120,7 @@ def answers(context: Context, ids: list[CommitId]) -> list[Any]:
     return [
         [(e.id, e.refs, e.deployments) for e in log(context, limit=50)],
         [e.id for e in log(context, target="prod", until=minute(400), limit=30)],
-        [commits.recorded(context, id_).sequence for id_ in picked],
+        [commits.placed(context.store.snapshot, id_)[0].sequence for id_ in picked],
         [live_at(context, minute(i)) for i in range(0, VERSIONS, 97)],
         [resolve(context, id_.hex()[:14]) for id_ in picked],
         [resolve(context, f"main@{{{format_time(minute(i), 0)}}}") for i in range(0, VERSIONS, 97)],

@@ -22,7 +22,7 @@ from mvc.repo.worktree.identify import earlier
 if TYPE_CHECKING:
     from mvc.cli.output import Output
     from mvc.ids import CommitId
-    from mvc.repo.commit.result import Committed
+    from mvc.repo.commit.result import CommitResult
 
 
 @click.command(
@@ -132,7 +132,7 @@ def command(
             session.out.note(f"{printable(path)} is what it was in {words}")
 
 
-def _same_as(session: Session, done: Committed) -> dict[str, CommitId]:
+def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
     """Changed paths whose state is no new one, with the newest other version that has it."""
     entries = manifests.of_commit(session.context, done.id).by_path
     found = {}
@@ -144,7 +144,7 @@ def _same_as(session: Session, done: Committed) -> dict[str, CommitId]:
     return found
 
 
-def _summary(out: Output, done: Committed) -> str:
+def _summary(out: Output, done: CommitResult) -> str:
     """``[main 1a2b3c4d5e] nightly: 12 of 14 tensors changed, 1.02 MB stored for 3.55 MB``."""
     where = printable(done.branch or "detached HEAD")
     text = f"[{out.paint(where, 'branch')} {out.paint(done.id.short, 'id')}] "
@@ -159,7 +159,7 @@ def _summary(out: Output, done: Committed) -> str:
     return text + ", ".join(parts)
 
 
-def _changed(done: Committed) -> str:
+def _changed(done: CommitResult) -> str:
     changed = sum(p.tensors_changed for p in done.paths if p.kind != "removed")
     total = sum(p.tensors for p in done.paths if p.kind != "removed")
     files = sum(p.kind != "unchanged" for p in done.paths)
@@ -169,7 +169,7 @@ def _changed(done: Committed) -> str:
     return words if files < 2 else f"{words} in {count(files, 'file')}"
 
 
-def _print_paths(session: Session, done: Committed) -> None:
+def _print_paths(session: Session, done: CommitResult) -> None:
     """Added and removed files as git names them; with -v every file."""
     styles = {"added": "added", "removed": "removed", "changed": "changed"}
     for path in done.paths:
@@ -178,7 +178,7 @@ def _print_paths(session: Session, done: Committed) -> None:
             session.out.line(f" {word} {printable(path.path)}")
 
 
-def _print_json(session: Session, done: Committed, same_as: dict[str, CommitId]) -> None:
+def _print_json(session: Session, done: CommitResult, same_as: dict[str, CommitId]) -> None:
     deployment = done.deployment
     payload = {
         "commit": commit_json(done.id, done.commit),

@@ -8,6 +8,7 @@ import click
 
 from mvc.cli.commits import Live, details, heading, one_liner
 from mvc.cli.commits import as_json as commit_json
+from mvc.cli.log_graph import graph_lines
 from mvc.cli.options import json_option, moment, revision, target_option
 from mvc.cli.program import Verb
 from mvc.cli.session import Session
@@ -65,7 +66,7 @@ def command(
         return
     show = _Printer(session, pointers.head_if_known(context).branch, oneline=oneline)
     if graph:
-        for row in history_log.graph_lines(entries):
+        for row in graph_lines(entries):
             show.entry(row.entry, row.first, row.rest)
             for link in row.links:
                 out.line(link)

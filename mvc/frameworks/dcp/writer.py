@@ -41,8 +41,8 @@ from mvc.model.manifest import Manifest
 from mvc.model.names import check_path, printable
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.commit.changes import of_state
 from mvc.repo.commit.commit import commit
+from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests

@@ -1,4 +1,4 @@
-"""checkout and switch: writing a version's files, or handing out its state.
+"""checkout and switch: writing a version's files, or returning its state.
 
 Decoding: ``mvc.store.recovery``.
 """

@@ -1,7 +1,7 @@
-"""checkout: write a version's files, each replaced in one step, or hand out its state.
+"""checkout: write a version's files, each replaced atomically, or return its state.
 
-Files that no named version holds are somebody's work: without ``force`` nothing is written
-if any of them would be lost.
+A file that no named version holds is uncommitted work. If any would be lost, nothing is written
+without ``force``.
 """
 
 from __future__ import annotations
@@ -11,31 +11,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mvc.adapters.python.state import to_state
 from mvc.errors import DamagedData, StateForgotten, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import WriteFile
+from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import DEFAULT_STATE
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.checkout.plan import Plan
+from mvc.repo.checkout.plan import CheckoutPlan
 from mvc.repo.content.contents import in_memory, skeleton_of, write_file
 from mvc.repo.context import Context, Progress
-from mvc.repo.history.orphans import Unreached, unreached
+from mvc.repo.history.orphans import Orphans, orphans
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
-from mvc.repo.refs import head
-from mvc.repo.sparse import SparseWriter
+from mvc.repo.refs import branch_change, head
 from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.types import Bytes
 
 __all__ = ["DEFAULT_STATE", "Restored", "export", "load_state", "restore_all", "restore_paths"]
+
+_PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was written, deleted and left alone, and where HEAD is now.
+    """The paths written, deleted and left unchanged, and the branch of HEAD (None: detached).
 
-    ``unreached``: what a detached HEAD that was left led to, and no branch or tag does.
+    ``orphans``: versions that only the detached HEAD before the checkout led to.
     """
 
     commit: CommitId
@@ -44,20 +49,23 @@ class Restored:
     unchanged: tuple[str, ...]
     branch: str | None
     moved_head: bool
-    unreached: Unreached | None = None
+    orphans: Orphans | None = None
 
 
 def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
-    """A version's state in memory: nested as it was committed, or {key: tensor} of a file."""
+    """A version's state in memory: nested as it was committed, or {key: tensor} of a file.
+
+    Raises UnknownRevision, UnknownPath, StateForgotten, DamagedData.
+    """
     entry = one_entry(manifests.of_commit(context, commit), path)
     contents = in_memory(context, entry)
     return to_state(entry, skeleton_of(context, entry), lambda i: contents[i])
 
 
 def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
-    """The entry at ``path``; without one, the version's only file with tensors, or only file.
+    """The entry at ``path``. Without a path: the only file with tensors, or the only file.
 
-    Where there are several, ``DEFAULT_STATE`` is meant, if it is among them.
+    Of several files ``DEFAULT_STATE`` is taken, if it is among them. Raises UnknownPath.
     """
     if path is not None:
         entry = manifest.by_path.get(path)
@@ -79,7 +87,7 @@ def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
 
 
 def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
-    """The entries that ``paths`` (files or folders) name; all of them for none."""
+    """The entries that ``paths`` (files or folders) name; all if no path is named."""
     if not paths:
         return list(manifest.entries)
     chosen: dict[str, FileEntry] = {}
@@ -101,28 +109,34 @@ def restore_all(
     commit: CommitId,
     to: RefValue,
     *,
+    create: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
-    """Writes the whole set of a version and moves HEAD to ``to``: a branch's name or a commit."""
+    """Writes all files of a version and moves HEAD to ``to``: a branch's name or a commit.
+
+    With ``create``, ``to`` is a branch that the operation which moves HEAD makes as well.
+    """
     before = head(context)
     here = before.branch if before.branch else before.commit
     if here != to:
         context.store.now_ns()
+    if create:
+        _new_branch(context, to, commit)  # refuses a name before any file is written
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before.commit, force)
     gone = [e for e in old.entries if e.path not in new.by_path]
-    plan = Plan(context, old, force)
+    plan = CheckoutPlan(context, old, force)
     writes, same = plan.writes(new.entries)
     deletes = plan.deletes(gone)
     pairs = [(e, context.root / e.path) for e in writes]
     _write_all(context, pairs, context.root, progress)
     for entry in deletes:
         context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
-    _move_head(context, here, to)
+    _move_head(context, here, to, commit if create else None)
     left = None
     if before.branch is None and before.commit is not None:
-        left = unreached(context, before.commit, commit)
+        left = orphans(context, before.commit, commit)
     return Restored(
         commit,
         tuple(e.path for e in writes),
@@ -145,7 +159,7 @@ def restore_paths(
     """Writes some paths of a version in place; HEAD stays."""
     at = head(context)
     new = manifests.of_commit(context, commit)
-    plan = Plan(context, manifests.of_commit(context, at.commit), force)
+    plan = CheckoutPlan(context, manifests.of_commit(context, at.commit), force)
     writes, same = plan.writes(select(new, paths))
     pairs = [(e, context.root / e.path) for e in writes]
     _write_all(context, pairs, context.root, progress)
@@ -163,7 +177,7 @@ def export(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
-    """Writes to ``output``: a file for a single path, else a folder. HEAD and tree stay."""
+    """Writes to ``output``: a file for a single path, else a folder. HEAD and working tree stay."""
     refuse_store(context.store.fs, output)
     entries = select(manifests.of_commit(context, commit), paths)
     identity = context.store.fs.stat(output)
@@ -182,8 +196,9 @@ def export(
 
 
 def _present_version(context: Context, commit: CommitId | None, force: bool) -> Manifest:
-    """What the working folder stands for; with ``force`` a damaged HEAD does not hold it fast,
-    nor one that was forgotten.
+    """The manifest the working tree was written from.
+
+    With ``force``, a HEAD that is unreadable or forgotten counts as empty.
     """
     try:
         return manifests.of_commit(context, commit)
@@ -199,7 +214,7 @@ def _write_all(
     within: Path | None,
     progress: Progress | None,
 ) -> None:
-    """Writes each entry to its path; no symbolic link below ``within`` is written through."""
+    """Writes each entry to its path, through no symbolic link below ``within``."""
     total = sum(entry.size for entry, _ in pairs)
     done = 0
     folded: dict[str, Path] = {}
@@ -219,7 +234,7 @@ def _write_all(
                 progress(done, total, path)
 
         def fill(file: WriteFile, entry: FileEntry = entry) -> None:
-            sparse = SparseWriter(file)
+            sparse = _SparseWriter(file)
             write_file(context, entry, sparse.write_at, advance)
             sparse.finish(entry.size)
 
@@ -227,15 +242,59 @@ def _write_all(
 
 
 def _same_file(context: Context, one: Path, other: Path) -> bool:
-    """Whether two names that differ in case lead to one file here."""
+    """Whether two names that differ in case are one file on this file system."""
     a, b = (context.store.fs.stat(path, follow=False) for path in (one, other))
     return a is not None and b is not None and (a.device, a.inode) == (b.device, b.inode)
 
 
-def _move_head(context: Context, old: RefValue, to: RefValue) -> None:
+def _move_head(context: Context, old: RefValue, to: RefValue, made: CommitId | None) -> None:
+    """Moves HEAD; ``made`` is the commit at which the branch ``to`` is made, if it is new."""
+
     def make() -> Entry:
-        change = RefChange("HEAD", context.store.ref("HEAD"), to)
-        return Entry("checkout", context.store.clock.now_ns(), refs=(change,))
+        changes = [RefChange("HEAD", context.store.ref("HEAD"), to)]
+        if made is not None:
+            changes.insert(0, _new_branch(context, to, made))
+        note = str(to) if made is not None else ""
+        return Entry("checkout", context.store.clock.now_ns(), note, refs=tuple(changes))
 
     if old != to:
         context.store.publish(make)
+
+
+def _new_branch(context: Context, name: RefValue, commit: CommitId) -> RefChange:
+    if not isinstance(name, str):
+        raise ValueError("a new branch needs a name")
+    return branch_change(context, name, commit)
+
+
+class _SparseWriter:
+    """Writes a new, empty file with holes: whole chunks of zeros are not written.
+
+    A hole reads as zeros.
+    """
+
+    def __init__(self, file: WriteFile) -> None:
+        self._file = file
+
+    def write_at(self, offset: int, data: Bytes) -> None:
+        """Writes ``data`` at byte ``offset``, except chunks that are all zero."""
+        view = memoryview(data)
+        written = 0
+        for start in range(0, len(view) - CHUNK + 1, CHUNK):
+            if _is_zero(view[start : start + CHUNK]):
+                self._write(offset, view, written, start)
+                written = start + CHUNK
+        self._write(offset, view, written, len(view))
+
+    def finish(self, size: int) -> None:
+        """Extends the file to ``size`` bytes if it ends with a hole."""
+        if self._file.size() < size:
+            self._file.truncate(size)
+
+    def _write(self, offset: int, view: memoryview, start: int, stop: int) -> None:
+        if stop > start:
+            self._file.write_at(offset + start, view[start:stop])
+
+
+def _is_zero(chunk: memoryview) -> bool:
+    return not any(chunk[:_PROBE]) and not np.frombuffer(chunk, np.uint64).any()

@@ -1,4 +1,4 @@
-"""Folders that are made on the way to a file, and taken back if it is not written."""
+"""Removes new folders again if what they were made for fails."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 
-__all__ = ["taken_back"]
+__all__ = ["remove_if_failed"]
 
 
 @contextmanager
-def taken_back(fs: FileSystem, path: Path) -> Iterator[None]:
-    """If the block fails, empty folders are removed at and above ``path`` that it has made.
+def remove_if_failed(fs: FileSystem, path: Path) -> Iterator[None]:
+    """If the block fails, removes the empty folders that it made at and above ``path``.
 
-    What holds a file stays; the block's own error is the one that is raised.
+    Folders with files stay. The block's own error is raised.
     """
     missing = [place for place in (path, *path.parents) if fs.stat(place) is None]
     try:
@@ -30,12 +30,12 @@ def taken_back(fs: FileSystem, path: Path) -> Iterator[None]:
                     break
                 fs.remove_dir(place)
         except MvcError:
-            pass  # the first error says more
+            pass  # the block's error says more
         raise
 
 
 def _remove_empty(fs: FileSystem, folder: Path) -> None:
-    """Removes a folder and those below it as far as no file stands in them."""
+    """Removes a folder and its subfolders, except those with files in them."""
     identity = fs.stat(folder, follow=False)
     if identity is None or not identity.is_dir:
         return

@@ -1,4 +1,4 @@
-"""Where results may be written: not into a store, and no production weights over other work."""
+"""Checks output paths: nothing is written into a store, nor over a file that is no model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["check_places", "refuse_store"]
 
 
 def refuse_store(fs: FileSystem, output: Path) -> None:
-    """Raises WrongUsage for a place inside the ``.mvc`` of this or any other repository.
+    """Raises WrongUsage for a path inside the ``.mvc`` of any repository.
 
-    Links on the way are followed; case does not count, since some file systems ignore it.
+    Symbolic links are followed. Case is ignored, because some file systems ignore it.
     """
     identity = fs.stat(output)
     if identity is not None and identity.is_dir:
@@ -41,9 +41,10 @@ def check_places(
     in_place: bool,
     setting: str | None = None,
 ) -> None:
-    """Raises unless it is said where production files go, and they can go there.
+    """Raises unless production files have a place to be written to, and can be written there.
 
-    ``setting``: the lossy pipeline, if it is that of the settings.
+    ``setting`` is the lossy pipeline of the settings, or None if the caller named the pipeline.
+    Raises WrongUsage, UnknownPath, IoFailed, WouldOverwrite.
     """
     files = sum(change.open is not None for change in changes)
     if not files and output is None:
@@ -66,7 +67,7 @@ def check_places(
 
 
 def _check_output(fs: FileSystem, output: Path) -> None:
-    """Production weights may replace a model file, and nothing else."""
+    """Production weights may replace a model file, but no other file."""
     refuse_store(fs, output)
     shown = printable(str(output))
     identity = fs.stat(output)

@@ -1,4 +1,4 @@
-"""What checkout may write over or delete: nothing that no named version holds."""
+"""Decides what checkout may overwrite or delete: only files that a named version holds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mvc.repo.context import Context
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
 
-__all__ = ["Plan", "refuse_links"]
+__all__ = ["CheckoutPlan", "refuse_links"]
 
 
-class Plan:
-    """Decides what may be written and deleted, before anything is.
+class CheckoutPlan:
+    """Decides what is written and deleted, before anything is.
 
-    ``old``: the version that the working folder stands for.
+    ``old`` is the version that the working tree was written from.
     """
 
     def __init__(self, context: Context, old: Manifest, force: bool) -> None:
@@ -27,7 +27,7 @@ class Plan:
         self._force = force
 
     def writes(self, entries: Sequence[FileEntry]) -> tuple[list[FileEntry], list[FileEntry]]:
-        """(entries to write, entries that are there already); WouldOverwrite for lost work."""
+        """(entries to write, unchanged entries). Raises WouldOverwrite if work would be lost."""
         writes, same, lost = [], [], []
         for entry in entries:
             present = self._present(entry.path)
@@ -42,7 +42,7 @@ class Plan:
         return writes, same
 
     def deletes(self, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Files the new version does not have, unless they are changed."""
+        """Those of ``entries`` that have a file. Raises WouldOverwrite if work would be lost."""
         found = [(e, self._present(e.path)) for e in entries]
         self._refuse([e.path for e, p in found if p is not None and not self._may_go(p)])
         deletes = [e for e, present in found if present is not None]
@@ -50,7 +50,7 @@ class Plan:
         return deletes
 
     def _may_go(self, present: FileEntry | Literal["no file"]) -> bool:
-        """Whether a version that a name leads to holds every byte of a file at its path."""
+        """Whether a file may be lost: with ``force``, or if a named version has it at its path."""
         if self._force:
             return True
         if not isinstance(present, FileEntry):
@@ -61,7 +61,7 @@ class Plan:
         return is_held(self._context, present)
 
     def _present(self, path: str) -> FileEntry | Literal["no file"] | None:
-        """What stands at a path now; None for nothing."""
+        """The file at a path, as an entry; None if nothing is there."""
         identity = self._context.store.fs.stat(self._context.root / path)
         if identity is None:
             return None
@@ -79,9 +79,9 @@ class Plan:
 
 
 def refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:
-    """Says before anything is done that a folder on the way is a link, perhaps out of the tree.
+    """Raises WouldOverwrite if a folder on the way to an entry is a symbolic link.
 
-    Writing and deleting refuse links by themselves; this is so that nothing is half done.
+    Writing and deleting refuse links as well; this check comes before the first file.
     """
     parents = {parent for e in entries for parent in PurePosixPath(e.path).parents}
     for parent in sorted(parents - {PurePosixPath(".")}):

@@ -7,7 +7,6 @@ from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.checkout.checkout import Restored, restore_all
 from mvc.repo.context import Context, Progress
-from mvc.repo.lookup import manifests
 from mvc.repo.lookup.revisions import resolve
 from mvc.store.journal.entries import Entry, RefChange
 
@@ -23,10 +22,12 @@ def switch(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored | None:
-    """Moves HEAD to ``branch``; with ``create`` it is made at ``start`` first.
+    """Writes the files of ``branch`` and moves HEAD to it.
 
-    Returns None where there is no version yet. Raises UnknownRevision for an unknown branch,
-    StateForgotten.
+    With ``create`` the branch is made at ``start`` (default HEAD), in the same operation that
+    moves HEAD: if the checkout is refused or fails, there is no branch. Returns None if the
+    branch has no version yet. Raises UnknownRevision for an unknown branch, InvalidName and
+    RefConflict for a new one, StateForgotten, WouldOverwrite.
     """
     at = refs.head(context)
     if create and at.commit is None and start is None:
@@ -34,15 +35,15 @@ def switch(
         _point_head(context, branch)
         return None
     if create:
-        beginning = resolve(context, "HEAD" if start is None else start)
-        manifests.check_kept(context, beginning)
-        refs.create_branch(context, branch, beginning)
-    found = next((b for b in refs.branches(context) if b.name == branch), None)
-    if found is None:
-        raise UnknownRevision(
-            f"there is no branch {branch}", hint="make it with 'mvc switch -c NAME'"
-        )
-    return restore_all(context, found.commit, branch, force=force, progress=progress)
+        commit = resolve(context, "HEAD" if start is None else start)
+    else:
+        found = next((b for b in refs.branches(context) if b.name == branch), None)
+        if found is None:
+            raise UnknownRevision(
+                f"there is no branch {branch}", hint="make it with 'mvc switch -c NAME'"
+            )
+        commit = found.commit
+    return restore_all(context, commit, branch, create=create, force=force, progress=progress)
 
 
 def _point_head(context: Context, branch: str) -> None:

@@ -1,7 +1,7 @@
-"""Many versions in order, each decoded once: from the one before it.
+"""Iterates over versions in order; each is decoded once, from the previous one.
 
-The next version is decoded by a thread while the caller works on this one. At most two
-states are in memory beside those that the caller keeps.
+A thread decodes the next version while the caller uses this one. At most two states are in
+memory besides those that the caller keeps.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def iter_versions(
 def _ahead(
     versions: list[Version], load: Callable[[Version], Any], on_error: str
 ) -> Iterator[tuple[Version, Any]]:
-    """Loads each version while the one before it is being looked at."""
+    """Loads each version while the caller uses the previous one."""
     if not versions:
         return
     with ThreadPoolExecutor(1, thread_name_prefix="mvc-versions") as worker:
@@ -97,8 +97,10 @@ def _ahead(
 
 
 class _Decoder:
-    """Remembers the contents of the version before; they are the caller's as well, who may
-    change them: that is found out by the next one's hashes.
+    """Decodes a version from the contents of the previous one.
+
+    The caller has those arrays, too, and may modify them; the hashes of the next version detect
+    that.
     """
 
     def __init__(self, context: Context, path: str | None, keys: Collection[str] | None) -> None:
@@ -110,7 +112,7 @@ class _Decoder:
         self._skeleton: tuple[bytes | None, bytes] = (None, b"")
 
     def load(self, version: Version) -> Any:
-        """The state. Raises DamagedData, StateForgotten, UnknownPath that name the version."""
+        """The state. Raises DamagedData, StateForgotten and UnknownPath, which name the version."""
         id_ = version.id if isinstance(version, Commit) else version.commit
         try:
             commit = commits.get(self._context, id_)
@@ -135,19 +137,19 @@ class _Decoder:
         return values(entry, out.__getitem__, self._keys, _library(entry, skeleton))
 
     def _skeleton_of(self, entry: FileEntry) -> bytes:
-        """The same for most versions."""
+        """The skeleton; cached, because most versions share it."""
         if entry.skeleton != self._skeleton[0]:
             self._skeleton = entry.skeleton, skeleton_of(self._context, entry)
         return self._skeleton[1]
 
 
 def _holding(entry: FileEntry, keys: Collection[str]) -> Collection[int]:
-    """The contents that these tensors lie in."""
+    """Positions of the contents that hold these tensors."""
     return sorted({tensor.content for tensor in entry.tensors if tensor.key in keys})
 
 
 def _library(entry: FileEntry, skeleton: bytes) -> str:
-    """What single tensors come back as: what the whole state would."""
+    """Which library's arrays the whole state would have."""
     if entry.format == "state":
         facts = parse_header(skeleton[8:], entry.path).get("__metadata__", {})
         return "torch" if facts.get("format") == "pt" else "numpy"

@@ -1,4 +1,4 @@
 """commit: from states and files to a published version.
 
-Lossy commits: ``lossy``. Encoding and records: ``mvc.store.writing``.
+Lossy commits: ``mvc.repo.lossy``. Encoding and records: ``mvc.store.writing``.
 """

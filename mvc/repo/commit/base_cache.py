@@ -1,9 +1,9 @@
-"""The last committed version of a Python state, kept in memory.
+"""Caches the last committed version of a Python state in memory.
 
-The next commit is coded against it without recovering anything. Its buffers are
-overwritten chunk by chunk as the new version is encoded, so one copy of the model is
-all it takes. Every buffer is hashed again afterwards: a tensor that somebody changed
-during the commit is found before anything is published.
+The next commit is encoded as a delta against it, so that no base is recovered. Encoding
+overwrites the buffers chunk by chunk with the new version; the cache needs the memory of one
+model. Afterwards every new buffer is hashed again, so that a tensor that the caller modified
+during the commit is detected before the version is published.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mvc.store.graph.search import Graph
 from mvc.store.writing.choose import BasePiece
 from mvc.store.writing.pieces import Kept, Written
 
-__all__ = ["LastVersion"]
+__all__ = ["BaseCache"]
 
 
 @dataclass(slots=True)
 class _Kept:
-    """One tensor: a base whose bytes are at hand. Small, since a model may have 100,000."""
+    """A cached tensor, which can be a base. Small, because a model may have 100,000."""
 
     id: BlobId
     spec: TensorSpec
@@ -41,7 +41,7 @@ class _Kept:
 
     @property
     def depth(self) -> int | None:
-        """Deltas under the deepest piece, as far as they are known."""
+        """The longest known delta chain of a piece; None if none is known."""
         return max((each.depth for each in self.chain or () if each is not None), default=None)
 
     def piece(self, start: int) -> BasePiece:
@@ -53,18 +53,18 @@ class _Kept:
         return BasePiece(self.buffer[start : start + PIECE], chain.depth, chain.stored)
 
     def stored(self, start: int, written: Written) -> None:
-        """Remembers the chain under the piece at ``start``."""
+        """Records the delta chain of the piece at byte ``start``."""
         if self.chain is None:
             self.chain = [None] * max(1, -(-len(self.array) // PIECE))
         self.chain[start // PIECE] = written
 
 
-class LastVersion:
-    """Tensors of one Python state by name. Invalid, and empty, after a failed commit."""
+class BaseCache:
+    """Tensors of one Python state by name. Empty after a failed commit."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.generation = graph.generation  # since then, maintenance may have collected it
+        self.generation = graph.generation  # if the journal is newer, gc may have removed it
         self._kept: dict[str, _Kept] = {}
         self._next: dict[str, _Kept] = {}
         self._unproven: list[str] = []
@@ -75,7 +75,7 @@ class LastVersion:
 
     @property
     def depth(self) -> int | None:
-        """Deltas under the version, as far as they are known; None if nothing is kept."""
+        """The longest known delta chain of the version; None if none is known."""
         depths = (kept.depth for kept in self._kept.values())
         return max((depth for depth in depths if depth is not None), default=None)
 
@@ -86,28 +86,25 @@ class LastVersion:
         self.generation = self.graph.generation
 
     def base(self, name: str, spec: TensorSpec) -> _Kept | None:
-        """The tensor of this name, if it has the same dtype and size."""
+        """The cached tensor of this name, if it has the same dtype and size."""
         kept = self._kept.get(name)
         fits = kept is not None and kept.spec.dtype == spec.dtype
         return kept if kept is not None and fits and kept.spec.nbytes == spec.nbytes else None
 
     def content(self, name: str, id_: BlobId, spec: TensorSpec) -> memoryview | None:
-        """The bytes of a tensor, if exactly that content is kept under this name."""
+        """The bytes of a tensor, if the cache has exactly this content under this name."""
         kept = self.base(name, spec)
         return kept.buffer if kept is not None and kept.id == id_ else None
 
     def unchanged(self, name: str, id_: BlobId, spec: TensorSpec, data: memoryview) -> None:
-        """The repository holds this content already, from the last version or another one."""
+        """Caches a content that the repository already stores."""
         kept = self._kept.get(name)
         if kept is None or kept.id != id_:
             kept = self._copy(name, id_, spec, data)
         self._next[name] = kept
 
     def replace(self, name: str, id_: BlobId, spec: TensorSpec) -> Kept:
-        """The content is new. Returns where the encoder puts its bytes, and reports its chain.
-
-        ``settle`` checks them.
-        """
+        """A buffer for a new content, which the encoder fills; ``settle`` verifies it."""
         old = self.base(name, spec)
         new = _Kept(id_, spec, old.array if old else np.empty(spec.nbytes, np.uint8), self.graph)
         self._next[name] = new
@@ -115,7 +112,10 @@ class LastVersion:
         return new
 
     def settle(self) -> None:
-        """After everything is encoded: the new version is the last one, if its bytes prove it."""
+        """Makes the new version the cached one.
+
+        Raises SourceChanged if the bytes of a tensor do not match its hash.
+        """
         for name in self._unproven:
             kept = self._next[name]
             if blob_id(kept.spec, kept.buffer, parallel=True) != kept.id:

@@ -1,7 +1,7 @@
-"""commit: keep a version. Encodes outside any lock, publishes under one short lock.
+"""commit: store a version. Encodes outside any lock, then publishes under the journal's lock.
 
-Concurrent commits all succeed: whoever publishes later gets the other's commit as
-its parent, and the paths it did not touch come from there.
+Concurrent commits all succeed: the one that publishes second gets the first as its parent, and
+takes the paths it did not change from there.
 """
 
 from __future__ import annotations
@@ -17,38 +17,43 @@ from mvc.errors import (
     UnknownRevision,
 )
 from mvc.ids import CommitId
+from mvc.io.process import host_name, user_name
+from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
-from mvc.repo.commit.author import author_of
 from mvc.repo.commit.git_version import git_commit
-from mvc.repo.commit.policy import chain_depth, within_bound
-from mvc.repo.commit.request import CommitRequest, Kept, PathChange, check_request, path_change
-from mvc.repo.commit.state_writer import Keeper
-from mvc.repo.commit.validate import check_reused
+from mvc.repo.commit.policy import policy_of
+from mvc.repo.commit.request import CommitRequest, check_request
+from mvc.repo.commit.result import CommitResult, PathChange, path_change
+from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.context import Context, Progress
-from mvc.repo.deployments import deployment_for
-from mvc.repo.lookup import manifests, staged_removals
-from mvc.repo.lookup.refs import BRANCH, Head, head
+from mvc.repo.deployments import deployment_for, recorded_as
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import BRANCH, Head, head, staged_removals
 from mvc.repo.times import local_zone_minutes
+from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
 from mvc.store.publishing.publish import ConcurrentRewrite
-from mvc.store.writing.choose import Policy
+from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
 
 __all__ = ["commit"]
 
 
 _HELD_OPEN = 16  # files
-_UNBOUNDED = 10_000  # deltas in a chain where seconds bound it
 _TRIES = 8
 
 
-def commit(context: Context, request: CommitRequest, progress: Progress | None = None) -> Kept:
-    """Keeps the changes as a new version on the current branch; durable when it returns.
+def commit(
+    context: Context, request: CommitRequest, progress: Progress | None = None
+) -> CommitResult:
+    """Stores the changes as a new version on the current branch; durable when it returns.
 
-    Raises NothingToCommit if the version would equal its parent and ``allow_empty`` is off.
+    Raises NothingToCommit if the version equals its parent, unless ``allow_empty``. Raises
+    WrongUsage and the errors of names for a bad request, UnknownRevision for an unknown branch,
+    SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
     """
     check_request(request)
     context.store.now_ns()
@@ -65,7 +70,7 @@ def commit(context: Context, request: CommitRequest, progress: Progress | None =
     )
 
 
-def _attempt(context: Context, request: CommitRequest, progress: Progress | None) -> Kept:
+def _attempt(context: Context, request: CommitRequest, progress: Progress | None) -> CommitResult:
     text = request.pipeline or context.config.get("commit.pipeline")
     with context.store.pack_writer() as packs:
         pipeline = Pipeline.parse(text).coding()
@@ -78,12 +83,13 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
                 raise ConcurrentRewrite from error
             raise
         finally:
-            work.keeper.writer.close()
+            work.files.writer.close()
 
 
 def _named(text: str, *, produced: bool) -> str:
-    """How a commit says which pipeline it was made with: the whole line if it was, by its
-    preset's name if it has one.
+    """The pipeline that the commit records: a preset's name if there is one, else the text.
+
+    A lossy pipeline is recorded only if the weights were ``produced`` by it.
     """
     pipeline = Pipeline.parse(text)
     if not produced:
@@ -92,7 +98,7 @@ def _named(text: str, *, produced: bool) -> str:
 
 
 class _Work:
-    """One commit on its way."""
+    """One attempt at a commit."""
 
     def __init__(
         self,
@@ -109,16 +115,16 @@ class _Work:
         self.asked = asked
         kept = [change.last.generation for change in request.changes if change.last is not None]
         self.generation = min([context.store.graph.generation, *kept])
-        self.head = self._there()
+        self.head = self._tip()
         self.parent = manifests.of_commit(context, self.head.commit)
-        self.keeper = Keeper(context, packs, self._policy(pipeline), self.parent, progress)
+        policy = policy_of(context, request, self.parent, pipeline)
+        self.files = StateWriter(context, packs, policy, self.parent, progress)
         self.kept: dict[str, FileEntry] = {}
-        self.written: set[bytes] = set()
         self.manifest = manifests.EMPTY
         self.regions: tuple[Region, ...] = ()
 
-    def _there(self) -> Head:
-        """Where the commit goes: on top of HEAD, or of the branch that was named."""
+    def _tip(self) -> Head:
+        """The tip that the commit is made on: of HEAD, or of the requested branch."""
         at, name = head(self.context), self.request.branch
         if name is None or name == at.branch:
             return at
@@ -131,31 +137,11 @@ class _Work:
         return Head(name, tip)
 
     def _removed(self) -> tuple[str, ...]:
-        """What ``mvc rm`` took out of the next commit of the working folder, if this is it."""
+        """Paths that ``mvc rm`` removed; they leave with the next commit on the current branch."""
         current = self.request.branch in {None, head(self.context).branch}
-        return staged_removals.removed(self.context) if current else ()
+        return staged_removals(self.context) if current else ()
 
-    def _policy(self, pipeline: Pipeline) -> Policy:
-        """A version is stored in full as a whole, so that reset points are whole versions."""
-        get = self.context.config.get
-        bound, interval = get("store.max_recovery"), int(get("store.reset_interval"))
-        reset = self.request.reset_point
-        if bound is not None:
-            interval = _UNBOUNDED
-            reset = reset or not within_bound(self.context, self.parent, float(bound))
-        elif not reset:
-            reset = self._depth() + 1 >= interval
-        return Policy(pipeline, interval, float(get("store.max_chain")), reset)
-
-    def _depth(self) -> int:
-        depths = [c.last.depth for c in self.request.changes if c.last is not None]
-        known = [depth for depth in depths if depth is not None]
-        if known:
-            return max(known)
-        before = (self.parent.by_path.get(change.path) for change in self.request.changes)
-        return chain_depth(self.context, [entry for entry in before if entry is not None])
-
-    def run(self) -> Kept:
+    def run(self) -> CommitResult:
         self._keep_changes()
         self._write_manifest(self.parent)
         if not self.request.allow_empty and self._unchanged(self.parent):
@@ -164,41 +150,47 @@ class _Work:
                 hint="to record a version all the same, add --allow-empty",
             )
         if self.context.store.graph.was_rewritten(self.generation):
-            # Under the lock it is asked once more; by then everything about it is in memory.
-            check_reused(self.context.store.graph, self.keeper.writer, self.manifest)
+            # Checked before the lock as well, so that the check under it finds all in memory.
+            _validate(self.context.store.graph, self.files.writer, self.manifest)
         recorded = self.context.store.publish(self._entry, release=self.packs.close)
         manifests.remember(self.manifest.id, self.manifest)
         stored = sum(region.length for region in self.regions)
         stored += recorded.after.offset - recorded.offset
-        entry = recorded.entry
-        return Kept(
+        entry, deployed = recorded.entry, None
+        for made in entry.deployments:
+            deployed = recorded_as(self.context.store.snapshot, made.target, recorded.sequence)
+        return CommitResult(
             entry.commits[0],
             self.head.branch,
-            entry.deployments[0] if entry.deployments else None,
+            deployed,
             self._paths(),
-            self.keeper.raw_bytes,
+            self.files.raw_bytes,
             stored,
             self.kept,
         )
 
     def _keep_changes(self) -> None:
-        """A few files stay open to the end, so that copies are compared with their masters."""
+        """Stores the changed files.
+
+        Up to 16 files stay open, so that a tensor in one file serves as the base of its copy in
+        lower precision in another.
+        """
         with ExitStack() as held:
             for change in self.request.changes:
                 if change.open is None:
                     continue
                 if len(self.request.changes) <= _HELD_OPEN:
                     parsed = held.enter_context(change.open())
-                    self.kept[change.path] = self.keeper.keep(parsed, change.path, change.last)
+                    self.kept[change.path] = self.files.keep(parsed, change.path, change.last)
                     del parsed
                     continue
                 with change.open() as parsed:
-                    self.kept[change.path] = self.keeper.keep(parsed, change.path, change.last)
-                    self.keeper.forget(parsed)
-        self.keeper.forget_all()
+                    self.kept[change.path] = self.files.keep(parsed, change.path, change.last)
+                    self.files.forget(parsed)
+        self.files.forget_all()
 
     def _merged(self, parent: Manifest) -> Manifest:
-        """The parent's paths, without those taken out, with those that were kept."""
+        """The parent's paths, less the removed ones, with the committed ones."""
         gone = {c.path for c in self.request.changes if c.open is None}
         gone |= set(self._removed())
         paths = {e.path: e for e in parent.entries if e.path not in gone}
@@ -207,7 +199,7 @@ class _Work:
     def _write_manifest(self, parent: Manifest) -> None:
         """Stores the version's manifest and makes everything durable."""
         self.manifest = self._merged(parent)
-        writer = self.keeper.writer
+        writer = self.files.writer
         if not writer.holds(self.manifest.id):
             base = (bytes(parent.id), parent.encoded) if parent.entries else None
             writer.put_bytes(MANIFEST, self.manifest.id, self.manifest.encoded, base)
@@ -218,14 +210,14 @@ class _Work:
         return self.manifest.id == parent.id
 
     def _entry(self) -> Entry:
-        """Runs under the journal's lock: the parent is whatever HEAD is now."""
-        there = self._there()
+        """Runs under the journal's lock: the parent is the tip of now."""
+        there = self._tip()
         if there.commit != self.head.commit or there.branch != self.head.branch:
             self.head = there
             self.parent = manifests.of_commit(self.context, there.commit)
             self._write_manifest(self.parent)
         if self.generation != self.context.store.graph.generation:
-            check_reused(self.context.store.graph, self.keeper.writer, self.manifest)
+            _validate(self.context.store.graph, self.files.writer, self.manifest)
         made = self._commit()
         if manifests.forgotten_ns(self.context, made.id) is not None:
             raise StateForgotten(
@@ -256,7 +248,7 @@ class _Work:
             self.manifest.id,
             self.manifest.root,
             (self.head.commit,) if self.head.commit else (),
-            request.author or author_of(self.context),
+            request.author or self._author(),
             time_ns,
             local_zone_minutes(time_ns),
             request.message,
@@ -265,8 +257,12 @@ class _Work:
             git_commit(store.fs, self.context.root),
         )
 
+    def _author(self) -> str:
+        """``user.name`` of the configuration, else the login and host name."""
+        return str(self.context.config.get("user.name") or f"{user_name()}@{host_name()}")
+
     def _marks(self) -> tuple[bytes, ...]:
-        """What ``identify`` finds a file by, where the version's root does not say it."""
+        """Hash prefixes by which ``identify`` finds the new files; the root is indexed anyway."""
         marks = {
             bytes(e.state.root if e.tensors else e.content_id)[:8]
             for path, e in self.kept.items()
@@ -287,6 +283,29 @@ def _content(entry: FileEntry | None) -> bytes | None:
 
 
 def _moved(at: Head, new: CommitId) -> RefChange:
-    """HEAD's branch moves to the new commit, or HEAD itself where it is detached."""
+    """Moves the branch to the new commit, or HEAD itself if it is detached."""
     name = f"heads/{at.branch}" if at.branch is not None else "HEAD"
     return RefChange(name, at.commit, new)
+
+
+def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
+    """Raises ConcurrentRewrite unless every object of the version can be recovered.
+
+    A commit reuses stored objects and stores deltas against them. If the journal was replaced
+    since the commit began, gc may have removed them.
+    """
+    sizes: dict[bytes, int] = {manifest.id: 0}
+    for entry in manifest.entries:
+        sizes.update((content.id, content.spec.nbytes) for content in entry.contents)
+        if entry.skeleton is not None:
+            sizes[entry.skeleton] = 0
+    needed = {id_ for id_ in sizes if not writer.added(id_)} | writer.bases
+    try:
+        for id_ in needed:
+            starts = {step.member.start for step in graph.codings(id_)}
+            if starts < set(range(0, max(sizes.get(id_, 1), 1), PIECE)):
+                raise ConcurrentRewrite
+            for start in starts:
+                graph.path(id_, start)
+    except DamagedData as error:
+        raise ConcurrentRewrite from error

@@ -1,4 +1,4 @@
-"""The code version beside a model: the git commit of the working folder, read from its files."""
+"""Reads the git commit of the working folder from git's files; a commit records it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def git_commit(fs: FileSystem, folder: Path) -> str:
-    """The commit that git's HEAD names in ``folder`` or above it; empty if there is none.
+    """The commit of git's HEAD in ``folder`` or above it; empty if there is none.
 
-    Nothing of git is run, and anything unusual counts as no answer.
+    git is not run. The result is empty if its files cannot be read.
     """
     try:
         for place in (folder, *folder.parents):

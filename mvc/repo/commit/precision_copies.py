@@ -1,7 +1,7 @@
-"""Copies in lower precision beside their masters: a bf16 tensor that is its fp32 one, rounded.
+"""Finds the master of a copy in lower precision: a bf16 tensor that is a rounded fp32 tensor.
 
-Both are new in one commit, so the master cannot be found in the parent. A sample
-tells; the cast leaves a residue of zeros, which costs next to nothing.
+Both are new in the same commit, so the parent has no base for the copy. A sample of the elements
+decides; the delta against the rounded master is zeros, which take almost no space.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.store.writing.choose import BasePiece
 from mvc.types import Bytes
 
-__all__ = ["Masters"]
+__all__ = ["PrecisionCopies"]
 
 _SAMPLE = 4096  # elements that must agree
 _WIDE = ("float32", "float64")
@@ -27,7 +27,7 @@ _WIDE = ("float32", "float64")
 
 @dataclass(frozen=True, slots=True)
 class _Master:
-    """A tensor of this commit, still at hand in its file: a base for its copies."""
+    """A tensor of this commit whose file is still open: a base for its copies."""
 
     id: BlobId
     spec: TensorSpec
@@ -35,7 +35,7 @@ class _Master:
     content: int
 
     def piece(self, start: int) -> BasePiece:
-        """The tensor whole: it is not larger than a piece."""
+        """The whole tensor; it is not larger than a piece."""
         return BasePiece(self._read(start, self.spec.nbytes - start), 0, 0)
 
     def sample(self, elements: int) -> memoryview:
@@ -50,11 +50,11 @@ class _Master:
         return out
 
 
-class Masters:
-    """The floating tensors of one commit that wide copies may be made of.
+class PrecisionCopies:
+    """The float32 and float64 tensors of one commit, found by their rounded first elements.
 
-    A search costs one look-up, however many tensors there are: the beginning of every
-    master is rounded once for each narrower dtype, and found by its hash.
+    The first elements of each master are rounded once per narrower dtype and indexed by hash, so
+    that a search is one look-up.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Masters:
             self._masters.setdefault(spec, []).append(_Master(id_, spec, parsed, content))
 
     def forget(self, parsed: ParsedFile) -> None:
-        """The file is about to be closed."""
+        """Drops the tensors of a file, before it is closed."""
         kept = {
             spec: [m for m in masters if m.parsed is not parsed]
             for spec, masters in self._masters.items()
@@ -76,7 +76,7 @@ class Masters:
         self._rounded.clear()
 
     def find(self, spec: TensorSpec, data: memoryview) -> _Master | None:
-        """The first tensor whose beginning, rounded, is the beginning of ``data``."""
+        """The first master whose first elements, rounded, equal those of ``data``; None if none."""
         for wide in _WIDE:
             if cast.supported(wide, spec.dtype):
                 masters = self._masters.get(shared_spec(wide, spec.shape), [])
@@ -94,13 +94,13 @@ class Masters:
 
 @dataclass(slots=True)
 class _Rounded:
-    """Masters of one spec by the hash of their beginning, rounded to one dtype."""
+    """PrecisionCopies of one spec by the hash of their beginning, rounded to one dtype."""
 
     by_hash: dict[bytes, _Master] = field(default_factory=dict)
     seen: int = 0
 
     def catch_up(self, masters: list[_Master], dtype: str, count: int) -> None:
-        """Adds the masters that came since the last search."""
+        """Indexes the masters added since the last search."""
         for master in masters[self.seen :]:
             rounded = cast.cast(master.sample(count), master.spec.dtype, dtype)
             self.by_hash.setdefault(_hash(rounded), master)

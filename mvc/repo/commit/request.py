@@ -1,4 +1,4 @@
-"""What a commit is asked for, and what it tells when it is done."""
+"""The arguments of a commit and their checks."""
 
 from __future__ import annotations
 
@@ -8,41 +8,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.errors import WrongUsage
-from mvc.ids import CommitId
-from mvc.limits import MAX_MESSAGE, MAX_METRICS
-from mvc.model.commit import Commit
-from mvc.model.manifest import FileEntry
-from mvc.model.names import check_key, check_ref
-from mvc.repo.commit.base_cache import LastVersion
-from mvc.store.journal.entries import Deployment
+from mvc.errors import InvalidName, WrongUsage
+from mvc.limits import MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES
+from mvc.model.names import check_key, check_ref, printable
+from mvc.repo.commit.base_cache import BaseCache
 
 __all__ = [
     "Change",
     "CommitRequest",
-    "Kept",
-    "PathChange",
+    "check_author",
     "check_request",
     "metrics_from",
-    "path_change",
 ]
 
 
 @dataclass(frozen=True)
 class Change:
-    """One path of the new version: ``open`` parses it, None takes the path out."""
+    """One path of the new version: ``open`` parses it; if it is None, the path is removed."""
 
     path: str
     open: Callable[[], AbstractContextManager[ParsedFile]] | None
-    last: LastVersion | None = None
+    last: BaseCache | None = None
 
 
 @dataclass(frozen=True)
 class CommitRequest:
-    """What to commit. ``deploy_time_ns`` None: the moment of publishing.
+    """What to commit.
 
-    ``produced_by`` is the lossy pipeline that the contents have been through already; by
-    itself a commit is lossless, and of a lossy ``pipeline`` it takes the coding.
+    ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of
+    publishing. ``produced_by`` is the lossy pipeline that produced the contents; the commit
+    itself is lossless and uses only the coding stages of ``pipeline``. ``branch`` is a branch
+    other than the current one.
     """
 
     changes: Sequence[Change]
@@ -56,38 +52,11 @@ class CommitRequest:
     author: str | None = None
     time_ns: int | None = None
     produced_by: str | None = None
-    branch: str | None = None  # another branch than the current one, as it is at the moment
-
-
-@dataclass(frozen=True, slots=True)
-class PathChange:
-    """``kind``: added, changed, unchanged or removed; tensors changed and in all."""
-
-    path: str
-    kind: str
-    tensors_changed: int
-    tensors: int
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a commit did. ``stored_bytes``: what it added to packs and journal."""
-
-    commit: Commit
-    branch: str | None
-    deployment: Deployment | None
-    paths: tuple[PathChange, ...]
-    raw_bytes: int
-    stored_bytes: int
-    entries: Mapping[str, FileEntry]
-
-    @property
-    def id(self) -> CommitId:
-        return self.commit.id
+    branch: str | None = None
 
 
 def check_request(request: CommitRequest) -> None:
-    """WrongUsage or an error of names, where a request cannot be carried out."""
+    """Raises WrongUsage, InvalidName or another error of names for a request that is not valid."""
     if request.deploy_time_ns is not None and request.deploy is None:
         raise WrongUsage("a deployment time without a deployment target")
     if request.deploy is not None:
@@ -103,22 +72,28 @@ def check_request(request: CommitRequest) -> None:
             raise WrongUsage(f"{change.path} is named twice")
 
 
-def path_change(old: FileEntry | None, new: FileEntry) -> PathChange:
-    """What became of a path, tensor by tensor."""
-    if old is None:
-        return PathChange(new.path, "added", len(new.tensors), len(new.tensors))
-    known = {t.key: t.id for t in old.tensors}
-    changed = sum(known.get(t.key) != t.id for t in new.tensors)
-    changed += len(set(known) - {t.key for t in new.tensors})
-    kind = "unchanged" if old.content_id == new.content_id else "changed"
-    return PathChange(new.path, kind, changed, len(new.tensors))
+def check_author(name: str) -> str:
+    """Returns ``name`` if it is one line of printable text; raises InvalidName otherwise."""
+    if not name.strip():
+        raise InvalidName(
+            "the author's name is empty",
+            hint="leave it out to take user.name, or the login and host name",
+        )
+    if printable(name) != name:
+        raise InvalidName(
+            f"the author's name holds a control character: {printable(name)}",
+            hint="write it on one line, without control or invisible characters",
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidName(f"the author's name is longer than {MAX_NAME_BYTES} bytes")
+    return name
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
-    """Metrics as float64; WrongUsage names one that is no number."""
+    """Metrics as float64. Raises WrongUsage, which names a value that is no number."""
     result = {}
     for name, value in values.items():
-        # A loss that still has its graph: torch would warn of the conversion.
+        # torch warns if a loss with its autograd graph is converted.
         detach = getattr(value, "detach", None)
         number: Any = detach() if callable(detach) else value
         try:

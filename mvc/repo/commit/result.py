@@ -1,43 +1,68 @@
-"""What ``Repository.commit`` gives back."""
+"""Results of a commit."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
-from mvc.repo.commit.request import PathChange
+from mvc.model.manifest import FileEntry
 from mvc.repo.deployments import Deployed
 from mvc.repo.display import html_table
 
-__all__ = ["Committed"]
+__all__ = ["CommitResult", "PathChange", "path_change"]
+
+
+@dataclass(frozen=True, slots=True)
+class PathChange:
+    """What a commit did to one path.
+
+    ``kind`` is added, changed, unchanged or removed. ``tensors_changed`` and ``tensors`` count
+    the tensors that differ from the parent, and all tensors.
+    """
+
+    path: str
+    kind: str
+    tensors_changed: int
+    tensors: int
 
 
 @dataclass(frozen=True, repr=False)
-class Committed:
-    """A new version. ``state`` is what to deploy: bit for bit what ``checkout`` will give back.
+class CommitResult:
+    """A new version.
 
-    ``raw_bytes`` were looked at, ``stored_bytes`` written. ``dead_links``: symbolic links in
-    the folders that were named which lead nowhere; they were left out.
+    ``branch`` is None if HEAD is detached. ``raw_bytes`` were read, ``stored_bytes`` were added
+    to packs and journal. ``entries`` are the committed files by path. ``state`` is what to
+    deploy, bit for bit what ``checkout`` returns; None if files were committed.
+    ``dead_links``: symbolic links in the committed folders that lead nowhere; they were left out.
     """
 
-    id: CommitId
-    root: Root
-    state: Any
     commit: Commit
     branch: str | None
     deployment: Deployed | None
     paths: tuple[PathChange, ...]
     raw_bytes: int
     stored_bytes: int
+    entries: Mapping[str, FileEntry]
+    state: Any = None
     dead_links: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> CommitId:
+        return self.commit.id
+
+    @property
+    def root(self) -> Root:
+        """The Merkle root over all tensors of the version."""
+        return self.commit.root
 
     def __repr__(self) -> str:
         """Short: a state would fill the screen of an interactive session."""
         live = f" deployed to {self.deployment.target}" if self.deployment is not None else ""
         return (
-            f"<Committed {self.id.short} on {self.branch or 'detached HEAD'}{live}: "
+            f"<CommitResult {self.id.short} on {self.branch or 'detached HEAD'}{live}: "
             f"paths={len(self.paths)} raw_bytes={self.raw_bytes} stored_bytes={self.stored_bytes}>"
         )
 
@@ -48,3 +73,14 @@ class Committed:
             if p.kind != "unchanged"
         ]
         return html_table(("path", "kind", "tensors changed"), rows, repr(self))
+
+
+def path_change(old: FileEntry | None, new: FileEntry) -> PathChange:
+    """How ``new`` differs from ``old``, which is None for a new path."""
+    if old is None:
+        return PathChange(new.path, "added", len(new.tensors), len(new.tensors))
+    known = {t.key: t.id for t in old.tensors}
+    changed = sum(known.get(t.key) != t.id for t in new.tensors)
+    changed += len(set(known) - {t.key for t in new.tensors})
+    kind = "unchanged" if old.content_id == new.content_id else "changed"
+    return PathChange(new.path, kind, changed, len(new.tensors))

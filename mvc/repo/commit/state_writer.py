@@ -1,7 +1,7 @@
-"""Keeping a parsed file: hash its contents and store those the repository lacks.
+"""Stores a parsed file: hashes its contents and encodes those that the repository lacks.
 
-Each content is read once; what is hashed is what is encoded. A content larger than
-a piece is read twice, and refused as changed if the two readings differ.
+Each content is read once, and the bytes that are hashed are encoded. A content larger than a
+piece is read twice; if the two readings differ, SourceChanged is raised.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.model.zeros import zero_blob_id, zeros
-from mvc.repo.commit.base_cache import LastVersion
-from mvc.repo.commit.precision_copies import Masters
+from mvc.repo.commit.base_cache import BaseCache
+from mvc.repo.commit.precision_copies import PrecisionCopies
 from mvc.repo.content.bases import BaseFinder, HeldBase, content_names
 from mvc.repo.content.hashing import entry_from, pieces
 from mvc.repo.context import Context, Progress
@@ -28,13 +28,13 @@ from mvc.store.writing.choose import Base, Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
 
-__all__ = ["Keeper"]
+__all__ = ["StateWriter"]
 
 _ARENA = 2 * PIECE
 _MANY = 10_000  # contents of a file
 
 
-class Keeper:
+class StateWriter:
     """Stores the files of one commit. ``flush`` ends it; nothing is visible before publishing."""
 
     def __init__(
@@ -55,29 +55,29 @@ class Keeper:
         self._policy = policy
         self._progress = progress
         self._since_flush = 0
-        self._masters = Masters()
-        self._unproven: dict[int, str] = {}  # encoded out of somebody else's memory
+        self._copies = PrecisionCopies()
+        self._unproven: dict[int, str] = {}  # encoded from borrowed buffers
         self.raw_bytes = 0
 
-    def keep(self, parsed: ParsedFile, path: str, last: LastVersion | None = None) -> FileEntry:
-        """Stores one file; returns its entry. ``last``: the version before, if in memory."""
+    def keep(self, parsed: ParsedFile, path: str, last: BaseCache | None = None) -> FileEntry:
+        """Stores one file and returns its entry. ``last`` caches the previous version."""
         with without_collector() if len(parsed.contents) > _MANY else nullcontext():
             return self._keep(parsed, path, last)
 
-    def _keep(self, parsed: ParsedFile, path: str, last: LastVersion | None) -> FileEntry:
+    def _keep(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> FileEntry:
         names = content_names(parsed.contents, parsed.tensors)
         ids: dict[int, BlobId] = {}
         total = sum(c.spec.nbytes for c in parsed.contents)
         for i in _widest_first(parsed):
             ids[i] = self._content(parsed, i, path, names[i], last)
-            self._masters.add(parsed, i, ids[i])
+            self._copies.add(parsed, i, ids[i])
             self.raw_bytes += parsed.contents[i].spec.nbytes
             if self._progress is not None:
                 self._progress(self.raw_bytes, max(total, self.raw_bytes), path)
         self._flush()
         self._prove_borrowed(parsed, ids)
         if last is not None:
-            pushed = self._pool.submit(self._packs.push)  # the disk works while we hash
+            pushed = self._pool.submit(self._packs.push)  # writes while this thread hashes
             try:
                 last.settle()
             finally:
@@ -94,7 +94,7 @@ class Keeper:
         return entry
 
     def _prove_borrowed(self, parsed: ParsedFile, ids: dict[int, BlobId]) -> None:
-        """What was encoded must be what was hashed: hashes again what nobody keeps a copy of."""
+        """Rehash borrowed buffers; raise SourceChanged if the caller modified one meanwhile."""
         for i, name in self._unproven.items():
             data = parsed.borrow(i)
             if data is None or blob_id(parsed.contents[i].spec, data, parallel=True) != ids[i]:
@@ -105,15 +105,15 @@ class Keeper:
         self._unproven.clear()
 
     def forget(self, parsed: ParsedFile) -> None:
-        """The file is about to be closed: no copy can be compared with it any more."""
-        self._masters.forget(parsed)
+        """Drops the tensors of a file as bases of copies, before the file is closed."""
+        self._copies.forget(parsed)
 
     def forget_all(self) -> None:
-        """All files are closed; what is known of them need not stay in memory."""
-        self._masters = Masters()
+        """Drops the tensors of all files, once they are closed."""
+        self._copies = PrecisionCopies()
 
     def _content(
-        self, parsed: ParsedFile, i: int, path: str, name: str, last: LastVersion | None
+        self, parsed: ParsedFile, i: int, path: str, name: str, last: BaseCache | None
     ) -> BlobId:
         spec = parsed.contents[i].spec
         borrowed = parsed.borrow(i)
@@ -128,7 +128,7 @@ class Keeper:
                 last.unchanged(name, id_, spec, data)
             return id_
         kept = last.base(name, spec) if last is not None else None
-        base: Base | None = self._masters.find(spec, data)
+        base: Base | None = self._copies.find(spec, data)
         base = base or kept or self._finder.find(path, name, spec)
         memory = last.replace(name, id_, spec) if last else None
         if borrowed is not None and last is None:
@@ -142,13 +142,13 @@ class Keeper:
         return id_
 
     def _wanted(self, id_: BlobId) -> bool:
-        """Whether the blob has to be written: it is new, or a reset point needs it in full."""
+        """Whether to write the blob: it is new, or a reset point needs it in full."""
         if not self.writer.holds(id_):
             return True
         return self._policy.reset and not self.writer.added(id_) and not self._is_full(id_)
 
     def _hole(self, spec: TensorSpec) -> BlobId:
-        """A content that lies in a hole of its file: nothing is read, no base is looked for."""
+        """Stores a content that is a hole of its file, without reading it."""
         id_ = zero_blob_id(spec)
         if self._wanted(id_):
             self.writer.begin(id_)
@@ -157,7 +157,7 @@ class Keeper:
         return id_
 
     def _large(self, parsed: ParsedFile, i: int, path: str, name: str) -> BlobId:
-        """Two readings: one to know the id, one to encode, both hashed."""
+        """Reads the content twice, to compute the id and to encode; hashes both readings."""
         spec = parsed.contents[i].spec
         id_ = self._hash(parsed, i, spec)
         if not self._wanted(id_):
@@ -194,7 +194,7 @@ class Keeper:
         return part
 
     def _room(self, length: int) -> None:
-        """Buffers are used again once what they hold is encoded."""
+        """Makes room in the buffers; waits until their contents are encoded."""
         if self._since_flush + length > PIECE:
             self._flush()
         self._since_flush += length
@@ -206,7 +206,7 @@ class Keeper:
         self._since_flush = 0
 
     def _is_full(self, id_: BlobId) -> bool:
-        """Whether every piece has a full record that is sound: a reset point mends damage."""
+        """Whether every piece has an undamaged full record; otherwise a reset point rewrites it."""
         full = [step for step in self._graph.codings(id_) if not step.member.base]
         starts = {step.member.start for step in self._graph.codings(id_)}
         return starts == {step.member.start for step in full if self._recovery.is_sound(step)}
@@ -230,7 +230,7 @@ class Keeper:
         if len(skeleton) <= PIECE:
             self.writer.put_bytes(BLOB, entry.skeleton, skeleton, base)
             return
-        # A pickle of long lists: in pieces, as tensors are.
+        # A pickle of long lists; stored in pieces like a tensor.
         spec = TensorSpec("raw", (len(skeleton),))
         held = None if base is None else HeldBase(BlobId(base[0]), base[1], self._graph)
         for start, length in pieces(spec):
@@ -239,6 +239,6 @@ class Keeper:
 
 
 def _widest_first(parsed: ParsedFile) -> list[int]:
-    """Contents in file order, but masters before their copies in lower precision."""
+    """Positions of the contents, widest dtype first: masters before their copies."""
     sizes = [DTYPES[content.spec.dtype].itemsize for content in parsed.contents]
     return sorted(range(len(sizes)), key=lambda i: -sizes[i])

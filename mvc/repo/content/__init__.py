@@ -1,4 +1,4 @@
 """The content of files: hashing, opening, comparing, finding bases.
 
-Which files the working folder has: ``worktree``.
+Which files the working folder has: ``mvc.repo.worktree``.
 """

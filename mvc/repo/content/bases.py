@@ -1,8 +1,9 @@
-"""Finding what a new blob may be coded against.
+"""Chooses the base of a new blob's delta.
 
-By name in the parent's file of the same path, else by a name that differs only in a
-wrapper's prefix, else by dtype, shape and position, else in another path of the
-parent. Copies of masters that are new in the same commit: see ``masters``.
+Searched in this order: the tensor of the same name in the parent's file of the same path; one
+whose name differs only in a wrapper's prefix; one of the same dtype, shape and position; the
+same in the parent's other files. Masters of copies in lower precision:
+``mvc.repo.commit.precision_copies``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def bare_name(key: str) -> str:
 
 
 class Recovers(Protocol):
-    """Gives the bytes of a blob's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
+    """Recovers a blob's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> Path: ...
 
@@ -51,7 +52,7 @@ class _Placed(Protocol):
 
 
 def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> list[str]:
-    """A name for every content of a file: its first tensor's key, or its place among the raw."""
+    """A name for each content: its first tensor's key, or its position among the raw contents."""
     names: dict[int, str] = {}
     for tensor in tensors:
         names.setdefault(tensor.content, tensor.key)
@@ -67,7 +68,7 @@ def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> lis
 
 @dataclass(frozen=True)
 class StoredBase:
-    """A blob of the repository as a base; its pieces are recovered when asked for."""
+    """A stored blob as a base; its pieces are recovered when needed."""
 
     id: BlobId
     spec: TensorSpec
@@ -75,9 +76,9 @@ class StoredBase:
     arena: Arena
 
     def piece(self, start: int) -> BasePiece:
-        """The base's own piece at ``start``, whole, however long the new one is.
+        """The base's whole piece at ``start``, whatever the new piece's length.
 
-        Whoever decodes has all of it, so whoever encodes must not see less.
+        The decoder has the whole piece, so the encoder must use the whole piece, too.
         """
         out = self.arena.take(min(PIECE, self.spec.nbytes - start))
         path = self.recovery.piece(self.id, start, out)
@@ -86,7 +87,7 @@ class StoredBase:
 
 @dataclass(frozen=True)
 class HeldBase:
-    """Bytes in memory as a base: a large skeleton of the version before."""
+    """Bytes in memory as a base: a large skeleton of the previous version."""
 
     id: BlobId
     data: bytes
@@ -97,7 +98,7 @@ class HeldBase:
         return TensorSpec("raw", (len(self.data),))
 
     def piece(self, start: int) -> BasePiece:
-        """As of ``StoredBase``; DamagedData where it is not stored by pieces of this size."""
+        """As of ``StoredBase``. Raises DamagedData if it is not stored in pieces of this size."""
         part = memoryview(self.data)[start : start + PIECE]
         path = self.graph.path(self.id, start)
         if path.steps[-1].member.nbytes != len(part):
@@ -107,7 +108,7 @@ class HeldBase:
 
 @dataclass
 class _Candidates:
-    """One file of the parent, by every way to find a content in it."""
+    """The contents of one file of the parent, indexed by name, bare name and shape."""
 
     by_name: dict[str, Content] = field(default_factory=dict)
     by_bare: dict[str, Content] = field(default_factory=dict)
@@ -125,7 +126,7 @@ class _Candidates:
         return made
 
     def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
-        """Candidates, best first. ``position``: among the new file's contents of this spec."""
+        """Candidates, best first. ``position`` counts the new file's contents of this spec."""
         for found in (self.by_name.get(name), self.by_bare.get(bare_name(name))):
             if found is not None:
                 yield found
@@ -135,17 +136,17 @@ class _Candidates:
 
 
 class BaseFinder:
-    """Looks for bases of one commit's blobs among the parent's and the commit's own."""
+    """Finds bases of one commit's blobs among the parent's blobs."""
 
     def __init__(self, parent: Manifest, recovery: Recovers, arena: Arena) -> None:
         self._recovery = recovery
         self._arena = arena
         self._entries = parent.by_path
-        self._files: dict[str, _Candidates] = {}  # made when they are first asked for
+        self._files: dict[str, _Candidates] = {}  # filled on first use
         self._seen: dict[tuple[str, TensorSpec], int] = {}
 
     def find(self, path: str, name: str, spec: TensorSpec) -> StoredBase | None:
-        """A blob of the parent that is likely to be close to the new one."""
+        """A blob of the parent that is likely to be similar to the new one, or None."""
         position = self._seen.get((path, spec), 0)
         self._seen[(path, spec)] = position + 1
         for candidates in self._nearest_first(path):
@@ -155,7 +156,7 @@ class BaseFinder:
         return None
 
     def _nearest_first(self, path: str) -> Iterator[_Candidates]:
-        """The parent's file of the same path, then its other ones."""
+        """The parent's file of the same path, then its other files."""
         if path in self._entries:
             yield self._candidates(path)
         yield from (self._candidates(other) for other in self._entries if other != path)
@@ -168,7 +169,7 @@ class BaseFinder:
 
 
 def _related(old: TensorSpec, new: TensorSpec) -> bool:
-    """Whether a delta between the two makes sense at all."""
+    """Whether a delta between the two is possible."""
     if old.dtype == new.dtype:
         inner = old.shape[1:] == new.shape[1:] or old.elements == new.elements
         return new.dtype == "raw" or inner

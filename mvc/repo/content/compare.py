@@ -1,7 +1,7 @@
-"""Comparing files tensor by tensor from their hashes alone; no tensor is read.
+"""Compares files tensor by tensor by their hashes; no tensor is read.
 
-Merkle trees first (MMlib §3.2): only where two inner nodes differ are both children
-looked at. States whose keys differ are joined by name instead, then by content, then
+Merkle trees are compared from the root (MMlib §3.2): children are compared only where two inner
+nodes differ. If the keys of two states differ, tensors are joined by name, then by content, then
 by names without the prefixes that wrappers add.
 """
 
@@ -19,14 +19,14 @@ __all__ = ["FileDiff", "TensorDiff", "compare_files"]
 
 @dataclass(frozen=True, slots=True)
 class TensorDiff:
-    """What became of one tensor.
+    """How one tensor differs.
 
     ``kind``: unchanged, changed, added, removed, resized (another shape) or renamed (its
-    content or its bare name was under ``renamed_from``). The numbers are None where they
-    were not asked for or are not defined: ``changed_share`` of the elements differ in
-    their bits (all of them where the dtype differs); ``l2`` norm and ``max_abs`` of the
-    difference and the ``cosine`` of old and new are float64, over the elements that are
-    finite on both sides; ``nonfinite`` counts the others.
+    content or its bare name was under ``renamed_from``). The numbers are None if they were not
+    asked for or are not defined: ``changed_share`` is the share of elements whose bits differ (1
+    if the dtype differs); ``l2`` and ``max_abs`` of the difference and the ``cosine`` of old and
+    new are float64, over the elements that are finite on both sides; ``nonfinite`` counts the
+    other elements.
     """
 
     key: str
@@ -42,13 +42,13 @@ class TensorDiff:
 
     @property
     def same(self) -> bool:
-        """Whether the content is the same, be it under another name."""
+        """Whether the content is the same, perhaps under another name."""
         return self.changed_share == 0.0
 
 
 @dataclass(frozen=True)
 class FileDiff:
-    """What became of one path: unchanged, changed, added, removed or renamed.
+    """How one path differs: unchanged, changed, added, removed or renamed.
 
     ``other_changed``: bytes outside the tensors differ (metadata, order, padding).
     ``comparisons`` counts the hashes that were compared.
@@ -63,12 +63,12 @@ class FileDiff:
 
     @property
     def changed_tensors(self) -> int:
-        """Tensors that are not exactly as they were."""
+        """The number of tensors that are not unchanged."""
         return sum(t.kind != "unchanged" for t in self.tensors)
 
 
 def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> FileDiff:
-    """How ``new`` differs from ``old``; None stands for a file that is not there."""
+    """How ``new`` differs from ``old``; None means that there is no such file."""
     if old is None or new is None:
         if (present := new or old) is None:
             raise ValueError("one of the two files must be there")
@@ -83,13 +83,13 @@ def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> Fi
 
 
 def _rest(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:
-    """What a file holds beside its tensors."""
+    """The parts of a file outside its tensors."""
     used = {t.content for t in entry.tensors}
     return entry.skeleton, tuple(c.id for i, c in enumerate(entry.contents) if i not in used)
 
 
 def _tensors(old: FileEntry, new: FileEntry) -> tuple[tuple[TensorDiff, ...], int]:
-    """Tensors in the new file's order, then those that are gone; hashes compared."""
+    """Tensors in the new file's order, then the removed ones; the number of hashes compared."""
     before = {t.key: t for t in old.tensors}
     after = {t.key: t for t in new.tensors}
     if before.keys() == after.keys():
@@ -137,13 +137,13 @@ def _equal(a: LogicalTensor, b: LogicalTensor) -> bool:
 def _origins(
     gone: Iterable[LogicalTensor], fresh: Iterable[LogicalTensor]
 ) -> dict[str, LogicalTensor]:
-    """Which vanished tensor a new one was, by the new one's key; each is taken once."""
+    """The removed tensor that each new one was, by the new key; each is used once."""
     from mvc.repo.content.bases import bare_name
 
     left = {t.key: t for t in gone}
     waiting = list(fresh)
     found: dict[str, LogicalTensor] = {}
-    # Content says more than a name; of equal contents the one with the same bare name.
+    # By content and bare name, then by content, then by bare name.
     for by_content, by_name in ((True, True), (True, False), (False, True)):
         table: dict[object, list[LogicalTensor]] = {}
 

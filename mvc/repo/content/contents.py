@@ -1,4 +1,4 @@
-"""The bytes of a version's files: whole in memory, or streamed to disk in windows."""
+"""Recovers the bytes of a version's files: whole in memory, or streamed to disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["in_memory", "skeleton_of", "write_file"]
 
 
 def skeleton_of(context: Context, entry: FileEntry) -> bytes:
-    """Every byte of the file outside its contents."""
+    """The bytes of the file outside its contents."""
     if entry.skeleton is None:
         return b""
     spec = TensorSpec("raw", (entry.skeleton_size,))
@@ -31,7 +31,10 @@ def skeleton_of(context: Context, entry: FileEntry) -> bytes:
 def in_memory(
     context: Context, entry: FileEntry, wanted: Collection[int] | None = None
 ) -> dict[int, memoryview]:
-    """Contents by position, each in writable memory of its own, verified."""
+    """Verified contents by position, each in its own writable memory.
+
+    Raises DamagedData.
+    """
     chosen = range(len(entry.contents)) if wanted is None else sorted(wanted)
     out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in chosen}
     context.store.recovery.fill(
@@ -46,13 +49,13 @@ def write_file(
     write_at: Callable[[int, Bytes], None],
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Writes every byte of the file. Memory: a piece or two, whatever the file's size."""
+    """Writes every byte of the file. Takes the memory of two pieces, whatever the file's size."""
     stream = _Stream(context.store.recovery, entry, progress)
     assemble(entry, skeleton_of(context, entry), stream.content, write_at)
 
 
 class _Stream:
-    """Contents in file order; those that fit a piece together are recovered together."""
+    """Contents in file order; small ones are recovered together, up to one piece."""
 
     def __init__(
         self, recovery: Recovery, entry: FileEntry, progress: Callable[[int], None] | None
@@ -75,7 +78,7 @@ class _Stream:
             self._progress(content.spec.nbytes)
 
     def _load(self, first: int) -> None:
-        """Recovers ``first`` and as many of its successors as fit into the window."""
+        """Recovers ``first`` and as many of the next contents as fit into the window."""
         buffer = self._room()
         self._window.clear()
         at = 0
@@ -97,7 +100,7 @@ class _Stream:
         return self._buffer
 
     def _large(self, content: Content) -> Iterator[memoryview]:
-        """Piece by piece; the hash is known only at the end, and then nothing was published yet."""
+        """Piece by piece. The hash is checked at the end, before the file is published."""
         hasher = BlobHasher(content.spec, parallel=True)
         for start, length in pieces(content.spec):
             part = self._room()[:length]

@@ -1,4 +1,4 @@
-"""Hashing a parsed file into its entry, without storing anything."""
+"""Hashes a parsed file into its entry, without storing it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ __all__ = ["entry_from", "hash_file", "pieces", "verify_pieces"]
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
-    """The entry that committing this file would make. Memory: one piece, or one viewed storage."""
+    """The entry that a commit of this file would make.
+
+    Takes the memory of one piece, or of one storage that views refer to.
+    """
     buffer = np.empty(_largest_piece(parsed), np.uint8).data
     ids = [_hash_content(parsed, i, buffer) for i in range(len(parsed.contents))]
     skeleton = parsed.skeleton()
@@ -34,7 +37,7 @@ def entry_from(
     skeleton: bytes,
     whole: Callable[[int], memoryview],
 ) -> FileEntry:
-    """An entry from the contents' ids. ``whole`` reads a raw content that views look into."""
+    """An entry from the contents' ids. ``whole`` reads a raw content that views refer to."""
     contents = tuple(
         Content(c.offset, c.spec, id_) for c, id_ in zip(parsed.contents, ids, strict=True)
     )

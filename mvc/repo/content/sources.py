@@ -1,4 +1,4 @@
-"""Opening what is to be committed: a file on disk, held open and checked for changes."""
+"""Opens a file that is to be committed, and checks that it does not change meanwhile."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["open_file"]
 def open_file(
     fs: FileSystem, path: Path, name: str, *, strict: bool = False
 ) -> Iterator[ParsedFile]:
-    """The parsed file; SourceChanged on leaving if it was written to in the meantime.
+    """The parsed file. Raises SourceChanged at the end if it was written to meanwhile.
 
-    With ``strict`` a file that claims to be a model but is cut off is refused.
+    With ``strict``, a truncated model file raises BadModelFile.
     """
     with fs.open_read(path) as file:
         before = file.identity()

@@ -1,4 +1,4 @@
 """diff: two versions, or a version and files, compared tensor by tensor.
 
-Comparing hashes alone: ``content``.
+Comparing by hashes alone: ``mvc.repo.content.compare``.
 """

@@ -1,7 +1,7 @@
 """diff: two versions, or a version and files on disk, compared tensor by tensor.
 
-Hashes decide what differs (``mvc.repo.content.compare``); only the tensors that do are read,
-piece by piece, for the numbers (``mvc.repo.diff.distance``).
+Hashes decide what differs (``mvc.repo.content.compare``). Only tensors that differ are read,
+piece by piece, to compute the distances (``mvc.repo.diff.distance``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from mvc.model.manifest import FileEntry
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files
 from mvc.repo.context import Context, Progress
 from mvc.repo.diff import sources
-from mvc.repo.diff.sources import Side
+from mvc.repo.diff.sources import DiffSource
 from mvc.repo.display import diff_rows, html_table, text_table
-from mvc.repo.lookup import staged_removals
-from mvc.repo.lookup.commits import newest
+from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import resolve
 
 __all__ = ["Diff", "FileDiff", "TensorDiff", "diff"]
@@ -30,9 +29,9 @@ _Pair = tuple[str, FileEntry | None, FileEntry | None]
 
 @dataclass(frozen=True, repr=False)
 class Diff:
-    """``a`` is the old side, ``b`` the new one; ``files`` has equal ones, too, by path.
+    """``a`` names the old side, ``b`` the new one; ``files`` lists all files by path.
 
-    ``from_head``: Python states without a file, for which HEAD stands on the side of files.
+    ``from_head``: Python states without a file; for them the working tree is taken to equal HEAD.
     """
 
     a: str
@@ -62,11 +61,11 @@ def diff(
 ) -> Diff:
     """Compares ``a`` (default HEAD) with ``b`` (default: the tracked files as they are now).
 
-    Each is a revision, or else a file on disk, which is compared with the path of its
-    name or with the only state of the other side. A file alone is compared with HEAD.
-    ``paths`` are tracked files or folders to look at. A Python state that was never
-    written as a file is now what it is in HEAD. Raises UnknownRevision for what is
-    neither, UnknownPath for paths that neither side has.
+    Each is a revision, or else a file on disk. A file is compared with the path of the same name
+    on the other side, or with its only state; a file alone is compared with HEAD. ``paths``
+    limits the comparison to tracked files or folders. A Python state that was never written as a
+    file equals HEAD. Raises UnknownRevision if ``a`` or ``b`` is neither a revision nor a file,
+    UnknownPath for paths that neither side has, WrongUsage for a file with ``paths``.
     """
     context.fresh()
     old, new = _sides(context, a, b, paths)
@@ -78,28 +77,28 @@ def diff(
     pairs = list(_pairs(old, new))
     found = [compare_files(x, y, path) for path, x, y in pairs]
     found = _renamed(pairs, found)
-    numbers = _Numbers(old, new, progress)
-    files = numbers.fill(found)
+    distances = _Distances(old, new, progress)
+    files = distances.fill(found)
     comparisons = sum(f.comparisons for f in files)
     return Diff(old.label, new.label, tuple(files), comparisons, new.from_head)
 
 
 def _sides(
     context: Context, a: str | CommitId | None, b: str | CommitId | None, paths: Sequence[str]
-) -> tuple[Side, Side]:
-    head = newest(context)
+) -> tuple[DiffSource, DiffSource]:
+    tip = head(context).commit
     if a is not None and b is not None:
         return _side(context, a, paths), _side(context, b, paths)
-    first = sources.version(context, head, "HEAD", paths) if a is None else _side(context, a, paths)
+    first = sources.version(context, tip, "HEAD", paths) if a is None else _side(context, a, paths)
     if first.single:
-        return sources.version(context, head, "HEAD"), first
-    now = sources.version(context, head, "HEAD")
-    left_out = set(staged_removals.removed(context))
+        return sources.version(context, tip, "HEAD"), first
+    now = sources.version(context, tip, "HEAD")
+    left_out = set(staged_removals(context))
     tracked = {path: entry for path, entry in now.entries.items() if path not in left_out}
     return first, sources.working_folder(context, replace(now, entries=tracked), paths)
 
 
-def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> Side:
+def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> DiffSource:
     text = str(rev)
     try:
         return sources.version(context, resolve(context, rev), text, paths)
@@ -116,8 +115,8 @@ def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> Side:
         return sources.file(context, path, text)
 
 
-def _pairs(old: Side, new: Side) -> Iterator[_Pair]:
-    """Which file is compared with which, by path."""
+def _pairs(old: DiffSource, new: DiffSource) -> Iterator[_Pair]:
+    """Pairs of files to compare, with their path."""
     if old.single or new.single:
         x, y = _entry_like(old, new), _entry_like(new, old)
         yield (x if new.single and not old.single else y).path, x, y
@@ -126,8 +125,8 @@ def _pairs(old: Side, new: Side) -> Iterator[_Pair]:
         yield path, old.entries.get(path), new.entries.get(path)
 
 
-def _entry_like(side: Side, other: Side) -> FileEntry:
-    """The file of ``side`` that the other side's single file is compared with."""
+def _entry_like(side: DiffSource, other: DiffSource) -> FileEntry:
+    """The entry of ``side`` that the other side's single file is compared with."""
     if not side.single:
         for name in other.entries:
             if name in side.entries:
@@ -136,7 +135,7 @@ def _entry_like(side: Side, other: Side) -> FileEntry:
 
 
 def _renamed(pairs: Sequence[_Pair], found: Sequence[FileDiff]) -> list[FileDiff]:
-    """Joins a path that is gone and a new one with the same bytes."""
+    """Joins a removed path and an added path with the same bytes."""
     gone = {x.content_id: i for i, (_, x, y) in enumerate(pairs) if x is not None and y is None}
     result: list[FileDiff | None] = list(found)
     for i, (path, x, y) in enumerate(pairs):
@@ -148,10 +147,10 @@ def _renamed(pairs: Sequence[_Pair], found: Sequence[FileDiff]) -> list[FileDiff
     return [f for f in result if f is not None]
 
 
-class _Numbers:
-    """Reads the tensors that differ."""
+class _Distances:
+    """Reads the tensors that differ and computes their distances."""
 
-    def __init__(self, old: Side, new: Side, progress: Progress | None) -> None:
+    def __init__(self, old: DiffSource, new: DiffSource, progress: Progress | None) -> None:
         self._old = old
         self._new = new
         self._progress = progress
@@ -162,9 +161,7 @@ class _Numbers:
         wanted = [t for f in files for t in f.tensors if _comparable(t)]
         self._total = sum(t.new_spec.nbytes for t in wanted if t.new_spec is not None)
         if wanted:
-            sizes = (
-                sources.largest_piece(side.entries.values()) for side in (self._old, self._new)
-            )
+            sizes = (sources.buffer_size(side.entries.values()) for side in (self._old, self._new))
             first, second = (memoryview(bytearray(size)) for size in sizes)
             self._buffers = first, second
         return [self._file(f) if any(map(_comparable, f.tensors)) else f for f in files]
@@ -194,14 +191,14 @@ class _Numbers:
         return replace(found, tensors=tuple(rows))
 
     @staticmethod
-    def _entry(side: Side, other: Side, found: FileDiff) -> FileEntry:
+    def _entry(side: DiffSource, other: DiffSource, found: FileDiff) -> FileEntry:
         if side.single or other.single:
             return _entry_like(side, other)
         return side.entries[found.path]
 
 
 def _comparable(row: TensorDiff) -> bool:
-    """Whether numbers are defined and not known from the hashes."""
+    """Whether the distances are defined and not known from the hashes."""
     known = row.changed_share is not None
     return (
         not known

@@ -1,8 +1,7 @@
-"""How far two tensors are apart, computed in float64, block by block.
+"""Computes the distance of two tensors in float64, block by block.
 
-Every dtype is converted to float64 exactly (64-bit integers beyond 2**53 are rounded
-for the cosine only; their differences are taken as integers). Blocks keep all
-temporaries in the processor's cache, whatever the tensors' sizes.
+Every dtype is converted to float64 exactly; 64-bit integers beyond 2**53 are rounded for the
+cosine only, and subtracted as integers. Blocks are small enough for the processor's cache.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ _FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """``changed_share``: elements whose bits differ, by all elements (0 for none).
+    """``changed_share``: the share of elements whose bits differ (0 if there are no elements).
 
-    ``l2`` and ``max_abs`` of new - old, and the cosine between them (None if one is
-    zero), over elements that are finite in both; ``nonfinite`` counts the others.
-    Complex numbers count as pairs.
+    ``l2`` and ``max_abs`` of new - old, and the cosine between old and new (None if one is zero),
+    over the elements that are finite in both; ``nonfinite`` counts the others. A complex number
+    counts as a pair.
     """
 
     changed_share: float
@@ -71,10 +70,10 @@ class Distance:
 def measure(
     old_dtype: str, old: Iterable[memoryview], new_dtype: str, new: Iterable[memoryview]
 ) -> Distance:
-    """Compares two tensors with equally many elements, given in row-major pieces.
+    """Compares two tensors with the same number of elements, given in row-major pieces of bytes.
 
-    Pieces are multiples of 65,536 elements, except the last. Where the dtypes differ,
-    all elements count as changed.
+    Each piece except the last has a multiple of 65,536 elements. If the dtypes differ, all
+    elements count as changed.
     """
     total = _Total()
     pairs = zip(_blocks(old, old_dtype), _blocks(new, new_dtype), strict=True)
@@ -135,7 +134,7 @@ def _changed(a: memoryview, b: memoryview, itemsize: int) -> int:
 def _apart(
     a: memoryview, a_dtype: str, b: memoryview, b_dtype: str, old: _Floats, new: _Floats
 ) -> _Floats:
-    """|new - old|; exact for 64-bit integers, too."""
+    """|new - old|, exact also for 64-bit integers."""
     if a_dtype == b_dtype and a_dtype in {"int64", "uint64"}:
         x, y = np.frombuffer(a, _NUMPY[a_dtype]), np.frombuffer(b, _NUMPY[a_dtype])
         high = np.maximum(x, y).view("<u8")
@@ -145,7 +144,7 @@ def _apart(
 
 
 def _norm(values: _Floats) -> float:
-    """The L2 norm, also where squares would leave float64's range."""
+    """The L2 norm, also if squares leave the range of float64."""
     square = _product(values, values)
     if _SAFE[0] ** 2 < square < _SAFE[1] ** 2:
         return math.sqrt(square)
@@ -157,12 +156,12 @@ def _norm(values: _Floats) -> float:
 
 
 def _product(a: _Floats, b: _Floats) -> float:
-    """The inner product. BLAS would wake threads for every block, which costs more."""
+    """The inner product, without BLAS, which would start threads for each block."""
     return float(np.einsum("i,i->", a, b))
 
 
 def to_float64(data: memoryview, dtype: str) -> _Floats:
-    """The elements of ``data`` as float64, flat; complex and packed ones give two each."""
+    """The elements as a flat float64 array; complex and packed elements give two each."""
     if dtype == "bfloat16":
         bits = np.frombuffer(data, "<u2").astype(np.uint32)
         bits <<= 16

@@ -1,7 +1,7 @@
-"""What a diff compares: a version, the working folder, or one file on disk.
+"""Sources of a diff: a version, the working tree, or one file on disk.
 
-A side knows its files as entries, that is by hashes, and opens a file's bytes only
-where numbers are asked for. Whatever it hands out matched its hash.
+A source has its files as entries, that is as hashes, and reads a file's bytes only to compute
+distances. All bytes it returns are verified against their hash.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.worktree import worktree
 
-__all__ = ["Read", "Side", "file", "is_under", "tensor_pieces", "version", "working_folder"]
+__all__ = ["DiffSource", "Read", "file", "is_under", "tensor_pieces", "version", "working_folder"]
 
 Read = Callable[[int, int, memoryview], None]
 """Fills a buffer from byte ``start`` of content ``i``: (i, start, buffer)."""
 
 
 @dataclass(frozen=True)
-class Side:
-    """``single``: this is one file, which may stand for a path of another name.
+class DiffSource:
+    """One side of a diff.
 
-    ``from_head``: paths of a working folder that stand as they are in HEAD.
+    ``open`` reads a file of the source; ``wrong`` is the error if its bytes do not match their
+    hash. ``single``: the source is one file, which may be compared with a path of another name.
+    ``from_head``: paths of the working tree whose entries are those of HEAD.
     """
 
     label: str
@@ -42,8 +44,8 @@ class Side:
 
 def version(
     context: Context, commit: CommitId | None, label: str, paths: Collection[str] = ()
-) -> Side:
-    """The files of a commit, or of no commit."""
+) -> DiffSource:
+    """The files of a commit; no files if ``commit`` is None."""
     manifest = manifests.of_commit(context, commit)
     recovery = context.store.recovery
 
@@ -61,13 +63,13 @@ def version(
         )
 
     chosen = {e.path: e for e in manifest.entries if is_under(e.path, paths)}
-    return Side(label, chosen, opened, wrong)
+    return DiffSource(label, chosen, opened, wrong)
 
 
-def working_folder(context: Context, head: Side, paths: Collection[str]) -> Side:
-    """Those of HEAD's paths that are files in the working folder now.
+def working_folder(context: Context, head: DiffSource, paths: Collection[str]) -> DiffSource:
+    """HEAD's paths that are files in the working tree now.
 
-    A Python state that nothing wrote as a file is as in HEAD, as it is for commit.
+    A Python state without a file equals HEAD, as it does for commit.
     """
     found, from_head = {}, []
     for name, entry in sorted(head.entries.items()):
@@ -82,10 +84,10 @@ def working_folder(context: Context, head: Side, paths: Collection[str]) -> Side
     if not from_head:
         return disk
 
-    def of(entry: FileEntry) -> Side:
+    def of(entry: FileEntry) -> DiffSource:
         return disk if entry.path in found else head
 
-    return Side(
+    return DiffSource(
         disk.label if found else head.label,
         found | {name: head.entries[name] for name in from_head},
         lambda entry: of(entry).open(entry),
@@ -94,8 +96,8 @@ def working_folder(context: Context, head: Side, paths: Collection[str]) -> Side
     )
 
 
-def file(context: Context, path: Path, label: str) -> Side:
-    """One file anywhere on disk; its name is that of the tracked path it is, if it is one."""
+def file(context: Context, path: Path, label: str) -> DiffSource:
+    """One file on disk. Inside the repository it has the name of its tracked path."""
     fs = context.store.fs
     try:
         name = worktree.tracked_name(context.root, path, fs.cwd(), fs=fs)
@@ -112,7 +114,7 @@ def _on_disk(
     places: Mapping[str, Path],
     *,
     single: bool,
-) -> Side:
+) -> DiffSource:
     from mvc.repo.content.sources import open_file
 
     def wrong(entry: FileEntry) -> MvcError:
@@ -132,22 +134,23 @@ def _on_disk(
                 raise wrong(entry)
             yield parsed.read
 
-    return Side(label, entries, opened, wrong, single)
+    return DiffSource(label, entries, opened, wrong, single)
 
 
 def is_under(path: str, chosen: Collection[str]) -> bool:
-    """Whether ``path`` is one of the chosen ones or inside one; all are under none, '' and '.'."""
+    """Whether ``path`` is one of ``chosen`` or inside one; true if none is chosen, or '' or '.'."""
     return not chosen or any(
         c in {"", "."} or path == c or path.startswith(c.rstrip("/") + "/") for c in chosen
     )
 
 
 def tensor_pieces(
-    side: Side, read: Read, entry: FileEntry, tensor: LogicalTensor, buffer: memoryview
+    side: DiffSource, read: Read, entry: FileEntry, tensor: LogicalTensor, buffer: memoryview
 ) -> Iterator[memoryview]:
-    """A tensor's row-major bytes, piece by piece in ``buffer``; raises at the end if it was wrong.
+    """A tensor's row-major bytes, piece by piece in ``buffer``.
 
-    A view into a larger storage is taken out of the whole storage.
+    Raises the error of ``side.wrong`` at the end if they do not match their hash. For a view, the
+    whole storage is read first.
     """
     from mvc.adapters.views import extract
     from mvc.model.hashing import BlobHasher
@@ -172,13 +175,13 @@ def tensor_pieces(
         raise side.wrong(entry)
 
 
-def largest_piece(entries: Collection[FileEntry]) -> int:
-    """Bytes of a buffer that holds the largest piece of these files' tensors."""
+def buffer_size(entries: Collection[FileEntry]) -> int:
+    """Size in bytes of the largest piece of these files' contents."""
     return min(PIECE, max((c.spec.nbytes for e in entries for c in e.contents), default=0))
 
 
-def only_state(side: Side) -> FileEntry:
-    """The side's only file with tensors, or its only file; UnknownPath if there are several."""
+def only_state(side: DiffSource) -> FileEntry:
+    """The source's only file with tensors, or its only file; else raises UnknownPath."""
     states = [e for e in side.entries.values() if e.tensors] or list(side.entries.values())
     if len(states) == 1:
         return states[0]

@@ -1,4 +1,4 @@
-"""log: versions and how they follow one another.
+"""log: versions and their ancestors; orphaned versions.
 
-Revisions such as ``HEAD~3``: ``lookup``.
+Revisions such as ``HEAD~3``: ``mvc.repo.lookup``.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -12,15 +13,30 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo import deployments
 from mvc.repo.context import Context
-from mvc.repo.history.drawing import GraphRow, graph_lines
-from mvc.repo.history.entry import LogEntry
-from mvc.repo.lookup import commits, manifests
-from mvc.repo.lookup import refs as pointers
-from mvc.repo.lookup.ancestry import Ancestors, is_ancestor, place
+from mvc.repo.deployments import Deployed
+from mvc.repo.lookup import commits, manifests, refs
+from mvc.repo.lookup.ancestry import Ancestors, place
 from mvc.repo.lookup.revisions import resolve
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["GraphRow", "LogEntry", "graph_lines", "is_ancestor", "is_reset_point", "log"]
+__all__ = ["LogEntry", "is_reset_point", "log"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A commit with its names and deployments.
+
+    ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all, retracted ones
+    included, in the order they were recorded. ``reset_point`` is None if it was not asked for.
+    ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None.
+    """
+
+    id: CommitId
+    commit: Commit
+    refs: tuple[str, ...]
+    deployments: tuple[Deployed, ...]
+    reset_point: bool | None = None
+    forgotten_ns: int | None = None
 
 
 def log(
@@ -36,12 +52,12 @@ def log(
 ) -> Iterator[LogEntry]:
     """A version and its ancestors by commit time, newest first; parents follow children.
 
-    ``since`` and ``until`` (ns, inclusive) bound the commit time. With ``target`` only
-    versions that a deployment there, not retracted, made live, by time of the newest such
-    deployment, which the bounds then mean. Nothing is read beyond what is taken.
-    Raises UnknownRevision, UnknownTarget, WrongUsage at once, and DamagedData where the
-    history goes on with what is lost; with ``incomplete`` that is noted there, and what is
-    left of the history follows.
+    ``since`` and ``until`` (ns since 1970, inclusive) bound the commit time. With ``target``,
+    only versions with a deployment there that is not retracted, by the time of the newest such
+    deployment; the bounds apply to that time. The iterator reads only what is taken.
+    Raises UnknownRevision, UnknownTarget and WrongUsage at once. Raises DamagedData where an
+    entry of the history is lost; with ``incomplete`` the error is appended to that list and the
+    rest of the history follows.
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
@@ -67,7 +83,7 @@ def log(
 
 
 def is_reset_point(context: Context, commit: CommitId) -> bool:
-    """Whether every blob of a version is stored as a full record; not if it was forgotten."""
+    """Whether every blob of a version is stored in full; False for a forgotten version."""
     if manifests.forgotten_ns(context, commit) is not None:
         return False
     graph = context.store.graph
@@ -85,7 +101,7 @@ def _by_commit_time(
     until: int | None,
     incomplete: list[DamagedData] | None,
 ) -> Iterator[Commit]:
-    """Goes on below ``since``: an imported checkpoint may be older than its parent."""
+    """Continues below ``since``, because an imported checkpoint may be older than its parent."""
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
 
@@ -131,7 +147,7 @@ def _by_deployment(
             if not deployed.retracted and id_ not in seen and id_ in ancestors:
                 seen.add(id_)
                 yield commits.placed(snapshot, id_)[1]
-    except DamagedData as error:  # from here on nobody knows what comes before ``start``
+    except DamagedData as error:  # the ancestors of ``start`` are not known further
         if incomplete is None:
             raise
         incomplete.append(error)
@@ -139,11 +155,11 @@ def _by_deployment(
 
 def _names(context: Context) -> dict[CommitId, list[str]]:
     names: dict[CommitId, list[str]] = defaultdict(list)
-    at = pointers.head_if_known(context)
+    at = refs.head_if_known(context)
     if at.commit is not None:
-        names[at.commit].append(pointers.HEAD)
-    for ref in pointers.branches(context):
+        names[at.commit].append(refs.HEAD)
+    for ref in refs.branches(context):
         names[ref.commit].append(ref.name)
-    for ref in pointers.tags(context):
+    for ref in refs.tags(context):
         names[ref.commit].append(f"tag: {ref.name}")
     return dict(names)

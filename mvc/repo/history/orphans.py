@@ -1,4 +1,4 @@
-"""What a detached HEAD leaves behind: versions that no branch or tag leads to."""
+"""Finds orphans: versions that only a detached HEAD led to, and no branch or tag."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 from mvc.ids import CommitId
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits
-from mvc.repo.lookup import refs as pointers
+from mvc.repo.lookup import commits, refs
 from mvc.repo.lookup.ancestry import Ancestors
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Unreached", "unreached"]
+__all__ = ["Orphans", "orphans"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unreached:
-    """``newest`` and those before it: ``count`` versions in all.
+class Orphans:
+    """``count`` orphaned versions, of which ``newest`` is the tip.
 
-    ``deployed`` of them went live or led to one that did, so ``gc`` keeps them.
+    ``deployed`` of them were deployed or are ancestors of a deployed one; gc keeps those.
     """
 
     newest: CommitId
@@ -27,10 +26,10 @@ class Unreached:
     deployed: int
 
 
-def unreached(context: Context, tip: CommitId, to: CommitId | None = None) -> Unreached | None:
-    """The versions up to ``tip`` that no branch, no tag and not ``to`` leads to; None if none."""
+def orphans(context: Context, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
+    """``tip`` and its ancestors that no branch, no tag and not ``to`` leads to; None if none."""
     snapshot = context.fresh()
-    names = {ref.commit for ref in (*pointers.branches(context), *pointers.tags(context))}
+    names = {ref.commit for ref in (*refs.branches(context), *refs.tags(context))}
     reached = Ancestors(snapshot, names if to is None else names | {to})
     found: dict[CommitId, int] = {}  # where each was published
     waiting = [tip]
@@ -42,9 +41,9 @@ def unreached(context: Context, tip: CommitId, to: CommitId | None = None) -> Un
             waiting.extend(commit.parents)
     if not found:
         return None
-    # What keeps any of them was deployed after the first of them was published.
+    # A deployment that keeps one of them was recorded after the first was published.
     kept = Ancestors(snapshot, _deployed_since(snapshot, min(found.values())))
-    return Unreached(tip, len(found), sum(id_ in kept for id_ in found))
+    return Orphans(tip, len(found), sum(id_ in kept for id_ in found))
 
 
 def _deployed_since(snapshot: Snapshot, offset: int) -> Collection[CommitId]:

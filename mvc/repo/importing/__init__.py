@@ -1,4 +1,4 @@
-"""import: an existing folder of checkpoints becomes history.
+"""import: commits an existing folder of checkpoints as history.
 
-Understanding a file: ``mvc.adapters``.
+Parsing files: ``mvc.adapters``.
 """

@@ -1,4 +1,4 @@
-"""Finding the checkpoints of a training run on disk: which files, in which order."""
+"""Finds the checkpoints of a training run on disk, and their order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mvc.repo.worktree.worktree import files_in
 __all__ = ["Checkpoint", "find_checkpoints"]
 
 _EXTENSIONS = (".pth.tar", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy")
-# Files that training writes beside a model; alone they are no version of it.
+# Files that training writes next to a model; alone they are no version.
 _BESIDE = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states).*")
 _SHARD = re.compile(r".+-\d+-of-\d+\.\w+")
 _DIGITS = re.compile(r"(\d+)")
@@ -26,7 +26,7 @@ _TIME_RULES = "use 'mtime', or 'name:FORMAT' such as 'name:model-%Y%m%d-%H%M%S.p
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One version to be: tracked names and where their files are. ``size`` in bytes."""
+    """A version to commit: its files by tracked name. ``time_ns`` since 1970, ``size`` in bytes."""
 
     source: Path
     time_ns: int
@@ -37,11 +37,11 @@ class Checkpoint:
 def find_checkpoints(
     fs: FileSystem, sources: Sequence[Path], time: str, path: str | None
 ) -> list[Checkpoint]:
-    """The checkpoints in ``sources``, oldest first; equal times in the order of their names.
+    """The checkpoints in ``sources``, oldest first; those of equal time in the order of names.
 
-    A folder means its model files and its subfolders that hold some. Raises UnknownPath
-    for a source that is not there, WrongUsage if files of several formats would take
-    turns at one path.
+    A folder means its model files and its subfolders with model files. Raises UnknownPath for a
+    source that does not exist, WrongUsage if files of several formats would become one path,
+    InvalidTime if a name has no time.
     """
     clock = _Clock(time)
     prefix = None if path is None else check_path(PurePosixPath(path).as_posix())
@@ -79,7 +79,7 @@ def _look_into(
 
 
 def _is_checkpoint(names: Sequence[str]) -> bool:
-    """Whether a folder's files are parts of one version: shards, or a trainer's state."""
+    """Whether a folder is one version: it has shards, or the state of a trainer."""
     return any(
         _SHARD.fullmatch(n) or n.endswith(".index.json") or n == "trainer_state.json" for n in names
     )
@@ -116,7 +116,7 @@ def _folder(fs: FileSystem, folder: Path, clock: _Clock, prefix: str | None) -> 
 
 
 class _Clock:
-    """Reads a checkpoint's time the way ``--time`` says."""
+    """Reads a checkpoint's time by the rule of ``--time``."""
 
     def __init__(self, rule: str) -> None:
         kind, _, self._format = rule.partition(":")
@@ -142,7 +142,7 @@ class _Clock:
 
 
 def _names_date(form: str) -> bool:
-    """Whether the year, at least, comes from the name; %s and the like are refused later."""
+    """Whether the format has a year. Unknown directives such as %s are refused later."""
     directives = set(re.findall(r"%[-_0^#]?(.)", form))
     return bool(directives & set("YyGcxs+")) or not directives - {"%"}
 

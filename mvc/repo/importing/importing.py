@@ -1,8 +1,8 @@
-"""import: the checkpoints of a training run become history, in the order of their times.
+"""import: commits the checkpoints of a training run in the order of their times.
 
-A file becomes one version of one tracked path. A folder with several files that belong
-together (``checkpoint-500``) becomes one version with all of them. What a run of import
-has committed already is found by its content and time, so import can be repeated.
+A file becomes a version of one tracked path. A folder whose files belong together
+(``checkpoint-500``) becomes one version with all of its files. A checkpoint that was imported
+before is found by content and time, so import can be repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deploy as record_deployment
 from mvc.repo.deployments import of_commit
 from mvc.repo.importing.checkpoints import Checkpoint, find_checkpoints
-from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
 
@@ -28,7 +29,7 @@ __all__ = ["Imported", "import_checkpoints"]
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """One checkpoint. ``kept`` is false if the version ``commit`` had its content already."""
+    """One checkpoint. ``kept`` is False if the version ``commit`` had its content before."""
 
     source: Path
     time_ns: int
@@ -51,12 +52,12 @@ def import_checkpoints(
 ) -> list[Imported]:
     """Commits checkpoints on the current branch, each with its own time.
 
-    ``time`` is ``mtime`` or ``name:FORMAT`` (strptime on the file's name, in the local
-    zone if it has none). ``deploy`` records that each went live on that target at its
-    time. ``path`` is the tracked path of files (default ``model`` and the extension),
-    and the tracked folder of versions that are folders. Nothing is committed before
-    every source has been looked at. ``taken`` is called with each version once it is kept,
-    so that an interruption can tell what was done. Raises WrongUsage, InvalidTime and UnknownPath.
+    ``time`` is ``mtime``, or ``name:FORMAT`` (strptime on the file's name; local time if it has
+    no zone). ``deploy`` records that each version went live on that target at its time. ``path``
+    is the tracked path of files (default ``model`` and the extension), or the tracked folder of
+    checkpoints that are folders. All sources are listed before the first commit. ``taken`` is
+    called with each version once it is committed, so that an interrupted caller knows what was
+    done. Raises WrongUsage, InvalidTime, UnknownPath, BadModelFile.
     """
     context.fresh()
     found = find_checkpoints(context.store.fs, sources, time, path)
@@ -73,7 +74,7 @@ def import_checkpoints(
 
 
 class _Run:
-    """One import on its way."""
+    """A running import."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class _Run:
         self._done = 0
         self._total = total
         self._before: frozenset[str] = frozenset()
-        self._fresh = commits.newest(context) is None
+        self._fresh = head(context).commit is None
         self._previous: CommitId | None = None
 
     def take(self, checkpoint: Checkpoint) -> Imported:
@@ -118,10 +119,10 @@ class _Run:
         try:
             kept = commit(self._context, request, self._report)
         except NothingToCommit:
-            head = commits.newest(self._context)
-            if head is None:
+            tip = head(self._context).commit
+            if tip is None:
                 raise
-            return self._already(checkpoint, head)
+            return self._already(checkpoint, tip)
         return Imported(
             checkpoint.source,
             checkpoint.time_ns,
@@ -141,7 +142,7 @@ class _Run:
             self._progress(min(self._done + done, self._total), self._total, what)
 
     def _already(self, checkpoint: Checkpoint, commit: CommitId) -> Imported:
-        """The content is there; its deployment is recorded if it is not."""
+        """For a content that is stored already: records its deployment if that is missing."""
         target, time_ns = self._deploy, checkpoint.time_ns
         if target is not None:
             known = of_commit(self._context.store.snapshot, commit)
@@ -150,7 +151,7 @@ class _Run:
         return Imported(checkpoint.source, time_ns, commit, False, checkpoint.size, 0)
 
     def _known(self, checkpoint: Checkpoint) -> CommitId | None:
-        """A commit with exactly these files: of the checkpoint's time, or the one before it."""
+        """A commit with these files that has the checkpoint's time or is the previous import."""
         name, place = next(iter(checkpoint.files.items()))
         first = entry_at(self._context, place, name)
         mark = bytes(first.state.root if first.tensors else first.content_id)[: keys.ID_BYTES]

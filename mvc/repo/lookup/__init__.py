@@ -1,4 +1,4 @@
-"""Questions to the store: commits, manifests, refs, revisions, ancestors.
+"""Look-ups: commits, manifests, refs, revisions, ancestors.
 
-Whatever changes the repository lies in the other folders.
+Nothing here changes the repository. Changing refs: ``mvc.repo.refs``.
 """

@@ -1,7 +1,8 @@
-"""Which commits lead to which: parents are always published before their children.
+"""Answers whether a commit is an ancestor of another.
 
-So a walk in reverse order of publication can stop, with certainty, at the place where
-a commit was published; commit times prove nothing, since clocks and imports set them back.
+Parents are always published before their children. So a walk in reverse order of publication
+may stop where the searched commit was published. Commit times cannot be used: clocks and imports
+set them back.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ __all__ = ["Ancestors", "is_ancestor", "place"]
 
 
 def place(recorded: Recorded, commit: Commit) -> tuple[int, int]:
-    """Where a commit was published: journal offset, position in the entry."""
+    """Where a commit was published: (byte offset in the journal, position in the entry)."""
     return recorded.offset, next(
         i for i, c in enumerate(recorded.entry.commits) if c.id == commit.id
     )
 
 
 class Ancestors:
-    """The commits that some tips lead to, themselves included; found as far as asked for."""
+    """The ancestors of some tips, the tips included; searched only as far as needed."""
 
     def __init__(self, snapshot: Snapshot, tips: Iterable[CommitId]) -> None:
         self._snapshot = snapshot
@@ -37,7 +38,7 @@ class Ancestors:
             self._push(tip)
 
     def __contains__(self, id_: CommitId) -> bool:
-        """Costs a look-up for every commit published after ``id_`` that was not yet seen."""
+        """Looks up each commit published after ``id_`` that was not seen before."""
         found = commits.find(self._snapshot, id_)
         if found is None:
             return False
@@ -57,5 +58,5 @@ class Ancestors:
 
 
 def is_ancestor(context: Context, ancestor: CommitId, of: CommitId) -> bool:
-    """Whether ``of`` is ``ancestor`` or comes after it."""
+    """Whether ``ancestor`` is ``of`` or one of its ancestors."""
     return ancestor in Ancestors(context.fresh(), [of])

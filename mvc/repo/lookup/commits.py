@@ -1,4 +1,4 @@
-"""Looking up commits by id and by the beginning of an id."""
+"""Looks up commits by id and by the first digits of an id."""
 
 from __future__ import annotations
 
@@ -9,33 +9,20 @@ from mvc.repo.context import Context
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["find", "get", "newest", "placed", "recorded", "starting_with"]
+__all__ = ["find", "get", "placed", "starting_with"]
 
 _HEX_OF_KEY = 16  # digits of an id that the index has
 
 
 def get(context: Context, id_: CommitId) -> Commit:
-    """The commit with this id; UnknownRevision if the repository has none."""
+    """The commit with this id. Raises UnknownRevision, DamagedData."""
     return placed(context.store.snapshot, id_)[1]
 
 
-def recorded(context: Context, id_: CommitId) -> Recorded:
-    """The journal entry that published the commit; UnknownRevision if there is none."""
-    return placed(context.store.snapshot, id_)[0]
-
-
-def newest(context: Context) -> CommitId | None:
-    """The commit at the tip of HEAD, or None before the first one."""
-    at = context.store.ref("HEAD")
-    if isinstance(at, str):
-        at = context.store.ref(f"heads/{at}")
-    return at if isinstance(at, CommitId) else None
-
-
 def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:
-    """A commit and the first entry that published it; UnknownRevision if there is none.
+    """A commit and the first journal entry that published it.
 
-    DamagedData if its entry is lost, or may be.
+    Raises UnknownRevision if there is none, DamagedData if its entry is lost or may be lost.
     """
     found = find(snapshot, id_)
     if found is None:
@@ -47,7 +34,7 @@ def placed(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit]:
 
 
 def find(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit] | None:
-    """As ``placed``, but None if there is no such commit."""
+    """As ``placed``, but returns None if there is no such commit."""
     for entry in snapshot.publishing(id_):
         for commit in entry.entry.commits:
             if commit.id == id_:
@@ -56,7 +43,7 @@ def find(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit] | None:
 
 
 def starting_with(snapshot: Snapshot, digits: str) -> list[tuple[Recorded, Commit]]:
-    """Every commit whose hexadecimal id begins with ``digits``, in the order of ids."""
+    """Every commit whose hexadecimal id begins with ``digits``, sorted by id."""
     digits = digits.lower()
     head = digits[:_HEX_OF_KEY]
     low, high = (bytes.fromhex(head.ljust(_HEX_OF_KEY, digit)) for digit in "0f")

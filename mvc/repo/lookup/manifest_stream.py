@@ -1,7 +1,7 @@
-"""Reading many manifests in the order in which they were published.
+"""Reads many manifests in the order in which they were published.
 
-A manifest is mostly a patch against the one before it. Whoever reads all of them keeps the
-last few, so that each costs one patch, and not the chain that leads to it.
+Most manifests are stored as a patch against the previous one. The last few are cached, so that
+each manifest takes one patch to decode instead of a whole chain.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _KEPT = 256
 
 
 class ManifestStream:
-    """Loads manifests one after another, each verified; keeps at most 16 MiB of them."""
+    """Loads and verifies manifests one after another; caches at most 16 MiB of them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._recovery = store.recovery
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()  # by what names a base
+        self._kept: OrderedDict[bytes, bytes] = OrderedDict()  # by the prefix that names a base
         self._size = 0
 
     def load(self, id_: ManifestId, codings: Iterable[Step] | None = None) -> Manifest:
-        """One manifest. ``codings``: where it is stored, if known; else the index is asked.
+        """One manifest. ``codings``: where it is stored; by default the index is searched.
 
         Raises DamagedData as ``Recovery.manifest`` does.
         """
@@ -48,7 +48,7 @@ class ManifestStream:
         return found
 
     def near(self, id_: ManifestId, codings: Iterable[Step]) -> Manifest | None:
-        """One that is stored in full, or as a patch against one of the last; else None."""
+        """The manifest, if it is stored in full or as a patch against a cached one; else None."""
         for step in codings:
             data = self._decoded(step)
             if data is not None and Manifest.id_of(data) == id_:
@@ -58,7 +58,7 @@ class ManifestStream:
         return None
 
     def _decoded(self, step: Step) -> bytes | None:
-        """What a coding gives; a wrong base is found out by the hash of the result."""
+        """The decoded bytes of a coding, or None. The caller's hash check detects a wrong base."""
         member = step.member
         if member.coding.transform != "patch" or member.nbytes > MAX_MANIFEST:
             return None

@@ -1,4 +1,4 @@
-"""Loading manifests: by commit, verified, the last few kept."""
+"""Loads and verifies manifests; caches the last 16."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _lock = Lock()
 
 
 def load(context: Context, id_: ManifestId) -> Manifest:
-    """The manifest with this id. Values are immutable, so all repositories share the cache."""
+    """The manifest with this id; all repositories of the process share the cache.
+
+    Raises DamagedData.
+    """
     with _lock:
         if (found := _kept.get(id_)) is not None:
             _kept.move_to_end(id_)
@@ -42,7 +45,7 @@ def load(context: Context, id_: ManifestId) -> Manifest:
 
 
 def remember(id_: ManifestId, manifest: Manifest) -> None:
-    """Keeps a manifest that was just made or read."""
+    """Adds a manifest to the cache."""
     with _lock:
         _kept[id_] = manifest
         if len(_kept) > _KEPT:
@@ -50,7 +53,10 @@ def remember(id_: ManifestId, manifest: Manifest) -> None:
 
 
 def of_commit(context: Context, id_: CommitId | None) -> Manifest:
-    """The paths of a version; none for no version."""
+    """The manifest of a version; an empty one if ``id_`` is None.
+
+    Raises UnknownRevision, StateForgotten, DamagedData.
+    """
     if id_ is None:
         return EMPTY
     commit = get_commit(context, id_)
@@ -59,18 +65,18 @@ def of_commit(context: Context, id_: CommitId | None) -> Manifest:
 
 
 def if_kept(context: Context, id_: CommitId) -> Manifest | None:
-    """As ``of_commit``, but None where the state was given up."""
+    """As ``of_commit``, but returns None if the state was forgotten."""
     return None if forgotten_ns(context, id_) is not None else of_commit(context, id_)
 
 
 def forgotten_ns(context: Context, id_: CommitId) -> int | None:
-    """When the state of a version was given up, in ns; None if it is there."""
+    """When the state of a version was forgotten, in ns since 1970; None if it is stored."""
     recorded = context.store.snapshot.forgotten(id_)
     return None if recorded is None else recorded.entry.time_ns
 
 
 def check_kept(context: Context, id_: CommitId) -> None:
-    """Raises StateForgotten if the state of a version was given up."""
+    """Raises StateForgotten if the state of a version was forgotten."""
     time_ns = forgotten_ns(context, id_)
     if time_ns is not None:
         date = format_time(time_ns, precise=False)
@@ -81,7 +87,7 @@ def check_kept(context: Context, id_: CommitId) -> None:
 
 
 def objects(manifest: Manifest) -> dict[bytes, TensorSpec]:
-    """Every blob of a version and what it is; skeletons are raw bytes."""
+    """Every blob of a version and its spec; skeletons are raw bytes."""
     found: dict[bytes, TensorSpec] = {}
     for entry in manifest.entries:
         found.update((content.id, content.spec) for content in entry.contents)

@@ -1,7 +1,7 @@
-"""Reading refs: HEAD, branches, tags. ``refs.py`` has the verbs that change them.
+"""Reads refs (HEAD, branches, tags) and the removals staged for the next commit.
 
-In the journal a branch is ``heads/NAME``, a tag ``tags/NAME``; HEAD holds the name of
-the current branch, or a commit when it is detached.
+``mvc.repo.refs`` changes them. In the journal a branch is ``heads/NAME``, a tag ``tags/NAME``;
+HEAD holds the name of the current branch, or a commit if it is detached.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "branches",
     "head",
     "head_if_known",
+    "staged_removals",
     "tags",
     "value_at",
 ]
@@ -50,7 +51,7 @@ class Ref:
 
 
 def head(context: Context) -> Head:
-    """Where the working folder stands."""
+    """The current branch and its tip, or the commit of a detached HEAD."""
     context.fresh()
     at = context.store.ref(HEAD)
     if not isinstance(at, str):
@@ -60,7 +61,7 @@ def head(context: Context) -> Head:
 
 
 def head_if_known(context: Context) -> Head:
-    """As ``head``, but nothing where the entry that says so is lost."""
+    """As ``head``, but both fields are None if the entry that moved HEAD is lost."""
     try:
         return head(context)
     except DamagedData:
@@ -77,8 +78,14 @@ def tags(context: Context) -> list[Ref]:
     return _under(context.fresh(), TAG)
 
 
+def staged_removals(context: Context) -> tuple[str, ...]:
+    """The paths that ``mvc rm`` removed; the next commit on the current branch leaves them out."""
+    found = context.store.snapshot.newest_staged_removals()
+    return (found.entry.removed or ()) if found is not None else ()
+
+
 def value_at(snapshot: Snapshot, name: str, time_ns: int) -> RefValue:
-    """What a ref pointed to at a moment, by the journal; None before its first change."""
+    """What a ref pointed to at a moment (ns since 1970); None before its first change."""
     recorded = snapshot.ref_change_at(name, time_ns)
     return None if recorded is None else _new_value(recorded, name)
 

@@ -1,7 +1,7 @@
-"""From what people write to a commit: ids, branches, tags, HEAD, ``~n``, ``^n``, ``@{TIME}``.
+"""Resolves revisions to commits: ids, branches, tags, HEAD, ``~n``, ``^n``, ``@{TIME}``.
 
-A name is looked up as branch, then tag, then as the beginning of an id; ``heads/NAME``
-and ``tags/NAME`` say which is meant.
+A name is looked up as a branch, then as a tag, then as the prefix of an id. ``heads/NAME`` and
+``tags/NAME`` name one kind only.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits
-from mvc.repo.lookup import refs as pointers
+from mvc.repo.lookup import commits, refs
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.repo.times import format_time, parse_time
 
 __all__ = ["resolve", "resolve_ref"]
 
-# No zero byte: in the index it ends a name, and what follows it could be another one's.
+# A zero byte ends a name in the index, so a name must not contain one.
 _REVISION = re.compile(r"([^~^@{}\0]+)(?:@\{([^{}]*)\})?((?:[~^][0-9]{0,9})*)", re.ASCII)
 _STEP = re.compile(r"([~^])([0-9]*)", re.ASCII)
 _DIGITS = re.compile(r"[0-9a-fA-F]{4,64}", re.ASCII)
@@ -28,15 +27,15 @@ _SHOWN = 10
 
 
 def resolve(context: Context, rev: str | CommitId) -> CommitId:
-    """The commit that ``rev`` means: a text as people write it, or the id of a commit.
+    """The commit that ``rev`` names; ``rev`` is a text or the id of a commit.
 
-    Raises UnknownRevision, AmbiguousRevision, InvalidTime; WrongUsage for other types.
+    Raises UnknownRevision, AmbiguousRevision, InvalidTime, and WrongUsage for other types.
     """
     return resolve_ref(context, rev)[0]
 
 
 def resolve_ref(context: Context, rev: str | CommitId) -> tuple[CommitId, str | None]:
-    """The commit, and the branch if ``rev`` is a text that names one or is HEAD on one."""
+    """The commit, and the branch if ``rev`` is a branch's name, or HEAD on a branch."""
     context.fresh()
     if isinstance(rev, CommitId):
         return commits.get(context, rev).id, None
@@ -71,7 +70,7 @@ def _read(context: Context, text: str) -> tuple[CommitId, str | None]:
 
 def _named(context: Context, name: str) -> tuple[CommitId, str | None]:
     if name == HEAD:
-        at = pointers.head(context)
+        at = refs.head(context)
         if at.commit is None:
             raise UnknownRevision(
                 f"HEAD has no version yet: nothing was committed on {at.branch}",
@@ -88,7 +87,7 @@ def _named(context: Context, name: str) -> tuple[CommitId, str | None]:
 
 
 def _candidates(name: str) -> list[str]:
-    """Full names of the refs that a short name can mean, the likeliest first."""
+    """Full names of the refs that a short name can mean, in the order of look-up."""
     full = [name] if name.startswith((BRANCH, TAG)) else []
     return [BRANCH + name, TAG + name, *full]
 
@@ -113,10 +112,10 @@ def _by_digits(context: Context, digits: str) -> CommitId:
 
 def _unknown(context: Context, name: str) -> UnknownRevision:
     context.store.snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
-    refs = [*pointers.branches(context), *pointers.tags(context)]
+    named = [*refs.branches(context), *refs.tags(context)]
     from difflib import get_close_matches
 
-    close = get_close_matches(name, [HEAD, *(ref.name for ref in refs)], n=3, cutoff=0.5)
+    close = get_close_matches(name, [HEAD, *(ref.name for ref in named)], n=3, cutoff=0.5)
     return UnknownRevision(
         f"there is no version, branch or tag {printable(name[:100])}",
         hint=f"did you mean {' or '.join(close)}?"
@@ -126,17 +125,17 @@ def _unknown(context: Context, name: str) -> UnknownRevision:
 
 
 def _at(context: Context, name: str, moment: str) -> CommitId:
-    """What a ref pointed to at a moment; HEAD on a branch means that branch's commit then."""
+    """The commit a ref pointed to at a moment; for HEAD on a branch, that branch's commit then."""
     snapshot = context.store.snapshot
     time_ns = parse_time(moment, now_ns=context.store.clock.now_ns())
     logged = [HEAD] if name == HEAD else _candidates(name)
     full = next((n for n in logged if snapshot.has_ref(n)), None)
     if full is None:
         raise _unknown(context, name)
-    value = pointers.value_at(snapshot, full, time_ns)
+    value = refs.value_at(snapshot, full, time_ns)
     if isinstance(value, str):
         full = BRANCH + value
-        value = pointers.value_at(snapshot, full, time_ns)
+        value = refs.value_at(snapshot, full, time_ns)
     if isinstance(value, CommitId):
         return value
     raise UnknownRevision(

@@ -1,4 +1,4 @@
-"""Lossy commits: production weights in the place of training weights.
+"""Lossy commits: production weights are stored in place of training weights.
 
-The stages that lose: ``mvc.codecs.lossy``.
+Lossy stages: ``mvc.codecs.lossy``.
 """

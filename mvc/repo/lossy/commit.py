@@ -1,8 +1,8 @@
-"""One lossy commit: which of its paths are reduced, and where their production weights go.
+"""Lossy commits: reduce the tensors of each path, and write the production weights.
 
-A commit always saves, so a pipeline that decides by data whether to save has no place here.
-Production files are written once the commit is durable: the commit is the acknowledgement, and
-a crash in between leaves the old file and a version that can be checked out.
+A commit always saves, so a pipeline with a save decision is refused. Production files are
+written after the commit is durable: a crash in between leaves the old file, and a version that
+can be checked out.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from mvc.errors import MvcError, NothingToCommit, SourceChanged, UnknownPath, Wr
 from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
 from mvc.repo.checkout.outputs import check_places
-from mvc.repo.commit.base_cache import LastVersion
-from mvc.repo.commit.request import Change, Kept
+from mvc.repo.commit.base_cache import BaseCache
+from mvc.repo.commit.request import Change
+from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head
 from mvc.repo.lossy.reduce import ProducedFile, Weights, is_optimizer, reduce, weights_before
-from mvc.repo.refs import head
 
-__all__ = ["Producing"]
+__all__ = ["LossyCommit"]
 
 
-class Producing:
-    """Stands between the paths of a commit and what is kept of them."""
+class LossyCommit:
+    """One lossy commit: replaces the weights of its changes by production weights."""
 
     def __init__(
         self,
@@ -66,10 +67,11 @@ class Producing:
         loss: float | None,
         files: Sequence[Change] | None = None,
     ) -> Self | None:
-        """For a pipeline, or that of the settings; None if it is lossless.
+        """A lossy commit by the pipeline ``text``, by default that of the settings.
 
-        That of the settings is not for ``files`` (what is committed, unless it is a state)
-        that hold no tensor. Raises WrongUsage if it would decide by data whether to save.
+        Returns None if the pipeline is lossless. The pipeline of the settings does not apply to
+        ``files`` without tensors; ``files`` is None if a state is committed. Raises WrongUsage
+        if the pipeline has a save decision.
         """
         setting = None if text else str(context.config.get("commit.pipeline"))
         text = text or str(setting)
@@ -99,11 +101,11 @@ class Producing:
     def check_places(
         self, changes: Sequence[Change], output: Path | None, *, in_place: bool
     ) -> None:
-        """Raises before anything is kept if the production weights have no place to go to."""
+        """Raises before anything is stored if the production weights cannot be written."""
         check_places(self._context, changes, output, in_place=in_place, setting=self._setting)
 
     def changes(self, changes: Sequence[Change], *, given_back: bool) -> list[Change]:
-        """The same paths with production weights in them; ``given_back``: ``state`` is wanted."""
+        """The same paths with production weights; ``given_back``: ``state`` will be called."""
         self._given_back = given_back
         self._unseen = {change.path for change in changes if change.open is not None}
         return [
@@ -123,7 +125,7 @@ class Producing:
                 self._made[path] = made
             yield made
 
-    def _produced(self, parsed: ParsedFile, path: str, last: LastVersion | None) -> ProducedFile:
+    def _produced(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> ProducedFile:
         self._unknown -= {tensor.key for tensor in parsed.tensors}
         self._check_exact(path)
         weights = Weights.of(parsed)
@@ -147,7 +149,7 @@ class Producing:
         return ProducedFile(parsed, contents)
 
     def _check_exact(self, path: str) -> None:
-        """Once all is seen: an exact name that no tensor has would be a slip."""
+        """Raises UnknownPath after the last file if no tensor has a name of ``exact``."""
         self._unseen.discard(path)
         if self._unknown and not self._unseen:
             raise UnknownPath(
@@ -157,7 +159,7 @@ class Producing:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Says that it is the production weights that are not new, where that is so."""
+        """Replaces a NothingToCommit by one that speaks of production weights."""
         try:
             yield
         except NothingToCommit as error:
@@ -168,14 +170,15 @@ class Producing:
             ) from error
 
     def state(self, entry: FileEntry) -> Any:
-        """The production weights of a Python state, in the form it was given in."""
+        """The production weights of a Python state, nested like the given state."""
         made = self._made[entry.path]
         return to_state(entry, made.skeleton(), made.copied)
 
-    def write(self, kept: Kept, output: Path | None) -> tuple[Path, ...]:
-        """The production files: to ``output``, or in place of what was read.
+    def write(self, kept: CommitResult, output: Path | None) -> tuple[Path, ...]:
+        """Writes the production files to ``output``, or in place of the files that were read.
 
-        Each is recovered from the repository, so what is written is what is stored.
+        Each file is recovered from the repository, so that it equals the stored version. Raises
+        SourceChanged if a file to be replaced was written to meanwhile.
         """
         written = []
         for path, entry in kept.entries.items():
@@ -192,7 +195,9 @@ class Producing:
             written.append(target)
         return tuple(written)
 
-    def _write_one(self, kept: Kept, entry: FileEntry, target: Path, within: Path | None) -> None:
+    def _write_one(
+        self, kept: CommitResult, entry: FileEntry, target: Path, within: Path | None
+    ) -> None:
         def fill(file: WriteFile) -> None:
             write_file(self._context, entry, file.write_at)
 

@@ -1,8 +1,7 @@
-"""Lossy commits: production weights in place of training weights, before anything is stored.
+"""Computes production weights from training weights and the previous version.
 
-A parsed file or state goes in, and one with the same tensors but new contents comes out, made
-of it and of the version before. Everything behind it is lossless, so what is stored is what is
-deployed.
+The input is a parsed file or state; the result has the same tensors with reduced contents. It is
+then stored losslessly, so that the stored version equals the deployed one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.produce import produce
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
-from mvc.repo.commit.base_cache import LastVersion
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.context import Context
 from mvc.store.recovery.recover import Request
 
@@ -40,7 +39,7 @@ _MOMENTS = {
 
 
 def is_optimizer(key: str) -> bool:
-    """Whether a tensor's name says that it is state of the training and no weight."""
+    """Whether a tensor is optimizer or other training state, by its name."""
     parts = key.lower().split(".")
     return not _OF_TRAINING.isdisjoint(parts) or parts[-1] in _MOMENTS
 
@@ -49,8 +48,8 @@ def is_optimizer(key: str) -> bool:
 class Weights:
     """Tensors of a file as arrays, by name.
 
-    A dtype that numpy lacks is there as words; ``dtypes`` names it. ``contents`` says where in
-    the file each of them lies.
+    A tensor whose dtype numpy lacks is an array of unsigned integers, and ``dtypes`` has its
+    dtype. ``contents`` has the position of each tensor's content in the file.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -59,9 +58,9 @@ class Weights:
 
     @classmethod
     def of(cls, parsed: ParsedFile) -> Weights:
-        """Those that are contents of their own; what looks into a raw storage is not among them.
+        """The tensors that are whole contents, without views into a raw storage.
 
-        Arrays lie in the file's own memory where that is possible; they are for reading.
+        The arrays share the file's memory if possible; do not modify them.
         """
         made = cls({}, {}, {})
         seen: set[int] = set()
@@ -97,7 +96,7 @@ def reduce(
     exact: Collection[str] = (),
     dtypes: Mapping[str, str] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """As ``produce``; names of one memory (tied weights) stay equal: the first is reduced."""
+    """As ``produce``, but tied weights (names with the same memory) stay equal."""
     firsts: dict[object, str] = {}
     first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
     made = produce(
@@ -112,7 +111,7 @@ def reduce(
 
 
 def _memory(array: NDArray[Any]) -> object:
-    """Equal for arrays that are the same entries in memory."""
+    """A key that is equal for arrays with the same memory, dtype, shape and strides."""
     if not array.size:
         return id(array)
     return array.__array_interface__["data"][0], array.dtype, array.shape, array.strides
@@ -122,11 +121,11 @@ def weights_before(
     context: Context,
     entry: FileEntry | None,
     names: Sequence[str],
-    last: LastVersion | None = None,
+    last: BaseCache | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """The tensors of these names in a stored version; those it has, for reading only.
+    """Those of the named tensors that a stored version has; do not modify them.
 
-    From ``last`` where that holds them in memory, else recovered and verified.
+    Taken from the cache ``last`` if it has them, else recovered and verified.
     """
     if entry is None:
         return {}
@@ -146,7 +145,7 @@ def weights_before(
 
 
 class ProducedFile(ParsedFile):
-    """A file whose contents are partly others; ``made`` are these, by position."""
+    """A file with some contents replaced; ``made`` has the new ones by position."""
 
     def __init__(self, parsed: ParsedFile, made: Mapping[int, memoryview]) -> None:
         self._parsed = parsed
@@ -158,7 +157,7 @@ class ProducedFile(ParsedFile):
         self.tensors = parsed.tensors
 
     def borrow(self, content: int) -> memoryview | None:
-        """The new content, or the old one where it stays."""
+        """The replaced content, or the file's own."""
         made = self._made.get(content)
         return self._parsed.borrow(content) if made is None else made
 
@@ -171,11 +170,11 @@ class ProducedFile(ParsedFile):
             out[:] = made[start : start + len(out)]
 
     def skeleton(self) -> bytes:
-        """The file's own: names, shapes and everything beside contents stay."""
+        """The file's own skeleton: names, shapes and all bytes outside contents."""
         return self._parsed.skeleton()
 
     def copied(self, content: int) -> memoryview:
-        """A content in memory that belongs to nobody else."""
+        """A content in memory that the caller may modify."""
         if content in self._made:
             return self._made[content]
         out = np.empty(self.contents[content].spec.nbytes, np.uint8).data

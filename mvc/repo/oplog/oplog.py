@@ -1,7 +1,7 @@
 """The operation log: what was done to the repository, newest first.
 
-An operation is a journal entry; its number is the entry's sequence number. Numbers are
-never given twice, but a compacted journal lacks those that nothing needs any more.
+An operation is a journal entry; its number is the entry's sequence number. A number is never
+reused. A compacted journal lacks the entries that nothing needs any more.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["Operation", "find", "label", "oplog", "undone_by"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation. ``undone_by``: the number of the undo that holds against it, if one does.
+    """One operation. ``undone_by``: the number of the undo in force; None if there is none.
 
-    An undo that was undone itself holds no more: the operation counts again.
+    An undo that was undone is not in force.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Operation:
 
 
 def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
-    """Operations from the newest back, ``limit`` at most; read only as far as taken.
+    """Operations, newest first, ``limit`` at most; the iterator reads only what is taken.
 
     Raises WrongUsage at once for a limit below 0.
     """
@@ -44,7 +44,7 @@ def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
 
 
 def find(snapshot: Snapshot, number: int) -> Operation:
-    """The operation with this number; UnknownOperation if there is none."""
+    """The operation with this number. Raises UnknownOperation."""
     recorded = snapshot.by_sequence(number) if 0 <= number < snapshot.position.sequence else None
     if recorded is None:
         raise UnknownOperation(
@@ -54,7 +54,7 @@ def find(snapshot: Snapshot, number: int) -> Operation:
 
 
 def undone_by(snapshot: Snapshot, number: int) -> int | None:
-    """The undo that holds against an operation: its newest one, unless that is undone."""
+    """The number of the undo in force: the newest one, unless that is undone; else None."""
     first, at, steps = None, number, 0
     while (found := snapshot.newest_undo(at)) is not None:
         if found.sequence <= at:

@@ -1,9 +1,9 @@
-"""undo: set back what an operation moved, as an operation of its own.
+"""undo: reverts an operation; the undo is an operation itself.
 
-An operation that moved refs, or changed the list of removed paths, is undone by an entry
-that gives each of them its value from before. That is done only while they still have the
-value that the operation gave them; undoing an undo does the operation again. Deployments
-are evidence: they stay on record and are retracted, not undone.
+An operation that moved refs or changed the staged removals is undone by an entry that restores
+their previous values. That is possible only while they have the values that the operation set.
+Undoing an undo redoes the operation. Deployments are evidence: they are not undone, but can be
+retracted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
-from mvc.repo.lookup import commits, manifests, staged_removals
-from mvc.repo.lookup import refs as pointers
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head
+from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
 from mvc.repo.oplog.oplog import Operation, find, label, undone_by
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
@@ -44,11 +43,11 @@ _NOT_UNDONE = {
 
 @dataclass(frozen=True, slots=True)
 class Undoing:
-    """What undoing an operation changes, or has changed.
+    """The changes of an undo, planned or done.
 
-    ``entry``: what the undo itself is recorded as. ``deployments``: those that the
-    operation recorded; they stay, and count.
-    ``number``: that of the undo itself, None if it was not done.
+    ``entry``: the journal entry of the undo. ``before`` and ``after``: HEAD. ``deployments``: those
+    that the operation recorded; they stay in force. ``number``: the undo's number; None if it is
+    only planned.
     """
 
     operation: Operation
@@ -60,17 +59,18 @@ class Undoing:
 
 
 def plan(context: Context, number: int | None = None) -> Undoing:
-    """What ``undo`` would do; raises what it would raise."""
+    """What ``undo`` would do. Raises the errors of ``undo``."""
     snapshot = context.fresh()
     return snapshot.retry_on_rewrite(lambda: _plan(context, number))
 
 
 def undo(context: Context, number: int | None = None) -> Undoing:
-    """Undoes an operation; durable on return. Working files stay as they are.
+    """Undoes an operation; durable on return. Working files do not change.
 
-    Without a number it is the newest one that moved anything, is no undo and is not undone.
-    Raises UnknownOperation; RefConflict if there is nothing to undo, if the operation moved
-    nothing or is undone already, and if what it moved has moved since or cannot go back.
+    Without a number, the operation is the newest that moved a ref or staged removals, is no undo
+    and is not undone. Raises UnknownOperation. Raises RefConflict if there is nothing to undo, if
+    the operation moved nothing or is undone already, and if a ref has moved since or its previous
+    commit is gone.
     """
     planned: list[Undoing] = []
 
@@ -86,21 +86,21 @@ def undo(context: Context, number: int | None = None) -> Undoing:
 def _plan(context: Context, number: int | None) -> Undoing:
     snapshot = context.store.snapshot
     operation, recorded = _chosen(snapshot, number)
-    back = _Back(context, recorded)
-    back.check()
+    revert = _Revert(context, recorded)
+    revert.check()
     entry = Entry(
         "undo",
         context.store.clock.now_ns(),
         operation.entry.operation,
-        refs=back.refs,
-        removed=back.removed,
+        refs=revert.refs,
+        removed=revert.removed,
         undoes=operation.number,
     )
     return Undoing(
         operation,
         entry,
-        pointers.head(context),
-        back.head(),
+        head(context),
+        revert.head(),
         _standing(snapshot, operation),
     )
 
@@ -144,7 +144,7 @@ def _moved(snapshot: Snapshot, recorded: Recorded) -> bool:
 def _inverse(
     snapshot: Snapshot, recorded: Recorded
 ) -> tuple[tuple[RefChange, ...], tuple[str, ...] | None]:
-    """The operation's changes backwards, without those that changed nothing."""
+    """The inverse of an operation's changes, without those that changed nothing."""
     first: dict[str, RefValue] = {}
     last: dict[str, RefValue] = {}
     for change in recorded.entry.refs:
@@ -159,8 +159,8 @@ def _inverse(
     return refs, None if old_list == removed else old_list
 
 
-class _Back:
-    """The repository's pointers as they will be."""
+class _Revert:
+    """The refs and staged removals after the undo."""
 
     def __init__(self, context: Context, recorded: Recorded) -> None:
         self._context = context
@@ -178,7 +178,7 @@ class _Back:
         return Head(at, tip if isinstance(tip, CommitId) else None)
 
     def check(self) -> None:
-        """Raises RefConflict for what stands against it."""
+        """Raises RefConflict if the undo is not possible."""
         for change in self.refs:
             if self._context.store.ref(change.name) != change.old:
                 later = self._snapshot.newest_ref_change(change.name)
@@ -192,7 +192,7 @@ class _Back:
                     hint="'mvc log' lists the versions there are",
                 )
         listed = self._recorded.entry.removed
-        if self.removed is not None and staged_removals.removed(self._context) != listed:
+        if self.removed is not None and staged_removals(self._context) != listed:
             later = self._snapshot.newest_staged_removals()
             raise self._since("the list of removed paths has changed", later)
         self._refuse_namesakes()
@@ -221,7 +221,7 @@ class _Back:
         )
 
     def _refuse_namesakes(self) -> None:
-        """A name that came back may have been given to something else in the meantime."""
+        """Refuses a name that would be restored but is used by another ref now."""
         branch = self._after(HEAD)
         for name in {c.name.removeprefix(BRANCH).removeprefix(TAG) for c in self.refs} | {branch}:
             if not isinstance(name, str) or name == HEAD:
@@ -235,9 +235,9 @@ class _Back:
                 )
 
     def _refuse_forgotten(self) -> None:
-        """HEAD stands on no version whose state was given up: nothing could follow it."""
+        """Refuses to move HEAD to a forgotten version, which cannot be committed on."""
         at = self.head().commit
-        if at is None or at == pointers.head(self._context).commit:
+        if at is None or at == head(self._context).commit:
             return
         time_ns = manifests.forgotten_ns(self._context, at)
         if time_ns is not None:
@@ -248,7 +248,7 @@ class _Back:
             )
 
     def _refuse_lost_branch(self) -> None:
-        """HEAD stays on a branch without a version only where it was so before."""
+        """Refuses to leave HEAD on a branch without a version, unless it was so before."""
         branch = self._after(HEAD)
         if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:
             return

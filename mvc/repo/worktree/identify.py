@@ -1,4 +1,4 @@
-"""identify: which versions have the state of a file. Found by hashes, no version is recovered."""
+"""identify: which versions have the state of a file. Searched by hash; no version is recovered."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = ["Identified", "earlier", "identify", "is_held"]
 class Identified:
     """A version that has the state at ``path``.
 
-    ``exact``: the file's very bytes, not only the same tensors. ``branches`` are those
-    whose history holds the version, ``deployments`` its own, retracted ones included.
-    ``forgotten_ns``: when the state was given up; then the version had it, ``path`` is None
-    and nobody knows whether the bytes were the same.
+    ``exact``: all bytes of the file are equal, not only its tensors. ``branches`` are those
+    whose history has the version. ``deployments`` are the version's, retracted ones included.
+    ``forgotten_ns``: when the state was forgotten, in ns since 1970; then the version had the
+    state, ``path`` is None, and whether the bytes were equal is unknown.
     """
 
     commit: CommitId
@@ -41,12 +41,11 @@ class Identified:
 
 
 def identify(context: Context, path: Path) -> list[Identified]:
-    """The versions that brought in the state of the file at ``path``, the newest first.
+    """The versions that introduced the state of the file at ``path``, newest first.
 
-    Versions that only kept a path as their parent had it are not listed. A file without
-    tensors is found by all of its bytes. Of a version whose state was forgotten the journal
-    still has the Merkle root, or the first bytes of each file's. Raises UnknownPath if there
-    is no such file.
+    Versions that have a path unchanged from their parent are not listed. A file without tensors
+    is searched by all of its bytes. Of a forgotten version the journal still has the Merkle root
+    and a hash prefix of each file. Raises UnknownPath if there is no such file.
     """
     context.fresh()
     entry = entry_at(context, path, path.name)
@@ -71,10 +70,10 @@ def identify(context: Context, path: Path) -> list[Identified]:
 def earlier(
     context: Context, entry: FileEntry, *, besides: CommitId | None = None
 ) -> CommitId | None:
-    """The newest version that brought in this very state at this path; None if none is kept.
+    """The newest stored version that introduced this state at this path; None if there is none.
 
-    One with all the file's bytes is preferred to one with the same tensors. One that is
-    damaged does not count.
+    A version with all bytes of the file is preferred to one with the same tensors. Damaged
+    versions are skipped.
     """
     same_state = None
     for commit, same in _versions(context, entry, _undamaged):
@@ -87,9 +86,9 @@ def earlier(
 
 
 def is_held(context: Context, entry: FileEntry) -> bool:
-    """Whether a version that a branch, a tag or HEAD leads to has every byte of a file at its path.
+    """Whether an ancestor of a branch, a tag or HEAD has all bytes of a file at its path.
 
-    What only an undone commit has is in no such version.
+    A version that only an undone commit made is no such ancestor.
     """
     tips = {ref.commit for ref in (*branches(context), *tags(context))}
     at = head(context).commit
@@ -115,7 +114,7 @@ def _versions(
     entry: FileEntry,
     load: Callable[[Context, CommitId], Manifest | None] = manifests.if_kept,
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
-    """Versions with what they have of it, None where that was forgotten."""
+    """Versions with the entry that has the state; None in its place for a forgotten version."""
     snapshot = context.store.snapshot
     mark = bytes(entry.state.root if entry.tensors else entry.content_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
@@ -138,10 +137,10 @@ def _versions(
 
 
 def _had(recorded: Entry, commit: Commit, entry: FileEntry, mark: bytes) -> bool:
-    """Whether a forgotten version had the state, as far as its operation says."""
+    """Whether a forgotten version had the state, by its journal entry."""
     if entry.tensors and commit.root == entry.state.root:
         return True
-    # Among several commits nobody can say whose mark it is.
+    # A mark of an entry with several commits cannot be assigned to one of them.
     return mark in recorded.marks and len(recorded.commits) == 1
 
 

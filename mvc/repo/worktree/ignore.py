@@ -1,9 +1,8 @@
-"""Which paths ``.mvcignore`` leaves out, in the syntax of gitignore(5).
+"""Matches paths against ``.mvcignore``, in the syntax and with the results of gitignore(5).
 
-Patterns are matched part by part, and within a part by a regular expression that
-never goes back behind a ``*`` it has passed, so that no pattern is slow.
-Invariant: the last pattern that matches decides, and nothing inside an ignored
-folder is taken back in.
+A pattern is matched one path part at a time. Within a part, a regular expression never
+backtracks behind a ``*`` that it has matched, so that no pattern is slow. Invariant: the last
+matching pattern decides, and no path inside an ignored folder can be included again.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CLASS = re.compile(r"\[:([a-z]*):\]")
 
 
 class _Malformed(Exception):
-    """A pattern that can match nothing: a lone backslash, a bracket left open."""
+    """A pattern that matches nothing: it ends with a backslash, or a bracket is not closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +70,14 @@ class Ignore:
         return more
 
     def match(self, path: str, is_dir: bool = False) -> bool:
-        """Whether ``path`` (relative, '/' between parts) or a folder above it is left out."""
+        """Whether ``path`` (relative, '/' between parts) or a folder above it is ignored."""
         parts = tuple(path.split("/"))
         if not self._rules:
             return False
         return any(self._last(parts[:n], n < len(parts) or is_dir) for n in _lengths(parts))
 
     def match_last(self, path: str, is_dir: bool) -> bool:
-        """As ``match`` for a path whose folders are known to be taken in."""
+        """As ``match`` for a path whose folders are known not to be ignored."""
         return self._last(tuple(path.split("/")), is_dir)
 
     def _last(self, parts: tuple[str, ...], is_dir: bool) -> bool:
@@ -93,7 +92,7 @@ def _lengths(parts: Sequence[str]) -> range:
 
 
 def _match(pattern: Sequence[re.Pattern[str] | None], path: Sequence[str]) -> bool:
-    """Globbing over parts; ``**`` takes any number of them, at least one at the end."""
+    """Matches path parts; ``**`` matches any number of them, at the end at least one."""
     at = here = 0
     star = restart = -1
     while here < len(path):
@@ -114,7 +113,7 @@ def _match(pattern: Sequence[re.Pattern[str] | None], path: Sequence[str]) -> bo
 
 
 def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:
-    """One line of an ignore file; None if it says nothing."""
+    """The rule of one line; None for a comment, an empty or a malformed line."""
     text = _strip(line.rstrip("\r\n"))
     if not text or text.startswith("#"):
         return None
@@ -136,12 +135,12 @@ def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:
 
 
 def _any_depth(name: str) -> bool:
-    """``**`` between slashes; git takes more stars for the same."""
+    """``**`` between slashes; like git, more than two stars mean the same."""
     return len(name) > 1 and not name.strip("*")
 
 
 def _strip(text: str) -> str:
-    """Without trailing spaces, except one that a backslash keeps."""
+    """Strips trailing spaces, except one after a backslash."""
     while text.endswith(" "):
         before = text[:-1]
         if (len(before) - len(before.rstrip("\\"))) % 2:
@@ -180,7 +179,7 @@ def _compile(glob: str) -> re.Pattern[str]:
         else:
             runs[-1].append(re.escape(char))
     first, *rest = ("".join(run) for run in runs)
-    # What follows a star is taken where it first fits: fitting later never helps.
+    # The text after a star is matched at its first place: a later place never helps.
     middle = "".join(f"(?>.*?{run})" for run in rest[:-1] if run)
     last = f".*{rest[-1]}" if rest else ""
     return re.compile(first + middle + last, re.DOTALL)

@@ -1,7 +1,7 @@
 """status: which tracked files differ from HEAD, and which files are not tracked.
 
-Every tracked file is hashed: what a clock or a file system says about times is not
-relied on, and the hash of a file that differs tells which other version it is of.
+Every tracked file is hashed: modification times are not reliable, and the hash of a file that
+differs shows which other version has it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
-from mvc.repo.lookup import manifests, staged_removals
-from mvc.repo.lookup.refs import head
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree.worktree import FoundFile, entry_of, files_under, is_python_state
 
 __all__ = ["Change", "Status", "status"]
@@ -22,13 +22,13 @@ __all__ = ["Change", "Status", "status"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path. ``kind``: unchanged, modified, missing (tracked, but no file is there),
-    removed (left out of the next commit) or renamed (the file of a missing path under a
-    name that is not tracked). ``detail`` says more, for people; ``old`` is the
-    path before a renaming.
+    """One path.
 
-    ``not_written``: a missing path is a Python state, which has a file only once checkout
-    wrote one. ``same_as``: another version that holds what a modified file is now.
+    ``kind``: unchanged, modified, missing (tracked, but there is no file), removed (the next
+    commit leaves it out) or renamed (the file of a missing path has a name that is not tracked).
+    ``detail`` is text for people; ``old`` is the path before a rename. ``not_written``: the path
+    is a Python state, which has no file until checkout writes one. ``same_as``: another version
+    that has the modified file.
     """
 
     path: str
@@ -41,9 +41,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Status:
-    """``branch`` is None where HEAD is detached, ``head`` before the first commit.
+    """``branch`` is None if HEAD is detached; ``head`` is None before the first commit.
 
-    ``dead_links``: symbolic links that lead nowhere, which are no files to be tracked.
+    ``dead_links``: symbolic links that lead nowhere; they cannot be tracked.
     """
 
     branch: str | None
@@ -54,19 +54,19 @@ class Status:
 
     @property
     def clean(self) -> bool:
-        """Whether every tracked file is as in HEAD and stays so with the next commit.
+        """Whether every tracked file equals HEAD and none is removed.
 
-        A Python state without a file is as in HEAD.
+        A Python state without a file equals HEAD.
         """
         return all(change.kind == "unchanged" or change.not_written for change in self.changes)
 
 
 def status(context: Context, *, untracked: bool = True) -> Status:
-    """Compares the working folder with HEAD. Without ``untracked`` only tracked paths are seen."""
+    """Compares the working tree with HEAD; without ``untracked``, only its tracked paths."""
     context.fresh()
     at = head(context)
     tracked = manifests.of_commit(context, at.commit).by_path
-    removed = set(staged_removals.removed(context)) & tracked.keys()
+    removed = set(staged_removals(context)) & tracked.keys()
     changes = {
         path: Change(path, "removed") if path in removed else _change(context, entry)
         for path, entry in tracked.items()
@@ -118,7 +118,7 @@ def _change(context: Context, entry: FileEntry) -> Change:
 def _renames(
     context: Context, missing: Sequence[FileEntry], found: Sequence[FoundFile]
 ) -> list[tuple[str, str]]:
-    """(old path, new path) of files that are there under another name."""
+    """(old path, new path) of renamed files."""
     sizes = {entry.size for entry in missing}
     there = {
         entry_of(context, f.name).content_id: f.name

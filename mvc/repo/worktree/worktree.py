@@ -1,8 +1,7 @@
-"""The working folder: names of tracked paths, the files of a folder, a file as an entry.
+"""The working tree: names of tracked paths, the files of a folder, the entry of a file.
 
-Invariant: a tracked name is relative to the repository's root, has '/' between its
-parts, is in Unicode form NFC and passes ``check_path``; so it means one file on every
-system.
+Invariant: a tracked name is relative to the repository's root, has '/' between its parts, is in
+Unicode form NFC and passes ``check_path``. So it names the same file on every system.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _NEVER = {".mvc", ".git", ".hg", ".svn"}  # folders of version control, in any c
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file of the working folder; ``name`` may be one that cannot be tracked."""
+    """A file of the working tree; its ``name`` may be one that cannot be tracked."""
 
     name: str
     identity: FileIdentity
@@ -46,9 +45,9 @@ class FoundFile:
 def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | None = None) -> str:
     """The name under which ``path`` is tracked; the empty string for the root itself.
 
-    ``path`` is relative to ``cwd`` or absolute. Symbolic links inside the repository are
-    names of their own; with ``fs`` those on the way to the repository are resolved.
-    Raises InvalidName for a path outside the repository and for names it cannot keep.
+    ``path`` is relative to ``cwd`` or absolute. Symbolic links inside the repository are not
+    resolved; with ``fs``, those on the way to the repository are. Raises InvalidName for a path
+    outside the repository and for a name that cannot be tracked.
     """
     shown = printable(str(path))
     absolute = Path(posixpath.normpath(cwd / path))
@@ -76,11 +75,10 @@ def _below(root: Path, path: Path) -> str | None:
 def expand(
     context: Context, paths: Iterable[str | Path], cwd: Path, dead: set[str] | None = None
 ) -> list[str]:
-    """The tracked names that ``paths`` mean, sorted; a folder means its files.
+    """The tracked names of ``paths``, sorted; a folder means the files in it.
 
-    A file that is named itself is taken even if it is ignored. ``dead`` is as of
-    ``files_under``. Raises UnknownPath for a path that is not there and InvalidName for one
-    that cannot be tracked.
+    A file that is named itself is taken even if it is ignored. ``dead``: see ``files_under``.
+    Raises UnknownPath for a path that does not exist, InvalidName for one that cannot be tracked.
     """
     fs = context.store.fs
     names: set[str] = set()
@@ -127,10 +125,10 @@ def files_under(
 ) -> Iterator[FoundFile]:
     """Every file below ``folder`` that is not ignored, in no promised order.
 
-    ``folder`` itself is entered even if it is ignored. Symbolic links are followed; a
-    folder that contains itself by way of a link is entered once. Temporary files of mvc,
-    links that lead nowhere and special files are left out, as are the folders of
-    version control systems. The names of such links that are not ignored are put in ``dead``.
+    ``folder`` itself is entered even if it is ignored. Symbolic links are followed; a folder
+    that contains itself through a link is entered once. Temporary files of mvc, special files,
+    links that lead nowhere, and the folders of version control systems are skipped. The names of
+    such links are added to ``dead`` unless they are ignored.
     """
     return files_in(context.store.fs, context.root, folder, dead)
 
@@ -143,7 +141,7 @@ def files_in(
     parts = folder.split("/") if folder else []
     for depth in range(len(parts)):
         ignore = _with_rules(fs, root, "/".join(parts[:depth]), ignore)
-    # Beside each folder: the rules above it, (device, inode) of the folders on the way.
+    # With each folder: the rules from above, and (device, inode) of the folders above.
     waiting: list[tuple[str, Ignore, frozenset[tuple[int, int]]]] = [(folder, ignore, frozenset())]
     while waiting:
         at, ignore, above = waiting.pop()
@@ -162,7 +160,7 @@ def files_in(
 def _children(
     fs: FileSystem, root: Path, folder: str, ignore: Ignore, dead: set[str]
 ) -> Iterator[FoundFile]:
-    """What stands in a folder and is not left out; links that lead nowhere go to ``dead``."""
+    """Entries of a folder that are not skipped; links that lead nowhere are added to ``dead``."""
     for entry in fs.list(root / folder):
         if entry.startswith(TEMPORARY) or entry.lower() in _NEVER:
             continue
@@ -172,7 +170,7 @@ def _children(
             continue
         if identity is not None:
             yield FoundFile(name, identity)
-        elif fs.stat(root / name, follow=False) is not None:  # else it was deleted meanwhile
+        elif fs.stat(root / name, follow=False) is not None:  # otherwise deleted meanwhile
             dead.add(name)
 
 
@@ -186,14 +184,14 @@ def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Igno
 
 
 def is_python_state(entry: FileEntry) -> bool:
-    """Whether a path holds a state of Python: where nothing wrote it, no file of it is missing."""
+    """Whether a path is a Python state, which has no file until checkout writes one."""
     return entry.format == "state"
 
 
 def entry_of(context: Context, name: str) -> FileEntry:
-    """The entry that committing the file ``name`` as it is now would make; stores nothing.
+    """The entry that a commit of the file ``name`` would make now; stores nothing.
 
-    Raises UnknownPath if it is not there, SourceChanged if it is written to meanwhile.
+    Raises UnknownPath if there is no such file, SourceChanged if it is written to meanwhile.
     """
     return entry_at(context, context.root / name, name)
 

@@ -20,8 +20,8 @@ from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import entry_from
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head
 from mvc.repo.lossy.reduce import Arrays, Weights, weights_before
-from mvc.repo.refs import head
 from mvc.repo.repository import Repository
 from mvc.training.lossy.drift import Monitor
 from mvc.training.lossy.dsed import Evaluate

@@ -17,7 +17,7 @@ from mvc.codecs import cast
 from mvc.codecs.pipeline import Pipeline
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
-from mvc.repo.commit.precision_copies import Masters
+from mvc.repo.commit.precision_copies import PrecisionCopies
 from mvc.store.packs.records import RecordHeader
 from tests.store.sizes import shrink
 
@@ -152,7 +152,7 @@ def test_a_master_is_found_among_many_by_one_look(monkeypatch: pytest.MonkeyPatc
     """Every master is rounded once, however many copies are looked for."""
     state = tiny(100, 0.3)
     parsed = from_state(state)
-    masters = Masters()
+    masters = PrecisionCopies()
     for i in range(100):
         masters.add(parsed, i, BlobId(i.to_bytes(32, "little")))
     rounded = 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mvc.ids import CommitId
-from mvc.repo.history.orphans import Unreached, unreached
+from mvc.repo.history.orphans import Orphans, orphans
 from mvc.repo.repository import Repository
 
 
@@ -29,27 +29,27 @@ def repo(tmp_path: Path) -> Repository:
 def test_a_detached_head_that_is_left(repo: Repository) -> None:
     tip = repo.find("HEAD")
     left = repo.switch("main")
-    assert left is not None and left.unreached == Unreached(tip, 3, 0)
+    assert left is not None and left.orphans == Orphans(tip, 3, 0)
     again = repo.switch("main")
-    assert again is not None and again.unreached is None
+    assert again is not None and again.orphans is None
 
 
 @pytest.mark.parametrize("rev", ["HEAD", "HEAD~1"])
 def test_what_a_tag_or_branch_reaches_is_not_counted(repo: Repository, rev: str) -> None:
     tip = repo.find("HEAD")
     repo.tag("kept", rev)
-    assert unreached(repo.context, tip) == (None if rev == "HEAD" else Unreached(tip, 1, 0))
+    assert orphans(repo.context, tip) == (None if rev == "HEAD" else Orphans(tip, 1, 0))
 
 
 def test_where_head_goes_counts(repo: Repository) -> None:
     tip = repo.find("HEAD")
     moved = repo.restore("HEAD~1")
-    assert moved.unreached == Unreached(tip, 1, 0)
+    assert moved.orphans == Orphans(tip, 1, 0)
 
 
 def test_a_branch_made_on_the_way_out_keeps_all(repo: Repository) -> None:
     made = repo.switch("try", create=True)
-    assert made is not None and made.unreached is None
+    assert made is not None and made.orphans is None
     assert repo.find("try") == repo.find("HEAD")
 
 
@@ -57,7 +57,7 @@ def test_deployed_versions_and_what_led_to_them_stay(repo: Repository) -> None:
     tip = repo.find("HEAD")
     repo.deploy("HEAD~1", "prod")
     left = repo.switch("main")
-    assert left is not None and left.unreached == Unreached(tip, 3, 2)
+    assert left is not None and left.orphans == Orphans(tip, 3, 2)
     report = repo.gc(grace="0")
     assert len(report.commits) == 1
     repo.find("HEAD")
@@ -68,4 +68,4 @@ def test_a_deployed_child_on_no_branch_keeps_what_led_to_it(repo: Repository) ->
     record(repo, 6, deploy="prod")
     repo.restore(tip)
     left = repo.switch("main")
-    assert left is not None and left.unreached == Unreached(tip, 3, 3)
+    assert left is not None and left.orphans == Orphans(tip, 3, 3)

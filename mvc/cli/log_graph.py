@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mvc.ids import CommitId
 
 if TYPE_CHECKING:
-    from mvc.repo.history.entry import LogEntry
+    from mvc.repo.history.log import LogEntry
 
 __all__ = ["GraphRow", "graph_lines"]
 

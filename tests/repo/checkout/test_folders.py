@@ -11,7 +11,7 @@ import pytest
 from mvc.errors import StorageFull
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.repo.checkout import checkout
-from mvc.repo.checkout.folders import taken_back
+from mvc.repo.checkout.folders import remove_if_failed
 from mvc.repo.repository import Repository
 from tests.faults.crashfs import CrashFS
 from tests.faults.hooked import HookedFS
@@ -21,11 +21,11 @@ from tests.repo.working import write_model
 
 def test_only_empty_folders_that_were_made_are_removed(tmp_path: Path) -> None:
     (tmp_path / "before").mkdir()
-    with pytest.raises(KeyError), taken_back(FileSystem(), tmp_path / "before/new/out"):
+    with pytest.raises(KeyError), remove_if_failed(FileSystem(), tmp_path / "before/new/out"):
         (tmp_path / "before/new/out/sub/sub").mkdir(parents=True)
         raise KeyError
     assert list((tmp_path / "before").iterdir()) == []
-    with pytest.raises(KeyError), taken_back(FileSystem(), tmp_path / "new/out"):
+    with pytest.raises(KeyError), remove_if_failed(FileSystem(), tmp_path / "new/out"):
         (tmp_path / "new/out/sub").mkdir(parents=True)
         (tmp_path / "new/out/file").touch()
         raise KeyError

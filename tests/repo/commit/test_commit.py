@@ -110,14 +110,14 @@ def test_recovery_is_bounded_by_seconds(tmp_path):
 def test_a_tensor_that_changes_during_the_commit_is_refused(repo, monkeypatch):
     state = {"a": near(0)}
     repo.commit(state)
-    original = last_module.LastVersion.settle
+    original = last_module.BaseCache.settle
 
     def meddle(self):
         for kept in self._next.values():
             kept.buffer[0] ^= 1
         original(self)
 
-    monkeypatch.setattr(last_module.LastVersion, "settle", meddle)
+    monkeypatch.setattr(last_module.BaseCache, "settle", meddle)
     with pytest.raises(SourceChanged, match="'a'"):
         repo.commit({"a": near(1)})
     monkeypatch.undo()

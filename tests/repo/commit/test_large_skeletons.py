@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mvc.model.tensor import TensorSpec
-from mvc.repo.commit.state_writer import Keeper
+from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.repository import Repository
 from mvc.store.packs.records import BLOB
 from tests.store.sizes import shrink
@@ -54,14 +54,14 @@ def test_it_is_kept_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_it_was_kept_whole_by_earlier_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def keep_whole(self: Keeper, entry: object, skeleton: bytes) -> None:
+    def keep_whole(self: StateWriter, entry: object, skeleton: bytes) -> None:
         if not self.writer.holds(entry.skeleton):  # type: ignore[attr-defined]
             self.writer.put_bytes(BLOB, entry.skeleton, skeleton, None)  # type: ignore[attr-defined]
 
     Repository.init(tmp_path).close()
     shrink(monkeypatch, PIECE=8192)
     with monkeypatch.context() as earlier:
-        earlier.setattr(Keeper, "_keep_skeleton", keep_whole)
+        earlier.setattr(StateWriter, "_keep_skeleton", keep_whole)
         wanted = versions(tmp_path, 2)
     assert check(tmp_path, wanted) == 1
     with Repository.open(tmp_path) as repo:

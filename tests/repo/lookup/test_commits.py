@@ -7,20 +7,21 @@ import pytest
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
 from mvc.repo.lookup import commits
+from mvc.repo.lookup.refs import head
 from tests.repo.publishing import commit, repository, set_ref
 
 
 def test_a_commit_and_its_entry(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
-    assert commits.newest(context) is None
+    assert head(context).commit is None
     ids = [commit(context, message=f"m{i}") for i in range(3)]
     for i, id_ in enumerate(ids):
         assert commits.get(context, id_).message == f"m{i}"
-        assert commits.recorded(context, id_).sequence == i + 1
-        assert commits.recorded(context, id_).entry.commits[0].id == id_
-    assert commits.newest(context) == ids[2]
+        assert commits.placed(context.store.snapshot, id_)[0].sequence == i + 1
+        assert commits.placed(context.store.snapshot, id_)[0].entry.commits[0].id == id_
+    assert head(context).commit == ids[2]
     set_ref(context, "HEAD", ids[1])
-    assert commits.newest(context) == ids[1]
+    assert head(context).commit == ids[1]
 
 
 def test_an_unknown_commit(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mvc.errors import WouldOverwrite
+from mvc.errors import InvalidName, IoFailed, RefConflict, WouldOverwrite
 from mvc.repo.repository import Repository
 from tests.repo.working import write_model
 
@@ -70,3 +70,45 @@ def test_what_only_an_undone_commit_has_is_kept(repo: Repository) -> None:
     repo.undo()
     with pytest.raises(WouldOverwrite, match="not committed"):
         repo.restore("HEAD~1")
+
+
+def test_a_refused_switch_to_a_new_branch_makes_no_branch(repo: Repository) -> None:
+    write_model(repo.root / "model.safetensors")
+    before = repo.context.store.snapshot.position.sequence
+    with pytest.raises(WouldOverwrite, match="holds work that is not committed"):
+        repo.switch("side", create=True, start="HEAD~1")
+    assert [branch.name for branch in repo.branches()] == ["main"]
+    assert repo.context.store.snapshot.position.sequence == before
+    moved = repo.switch("side", create=True, start="HEAD~1", force=True)
+    assert moved is not None and moved.branch == "side"
+
+
+def test_a_failed_switch_to_a_new_branch_makes_no_branch(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise IoFailed("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(repo.context.store.fs, "replace_file", fail)
+        with pytest.raises(IoFailed):
+            repo.switch("side", create=True, start="HEAD~1")
+    assert [branch.name for branch in repo.branches()] == ["main"]
+
+
+@pytest.mark.parametrize("name", ["main", "kept", "v1", "a..b", "HEAD"])
+def test_a_new_branch_without_a_valid_name_writes_no_file(repo: Repository, name: str) -> None:
+    repo.branch("kept")
+    repo.tag("v1")
+    with pytest.raises((RefConflict, InvalidName)):
+        repo.switch(name, create=True, start="HEAD~1")
+    assert not (repo.root / "model.safetensors").exists()
+
+
+def test_switching_to_a_new_branch_is_one_operation(repo: Repository) -> None:
+    before = repo.context.store.snapshot.position.sequence
+    repo.switch("side", create=True, start="HEAD~1")
+    assert repo.context.store.snapshot.position.sequence == before + 1
+    repo.undo()
+    assert [branch.name for branch in repo.branches()] == ["main"]
+    assert repo.log().__next__().refs == ("HEAD", "main")

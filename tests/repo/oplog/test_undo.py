@@ -17,8 +17,7 @@ from mvc.model.commit import Commit
 from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, live_at, retract
-from mvc.repo.lookup import staged_removals
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, staged_removals
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import Undoing, plan, undo
 from mvc.store.journal.entries import Entry, Forgotten, RefChange
@@ -37,11 +36,11 @@ def state(context: Context) -> State:
     """Every pointer there is."""
     found: State = {BRANCH + b.name: b.commit for b in refs.branches(context)}
     found |= {TAG + t.name: t.commit for t in refs.tags(context)}
-    return found | {HEAD: context.store.ref(HEAD), "removed": staged_removals.removed(context)}
+    return found | {HEAD: context.store.ref(HEAD), "removed": staged_removals(context)}
 
 
 def removes(context: Context, *paths: str) -> None:
-    gone = tuple(sorted({*staged_removals.removed(context), *paths}))
+    gone = tuple(sorted({*staged_removals(context), *paths}))
     context.store.publish(lambda: Entry("rm", context.store.clock.now_ns(), removed=gone))
 
 
@@ -136,7 +135,7 @@ def test_a_commit_puts_the_removed_paths_back(context: Context) -> None:
 
     context.store.publish(make)
     assert undo(context).entry.removed == ("a",)
-    assert staged_removals.removed(context) == ("a",)
+    assert staged_removals(context) == ("a",)
 
 
 def commit_after(parent: CommitId) -> Commit:
@@ -280,7 +279,7 @@ while sys.argv[2] == "undo":
 def process(root: Path, verb: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", _OTHER, str(root), verb],
-        cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parents[3], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
