@@ -86,8 +86,10 @@ class Repository(StoredRepository):
         The version is named as for ``checkout``; ``path`` is the model's in it. Raises
         CannotResume with the reason, before anything is changed.
         """
+        from mvc.training.checks import check_objects
         from mvc.training.resume import resume
 
+        check_objects(model, optimizer, scheduler, scaler)
         return resume(
             self,
             model,

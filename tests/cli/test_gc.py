@@ -76,7 +76,7 @@ def test_steps_that_stay_are_told(mvc) -> None:
             bits = bits ^ np.where(rng.random(bits.shape) < 0.02, 1 << bit, 0).astype(np.uint32)
     mvc("deploy", "HEAD~2", "prod")
     mvc("forget", "--unused", "prod", "-f")
-    assert "as a way to others (phantoms)" in mvc("gc").out
+    assert "as a base of others (phantoms)" in mvc("gc").out
     assert mvc("gc", "--json").json["phantoms"] > 0
 
 

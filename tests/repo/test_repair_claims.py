@@ -70,7 +70,7 @@ def test_repair_records_the_right_ones(wrong: tuple[Path, list[int]]) -> None:
         assert (root / ".mvc" / "journal").read_bytes().startswith(before)
         assert [d.sequence for d in repo.deployments("prod")] == numbers
         assert live_at(repo.context, None, "prod").sequence == numbers[-1]
-        assert repo.log().__next__().deployments
+        assert repo.log()[0].deployments
         entry = list(repo.context.store.snapshot.entries())[-1].entry
         assert entry.relinks == (
             Relink("prod", numbers[2], numbers[1]),

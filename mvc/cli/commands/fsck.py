@@ -143,7 +143,7 @@ def _rebuild(session: Session) -> None:
             loss = f"{lost} is lost, and nothing stands behind it"
             session.close()
     if loss is not None:
-        session.out.warn(f"{loss}; the index is rebuilt without it")
+        session.out.warn(f"{loss}; they are given up, and the index is rebuilt")
         fs = FileSystem()
         folder = _folder(fs)
         if folder is not None:
