@@ -292,7 +292,7 @@ def test_refuses_what_lacks_or_does_not_fit(tmp_path: Path) -> None:
 
 def test_a_damaged_rng_is_refused(tmp_path: Path) -> None:
     with kept(tmp_path) as repo:
-        state = repo.checkout("HEAD", name="model.training.safetensors")
+        state = repo.checkout("HEAD", path="model.training.safetensors")
         for broken in ({}, {**state["rng"], "torch": torch.zeros(3, dtype=torch.uint8)}, [1]):
             changed = {**state, "rng": broken}
             repo.commit(changed, name="model.training.safetensors")
