@@ -111,4 +111,4 @@ def test_switching_to_a_new_branch_is_one_operation(repo: Repository) -> None:
     assert repo.context.store.snapshot.position.sequence == before + 1
     repo.undo()
     assert [branch.name for branch in repo.branches()] == ["main"]
-    assert repo.log().__next__().refs == ("HEAD", "main")
+    assert repo.log()[0].refs == ("HEAD", "main")
