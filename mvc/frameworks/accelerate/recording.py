@@ -14,6 +14,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
+from mvc.api import Repository as PublicRepository
 from mvc.errors import WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.resume import load
@@ -69,7 +70,7 @@ def attach(
             f"stage {stage} goes by the loss, which save_state does not know",
             hint='pass metrics=lambda: {"loss": ...}',
         )
-    return Attached(accelerator, opened(repo)[0], options, wait=wait)
+    return Attached(accelerator, opened(repo, PublicRepository)[0], options, wait=wait)
 
 
 class Attached:

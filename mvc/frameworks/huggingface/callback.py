@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from transformers import TrainerCallback
 
+from mvc.api import Repository as PublicRepository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.common.epoch_order import Drawing
 from mvc.frameworks.common.options import checked, included
@@ -79,7 +80,7 @@ class MVCCallback(TrainerCallback):
             queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact, keep_training=keep_training,
         )  # fmt: skip
         refuse_data(pipeline, "the Trainer does not hand batches to callbacks")
-        self.repo = opened(repo)[0]
+        self.repo = opened(repo, PublicRepository)[0]
         self.resumed: Resumed | None = None
         self.report: Report | None = None
         self._every = every_n_steps

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+from mvc.api import Repository as PublicRepository
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
 from mvc.frameworks.common.options import checked
 from mvc.frameworks.common.stages import refuse_data
@@ -82,7 +83,7 @@ class MVCCallback(keras.callbacks.Callback):
             keep_training=keep_training,
         )  # fmt: skip
         refuse_data(pipeline, "Keras does not hand batches to callbacks")
-        self.repo = opened(repo)[0]
+        self.repo = opened(repo, PublicRepository)[0]
         self._recorder: Recorder | None = None
         self._report: Report | None = None
         self._told: BaseException | None = None  # a failure that fit has raised already
