@@ -42,7 +42,15 @@ def share_at(loss: float, share: Decimal, least: Decimal, bend: Decimal) -> Frac
     """p: ``least`` at a loss of 0, ``share`` from ``HIGHEST_LOSS`` on.
 
     A loss that is no number counts as high: the weights moved by more than can be said.
+    Seven digits of the loss and of the curve count, as many as a float32 has: a loss of 0.1
+    is a tenth, although no binary number is.
     """
-    x = 1.0 if math.isnan(loss) else min(max(loss, 0.0), HIGHEST_LOSS) / HIGHEST_LOSS
+    known = HIGHEST_LOSS if math.isnan(loss) else min(max(loss, 0.0), HIGHEST_LOSS)
+    x = _decimal(known) / Fraction(HIGHEST_LOSS)
+    y = _decimal(curve(float(x), float(bend))) if bend else x
     low = Fraction(least)
-    return Fraction(curve(x, float(bend))) * (Fraction(share) - low) + low
+    return y * (Fraction(share) - low) + low
+
+
+def _decimal(number: float) -> Fraction:
+    return Fraction(f"{number:.7g}")

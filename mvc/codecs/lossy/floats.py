@@ -6,6 +6,7 @@ are only looked at, to see how far an entry has moved.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,11 @@ class Format:
         """The mask of the exponent's bits, all set in infinities and NaNs."""
         sign = 1 << 8 * self.width - 1
         return sign - (1 << self.fraction)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return math.ldexp(2 - 2.0**-self.fraction, (1 << 8 * self.width - self.fraction - 2) - 1)
 
 
 FORMATS = {

@@ -47,7 +47,7 @@ def reduce(weights: Sequence[Weights], coarse: float, hold: float, fine: float) 
         if wanted is None:
             continue
         exponent = _exponent(_sound(before, tensor), wanted)
-        _write(tensor, _rounded(before, after, exponent, hold))
+        _write(tensor, _rounded(before, after, exponent, hold, tensor.format.largest))
 
 
 def wanted_exponent(values: Values, coarse: float, largest: int, fine: float) -> int | None:
@@ -55,7 +55,8 @@ def wanted_exponent(values: Values, coarse: float, largest: int, fine: float) ->
 
     ``largest`` is the number of entries of the largest tensor.
     """
-    spread = float(np.std(values, dtype=np.float64)) if len(values) else 0.0
+    with np.errstate(all="ignore"):  # a spread beyond float64 is infinite
+        spread = float(np.std(values, dtype=np.float64)) if len(values) else 0.0
     if not 0 < spread < math.inf:
         return None
     finer = fine * math.log2(largest / len(values))
@@ -84,10 +85,14 @@ def _on_grid(values: Values, exponent: int) -> bool:
     return True
 
 
-def _rounded(before: Values, after: Values, exponent: int, hold: float) -> Values:
-    """``after`` on the grid. Scaling by a power of two is exact, and so is every multiple."""
+def _rounded(before: Values, after: Values, exponent: int, hold: float, largest: float) -> Values:
+    """``after`` on the grid, and no further out than its last multiple up to ``largest``.
+
+    Scaling by a power of two is exact, and so is every multiple.
+    """
     with np.errstate(all="ignore"):
-        numbers = np.rint(np.ldexp(after, -exponent))
+        outmost = float(np.floor(np.ldexp(largest, -exponent)))
+        numbers = np.rint(np.ldexp(after, -exponent)).clip(-outmost, outmost)
         moved = np.abs(after - before)
         held = moved <= after.dtype.type(math.ldexp(hold, exponent))
         held &= np.ldexp(np.rint(np.ldexp(before, -exponent)), exponent) == before

@@ -4,11 +4,13 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.codecs.lossy.curves import curve, offset, share_at
+from mvc.codecs.lossy.topk import counts
 
 SHARE, LEAST = Decimal("0.075"), Decimal("0.001")
 
@@ -37,6 +39,14 @@ def test_known_offsets(bend, expected):
 @pytest.mark.parametrize(("bend", "expected"), [("0", 0.038), ("-0.5", 0.050333), ("2", 0.016638)])
 def test_known_shares(bend, expected):
     assert float(share_at(0.25, SHARE, LEAST, Decimal(bend))) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", [0.1, float(np.float32(0.1))])
+@pytest.mark.parametrize(("bend", "expected"), [("0", 10), ("2", 4)])
+def test_a_loss_that_no_binary_number_is(loss, bend, expected):
+    """A fifth of the way to half of 100 entries is 10 of them, not 11."""
+    share = share_at(loss, Decimal("0.5"), Decimal(0), Decimal(bend))
+    assert counts([100], share, Decimal(0)) == [expected]
 
 
 bends = st.decimals(-1000, 1000, places=6)

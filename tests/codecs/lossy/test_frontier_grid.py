@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,29 @@ def test_the_grid_stays_while_the_spread_drifts():
         production = produce(GRID, production, training)
         assert step_of(production["w"]) == step
         assert np.abs(production["w"] - training["w"]).max() <= 0.52 * step
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("coarse", ["0.3", "1", "4"])
+def test_numbers_near_the_largest_stay_finite(dtype, coarse):
+    """The next multiple may lie beyond the largest number; then the last one below is taken."""
+    rng = np.random.default_rng(9)
+    signs = rng.choice([-1.0, 1.0], 1000)
+    values = (np.finfo(dtype).max * signs * rng.uniform(0.5, 1, 1000)).astype(dtype)
+    values[:2] = np.finfo(dtype).max, np.finfo(dtype).min
+    grid = Pipeline.parse(f"grid:{coarse} | steps | gaps")
+    made = first({"w": values}, grid)["w"]
+    assert np.isfinite(made).all()
+    if dtype != "f8":  # the spread of these is beyond float64, so they are taken over exactly
+        assert len(np.unique(made)) < 32
+    again = produce(grid, {"w": made}, {"w": values})["w"]
+    assert np.array_equal(again, made)
+
+
+def test_bfloat16_near_the_largest_stays_finite():
+    words = np.random.default_rng(9).integers(0x7E80, 0x7F80, 1000).astype("<u2")
+    values = torch.from_numpy(words.view("<i2").copy()).view(torch.bfloat16)
+    assert torch.isfinite(first({"w": values})["w"].float()).all()
 
 
 def test_trembling_moves_nothing():
