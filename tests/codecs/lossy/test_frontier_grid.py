@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,8 +95,9 @@ def test_numbers_near_the_largest_stay_finite(dtype, coarse):
 
 def test_bfloat16_near_the_largest_stays_finite():
     words = np.random.default_rng(9).integers(0x7E80, 0x7F80, 1000).astype("<u2")
-    values = torch.from_numpy(words.view("<i2").copy()).view(torch.bfloat16)
-    assert torch.isfinite(first({"w": values})["w"].float()).all()
+    made = first({"w": words}, dtypes={"w": "bfloat16"})["w"]
+    assert (made & 0x7F80 != 0x7F80).all()
+    assert len(np.unique(made)) < 32
 
 
 def test_trembling_moves_nothing():
