@@ -272,6 +272,32 @@ def test_groups(tmp_path: Path) -> None:
 # -- other copies ----------------------------------------------------------------------
 
 
+def test_what_still_decodes_right_from_a_damaged_group_is_stored_again(tmp_path: Path) -> None:
+    """A reader gets the small tensor; a repair once put its only record into quarantine."""
+    small, large = np.arange(7, dtype=np.float32), weights(1)
+    with Repository.init(tmp_path) as repo:
+        repo.commit({"a": small, "b": large}, pipeline="planes:all | zstd:1")
+        kept = repo.commit({"a": small}).id
+        expected = held(repo)[kept]
+    step = step_of(tmp_path, "HEAD~1", key="b")
+    assert step.header.group
+    body = step.offset + step.header.body_at
+    for at in range(body + step.header.body_size - 1, body, -997):
+        smash(pack_of(tmp_path, step.pack), at, 1)
+        fresh_process()
+        with Repository.open(tmp_path) as repo:
+            found = held(repo)
+        if list(found) == [kept]:
+            break
+        smash(pack_of(tmp_path, step.pack), at, 1)
+    assert list(found) == [kept]
+    done = mend(tmp_path)
+    assert [each.source for each in done.healed] == ["its damaged record"]
+    fresh_process()
+    with Repository.open(tmp_path) as repo:
+        assert held(repo) == {kept: expected}
+
+
 def copy_of(root: Path, name: str) -> Path:
     target = root.parent / name
     shutil.copytree(root / ".mvc", target, ignore=shutil.ignore_patterns("index.lmdb"))

@@ -164,7 +164,7 @@ class _Repair:
         own = SoundRecovery(graph, store.pool)
         working = WorkingFiles(store.fs, context.root, [])
         held.callback(working.close)
-        sources = Sources(own, working, other)
+        sources = Sources(own, store.recovery, working, other)
         needs = needs_of(found, graph, sources)
         working.names += needs.paths
         return make_plan(found, graph, needs, sources)

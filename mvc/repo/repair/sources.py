@@ -1,8 +1,8 @@
 """Repair: sources for the bytes of an object that cannot be recovered normally.
 
-In this order: another path through the storage graph, another repository (such as a
-backup), the files of the working folder. The bytes count only if they have the object's
-hash.
+In this order: another path through the storage graph, its own damaged record if that still
+decodes right, another repository (such as a backup), the files of the working folder. The bytes
+count only if they have the object's hash.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import hash_file, verify_pieces
 from mvc.store.format import FORMAT
 from mvc.store.graph.search import Path as Way
+from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER, Store
 
@@ -155,15 +156,44 @@ class WorkingFiles:
         self._open.close()
 
 
+class DamagedRecords:
+    """Objects that readers still get from records with a wrong checksum.
+
+    A flipped bit may hit another member of a group, or be one that decoding does not look at.
+    ``specs``: what the blobs to look for are.
+    """
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+        self.specs: dict[bytes, TensorSpec] = {}
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
+        if id_ not in self.specs:
+            raise DamagedData(f"object {id_.hex()[:10]} has several pieces")
+        out[:] = memoryview(self._recovery.blob(id_, self.specs[id_]))[start : start + len(out)]
+        return _NO_WAY
+
+    def manifest(self, id_: bytes) -> bytes:
+        return self._recovery.manifest(id_)
+
+
 class Sources:
     """All sources as one: each object comes from the source where its hash was right."""
 
     def __init__(
-        self, own: ObjectSource, working: WorkingFiles, other: OtherRepository | None
+        self,
+        own: ObjectSource,
+        readers: Recovery,
+        working: WorkingFiles,
+        other: OtherRepository | None,
     ) -> None:
         self._own = own
         self._working = working
-        self._sources: list[tuple[str, ObjectSource]] = [("another path", own)]
+        self._damaged = DamagedRecords(readers)
+        self._sources: list[tuple[str, ObjectSource]] = [
+            ("another path", own),
+            ("its damaged record", self._damaged),
+        ]
         if other is not None:
             self._sources.append(("the other repository", other))
         self._sources.append(("a file", working))
@@ -175,6 +205,8 @@ class Sources:
         """The name of a source that has an object, or None. Without ``spec`` it is a manifest."""
         if id_ in self._made:
             return "other versions and files"
+        if spec is not None and spec.nbytes <= PIECE:
+            self._damaged.specs[id_] = spec
         for name, source in self._sources:
             try:
                 sound = self._sound(source, id_, spec)
