@@ -148,8 +148,11 @@ class _Planning:
         self._needs = needs
         self._sources = sources
         self._pieces: dict[bytes, set[int]] = {}
+        self._grouped: set[bytes] = set()
         for records in survey.found.records:
             for record in records:
+                if record.header.group:
+                    self._grouped.update(member.id for member in record.header.members)
                 for i, member in enumerate(record.header.members):
                     if (record.pack, record.offset, i) not in survey.damaged:
                         self._pieces.setdefault(member.id, set()).add(member.start)
@@ -160,14 +163,22 @@ class _Planning:
         self._lost: set[bytes] = set()
 
     def settle(self) -> None:
-        """Repeats until every object is reached, added or lost."""
+        """Repeats until every object is reached, added or lost.
+
+        A group may have to be taken apart, so its objects must be readable in this round: an
+        added object that leads to one is not enough. Such an object may count as lost until
+        the next round, which finds its record in the quarantine.
+        """
         order = sorted(self._pieces, key=self._entry_for)
         while True:
-            reached = _recoverable(self._survey, self._graph, self._lost)
+            sound, reached = (_recoverable(self._survey, self._graph, self._lost) for _ in range(2))
             reached.reach(self._all_pieces(self._added))
             before = len(self._lost)
             for id_ in order:
-                if id_ in self._lost or reached.has_all(self._all_pieces([id_])):
+                leads = sound if id_ in self._grouped else reached
+                if id_ in self._lost or id_ in self._added:
+                    continue
+                if leads.has_all(self._all_pieces([id_])):
                     continue
                 source = None
                 if id_ in self._needs.specs:
