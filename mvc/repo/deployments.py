@@ -126,15 +126,12 @@ def deployment_for(
 
 
 def retract(
-    context: Context,
-    target: str,
-    rev: str | CommitId | None = None,
-    time_ns: int | None = None,
+    context: Context, rev: str | CommitId | None, target: str, time_ns: int | None = None
 ) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
-    It is the newest on the target, of ``rev`` if given, and at exactly ``time_ns`` (ns since
-    1970) if given. Raises UnknownTarget, UnknownRevision, NoDeployment.
+    It is the newest on the target, of ``rev`` if that is not None, and at exactly ``time_ns``
+    (ns since 1970) if given. Raises UnknownTarget, UnknownRevision, NoDeployment.
     """
     snapshot = context.fresh()
     check_target(context, target)

@@ -12,7 +12,17 @@ from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup.ancestry import Ancestors
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, tags
+from mvc.repo.lookup.refs import (
+    BRANCH,
+    HEAD,
+    TAG,
+    Head,
+    Ref,
+    branches,
+    head,
+    head_if_known,
+    tags,
+)
 from mvc.repo.lookup.revisions import resolve
 from mvc.store.journal.entries import Entry, RefChange
 
@@ -27,6 +37,7 @@ __all__ = [
     "delete_branch",
     "delete_tag",
     "head",
+    "head_if_known",
     "rename_branch",
     "tags",
 ]

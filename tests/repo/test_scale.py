@@ -42,7 +42,7 @@ class Long:
             advance(context, 60)
         refs.create_tag(context, "old", self.ids[10].hex())
         self.end = START + VERSIONS * 60 * SECOND
-        retract(context, "prod", self.ids[-1])
+        retract(context, self.ids[-1], "prod")
         context.store.close()
 
     def open(self) -> Context:

@@ -12,6 +12,7 @@ import pytest
 
 from mvc.errors import Unattainable, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 
 Use = Callable[[Repository, Any], object]
@@ -50,8 +51,10 @@ CASES = pytest.mark.parametrize("use", USES.values(), ids=[f"{m}-{p}" for m, p i
 def versions(root: Path) -> tuple[Repository, CommitId]:
     """A repository of two versions and the id of the first, which was deployed."""
     repo = Repository.init(root)
-    first = repo.commit({"w": np.ones(3, np.float32)}, deploy="prod", time=1000, author="me")
-    repo.commit({"w": np.zeros(3, np.float32)}, time=2000, author="me")
+    first = repo.commit(
+        {"w": np.ones(3, np.float32)}, deploy="prod", options=CommitOptions(time=1000, author="me")
+    )
+    repo.commit({"w": np.zeros(3, np.float32)}, options=CommitOptions(time=2000, author="me"))
     return repo, first.id
 
 
