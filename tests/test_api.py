@@ -135,7 +135,7 @@ def test_a_lossy_pipeline_reduces_one_of_several_states(repo: mvc.Repository) ->
     assert made.state["w"].tobytes() == repo.checkout(path="a.st")["w"].tobytes()
     assert made.state["w"].tobytes() != moved["a.st"]["w"].tobytes()
     assert repo.checkout(path="b.st")["w"].tobytes() == moved["b.st"]["w"].tobytes()
-    with pytest.raises(WrongUsage, match="the state at model.safetensors, which is not given"):
+    with pytest.raises(WrongUsage, match="which is not given"):
         repo.commit(states=moved, pipeline=lossy)
 
 
@@ -167,4 +167,4 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     assert not repo.gaps
     assert repo.config.get("init.branch") == "main"
     chosen = repo.forget(first.id, dry_run=True)
-    assert repo.forget_preview(chosen).bytes > 0
+    assert repo.forget_preview(chosen).tensors == 1

@@ -11,7 +11,7 @@ from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context
-from mvc.repo.lookup.ancestry import Ancestors
+from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import (
     BRANCH,
     HEAD,

@@ -24,7 +24,7 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, revisions
-from mvc.repo.opening import Configure, check_absent, open_context
+from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.store.store import FOLDER, create
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
-    from mvc.repo.commit.base_cache import BaseCache
     from mvc.repo.commit.request import Change, CommitOptions
     from mvc.repo.commit.result import CommitResult
+    from mvc.repo.commit.state_writer import BaseCache
     from mvc.repo.diff.diff import Diff
     from mvc.repo.display import Log
     from mvc.repo.fsck.fsck import FsckReport
@@ -101,8 +101,6 @@ class Repository:
         ``config`` as for ``open``; it is given None, because there is no file yet.
         Raises AlreadyARepository, InvalidName, InvalidConfig.
         """
-        from mvc.repo.checkout.folders import remove_if_failed
-
         files, time = fs or FileSystem(), clock or Clock()
         root = files.realpath(Path(path))
         settings = config(None) if config else load_config(files, None, None, {}, {})
@@ -320,7 +318,7 @@ class Repository:
 
     def _base_cache(self, path: str) -> BaseCache | None:
         """The last version of this path in memory; a forked child begins with an empty one."""
-        from mvc.repo.commit.base_cache import BaseCache
+        from mvc.repo.commit.state_writer import BaseCache
 
         if not self.context.config.get("python.keep_base"):
             return None
@@ -362,18 +360,14 @@ class Repository:
     ) -> Restored:
         """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there."""
         from mvc.repo.checkout import checkout
-        from mvc.repo.checkout.checkout import Restored
-        from mvc.repo.checkout.folders import remove_if_failed
 
         commit_id = self.find(rev, at=at, target=target)
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:
-            return Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
+            return checkout.Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
-            where = Path(output)
-            with remove_if_failed(self.context.store.fs, where):
-                return checkout.export(
-                    self.context, commit_id, paths, where, force=force, progress=progress
-                )
+            return checkout.export(
+                self.context, commit_id, paths, Path(output), force=force, progress=progress
+            )
         if paths:
             return checkout.restore_paths(
                 self.context, commit_id, paths, force=force, progress=progress
@@ -394,9 +388,9 @@ class Repository:
         progress: Progress | None = None,
     ) -> Restored | None:
         """Makes a branch the current one and writes its files."""
-        from mvc.repo.checkout import switch
+        from mvc.repo.checkout import checkout
 
-        return switch.switch(
+        return checkout.switch(
             self.context, branch, create=create, start=start, force=force, progress=progress
         )
 
@@ -406,9 +400,9 @@ class Repository:
         self, paths: Sequence[str], *, cached: bool = False, force: bool = False
     ) -> tuple[str, ...]:
         """Takes paths out of the next commit, and off the disk unless ``cached``."""
-        from mvc.repo import remove
+        from mvc.repo.checkout import checkout
 
-        return remove.remove(self.context, paths, cached=cached, force=force)
+        return checkout.remove(self.context, paths, cached=cached, force=force)
 
     def import_checkpoints(
         self,

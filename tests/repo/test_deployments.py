@@ -41,8 +41,6 @@ def test_what_is_recorded(context: Context) -> None:
     now = deploy(context, id_, "prod")
     assert now.time_ns == now.recorded_ns == START + 5 * SECOND
     assert list_deployments(context) == list_deployments(context, "prod") == [made, now]
-    assert deployments.newest(context, "prod") == now
-    assert deployments.newest(context, "test") is None
     assert deployments.of_commit(context.store.snapshot, id_) == (made, now)
 
 

@@ -3,7 +3,7 @@
 Searched in this order: the tensor of the same name in the parent's file of the same path; one
 whose name differs only in a wrapper's prefix; one of the same dtype, shape and position; the
 same in the parent's other files. Masters of copies in lower precision:
-``mvc.repo.commit.precision_copies``.
+``mvc.repo.commit.state_writer``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 import mvc
 from mvc.errors import InvalidConfig, NothingToCommit, SourceChanged, WrongUsage
-from mvc.repo.commit import base_cache as last_module
+from mvc.repo.commit import state_writer as last_module
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing.object_writer import ObjectWriter
 

@@ -17,8 +17,8 @@ from mvc.codecs import cast
 from mvc.codecs.pipeline import Pipeline
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
-from mvc.repo.commit.precision_copies import PrecisionCopies
 from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.state_writer import PrecisionCopies
 from mvc.store.packs.records import RecordHeader
 from tests.store.sizes import shrink
 
