@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
@@ -55,8 +55,13 @@ def open_context(
     start = files.realpath(Path(path))
     for root in (start, *start.parents) if discover else (start,):
         if files.stat(root / FOLDER) is not None:
-            store = _open(files, clock or Clock(), root / FOLDER, thresholds, pool)
-            file = root / FOLDER / CONFIG
+            folder = root / FOLDER
+            _check_folder(files, folder)
+            try:
+                store = Store(files, clock or Clock(), folder, thresholds=thresholds, pool=pool)
+            except DamagedData as error:
+                raise DamagedData(error.message, hint=_hint(error.hint)) from error
+            file = folder / CONFIG
             try:
                 settings = config(file) if config else load_config(files, file, None, {}, {})
             except BaseException:
@@ -80,22 +85,11 @@ def check_absent(fs: FileSystem, root: Path) -> None:
     )
 
 
-def _open(
-    fs: FileSystem,
-    clock: Clock,
-    folder: Path,
-    thresholds: IndexThresholds | None,
-    pool: Executor | None,
-) -> Store:
-    _check_folder(fs, folder)
-    try:
-        return Store(fs, clock, folder, thresholds=thresholds, pool=pool)
-    except DamagedData as error:
-        # 'mvc fsck' has to open the repository, too, so the hint must not name it alone.
-        hint = error.hint
-        if hint is None or hint.startswith("run 'mvc fsck' to see"):
-            hint = "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
-        raise DamagedData(error.message, hint=hint) from error
+def _hint(hint: str | None) -> str:
+    """'mvc fsck' has to open the repository, too, so the hint must not name it alone."""
+    if hint is None or hint.startswith("run 'mvc fsck' to see"):
+        return "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
+    return hint
 
 
 def _check_folder(fs: FileSystem, folder: Path) -> None:
@@ -136,15 +130,13 @@ def remove_if_failed(fs: FileSystem, path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        try:
+        with suppress(MvcError):  # the block's error says more
             if missing:
                 _remove_empty(fs, path)
             for place in (p for p in missing[1:] if fs.stat(p) is not None):
                 if fs.list(place):
                     break
                 fs.remove_dir(place)
-        except MvcError:
-            pass  # the block's error says more
         raise
 
 

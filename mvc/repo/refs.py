@@ -5,8 +5,6 @@ Reading refs: ``mvc.repo.lookup.refs``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
@@ -25,6 +23,7 @@ from mvc.repo.lookup.refs import (
 )
 from mvc.repo.lookup.revisions import resolve
 from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.frames import Recorded
 
 __all__ = [
     "Head",
@@ -88,7 +87,6 @@ def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
     Raises UnknownRevision. Raises RefConflict for the current branch and, without ``force``, for
     a branch whose tip no other ref leads to.
     """
-    deleted: list[Ref] = []
 
     def make() -> Entry:
         tip = _existing(context, BRANCH, "branch", name)
@@ -100,11 +98,9 @@ def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
                 f"no other branch or tag leads to the newest version of {name}, {tip.short}",
                 hint=f"name it with 'mvc tag NAME {tip.short}', or force the deletion",
             )
-        deleted[:] = [Ref(name, tip)]
         return _entry(context, "delete-branch", name, RefChange(BRANCH + name, tip, None))
 
-    context.store.publish(make)
-    return deleted[0]
+    return _deleted(name, context.store.publish(make))
 
 
 def rename_branch(context: Context, old: str, new: str, force: bool = False) -> None:
@@ -155,15 +151,18 @@ def create_tag(context: Context, name: str, rev: str | CommitId = HEAD, force: b
 
 def delete_tag(context: Context, name: str) -> Ref:
     """Deletes a tag and returns it; the version stays until gc. Raises UnknownRevision."""
-    deleted: list[Ref] = []
 
     def make() -> Entry:
         tip = _existing(context, TAG, "tag", name)
-        deleted[:] = [Ref(name, tip)]
         return _entry(context, "delete-tag", name, RefChange(TAG + name, tip, None))
 
-    context.store.publish(make)
-    return deleted[0]
+    return _deleted(name, context.store.publish(make))
+
+
+def _deleted(name: str, recorded: Recorded) -> Ref:
+    tip = recorded.entry.refs[0].old
+    assert isinstance(tip, CommitId)
+    return Ref(name, tip)
 
 
 def _entry(context: Context, operation: str, note: str, *changes: RefChange) -> Entry:
@@ -174,8 +173,8 @@ def _existing(context: Context, prefix: str, kind: str, name: str) -> CommitId:
     value = context.store.ref(prefix + name)
     if isinstance(value, CommitId):
         return value
-    found: Callable[[Context], list[Ref]] = branches if prefix == BRANCH else tags
-    names = ", ".join(ref.name for ref in found(context)[:10])
+    found = branches(context) if prefix == BRANCH else tags(context)
+    names = ", ".join(ref.name for ref in found[:10])
     raise UnknownRevision(
         f"there is no {kind} {printable(name[:100])}",
         hint=f"there is: {names}" if names else f"there is no {kind} yet",

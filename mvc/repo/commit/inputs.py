@@ -74,12 +74,11 @@ def paths_of(given: object) -> list[Path]:
         return [Path(given)]
     if not isinstance(given, Sequence | Set | Iterator) or isinstance(given, bytes | bytearray):
         raise _refused(given, "")
-    listed = []
-    for item in given:
+    listed = list(given)
+    for item in listed:
         if not isinstance(item, str | PathLike):
             raise _refused(item, f"a {type(given).__name__} with ")
-        listed.append(Path(item))
-    return listed
+    return [Path(item) for item in listed]
 
 
 def _refused(given: object, before: str) -> WrongUsage:

@@ -20,6 +20,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
 from mvc.repo.lookup.commits import Ancestors, place
 from mvc.repo.lookup.revisions import resolve
+from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
 
 __all__ = ["LogEntry", "Orphans", "is_reset_point", "log", "orphans"]
@@ -121,8 +122,7 @@ def _by_commit_time(
             return
         commit = heappop(heap)[2]
         waiting = commit.parents
-        time_ns = commit.time_ns
-        if (since is None or time_ns >= since) and (until is None or time_ns <= until):
+        if within(commit.time_ns, since, until):
             yield commit
 
 
