@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Unpack
 
-from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE
 from mvc.repo.repository import Repository as StoredRepository
-from mvc.repo.repository import Time
+from mvc.repo.repository import Rev, Time
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +46,7 @@ class Repository(StoredRepository):
         *,
         scheduler: Any = None,
         scaler: Any = None,
-        rev: str | CommitId | None = None,
+        rev: Rev | None = None,
         at: Time | None = None,
         target: str | None = None,
         path: str = DEFAULT_STATE,
@@ -74,7 +73,7 @@ class Repository(StoredRepository):
     def load(
         self,
         model: torch.nn.Module,
-        rev: str | CommitId | None = None,
+        rev: Rev | None = None,
         *,
         at: Time | None = None,
         target: str | None = None,

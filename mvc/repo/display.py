@@ -44,9 +44,9 @@ class Log(Sequence["LogEntry"]):
     def __getitem__(self, index: int | slice) -> LogEntry | list[LogEntry]:
         if isinstance(index, int):
             return self._entries(index + 1 if index >= 0 else None)[index]
-        ends = (index.start or 0, index.stop, index.step or 1)
-        bounded = ends[1] is not None and min(ends) >= 0
-        return self._entries(index.stop if bounded else None)[index]
+        stop = index.stop
+        bounded = stop is not None and min(index.start or 0, stop, index.step or 1) >= 0
+        return self._entries(stop if bounded else None)[index]
 
     def __len__(self) -> int:
         return len(self._entries(None))

@@ -10,17 +10,7 @@ from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import (
-    BRANCH,
-    HEAD,
-    TAG,
-    Head,
-    Ref,
-    branches,
-    head,
-    head_if_known,
-    tags,
-)
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, head_if_known, tags
 from mvc.repo.lookup.revisions import resolve
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded

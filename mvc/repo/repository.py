@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from mvc.repo.worktree.status import Status
     from mvc.store.journal.frames import Gap
 
-__all__ = ["Repository", "Time"]
+__all__ = ["Repository", "Rev", "Time"]
 
 Time: TypeAlias = int | str | datetime
 """Nanoseconds since 1970, a text such as ``2026-11-20T10:00Z`` or ``2 hours ago``, or a datetime.
@@ -64,7 +64,11 @@ Time: TypeAlias = int | str | datetime
 A ``datetime`` without a zone is in local time.
 """
 
-Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
+Rev: TypeAlias = str | CommitId
+"""A revision as on the command line, or the id of a commit."""
+
+PathName: TypeAlias = str | PathLike[str]
+Paths: TypeAlias = PathName | Sequence[PathName]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
 
 
@@ -89,7 +93,7 @@ class Repository:
     @classmethod
     def init(
         cls,
-        path: str | PathLike[str] = ".",
+        path: PathName = ".",
         *,
         branch: str | None = None,
         config: Configure | None = None,
@@ -115,7 +119,7 @@ class Repository:
     @classmethod
     def open(
         cls,
-        path: str | PathLike[str] = ".",
+        path: PathName = ".",
         *,
         discover: bool = True,
         config: Configure | None = None,
@@ -132,9 +136,9 @@ class Repository:
     @classmethod
     def heal(
         cls,
-        path: str | PathLike[str] = ".",
+        path: PathName = ".",
         *,
-        other: str | PathLike[str] | None = None,
+        other: PathName | None = None,
         full: bool = False,
         config: Configure | None = None,
     ) -> Repaired:
@@ -332,7 +336,7 @@ class Repository:
 
     def checkout(
         self,
-        rev: str | CommitId | None = None,
+        rev: Rev | None = None,
         *,
         at: Time | None = None,
         target: str | None = None,
@@ -349,12 +353,12 @@ class Repository:
 
     def restore(
         self,
-        rev: str | CommitId | None = None,
+        rev: Rev | None = None,
         *,
         at: Time | None = None,
         target: str | None = None,
         paths: Sequence[str] = (),
-        output: str | PathLike[str] | None = None,
+        output: PathName | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored:
@@ -383,7 +387,7 @@ class Repository:
         branch: str,
         *,
         create: bool = False,
-        start: str | CommitId | None = None,
+        start: Rev | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored | None:
@@ -406,7 +410,7 @@ class Repository:
 
     def import_checkpoints(
         self,
-        sources: Sequence[str | PathLike[str]],
+        sources: Sequence[PathName],
         *,
         time: str = "mtime",
         deploy: str | None = None,
@@ -440,11 +444,7 @@ class Repository:
     # -- finding versions --------------------------------------------------------------------
 
     def find(
-        self,
-        rev: str | CommitId | None = None,
-        *,
-        at: Time | None = None,
-        target: str | None = None,
+        self, rev: Rev | None = None, *, at: Time | None = None, target: str | None = None
     ) -> CommitId:
         """The commit of a revision, or the one that was live."""
         if at is not None or target is not None:
@@ -453,11 +453,11 @@ class Repository:
             return self.live(at, target).commit
         return revisions.resolve(self.context, "HEAD" if rev is None else rev)
 
-    def version(self, rev: str | CommitId = "HEAD") -> Commit:
+    def version(self, rev: Rev = "HEAD") -> Commit:
         """A version's commit: author, time, message, metrics, parents, Merkle root."""
         return commits.get(self.context, self.find(rev))
 
-    def manifest(self, rev: str | CommitId = "HEAD") -> Manifest:
+    def manifest(self, rev: Rev = "HEAD") -> Manifest:
         """The paths of a version with their tensors."""
         return manifests.of_commit(self.context, self.find(rev))
 
@@ -472,7 +472,7 @@ class Repository:
         data = in_memory(self.context, entry, {tensor.content})[tensor.content]
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
-    def forgotten_ns(self, rev: str | CommitId) -> int | None:
+    def forgotten_ns(self, rev: Rev) -> int | None:
         """When a version's state was forgotten, in ns since 1970; None if it is stored."""
         return manifests.forgotten_ns(self.context, self.find(rev))
 
@@ -482,7 +482,7 @@ class Repository:
         until: Time | None = None,
         target: str | None = None,
         *,
-        rev: str | CommitId = "HEAD",
+        rev: Rev = "HEAD",
         path: str | None = None,
         keys: Collection[str] | None = None,
         on_error: str = "raise",
@@ -520,7 +520,7 @@ class Repository:
 
     def log(
         self,
-        rev: str | CommitId = "HEAD",
+        rev: Rev = "HEAD",
         *,
         limit: int | None = None,
         since: Time | None = None,
@@ -561,8 +561,8 @@ class Repository:
 
     def diff(
         self,
-        a: str | CommitId | None = None,
-        b: str | CommitId | None = None,
+        a: Rev | None = None,
+        b: Rev | None = None,
         paths: Sequence[str] = (),
         *,
         progress: Progress | None = None,
@@ -572,22 +572,20 @@ class Repository:
 
         return diff.diff(self.context, a, b, paths, progress=progress)
 
-    def identify(self, path: str | PathLike[str]) -> list[Identified]:
+    def identify(self, path: PathName) -> list[Identified]:
         """Which versions have the state of this file; from hashes alone."""
         from mvc.repo.worktree import identify
 
         return identify.identify(self.context, Path(path))
 
-    def earlier(
-        self, entry: FileEntry, *, besides: str | CommitId | None = None
-    ) -> CommitId | None:
+    def earlier(self, entry: FileEntry, *, besides: Rev | None = None) -> CommitId | None:
         """The newest version, ``besides`` excepted, that introduced this state at this path."""
         from mvc.repo.worktree import identify
 
         other = None if besides is None else self.find(besides)
         return identify.earlier(self.context, entry, besides=other)
 
-    def tracked_name(self, path: str | PathLike[str], *, cwd: Path | None = None) -> str:
+    def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
         """The name under which a path of the disk is tracked; empty for the root itself.
 
         Raises InvalidName for a path outside of the repository.
@@ -599,13 +597,11 @@ class Repository:
 
     # -- deployments, refs, paths --------------------------------------------------------------
 
-    def deploy(self, rev: str | CommitId, target: str, *, at: Time | None = None) -> Deployed:
+    def deploy(self, rev: Rev, target: str, *, at: Time | None = None) -> Deployed:
         """Records that a version went live on a target, now or at a given moment."""
         return deployments.deploy(self.context, rev, target, self._moment(at))
 
-    def retract(
-        self, rev: str | CommitId | None, target: str, *, at: Time | None = None
-    ) -> Deployed:
+    def retract(self, rev: Rev | None, target: str, *, at: Time | None = None) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
@@ -627,7 +623,7 @@ class Repository:
         """
         return deployments.list_deployments(self.context, target, incomplete=incomplete)
 
-    def deployments_of(self, rev: str | CommitId) -> tuple[Deployed, ...]:
+    def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
         """Every deployment of one version, retracted ones included, as they were recorded."""
         return deployments.of_commit(self.context.fresh(), self.find(rev))
 
@@ -650,11 +646,11 @@ class Repository:
         """All tags with their commits."""
         return refs.tags(self.context)
 
-    def branch(self, name: str, rev: str | CommitId = "HEAD", *, force: bool = False) -> Ref:
+    def branch(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Makes a branch at a version."""
         return refs.create_branch(self.context, name, rev, force=force)
 
-    def tag(self, name: str, rev: str | CommitId = "HEAD", *, force: bool = False) -> Ref:
+    def tag(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Names a version for ever."""
         return refs.create_tag(self.context, name, rev, force=force)
 
@@ -691,11 +687,7 @@ class Repository:
         rebuild_index(self.context)
 
     def repair(
-        self,
-        *,
-        full: bool = False,
-        other: str | PathLike[str] | None = None,
-        progress: Progress | None = None,
+        self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
     ) -> Repaired:
         """Heals what another path, the repository in ``other`` or a working file gives back."""
         from mvc.repo.repair.repair import folder_of, repair
@@ -722,7 +714,7 @@ class Repository:
 
     def forget(
         self,
-        revs: str | CommitId | Sequence[str | CommitId] = (),
+        revs: Rev | Sequence[Rev] = (),
         *,
         unused: str | None = None,
         keep_last: int | None = None,
@@ -740,7 +732,7 @@ class Repository:
         from mvc.repo.retention.rules import Best, Retention
 
         one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
-        named = cast(Sequence[str | CommitId], (revs,) if one else revs)
+        named = cast(Sequence[Rev], (revs,) if one else revs)
         best = tuple(Best.parse(text) for text in keep_best)
         rules = Retention(keep_last, keep_hourly, keep_daily, best, unused)
         chosen = forget.choose(self.context, named, rules or None)
@@ -777,8 +769,8 @@ class Repository:
         interval: int | None = None,
         max_recovery: float | None = None,
         max_size: int | None = None,
-        add: Sequence[str | CommitId] = (),
-        remove: Sequence[str | CommitId] = (),
+        add: Sequence[Rev] = (),
+        remove: Sequence[Rev] = (),
         super_step: int | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,

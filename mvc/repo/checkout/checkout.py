@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.checkout.plan import CheckoutPlan, refuse_links
 from mvc.repo.content.contents import in_memory, skeleton_of, write_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.history.log import Orphans, orphans
@@ -38,6 +37,7 @@ from mvc.repo.lookup.refs import HEAD, branches, head, head_if_known, staged_rem
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.opening import remove_if_failed
 from mvc.repo.refs import branch_change, check_branch
+from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.types import Bytes
@@ -146,9 +146,8 @@ def restore_all(
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before.commit, force)
     gone = [e for e in old.entries if e.path not in new.by_path]
-    plan = CheckoutPlan(context, old, force)
-    writes, same = plan.writes(new.entries)
-    deletes = plan.deletes(gone)
+    writes, same = _to_write(context, old, new.entries, force)
+    deletes = _to_delete(context, old, gone, force)
     _write_in_place(context, writes, progress)
     for entry in deletes:
         context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
@@ -172,8 +171,8 @@ def restore_paths(
     """Writes some paths of a version in place; HEAD stays."""
     at = head(context)
     new = manifests.of_commit(context, commit)
-    plan = CheckoutPlan(context, manifests.of_commit(context, at.commit), force)
-    writes, same = plan.writes(select(new, paths))
+    old = manifests.of_commit(context, at.commit)
+    writes, same = _to_write(context, old, select(new, paths), force)
     _write_in_place(context, writes, progress)
     return Restored(commit, _paths(writes), (), _paths(same), at.branch, False)
 
@@ -260,7 +259,7 @@ def remove(
             ) from error
     fs, root = context.store.fs, context.root
     here = [e for e in chosen.values() if not cached and fs.stat(root / e.path) is not None]
-    refuse_links(context, here)
+    _refuse_links(context, here)
     for entry in here:
         if not force and entry_of(context, entry.path).content_id != entry.content_id:
             raise WouldOverwrite(
@@ -293,6 +292,86 @@ def _present_version(context: Context, commit: CommitId | None, force: bool) -> 
         if force:
             return manifests.EMPTY
         raise
+
+
+# -- what may be overwritten or deleted: only files that a named version holds -----------
+
+
+def _to_write(
+    context: Context, old: Manifest, entries: Sequence[FileEntry], force: bool
+) -> tuple[list[FileEntry], list[FileEntry]]:
+    """(entries to write, unchanged entries). Raises WouldOverwrite if work would be lost.
+
+    ``old`` is the version that the working tree was written from.
+    """
+    writes, same, lost = [], [], []
+    for entry in entries:
+        present = _present(context, entry.path)
+        if isinstance(present, FileEntry) and present.content_id == entry.content_id:
+            same.append(entry)
+            continue
+        writes.append(entry)
+        if present is not None and not (force or _is_kept(context, old, present)):
+            lost.append(entry.path)
+    _refuse(lost)
+    _refuse_links(context, writes)
+    return writes, same
+
+
+def _to_delete(
+    context: Context, old: Manifest, entries: Sequence[FileEntry], force: bool
+) -> list[FileEntry]:
+    """Those of ``entries`` that have a file. Raises WouldOverwrite if work would be lost."""
+    found = [(e, p) for e in entries if (p := _present(context, e.path)) is not None]
+    _refuse([e.path for e, p in found if not (force or _is_kept(context, old, p))])
+    deletes = [entry for entry, _ in found]
+    _refuse_links(context, deletes)
+    return deletes
+
+
+def _is_kept(context: Context, old: Manifest, present: FileEntry | Literal["no file"]) -> bool:
+    """Whether a named version has this file at its path."""
+    if not isinstance(present, FileEntry):
+        return False
+    before = old.by_path.get(present.path)
+    if before is not None and before.content_id == present.content_id:
+        return True
+    return is_held(context, present)
+
+
+def _present(context: Context, path: str) -> FileEntry | Literal["no file"] | None:
+    """The file at a path, as an entry; None if nothing is there."""
+    identity = context.store.fs.stat(context.root / path)
+    if identity is None:
+        return None
+    return entry_of(context, path) if identity.is_file else "no file"
+
+
+def _refuse(lost: Sequence[str]) -> None:
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise WouldOverwrite(
+            f"{lost[0]}{more} would be overwritten, but holds work that is not committed",
+            hint="commit it, or add -f to lose it",
+        )
+
+
+def _refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:
+    """Raises WouldOverwrite if a folder on the way to an entry is a symbolic link.
+
+    Writing and deleting refuse links as well; this check comes before the first file.
+    """
+    parents = {parent for e in entries for parent in PurePosixPath(e.path).parents}
+    for parent in sorted(parents - {PurePosixPath(".")}):
+        identity = context.store.fs.stat(context.root / parent, follow=False)
+        if identity is not None and identity.is_symlink:
+            raise WouldOverwrite(
+                f"{parent} is a symbolic link: nothing is written through it",
+                hint="check out elsewhere with -o",
+            )
+
+
+# -- writing -------------------------------------------------------------------------
 
 
 def _write_in_place(

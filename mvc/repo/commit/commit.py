@@ -28,7 +28,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.repo.commit.request import CommitRequest, check_request
-from mvc.repo.commit.result import CommitResult, PathChange, path_change
+from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.state_writer import BaseCache, PrecisionCopies, StateWriter
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
@@ -110,11 +110,7 @@ class _Work:
     """One attempt at a commit."""
 
     def __init__(
-        self,
-        context: Context,
-        request: CommitRequest,
-        packs: PackWriter,
-        progress: Progress | None,
+        self, context: Context, request: CommitRequest, packs: PackWriter, progress: Progress | None
     ) -> None:
         self.context = context
         self.request = request
@@ -139,8 +135,7 @@ class _Work:
         tip = self.context.store.ref(BRANCH + name)
         if not isinstance(tip, CommitId):
             raise UnknownRevision(
-                f"there is no branch {printable(name[:100])}",
-                hint="make it with 'mvc branch NAME'",
+                f"there is no branch {printable(name[:100])}", hint="make it with 'mvc branch NAME'"
             )
         return Head(name, tip)
 
@@ -272,11 +267,18 @@ class _Work:
         return tuple(sorted(marks - {bytes(self.manifest.root)[:8]}))
 
     def _paths(self) -> tuple[PathChange, ...]:
-        old = self.parent.by_path
-        gone = sorted(set(old) - set(self.manifest.by_path))
-        changes = [path_change(old.get(path), entry) for path, entry in self.kept.items()]
-        removed = [PathChange(p, "removed", len(old[p].tensors), len(old[p].tensors)) for p in gone]
-        return (*changes, *removed)
+        old, found = self.parent.by_path, []
+        for path, new in self.kept.items():
+            kind, changed = "added", len(new.tensors)
+            if path in old:
+                kind = "unchanged" if old[path].content_id == new.content_id else "changed"
+                known = {t.key: t.id for t in old[path].tensors}
+                changed = sum(known.pop(t.key, None) != t.id for t in new.tensors) + len(known)
+            found.append(PathChange(path, kind, changed, len(new.tensors)))
+        for path in sorted(set(old) - set(self.manifest.by_path)):
+            count = len(old[path].tensors)
+            found.append(PathChange(path, "removed", count, count))
+        return tuple(found)
 
 
 def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:

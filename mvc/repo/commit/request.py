@@ -107,9 +107,11 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage(f"more than {MAX_METRICS} metrics")
     for name in request.metrics:
         check_key(name)
+    seen: set[str] = set()
     for change in request.changes:
-        if sum(c.path == change.path for c in request.changes) > 1:
+        if change.path in seen:
             raise WrongUsage(f"{change.path} is named twice")
+        seen.add(change.path)
 
 
 def check_author(name: str) -> str:

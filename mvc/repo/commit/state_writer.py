@@ -273,10 +273,6 @@ class BaseCache:
         self._unproven: list[str] = []
 
     @property
-    def nbytes(self) -> int:
-        return sum(len(kept.array) for kept in self._kept.values())
-
-    @property
     def depth(self) -> int | None:
         """The longest known delta chain of the version; None if none is known."""
         depths = [kept.depth for kept in self._kept.values()]
@@ -291,8 +287,9 @@ class BaseCache:
     def base(self, name: str, spec: TensorSpec) -> _Kept | None:
         """The cached tensor of this name, if it has the same dtype and size."""
         kept = self._kept.get(name)
-        fits = kept is not None and kept.spec.dtype == spec.dtype
-        return kept if kept is not None and fits and kept.spec.nbytes == spec.nbytes else None
+        wanted = spec.dtype, spec.nbytes
+        fits = kept is not None and (kept.spec.dtype, kept.spec.nbytes) == wanted
+        return kept if fits else None
 
     def content(self, name: str, id_: BlobId, spec: TensorSpec) -> memoryview | None:
         """The bytes of a tensor, if the cache has exactly this content under this name."""

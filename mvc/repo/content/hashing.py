@@ -54,9 +54,7 @@ def entry_from(
 
 
 def _logical(
-    tensors: Sequence[ParsedTensor],
-    contents: Sequence[Content],
-    whole: Callable[[int], memoryview],
+    tensors: Sequence[ParsedTensor], contents: Sequence[Content], whole: Callable[[int], memoryview]
 ) -> Iterator[LogicalTensor]:
     loaded: tuple[int, memoryview] = (-1, memoryview(b""))
     for tensor in tensors:
