@@ -18,6 +18,7 @@ is none, as after the import of a long history, live now is live at the current 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -30,7 +31,7 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.times import check_moment, format_time, nearest
 from mvc.store.index import keys
-from mvc.store.journal.entries import Deployment, Entry, Relink, Retraction
+from mvc.store.journal.entries import Deployment, Entry, Retraction
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
@@ -348,12 +349,17 @@ def _deployed(
     The check detects a look-up that skipped a deployment. Raises DamagedData.
     """
     target, sequence = deployment.target, recorded.sequence
-    if not _follows(snapshot, deployment.previous, before):
-        corrected = _corrected(snapshot, target, sequence)
-        if corrected is None or not _follows(snapshot, corrected.previous, before):
+    there = None
+    if before is not None:
+        with suppress(DamagedData):
+            there = snapshot.entry(before)
+    if not _follows(snapshot, deployment.previous, before, there):
+        relink = snapshot.newest_relink(target, sequence)  # corrects the predecessor
+        relinks = () if relink is None else relink.entry.relinks
+        known = [r.previous for r in relinks if (r.target, r.sequence) == (target, sequence)]
+        if not known or not _follows(snapshot, known[0], before, there):
             raise _bad_index(target)
     retraction = snapshot.retraction(target, sequence)
-    there = None if before is None else _if_readable(snapshot, before)
     return Deployed(
         target,
         deployment.time_ns,
@@ -366,31 +372,21 @@ def _deployed(
     )
 
 
-def _follows(snapshot: Snapshot, previous: int | None, before: int | None) -> bool:
-    """Whether ``previous`` is the number of the entry at byte ``before``, or of a lost entry."""
+def _follows(
+    snapshot: Snapshot, previous: int | None, before: int | None, there: Recorded | None
+) -> bool:
+    """Whether ``previous`` is the number of the entry at byte ``before``, or of a lost entry.
+
+    ``there`` is that entry, None if it cannot be read.
+    """
     if previous is None:
         return before is None
-    there = None if before is None else _if_readable(snapshot, before)
     if there is not None and there.sequence == previous:
         return True
     if any(previous in gap.numbers for gap in snapshot.gaps):
         return True
     # A damaged entry has no readable number, but the index has the offset of that number.
     return there is None and before is not None and snapshot.offset_of(previous) == before
-
-
-def _if_readable(snapshot: Snapshot, offset: int) -> Recorded | None:
-    try:
-        return snapshot.entry(offset)
-    except DamagedData:
-        return None
-
-
-def _corrected(snapshot: Snapshot, target: str, sequence: int) -> Relink | None:
-    """The newest correction of a deployment's predecessor."""
-    found = snapshot.newest_relink(target, sequence)
-    relinks = () if found is None else found.entry.relinks
-    return next((r for r in relinks if (r.target, r.sequence) == (target, sequence)), None)
 
 
 def _bad_index(target: str) -> DamagedData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, overload
 
@@ -50,12 +50,6 @@ class Log(Sequence["LogEntry"]):
 
     def __len__(self) -> int:
         return len(self._entries(None))
-
-    def __iter__(self) -> Iterator[LogEntry]:
-        at = 0
-        while len(self._entries(at + 1)) > at:
-            yield self._read[at]
-            at += 1
 
     def _rows(self) -> tuple[list[Sequence[str]], bool]:
         """The first versions, and whether there are more."""

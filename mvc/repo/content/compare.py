@@ -22,8 +22,8 @@ _WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_mo
 
 def bare_name(key: str) -> str:
     """A tensor's name without the prefixes that wrappers add (DataParallel, compile, FSDP)."""
-    while prefix := next((p for p in _WRAPPERS if key.startswith(p) and key != p), ""):
-        key = key.removeprefix(prefix)
+    while key.startswith(_WRAPPERS) and key not in _WRAPPERS:
+        key = key.partition(".")[2]  # a prefix ends with its only dot
     return key
 
 

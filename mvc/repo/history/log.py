@@ -5,7 +5,6 @@ Orphans are versions that only a detached HEAD led to, and no branch or tag.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -54,14 +53,9 @@ def log(
     reset_points: bool = False,
     incomplete: list[DamagedData] | None = None,
 ) -> Iterator[LogEntry]:
-    """A version and its ancestors by commit time, newest first; parents follow children.
+    """``Repository.log``: parents follow children; times are in ns since 1970.
 
-    ``since`` and ``until`` (ns since 1970, inclusive) bound the commit time. With ``target``,
-    only versions with a deployment there that is not retracted, by the time of the newest such
-    deployment; the bounds apply to that time. The iterator reads only what is taken.
-    Raises UnknownRevision, UnknownTarget and WrongUsage at once. Raises DamagedData where an
-    entry of the history is lost; with ``incomplete`` the error is appended to that list and the
-    rest of the history follows.
+    The iterator reads only what is taken.
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
@@ -147,15 +141,14 @@ def _by_deployment(
 
 
 def _names(context: Context) -> dict[CommitId, list[str]]:
-    names: dict[CommitId, list[str]] = defaultdict(list)
-    at = refs.head_if_known(context)
-    if at.commit is not None:
-        names[at.commit].append(refs.HEAD)
+    names: dict[CommitId, list[str]] = {}
+    if (tip := refs.head_if_known(context).commit) is not None:
+        names[tip] = [refs.HEAD]
     for ref in refs.branches(context):
-        names[ref.commit].append(ref.name)
+        names.setdefault(ref.commit, []).append(ref.name)
     for ref in refs.tags(context):
-        names[ref.commit].append(f"tag: {ref.name}")
-    return dict(names)
+        names.setdefault(ref.commit, []).append(f"tag: {ref.name}")
+    return names
 
 
 @dataclass(frozen=True, slots=True)

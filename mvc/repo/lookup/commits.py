@@ -45,16 +45,17 @@ def find(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit] | None:
     return None
 
 
-def starting_with(snapshot: Snapshot, digits: str) -> list[tuple[Recorded, Commit]]:
+def starting_with(snapshot: Snapshot, digits: str) -> list[Commit]:
     """Every commit whose hexadecimal id begins with ``digits``, sorted by id."""
     digits = digits.lower()
     head = digits[:_HEX_OF_KEY]
     low, high = (bytes.fromhex(head.ljust(_HEX_OF_KEY, digit)) for digit in "0f")
-    found: dict[CommitId, tuple[Recorded, Commit]] = {}
-    for entry in snapshot.publishing(low, high):
-        for commit in entry.entry.commits:
-            if commit.id.hex().startswith(digits):
-                found.setdefault(commit.id, (entry, commit))
+    found = {
+        commit.id: commit
+        for entry in snapshot.publishing(low, high)
+        for commit in entry.entry.commits
+        if commit.id.hex().startswith(digits)
+    }
     return [found[id_] for id_ in sorted(found)]
 
 

@@ -87,13 +87,13 @@ def _candidates(name: str) -> list[str]:
 def _by_digits(context: Context, digits: str) -> CommitId:
     found = commits.starting_with(context.store.snapshot, digits)
     if len(found) == 1:
-        return found[0][1].id
+        return found[0].id
     if not found:
         raise _unknown(context, digits)
     shown = [
         f"{c.id.short} {format_time(c.time_ns, c.zone_minutes, precise=False)} "
         f"{printable(c.message.partition(chr(10))[0][:40])}".rstrip()
-        for _, c in found[:_SHOWN]
+        for c in found[:_SHOWN]
     ]
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     raise AmbiguousRevision(

@@ -30,10 +30,12 @@ USES: dict[tuple[str, str], Use] = {
     ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
     ("checkout", "rev"): lambda repo, rev: repo.checkout(rev)["w"].tolist(),
     ("deploy", "rev"): lambda repo, rev: repo.deploy(rev, "test").commit,
+    ("deployments_of", "rev"): lambda repo, rev: [d.target for d in repo.deployments_of(rev)],
     ("diff", "a"): lambda repo, rev: [f.kind for f in repo.diff(rev, "HEAD").files],
     ("diff", "b"): lambda repo, rev: [f.kind for f in repo.diff("HEAD", rev).files],
     ("find", "rev"): lambda repo, rev: repo.find(rev),
     ("forget", "revs"): lambda repo, rev: repo.forget(rev).commits,
+    ("forgotten_ns", "rev"): lambda repo, rev: repo.forgotten_ns(rev),
     ("iter_versions", "rev"): lambda repo, rev: [v for v, _ in repo.iter_versions(rev=rev)],
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
@@ -43,6 +45,7 @@ USES: dict[tuple[str, str], Use] = {
     ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,
     ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
     ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,
+    ("version", "rev"): lambda repo, rev: repo.version(rev).id,
 }
 NAMES = {"rev", "revs", "start", "a", "b", "add"}
 CASES = pytest.mark.parametrize("use", USES.values(), ids=[f"{m}-{p}" for m, p in USES])
