@@ -1,4 +1,9 @@
-"""The public ``Repository``: the repository's verbs, and those that work on a live training."""
+"""The public ``Repository``: the repository's verbs, and those that work on a live training.
+
+``mvc.training`` is made of the class in ``mvc.repo.repository``, and the methods here are made of
+``mvc.training``: hence two classes. Whatever opens a repository by its path opens ``public``,
+which is the class of this module.
+"""
 
 from __future__ import annotations
 

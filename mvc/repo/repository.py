@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
-    from mvc.repo.commit.request import Change, CommitOptions
+    from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.commit.state_writer import BaseCache
     from mvc.repo.diff.diff import Diff
@@ -246,76 +246,104 @@ class Repository:
         BadModelFile for what cannot be committed, NothingToCommit, SourceChanged if a file or
         tensor changed meanwhile, StateForgotten, Busy.
         """
-        from mvc.repo.commit import inputs
-        from mvc.repo.commit.commit import commit
+        from mvc.repo.commit.inputs import states_by_path
         from mvc.repo.commit.request import CommitOptions, CommitRequest, metrics_from
 
         chosen = options or CommitOptions()
-        given = inputs.states_by_path(state, path, states)
-        python = isinstance(state, Mapping) or (state is None and bool(given) and not chosen.all)
-        output = None if chosen.output is None else Path(chosen.output)
+        given = states_by_path(state, path, states)
+        files = not isinstance(state, Mapping) and (state is not None or chosen.all or not given)
+        request = CommitRequest(
+            (),
+            message,
+            metrics_from(metrics or {}),
+            deploy,
+            self._moment(at),
+            pipeline,
+            reset_point,
+            not files or deploy is not None if chosen.allow_empty is None else chosen.allow_empty,
+            chosen.author,
+            self._moment(chosen.time),
+            chosen.produced_by,
+        )
         with self._lock:
-            changes = [inputs.of_state(s, p, self._base_cache(p)) for p, s in given.items()]
-            dead: set[str] = set()
-            if python:
-                main = [change for change in changes if change.path == path]
-                others = [change for change in changes if change.path != path]
-            else:
-                main, others = inputs.of_files(self.context, state, chosen, dead), changes
-            numbers = metrics_from(metrics or {})
-            lossy = self._lossy(pipeline, chosen, numbers.get("loss"), None if python else main)
-            if lossy is not None:
-                if not python:
-                    lossy.check_places(main, output, in_place=chosen.in_place)
-                elif not main:
-                    raise WrongUsage(
-                        f"a lossy pipeline reduces the state at {path}, which is not given",
-                        hint="name its path with path=, or commit with pipeline='lossless'",
-                    )
-                main = lossy.changes(main, given_back=python)
-            empty = chosen.allow_empty
-            request = CommitRequest(
-                [*main, *others],
-                message,
-                numbers,
-                deploy,
-                self._moment(at),
-                pipeline,
-                reset_point,
-                python or deploy is not None if empty is None else empty,
-                chosen.author,
-                self._moment(chosen.time),
-                chosen.produced_by or (lossy.text if lossy else None),
+            if files:
+                return self._commit_files(state, given, request, chosen)
+            return self._commit_states(given, path, request, chosen)
+
+    def _commit_states(
+        self,
+        given: Mapping[str, Mapping[str, Any]],
+        path: str,
+        request: CommitRequest,
+        options: CommitOptions,
+    ) -> CommitResult:
+        changes = self._changes(given)
+        live: Any = given.get(path)
+        lossy = self._lossy(request, options, None)
+        if lossy is None:
+            return replace(self._publish(request, changes, options), state=live)
+        if live is None:
+            raise WrongUsage(
+                f"a lossy pipeline reduces the state at {path}, which is not given",
+                hint="name its path with path=, or commit with pipeline='lossless'",
             )
-            try:
-                with lossy.explained() if lossy and not python else nullcontext():
-                    done = commit(self.context, request, chosen.progress)
-            except BaseException:
-                self._last.clear()
-                raise
-            live = given.get(path) if python else None
-            if lossy is not None and python:
-                live = lossy.state(done.entries[path])
-            elif lossy is not None:
-                lossy.write(done, output)
-            return replace(done, state=live, dead_links=tuple(sorted(dead)))
+        reduced = lossy.changes([c for c in changes if c.path == path], given_back=True)
+        changes = [*reduced, *(c for c in changes if c.path != path)]
+        done = self._publish(replace(request, produced_by=lossy.text), changes, options)
+        return replace(done, state=lossy.state(done.entries[path]))
+
+    def _commit_files(
+        self,
+        paths: object,
+        given: Mapping[str, Mapping[str, Any]],
+        request: CommitRequest,
+        options: CommitOptions,
+    ) -> CommitResult:
+        from mvc.repo.commit.inputs import of_files
+
+        dead: set[str] = set()
+        changes, further = of_files(self.context, paths, options, dead), self._changes(given)
+        output = None if options.output is None else Path(options.output)
+        lossy = self._lossy(request, options, changes)
+        if lossy is None:
+            done = self._publish(request, [*changes, *further], options)
+        else:
+            lossy.check_places(changes, output, in_place=options.in_place)
+            changes = [*lossy.changes(changes, given_back=False), *further]
+            with lossy.explained():
+                done = self._publish(replace(request, produced_by=lossy.text), changes, options)
+            lossy.write(done, output)
+        return replace(done, dead_links=tuple(sorted(dead)))
+
+    def _changes(self, given: Mapping[str, Mapping[str, Any]]) -> list[Change]:
+        from mvc.repo.commit.inputs import of_state
+
+        return [of_state(state, path, self._base_cache(path)) for path, state in given.items()]
+
+    def _publish(
+        self, request: CommitRequest, changes: list[Change], options: CommitOptions
+    ) -> CommitResult:
+        from mvc.repo.commit.commit import commit
+
+        try:
+            return commit(self.context, replace(request, changes=changes), options.progress)
+        except BaseException:
+            self._last.clear()
+            raise
 
     def _lossy(
-        self,
-        pipeline: str | None,
-        options: CommitOptions,
-        loss: float | None,
-        files: list[Change] | None,
+        self, request: CommitRequest, options: CommitOptions, files: list[Change] | None
     ) -> LossyCommit | None:
         """The making of production weights; None if the pipeline only codes."""
         from mvc.codecs.pipeline import Pipeline
 
-        parsed = Pipeline.parse(pipeline or str(self.context.config.get("commit.pipeline")))
+        parsed = Pipeline.parse(request.pipeline or str(self.config.get("commit.pipeline")))
         found = None
         if options.produced_by is None and (parsed.decisions or parsed.lossy):
             from mvc.repo.lossy.commit import LossyCommit
 
-            found = LossyCommit.of(self.context, pipeline, options.exact, loss, files)
+            loss = request.metrics.get("loss")
+            found = LossyCommit.of(self.context, request.pipeline, options.exact, loss, files)
         if found is None and (options.output or options.in_place or options.exact):
             raise WrongUsage("output, in_place and exact are for lossy pipelines")
         return found

@@ -108,8 +108,8 @@ def test_behind_an_imported_history(context: Context, monkeypatch: pytest.Monkey
     for i in range(deployments.RECENT + 5):
         commit(context, deploy="prod", deploy_time=START - 1 - i)
     read = []
-    inner = deployments._at
-    monkeypatch.setattr(deployments, "_at", lambda *a: read.append(a) or inner(*a))
+    inner = deployments._deployed
+    monkeypatch.setattr(deployments, "_deployed", lambda *a: read.append(a) or inner(*a))
     assert live_at(context).commit == before
     assert len(read) <= deployments.RECENT + 2
     advance(context, 60)
