@@ -252,18 +252,21 @@ class Repository:
         chosen = options or CommitOptions()
         given = states_by_path(state, path, states)
         files = not isinstance(state, Mapping) and (state is not None or chosen.all or not given)
+        empty = chosen.allow_empty
+        if empty is None:
+            empty = not files or deploy is not None
         request = CommitRequest(
-            (),
-            message,
-            metrics_from(metrics or {}),
-            deploy,
-            self._moment(at),
-            pipeline,
-            reset_point,
-            not files or deploy is not None if chosen.allow_empty is None else chosen.allow_empty,
-            chosen.author,
-            self._moment(chosen.time),
-            chosen.produced_by,
+            changes=(),
+            message=message,
+            metrics=metrics_from(metrics or {}),
+            deploy=deploy,
+            deploy_time_ns=self._moment(at),
+            pipeline=pipeline,
+            reset_point=reset_point,
+            allow_empty=empty,
+            author=chosen.author,
+            time_ns=self._moment(chosen.time),
+            produced_by=chosen.produced_by,
         )
         with self._lock:
             if files:
