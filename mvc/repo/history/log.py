@@ -103,7 +103,7 @@ def _by_commit_time(
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
 
-    waiting = (start,)
+    waiting: tuple[CommitId, ...] = (start,)
     while waiting or heap:
         for id_ in waiting:
             if id_ not in known:

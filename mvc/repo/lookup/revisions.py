@@ -133,7 +133,7 @@ def _at(context: Context, name: str, moment: str) -> CommitId:
     first = snapshot.first_ref_change(full)
     raise UnknownRevision(
         f"{printable(name)} pointed to no version at {format_time(time_ns)}",
-        hint=first and f"its record begins at {format_time(first.entry.time_ns)}",
+        hint=f"its record begins at {format_time(first.entry.time_ns)}" if first else None,
     )
 
 
