@@ -17,7 +17,7 @@ from mvc.repo import deployments
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
-from mvc.repo.lookup.commits import Ancestors, place
+from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
@@ -102,16 +102,14 @@ def _by_commit_time(
     """Continues below ``since``, because an imported checkpoint may be older than its parent."""
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
-
     waiting: tuple[CommitId, ...] = (start,)
-    while waiting or heap:
+    while True:
         for id_ in waiting:
             if id_ not in known:
                 known.add(id_)
                 with noting(incomplete):
                     recorded, commit = commits.placed(snapshot, id_)
-                    offset, position = place(recorded, commit)
-                    heappush(heap, (-commit.time_ns, (-offset, -position), commit))
+                    heappush(heap, (-commit.time_ns, newest_first(recorded, commit), commit))
         if not heap:
             return
         commit = heappop(heap)[2]

@@ -12,7 +12,7 @@ from mvc.repo.context import Context
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Ancestors", "find", "get", "place", "placed", "starting_with"]
+__all__ = ["Ancestors", "find", "get", "newest_first", "placed", "starting_with"]
 
 _HEX_OF_KEY = 16  # digits of an id that the index has
 
@@ -59,11 +59,10 @@ def starting_with(snapshot: Snapshot, digits: str) -> list[Commit]:
     return [found[id_] for id_ in sorted(found)]
 
 
-def place(recorded: Recorded, commit: Commit) -> tuple[int, int]:
-    """Where a commit was published: (byte offset in the journal, position in the entry)."""
-    return recorded.offset, next(
-        i for i, c in enumerate(recorded.entry.commits) if c.id == commit.id
-    )
+def newest_first(recorded: Recorded, commit: Commit) -> tuple[int, int]:
+    """A sort key by the place of publication: (offset in the journal, position in the entry)."""
+    position = next(i for i, c in enumerate(recorded.entry.commits) if c.id == commit.id)
+    return -recorded.offset, -position
 
 
 class Ancestors:
@@ -86,8 +85,8 @@ class Ancestors:
         found = find(self._snapshot, id_)
         if found is None:
             return False
-        offset, position = place(*found)
-        while self._heap and self._heap[0][0] < (-offset, -position):
+        searched = newest_first(*found)
+        while self._heap and self._heap[0][0] < searched:
             for parent in heappop(self._heap)[1].parents:
                 self._push(parent)
         return id_ in self._known
@@ -97,5 +96,4 @@ class Ancestors:
             return
         recorded, commit = placed(self._snapshot, id_)
         self._known.add(id_)
-        offset, position = place(recorded, commit)
-        heappush(self._heap, ((-offset, -position), commit))
+        heappush(self._heap, (newest_first(recorded, commit), commit))
