@@ -28,7 +28,7 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.model.zeros import zero_blob_id, zeros
 from mvc.repo.content.bases import BaseFinder, HeldBase, content_names
-from mvc.repo.content.hashing import entry_from, hash_content, pieces, read_whole
+from mvc.repo.content.hashing import entry_from, hash_content, pieces, whole
 from mvc.repo.context import Context, Progress
 from mvc.store.graph.search import Graph
 from mvc.store.packs.arena import Arena
@@ -98,7 +98,7 @@ class StateWriter:
             finally:
                 pushed.result()
         skeleton, in_order = parsed.skeleton(), [ids[i] for i in range(len(ids))]
-        entry = entry_from(parsed, path, in_order, skeleton, lambda i: read_whole(parsed, i))
+        entry = entry_from(parsed, path, in_order, skeleton, lambda i: whole(parsed, i))
         self._keep_skeleton(entry, skeleton)
         return entry
 

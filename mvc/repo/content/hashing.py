@@ -16,7 +16,7 @@ from mvc.model.manifest import Content, FileEntry, LogicalTensor
 from mvc.model.tensor import TensorSpec
 from mvc.model.zeros import zero_blob_id, zeros
 
-__all__ = ["entry_from", "hash_content", "hash_file", "pieces", "read_whole", "verify_pieces"]
+__all__ = ["entry_from", "hash_content", "hash_file", "pieces", "verify_pieces", "whole"]
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
@@ -28,7 +28,7 @@ def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
     buffer = np.empty(min(PIECE, largest), np.uint8).data
     ids = [hash_content(parsed, i, buffer) for i in range(len(parsed.contents))]
     skeleton = parsed.skeleton()
-    return entry_from(parsed, path, ids, skeleton, lambda i: read_whole(parsed, i))
+    return entry_from(parsed, path, ids, skeleton, lambda i: whole(parsed, i))
 
 
 def entry_from(
@@ -107,7 +107,7 @@ def hash_content(parsed: ParsedFile, i: int, buffer: memoryview) -> BlobId:
     return hasher.done()
 
 
-def read_whole(parsed: ParsedFile, i: int) -> memoryview:
+def whole(parsed: ParsedFile, i: int) -> memoryview:
     """One content in memory, borrowed where it lies there already."""
     if (borrowed := parsed.borrow(i)) is not None:
         return borrowed
