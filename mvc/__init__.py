@@ -16,6 +16,7 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.api import Repository
+    from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from mvc.training.resume import Resumed
 
 __all__ = [
+    "CommitOptions",
     "CommitResult",
     "Deployed",
     "FsckReport",
@@ -42,6 +44,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LAZY = {
+    "CommitOptions": "mvc.repo.commit.request",
     "CommitResult": "mvc.repo.commit.result",
     "Deployed": "mvc.repo.deployments",
     "FsckReport": "mvc.repo.maintenance.report",
@@ -59,6 +62,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         from importlib import import_module
 
+        import_module("mvc.api")  # so that whatever opens a repository opens the public one
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'mvc' has no attribute {name!r}")
 

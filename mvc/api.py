@@ -1,52 +1,27 @@
-"""The public ``Repository``: the repository's verbs, and those that work on a live training."""
+"""The public ``Repository``: the repository's verbs, and those that work on a live training.
+
+``mvc.training`` is made of the class in ``mvc.repo.repository``, and the methods here are made of
+``mvc.training``: hence two classes. Whatever opens a repository by its path opens ``public``,
+which is the class of this module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from mvc.ids import CommitId
-from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE
 from mvc.repo.repository import Repository as StoredRepository
-from mvc.repo.repository import Time
-from mvc.store.store import FOLDER
+from mvc.repo.repository import Rev, Time
 
 if TYPE_CHECKING:
     import torch
 
-    from mvc.repo.maintenance.report import Repaired
-    from mvc.serving.served_version import ServedVersion
     from mvc.training.load import Loaded
     from mvc.training.recorder import Recorder
     from mvc.training.resume import Resumed
+    from mvc.training.watch import WatchOptions
 
-__all__ = ["Repository", "WatchOptions"]
-
-
-class WatchOptions(TypedDict, total=False):
-    """Options of ``watch``, as for ``mvc.Recorder``."""
-
-    deploy: str | None
-    pipeline: str
-    every: int
-    when_full: str
-    metrics: Mapping[str, float] | Callable[[], Mapping[str, float]] | None
-    include: Sequence[str] | None
-    name: str
-    queue_bytes: int | None
-    start: int | Resumed
-    on_deploy: Callable[[ServedVersion], object] | None
-    evaluate: Callable[..., Any] | None
-    monitor: Callable[..., Any] | None
-    exact: Sequence[str]
-    keep_training: bool
-    message: str
-    author: str | None
-    scheduler: None
-    scaler: None
+__all__ = ["Repository"]
 
 
 class Repository(StoredRepository):
@@ -76,7 +51,7 @@ class Repository(StoredRepository):
         *,
         scheduler: Any = None,
         scaler: Any = None,
-        rev: str | CommitId | None = None,
+        rev: Rev | None = None,
         at: Time | None = None,
         target: str | None = None,
         path: str = DEFAULT_STATE,
@@ -103,7 +78,7 @@ class Repository(StoredRepository):
     def load(
         self,
         model: torch.nn.Module,
-        rev: str | CommitId | None = None,
+        rev: Rev | None = None,
         *,
         at: Time | None = None,
         target: str | None = None,
@@ -120,30 +95,5 @@ class Repository(StoredRepository):
 
         return load(model, self.checkout(rev, at=at, target=target, path=path), strict=strict)
 
-    @classmethod
-    def heal(
-        cls,
-        path: str | PathLike[str] = ".",
-        *,
-        other: str | PathLike[str] | None = None,
-        full: bool = False,
-    ) -> Repaired:
-        """Repairs the repository of a folder, even one that does not open.
 
-        First the journal and the format file, without which nothing opens, then as
-        ``repair`` does. ``other`` is a repository or a copy of a ``.mvc`` folder that may have
-        what is damaged here. Raises NotARepository, UnsupportedFormat, and DamagedData where
-        what is lost cannot be told from what is there.
-        """
-        from dataclasses import replace
-
-        from mvc.repo.repair.journal import before_opening
-        from mvc.repo.repair.repair import folder_of
-
-        files = FileSystem()
-        source = None if other is None else folder_of(files, Path(other))
-        folder = files.realpath(Path(path)) / FOLDER
-        first = [] if files.stat(folder) is None else before_opening(files, folder, source)
-        with cls.open(path, discover=False) as repo:
-            done = repo.repair(full=full, other=other)
-        return replace(done, healed=(*first, *done.healed))
+StoredRepository.public = Repository

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import mvc
-from mvc.errors import DamagedData, DoesNotFit, NotARepository
+from mvc.errors import DamagedData, DoesNotFit, NotARepository, WrongUsage
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.display import Log
 
 
@@ -107,6 +108,63 @@ def test_results_show_themselves(repo: mvc.Repository) -> None:
 
 
 def test_times_are_accepted_alike(repo: mvc.Repository) -> None:
-    repo.commit({"w": np.ones(3)}, time="2026-01-02T00:00Z")
+    repo.commit({"w": np.ones(3)}, options=CommitOptions(time="2026-01-02T00:00Z"))
     assert len(repo.log(since="2026-01-01", until="2026-01-03")) == 1
     assert len(repo.log(since=repo.time("2026-01-03"))) == 0
+
+
+def test_several_states_are_one_version(repo: mvc.Repository) -> None:
+    states = {"a.safetensors": {"w": np.ones(3)}, "model.safetensors": {"w": np.zeros(3)}}
+    made = repo.commit(states=states)
+    assert set(made.entries) == set(states)
+    assert made.state is states["model.safetensors"]
+    more = repo.commit({"w": np.ones(2)}, path="b.safetensors", states=states)
+    assert set(more.entries) == {*states, "b.safetensors"}
+    assert repo.checkout(path="a.safetensors")["w"].tolist() == [1, 1, 1]
+    with pytest.raises(WrongUsage, match="named twice"):
+        repo.commit({"w": np.ones(2)}, states=states)
+
+
+def test_a_lossy_pipeline_reduces_one_of_several_states(repo: mvc.Repository) -> None:
+    lossy = "xor | lsb:16 | planes | zstd:1"
+    rng = np.random.default_rng(1)
+    given = {name: {"w": rng.normal(size=99).astype(np.float32)} for name in ("a.st", "b.st")}
+    repo.commit(states=given, path="a.st")
+    moved = {name: {"w": state["w"] * 1.01} for name, state in given.items()}
+    made = repo.commit(states=moved, path="a.st", pipeline=lossy)
+    assert made.state["w"].tobytes() == repo.checkout(path="a.st")["w"].tobytes()
+    assert made.state["w"].tobytes() != moved["a.st"]["w"].tobytes()
+    assert repo.checkout(path="b.st")["w"].tobytes() == moved["b.st"]["w"].tobytes()
+    with pytest.raises(WrongUsage, match="which is not given"):
+        repo.commit(states=moved, pipeline=lossy)
+
+
+def test_a_recorder_opens_the_public_repository(repo: mvc.Repository) -> None:
+    model = _net()
+    with mvc.Recorder(repo.root, model) as recorder:
+        recorder.step(wait=True)
+        opened = recorder.repo
+        assert isinstance(opened, mvc.Repository)
+        assert not opened.load(model).missing
+
+
+def test_names_and_versions(repo: mvc.Repository) -> None:
+    first = repo.commit({"w": np.arange(3)}, message="first", deploy="prod")
+    second = repo.commit({"w": np.ones(3)})
+    repo.branch("old", first.id)
+    repo.rename_branch("old", "older")
+    repo.tag("v1", first.id)
+    assert repo.delete_branch("older").commit == repo.delete_tag("v1").commit == first.id
+    assert (repo.head().branch, repo.head().commit) == ("main", second.id)
+    assert repo.version(first.id).message == "first"
+    assert repo.targets() == ["prod"]
+    assert [d.target for d in repo.deployments_of(first.id)] == ["prod"]
+    assert repo.earlier(first.entries["model.safetensors"]) == first.id
+    (entry,) = repo.manifest(first.id).entries
+    assert repo.tensor_bytes(entry, entry.tensors[0]) == np.arange(3).tobytes()
+    assert repo.tracked_name(repo.root / "a" / "b.pt") == "a/b.pt"
+    assert repo.forgotten_ns(first.id) is None
+    assert not repo.gaps
+    assert repo.config.get("init.branch") == "main"
+    chosen = repo.forget(first.id, dry_run=True)
+    assert repo.forget_preview(chosen).tensors == 1

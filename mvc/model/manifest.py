@@ -27,10 +27,9 @@ from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.names import check_key, check_path
-from mvc.model.state import State, StateTensor
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
-__all__ = ["Check", "Content", "FileEntry", "LogicalTensor", "Manifest", "View"]
+__all__ = ["Check", "Content", "FileEntry", "LogicalTensor", "Manifest", "State", "View"]
 
 _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"
@@ -81,6 +80,28 @@ class LogicalTensor:
     view: View | None = None
 
 
+class State:
+    """The tensors of one file in the order of their keys' UTF-8 bytes, and their Merkle tree.
+
+    That is not the order of the file: safetensors reorders tensors when it writes, and the same
+    state must have the same root in every format (docs/architecture.md, "Decisions"). Equal
+    roots mean equal names, dtypes, shapes and bytes.
+    """
+
+    def __init__(self, tensors: Iterable[LogicalTensor]) -> None:
+        self.tensors = tuple(
+            sorted(tensors, key=lambda t: t.key.encode("utf-8", "surrogateescape"))
+        )
+
+    @cached_property
+    def tree(self) -> MerkleTree:
+        return MerkleTree([leaf(t.id, t.key) for t in self.tensors])
+
+    @property
+    def root(self) -> Root:
+        return self.tree.root
+
+
 @dataclass(frozen=True)
 class FileEntry:
     """One path of a version. ``size`` and all offsets are bytes of the file."""
@@ -95,7 +116,7 @@ class FileEntry:
 
     @cached_property
     def state(self) -> State:
-        return State(StateTensor(t.key, t.spec, t.id) for t in self.tensors)
+        return State(self.tensors)
 
     @property
     def skeleton_size(self) -> int:

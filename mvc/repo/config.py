@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -88,10 +89,8 @@ class Key:
         if self.type is bool:
             value = _WORDS.get(word, text)
         elif self.type is not str:
-            try:
+            with suppress(ValueError):
                 value = self.type(text)
-            except ValueError:
-                value = text
         return self.check(value, where)
 
     def _in_range(self, value: object) -> bool:
@@ -167,13 +166,10 @@ def load_config(
     Raises InvalidConfig for the first unknown key or invalid value, with its source.
     """
     values: dict[str, tuple[Value, Origin]] = {key.name: (key.default, "default") for key in _ALL}
-    files: tuple[tuple[Path | None, Origin], ...] = (
-        (user_file, "user"),
-        (repo_file, "repository"),
-    )
-    for file, origin in files:
-        for name, value in _flat(_read(fs, file), f"{file}"):
-            values[name] = (_known(name, f"{file}").check(value, f"{file}"), origin)
+    files: dict[Origin, Path | None] = {"user": user_file, "repository": repo_file}
+    for origin, file in files.items():
+        found = _checked(_read(fs, file), f"{file}")
+        values |= {name: (value, origin) for name, value in found.items()}
     variables = {key.variable: key for key in _ALL}
     for variable in sorted(environment):
         if not variable.startswith(_PREFIX):
@@ -193,11 +189,9 @@ def load_config(
 
 def set_value(fs: FileSystem, file: Path, key: str, value: str) -> None:
     """Sets one key in a file, which is created if missing. Other keys stay; comments are lost."""
-    where = f"{file}"
     parsed = _known(key).parse(value, "")
-    tree = _read(fs, file)
-    _check_all(tree, where)
-    node = tree
+    node = tree = _read(fs, file)
+    _checked(tree, f"{file}")
     *parents, last = key.split(".")
     for part in parents:
         node[part] = node.get(part) or {}  # a section may be empty
@@ -222,7 +216,7 @@ def unset_value(fs: FileSystem, file: Path, key: str) -> bool:
     if last not in nodes[-1]:
         return False
     del nodes[-1][last]
-    for parent, part in reversed(list(zip(nodes, parents, strict=False))):
+    for parent, part in zip(nodes[-2::-1], reversed(parents), strict=True):
         if not parent[part]:
             del parent[part]
     _write(fs, file, tree)
@@ -245,13 +239,11 @@ def _read(fs: FileSystem, file: Path | None) -> dict[str, Any]:
         raise InvalidConfig(
             f"{file}{line}: this is not YAML", hint="correct the file or remove it"
         ) from e
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
+    if not isinstance(tree, dict | None):
         raise InvalidConfig(
             f"{file}: settings are written as 'section:' with 'name: value' indented below it"
         )
-    return tree
+    return tree or {}
 
 
 @cache
@@ -285,23 +277,23 @@ def _flat(
     """(dotted name, value) of every leaf."""
     for part, value in tree.items():
         name = f"{prefix}{part}"
+        section = any(key.startswith(f"{name}.") for key in KEYS)
         if not isinstance(part, str) or "." in part or depth > 8:
             raise InvalidConfig(
                 f"{where}: {_shown(part)} is not the name of a setting",
                 hint="write 'store.max_chain' as 'store:' with 'max_chain:' indented below it",
             )
         if isinstance(value, dict):
-            # Unknown sections are not entered.
-            if not any(key.startswith(f"{name}.") for key in KEYS):
+            if not section:  # an unknown one is not entered
                 raise _unknown(name, where)
             yield from _flat(value, where, f"{name}.", depth + 1)
-        elif value is not None or not any(key.startswith(f"{name}.") for key in KEYS):
+        elif value is not None or not section:
             yield name, value
 
 
-def _check_all(tree: Mapping[str, Any], where: str) -> None:
-    for name, value in _flat(tree, where):
-        _known(name, where).check(value, where)
+def _checked(tree: Mapping[str, Any], where: str) -> dict[str, Value]:
+    """The settings of a file by dotted name. Raises InvalidConfig."""
+    return {n: _known(n, where).check(value, where) for n, value in _flat(tree, where)}
 
 
 def _known(name: str, where: str = "") -> Key:
@@ -322,21 +314,17 @@ def _unknown(name: str, where: str = "") -> InvalidConfig:
 def _suggest(name: str, names: list[str]) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(name, names, n=3) or sorted(names)
-    return (
-        f"did you mean {' or '.join(close)}?" if len(close) <= 3 else f"one of {', '.join(close)}"
-    )
+    close = get_close_matches(name, names, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(sorted(names))}"
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
     if value is None:
         return "null"
     if isinstance(value, str):
-        return printable(value[:80]) if value else "''"
-    if isinstance(value, int | float):
-        return (
-            str(value) if -_WHOLE < value < _WHOLE or isinstance(value, float) else "a huge number"
-        )
+        return printable(value[:80]) or "''"
+    if isinstance(value, int) and not -_WHOLE < value < _WHOLE:
+        return "a huge number"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
     return f"a {type(value).__name__}"  # the text of a list or mapping may be huge

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from mvc.errors import DamagedData
 from mvc.repo.config import Config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
-__all__ = ["Context", "Progress"]
+__all__ = ["Context", "Progress", "noting"]
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and a description of the current step."""
@@ -34,3 +36,14 @@ class Context:
         snapshot = self.store.snapshot
         snapshot.refresh()
         return snapshot
+
+
+@contextmanager
+def noting(incomplete: list[DamagedData] | None) -> Iterator[None]:
+    """Appends a DamagedData of the block to ``incomplete``; raises it if that is None."""
+    try:
+        yield
+    except DamagedData as error:
+        if incomplete is None:
+            raise
+        incomplete.append(error)

@@ -18,6 +18,7 @@ is none, as after the import of a long history, live now is live at the current 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -25,12 +26,12 @@ from itertools import islice
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
-from mvc.repo.context import Context
+from mvc.repo.context import Context, noting
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.times import check_moment, format_time, nearest
 from mvc.store.index import keys
-from mvc.store.journal.entries import Deployment, Entry, Relink, Retraction
+from mvc.store.journal.entries import Deployment, Entry, Retraction
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
@@ -42,7 +43,6 @@ __all__ = [
     "deployment_for",
     "list_deployments",
     "live_at",
-    "newest",
     "of_commit",
     "on_target",
     "recorded_as",
@@ -126,15 +126,12 @@ def deployment_for(
 
 
 def retract(
-    context: Context,
-    target: str,
-    rev: str | CommitId | None = None,
-    time_ns: int | None = None,
+    context: Context, rev: str | CommitId | None, target: str, time_ns: int | None = None
 ) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
-    It is the newest on the target, of ``rev`` if given, and at exactly ``time_ns`` (ns since
-    1970) if given. Raises UnknownTarget, UnknownRevision, NoDeployment.
+    It is the newest on the target, of ``rev`` if that is not None, and at exactly ``time_ns``
+    (ns since 1970) if given. Raises UnknownTarget, UnknownRevision, NoDeployment.
     """
     snapshot = context.fresh()
     check_target(context, target)
@@ -163,14 +160,13 @@ def _to_retract(
             return deployed
         there = there or deployed
     what = "a deployment" if commit is None else f"a deployment of {commit.short}"
-    when = "" if time_ns is None else f" at {format_time(time_ns)}"
+    what += f" on {target}" + ("" if time_ns is None else f" at {format_time(time_ns)}")
     if there is not None:
         raise NoDeployment(
-            f"{what} on {target}{when} was retracted already, "
-            f"at {format_time(there.retracted_ns or 0)}"
+            f"{what} was retracted already, at {format_time(there.retracted_ns or 0)}"
         )
     raise NoDeployment(
-        f"there is no record of {what} on {target}{when}",
+        f"there is no record of {what}",
         hint=f"'mvc deployments {target}' lists what was recorded, with exact times",
     )
 
@@ -189,7 +185,10 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     name = _only_target(context) if target is None else check_target(context, target)
     _note_gaps(snapshot, name, None)
     moment = nearest(context.store.clock.now_ns()) if time_ns is None else time_ns
-    recorded = _newest_immediate(snapshot, name) if time_ns is None else None
+    recorded = None
+    if time_ns is None:
+        recent = islice(_newest_first(snapshot, name), RECENT)
+        recorded = next((d for d in recent if not d.dated and not d.retracted), None)
     for deployed in on_target(snapshot, name, until=moment):
         if recorded is not None and _place(deployed) <= _place(recorded):
             break
@@ -200,25 +199,12 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     raise _none_live(snapshot, name, moment)
 
 
-def _newest_immediate(snapshot: Snapshot, target: str) -> Deployed | None:
-    recent = islice(_newest_first(snapshot, target), RECENT)
-    return next((d for d in recent if not d.dated and not d.retracted), None)
-
-
 def _place(deployed: Deployed) -> tuple[int, int]:
     return deployed.time_ns, deployed.sequence
 
 
-def newest(context: Context, target: str) -> Deployed | None:
-    """The deployment recorded last on a target, retracted or not."""
-    return next(_newest_first(context.fresh(), target), None)
-
-
 def list_deployments(
-    context: Context,
-    target: str | None = None,
-    *,
-    incomplete: list[DamagedData] | None = None,
+    context: Context, target: str | None = None, *, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
     """Every deployment, retracted ones included, by time and sequence, oldest first.
 
@@ -228,13 +214,10 @@ def list_deployments(
     """
     snapshot = context.fresh()
     names = targets(context) if target is None else [check_target(context, target)]
+    found: list[Deployed] = []
     for name in names:
         _note_gaps(snapshot, name, incomplete)
-    found = [
-        each
-        for name in names
-        for each in snapshot.retry_on_rewrite(partial(_all_on, snapshot, name, incomplete))
-    ]
+        found += snapshot.retry_on_rewrite(partial(_all_on, snapshot, name, incomplete))
     return sorted(found, key=_place)
 
 
@@ -245,25 +228,17 @@ def _all_on(
     found: list[Deployed] = []
     before = None
     for offset in snapshot.deployments_on(target):
-        try:
+        with noting(incomplete):
             recorded = snapshot.entry(offset)
             found.append(_deployed(snapshot, recorded, _in_entry(recorded, target), before))
-        except DamagedData as error:
-            if incomplete is None:
-                raise
-            incomplete.append(error)
         before = offset
     return found
 
 
 def _note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
     """Raises or notes DamagedData if lost entries may have changed what was live on a target."""
-    try:
+    with noting(incomplete):
         snapshot.check_gaps(-1, f"what was live on {printable(target)}")
-    except DamagedData as error:
-        if incomplete is None:
-            raise
-        incomplete.append(error)
 
 
 def targets(context: Context) -> list[str]:
@@ -281,30 +256,17 @@ def of_commit(
     _note_gaps(snapshot, "any target", incomplete)
 
     def look() -> tuple[Deployed, ...]:
-        found = []
+        found: list[Deployed] = []
         for offset in snapshot.deployments_of(commit):
-            try:
-                found += _of_entry(snapshot, snapshot.entry(offset), commit)
-            except DamagedData as error:
-                if incomplete is None:
-                    raise
-                incomplete.append(error)
+            with noting(incomplete):
+                recorded = snapshot.entry(offset)
+                made = [each for each in recorded.entry.deployments if each.commit == commit]
+                befores = [snapshot.deployment_before(each.target, offset) for each in made]
+                pairs = zip(made, befores, strict=True)
+                found += [_deployed(snapshot, recorded, *pair) for pair in pairs]
         return tuple(found)
 
     return snapshot.retry_on_rewrite(look)
-
-
-def _of_entry(snapshot: Snapshot, recorded: Recorded, commit: CommitId) -> list[Deployed]:
-    return [
-        _deployed(
-            snapshot,
-            recorded,
-            deployment,
-            snapshot.deployment_before(deployment.target, recorded.offset),
-        )
-        for deployment in recorded.entry.deployments
-        if deployment.commit == commit
-    ]
 
 
 def on_target(
@@ -349,8 +311,12 @@ def _down(
         return snapshot.last(low, bound)
 
     def look() -> tuple[bytes, Deployed] | None:
-        at = key()
-        return None if at is None else (keys.without_offset(at), _at(snapshot, target, at))
+        if (at := key()) is None:
+            return None
+        recorded = snapshot.entry(keys.offset_of(at))
+        before = snapshot.deployment_before(target, recorded.offset)
+        deployed = _deployed(snapshot, recorded, _in_entry(recorded, target), before)
+        return keys.without_offset(at), deployed
 
     while True:
         try:
@@ -368,17 +334,11 @@ def _down(
         last = (found[0], found[1].sequence)
 
 
-def _at(snapshot: Snapshot, target: str, key: bytes) -> Deployed:
-    recorded = snapshot.entry(keys.offset_of(key))
-    before = snapshot.deployment_before(target, recorded.offset)
-    return _deployed(snapshot, recorded, _in_entry(recorded, target), before)
-
-
 def _in_entry(recorded: Recorded, target: str) -> Deployment:
-    for deployment in recorded.entry.deployments:
-        if deployment.target == target:
-            return deployment
-    raise _bad_index(target)
+    found = next((each for each in recorded.entry.deployments if each.target == target), None)
+    if found is None:
+        raise _bad_index(target)
+    return found
 
 
 def _deployed(
@@ -389,12 +349,17 @@ def _deployed(
     The check detects a look-up that skipped a deployment. Raises DamagedData.
     """
     target, sequence = deployment.target, recorded.sequence
-    if not _follows(snapshot, deployment.previous, before):
-        corrected = _corrected(snapshot, target, sequence)
-        if corrected is None or not _follows(snapshot, corrected.previous, before):
+    there = None
+    if before is not None:
+        with suppress(DamagedData):
+            there = snapshot.entry(before)
+    if not _follows(snapshot, deployment.previous, before, there):
+        relink = snapshot.newest_relink(target, sequence)  # corrects the predecessor
+        relinks = () if relink is None else relink.entry.relinks
+        known = [r.previous for r in relinks if (r.target, r.sequence) == (target, sequence)]
+        if not known or not _follows(snapshot, known[0], before, there):
             raise _bad_index(target)
     retraction = snapshot.retraction(target, sequence)
-    there = None if before is None else _if_readable(snapshot, before)
     return Deployed(
         target,
         deployment.time_ns,
@@ -407,31 +372,21 @@ def _deployed(
     )
 
 
-def _follows(snapshot: Snapshot, previous: int | None, before: int | None) -> bool:
-    """Whether ``previous`` is the number of the entry at byte ``before``, or of a lost entry."""
+def _follows(
+    snapshot: Snapshot, previous: int | None, before: int | None, there: Recorded | None
+) -> bool:
+    """Whether ``previous`` is the number of the entry at byte ``before``, or of a lost entry.
+
+    ``there`` is that entry, None if it cannot be read.
+    """
     if previous is None:
         return before is None
-    there = None if before is None else _if_readable(snapshot, before)
     if there is not None and there.sequence == previous:
         return True
     if any(previous in gap.numbers for gap in snapshot.gaps):
         return True
     # A damaged entry has no readable number, but the index has the offset of that number.
     return there is None and before is not None and snapshot.offset_of(previous) == before
-
-
-def _if_readable(snapshot: Snapshot, offset: int) -> Recorded | None:
-    try:
-        return snapshot.entry(offset)
-    except DamagedData:
-        return None
-
-
-def _corrected(snapshot: Snapshot, target: str, sequence: int) -> Relink | None:
-    """The newest correction of a deployment's predecessor."""
-    found = snapshot.newest_relink(target, sequence)
-    relinks = () if found is None else found.entry.relinks
-    return next((r for r in relinks if (r.target, r.sequence) == (target, sequence)), None)
 
 
 def _bad_index(target: str) -> DamagedData:
@@ -469,17 +424,12 @@ def check_target(context: Context, target: str) -> str:
 
 
 def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
-    standing = [
-        d for d in snapshot.retry_on_rewrite(partial(_all_on, snapshot, target)) if not d.retracted
-    ]
-    if standing:
-        first = min(standing, key=_place)
-        return NoDeployment(
+    found = snapshot.retry_on_rewrite(partial(_all_on, snapshot, target))
+    first = min((each for each in found if not each.retracted), key=_place, default=None)
+    what = f"nothing is live on {target}: every deployment was retracted"
+    if first is not None:
+        what = (
             f"nothing was live on {target} at {format_time(time_ns)}: its first "
-            f"deployment is {first.commit.short} at {format_time(first.time_ns)}",
-            hint=f"'mvc deployments {target}' lists them",
+            f"deployment is {first.commit.short} at {format_time(first.time_ns)}"
         )
-    return NoDeployment(
-        f"nothing is live on {target}: every deployment was retracted",
-        hint=f"'mvc deployments {target}' lists them",
-    )
+    return NoDeployment(what, hint=f"'mvc deployments {target}' lists them")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, overload
 
@@ -44,18 +44,12 @@ class Log(Sequence["LogEntry"]):
     def __getitem__(self, index: int | slice) -> LogEntry | list[LogEntry]:
         if isinstance(index, int):
             return self._entries(index + 1 if index >= 0 else None)[index]
-        ends = (index.start or 0, index.stop, index.step or 1)
-        bounded = ends[1] is not None and min(ends) >= 0
-        return self._entries(index.stop if bounded else None)[index]
+        stop = index.stop
+        bounded = stop is not None and min(index.start or 0, stop, index.step or 1) >= 0
+        return self._entries(stop if bounded else None)[index]
 
     def __len__(self) -> int:
         return len(self._entries(None))
-
-    def __iter__(self) -> Iterator[LogEntry]:
-        at = 0
-        while len(self._entries(at + 1)) > at:
-            yield self._read[at]
-            at += 1
 
     def _rows(self) -> tuple[list[Sequence[str]], bool]:
         """The first versions, and whether there are more."""

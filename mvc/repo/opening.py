@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 
-from mvc.errors import AlreadyARepository, DamagedData, IoFailed, NotARepository
+from mvc.errors import AlreadyARepository, DamagedData, IoFailed, MvcError, NotARepository
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
@@ -20,7 +21,7 @@ from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, JOURNAL, PACKS, IndexThresholds
 from mvc.store.store import CONFIG, FOLDER, Store
 
-__all__ = ["Configure", "check_absent", "open_context"]
+__all__ = ["Configure", "check_absent", "open_context", "remove_if_failed"]
 
 Configure: TypeAlias = Callable[[Path | None], Config]
 """Makes the configuration from the path of the repository's own file, None if there is none."""
@@ -54,8 +55,13 @@ def open_context(
     start = files.realpath(Path(path))
     for root in (start, *start.parents) if discover else (start,):
         if files.stat(root / FOLDER) is not None:
-            store = _open(files, clock or Clock(), root / FOLDER, thresholds, pool)
-            file = root / FOLDER / CONFIG
+            folder = root / FOLDER
+            _check_folder(files, folder)
+            try:
+                store = Store(files, clock or Clock(), folder, thresholds=thresholds, pool=pool)
+            except DamagedData as error:
+                raise DamagedData(error.message, hint=_hint(error.hint)) from error
+            file = folder / CONFIG
             try:
                 settings = config(file) if config else load_config(files, file, None, {}, {})
             except BaseException:
@@ -79,22 +85,11 @@ def check_absent(fs: FileSystem, root: Path) -> None:
     )
 
 
-def _open(
-    fs: FileSystem,
-    clock: Clock,
-    folder: Path,
-    thresholds: IndexThresholds | None,
-    pool: Executor | None,
-) -> Store:
-    _check_folder(fs, folder)
-    try:
-        return Store(fs, clock, folder, thresholds=thresholds, pool=pool)
-    except DamagedData as error:
-        # 'mvc fsck' has to open the repository, too, so the hint must not name it alone.
-        hint = error.hint
-        if hint is None or hint.startswith("run 'mvc fsck' to see"):
-            hint = "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
-        raise DamagedData(error.message, hint=hint) from error
+def _hint(hint: str | None) -> str:
+    """'mvc fsck' has to open the repository, too, so the hint must not name it alone."""
+    if hint is None or hint.startswith("run 'mvc fsck' to see"):
+        return "run 'mvc fsck --repair', with --from BACKUP if there is a copy of .mvc/journal"
+    return hint
 
 
 def _check_folder(fs: FileSystem, folder: Path) -> None:
@@ -123,3 +118,34 @@ def _check_folder(fs: FileSystem, folder: Path) -> None:
                 "somebody else's data",
                 hint="put a copy of what it leads to in its place",
             )
+
+
+@contextmanager
+def remove_if_failed(fs: FileSystem, path: Path) -> Iterator[None]:
+    """If the block fails, removes the empty folders that it made at and above ``path``.
+
+    Folders with files stay. The block's own error is raised.
+    """
+    missing = [place for place in (path, *path.parents) if fs.stat(place) is None]
+    try:
+        yield
+    except BaseException:
+        with suppress(MvcError):  # the block's error says more
+            if missing:
+                _remove_empty(fs, path)
+            for place in (p for p in missing[1:] if fs.stat(p) is not None):
+                if fs.list(place):
+                    break
+                fs.remove_dir(place)
+        raise
+
+
+def _remove_empty(fs: FileSystem, folder: Path) -> None:
+    """Removes a folder and its subfolders, except those with files in them."""
+    identity = fs.stat(folder, follow=False)
+    if identity is None or not identity.is_dir:
+        return
+    for name in fs.list(folder):
+        _remove_empty(fs, folder / name)
+    if not fs.list(folder):
+        fs.remove_dir(folder)

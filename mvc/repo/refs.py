@@ -11,10 +11,11 @@ from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context
-from mvc.repo.lookup.ancestry import Ancestors
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, tags
+from mvc.repo.lookup.commits import Ancestors
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, head_if_known, tags
 from mvc.repo.lookup.revisions import resolve
 from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.frames import Recorded
 
 __all__ = [
     "Head",
@@ -27,6 +28,7 @@ __all__ = [
     "delete_branch",
     "delete_tag",
     "head",
+    "head_if_known",
     "rename_branch",
     "tags",
 ]
@@ -46,11 +48,7 @@ def create_branch(
     """
     check_branch(name)
     commit = resolve(context, rev)
-
-    def make() -> Entry:
-        return _entry(context, "branch", name, branch_change(context, name, commit, force))
-
-    context.store.publish(make)
+    _publish(context, "branch", name, lambda: [branch_change(context, name, commit, force)])
     return Ref(name, commit)
 
 
@@ -77,9 +75,8 @@ def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
     Raises UnknownRevision. Raises RefConflict for the current branch and, without ``force``, for
     a branch whose tip no other ref leads to.
     """
-    deleted: list[Ref] = []
 
-    def make() -> Entry:
+    def change() -> list[RefChange]:
         tip = _existing(context, BRANCH, "branch", name)
         at = head(context)
         if at.branch == name:
@@ -89,11 +86,9 @@ def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
                 f"no other branch or tag leads to the newest version of {name}, {tip.short}",
                 hint=f"name it with 'mvc tag NAME {tip.short}', or force the deletion",
             )
-        deleted[:] = [Ref(name, tip)]
-        return _entry(context, "delete-branch", name, RefChange(BRANCH + name, tip, None))
+        return [RefChange(BRANCH + name, tip, None)]
 
-    context.store.publish(make)
-    return deleted[0]
+    return _deleted(name, _publish(context, "delete-branch", name, change))
 
 
 def rename_branch(context: Context, old: str, new: str, force: bool = False) -> None:
@@ -104,21 +99,21 @@ def rename_branch(context: Context, old: str, new: str, force: bool = False) -> 
     """
     check_branch(new)
 
-    def make() -> Entry:
+    def changes() -> list[RefChange]:
         at = head(context)
         there = context.store.ref(BRANCH + new)
         if new in {at.branch, old} or (there is not None and not force):
             raise _exists("branch", new)
         _refuse_namesake(context, TAG, "tag", new)
-        changes = []
+        made = []
         if at.branch != old or at.commit is not None:  # otherwise the branch has no version yet
             tip = _existing(context, BRANCH, "branch", old)
-            changes += [RefChange(BRANCH + old, tip, None), RefChange(BRANCH + new, there, tip)]
+            made += [RefChange(BRANCH + old, tip, None), RefChange(BRANCH + new, there, tip)]
         if at.branch == old:
-            changes.append(RefChange(HEAD, old, new))
-        return _entry(context, "rename-branch", f"{old} to {new}", *changes)
+            made.append(RefChange(HEAD, old, new))
+        return made
 
-    context.store.publish(make)
+    _publish(context, "rename-branch", f"{old} to {new}", changes)
 
 
 def create_tag(context: Context, name: str, rev: str | CommitId = HEAD, force: bool = False) -> Ref:
@@ -129,42 +124,51 @@ def create_tag(context: Context, name: str, rev: str | CommitId = HEAD, force: b
     check_ref("tag", name)
     commit = resolve(context, rev)
 
-    def make() -> Entry:
+    def change() -> list[RefChange]:
         old = context.store.ref(TAG + name)
         if old is not None and not force:
             raise _exists("tag", name)
         if context.store.ref(HEAD) == name:
             raise _exists("branch", name)
         _refuse_namesake(context, BRANCH, "branch", name)
-        return _entry(context, "tag", name, RefChange(TAG + name, old, commit))
+        return [RefChange(TAG + name, old, commit)]
 
-    context.store.publish(make)
+    _publish(context, "tag", name, change)
     return Ref(name, commit)
 
 
 def delete_tag(context: Context, name: str) -> Ref:
     """Deletes a tag and returns it; the version stays until gc. Raises UnknownRevision."""
-    deleted: list[Ref] = []
+
+    def change() -> list[RefChange]:
+        return [RefChange(TAG + name, _existing(context, TAG, "tag", name), None)]
+
+    return _deleted(name, _publish(context, "delete-tag", name, change))
+
+
+def _deleted(name: str, recorded: Recorded) -> Ref:
+    tip = recorded.entry.refs[0].old
+    assert isinstance(tip, CommitId)
+    return Ref(name, tip)
+
+
+def _publish(
+    context: Context, operation: str, note: str, changes: Callable[[], list[RefChange]]
+) -> Recorded:
+    """Publishes an entry; ``changes`` is called under the journal's lock."""
 
     def make() -> Entry:
-        tip = _existing(context, TAG, "tag", name)
-        deleted[:] = [Ref(name, tip)]
-        return _entry(context, "delete-tag", name, RefChange(TAG + name, tip, None))
+        return Entry(operation, context.store.clock.now_ns(), note, refs=tuple(changes()))
 
-    context.store.publish(make)
-    return deleted[0]
-
-
-def _entry(context: Context, operation: str, note: str, *changes: RefChange) -> Entry:
-    return Entry(operation, context.store.clock.now_ns(), note, refs=changes)
+    return context.store.publish(make)
 
 
 def _existing(context: Context, prefix: str, kind: str, name: str) -> CommitId:
     value = context.store.ref(prefix + name)
     if isinstance(value, CommitId):
         return value
-    found: Callable[[Context], list[Ref]] = branches if prefix == BRANCH else tags
-    names = ", ".join(ref.name for ref in found(context)[:10])
+    found = branches(context) if prefix == BRANCH else tags(context)
+    names = ", ".join(ref.name for ref in found[:10])
     raise UnknownRevision(
         f"there is no {kind} {printable(name[:100])}",
         hint=f"there is: {names}" if names else f"there is no {kind} yet",

@@ -7,51 +7,56 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast
 
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.model.names import DEFAULT_STATE, check_path
+from mvc.model.names import DEFAULT_STATE
 from mvc.repo import deployments, refs, times
-from mvc.repo.config import load_config
+from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
-from mvc.repo.lookup import manifests, revisions
-from mvc.repo.opening import Configure, check_absent, open_context
-from mvc.store.store import create
+from mvc.repo.lookup import commits, manifests, revisions
+from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
+from mvc.store.store import FOLDER, create
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from mvc.model.manifest import Manifest
+    from mvc.model.commit import Commit
+    from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
-    from mvc.repo.commit.base_cache import BaseCache
-    from mvc.repo.commit.request import Change
+    from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
+    from mvc.repo.commit.state_writer import BaseCache
     from mvc.repo.diff.diff import Diff
     from mvc.repo.display import Log
     from mvc.repo.fsck.fsck import FsckReport
     from mvc.repo.gc.gc import Collection as Collected
     from mvc.repo.importing.importing import Imported
-    from mvc.repo.lookup.refs import Ref
+    from mvc.repo.lookup.refs import Head, Ref
+    from mvc.repo.lossy.commit import LossyCommit
     from mvc.repo.maintenance.report import Repaired
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.repack.plan import RepackCurve
     from mvc.repo.repack.repack import Repacked
     from mvc.repo.retention.forget import Chosen
+    from mvc.repo.retention.preview import ForgetPreview
     from mvc.repo.stats import Stats
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
+    from mvc.store.journal.frames import Gap
 
-__all__ = ["Repository", "Time"]
+__all__ = ["Repository", "Rev", "Time"]
 
 Time: TypeAlias = int | str | datetime
 """Nanoseconds since 1970, a text such as ``2026-11-20T10:00Z`` or ``2 hours ago``, or a datetime.
@@ -59,15 +64,22 @@ Time: TypeAlias = int | str | datetime
 A ``datetime`` without a zone is in local time.
 """
 
-Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
+Rev: TypeAlias = str | CommitId
+"""A revision as on the command line, or the id of a commit."""
+
+PathName: TypeAlias = str | PathLike[str]
+Paths: TypeAlias = PathName | Sequence[PathName]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
 
 
 class Repository:
     """An open repository; close it, or use it as a context manager.
 
-    Safe across threads and after a fork. Raises subclasses of ``mvc.MvcError``.
+    Safe across threads and after a fork. Raises subclasses of ``mvc.MvcError``. ``public`` is
+    the class of repositories that mvc opens by itself: ``mvc.api`` puts its own there.
     """
+
+    public: ClassVar[type[Repository]]
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -81,7 +93,7 @@ class Repository:
     @classmethod
     def init(
         cls,
-        path: str | PathLike[str] = ".",
+        path: PathName = ".",
         *,
         branch: str | None = None,
         config: Configure | None = None,
@@ -93,8 +105,6 @@ class Repository:
         ``config`` as for ``open``; it is given None, because there is no file yet.
         Raises AlreadyARepository, InvalidName, InvalidConfig.
         """
-        from mvc.repo.checkout.folders import remove_if_failed
-
         files, time = fs or FileSystem(), clock or Clock()
         root = files.realpath(Path(path))
         settings = config(None) if config else load_config(files, None, None, {}, {})
@@ -109,7 +119,7 @@ class Repository:
     @classmethod
     def open(
         cls,
-        path: str | PathLike[str] = ".",
+        path: PathName = ".",
         *,
         discover: bool = True,
         config: Configure | None = None,
@@ -123,10 +133,52 @@ class Repository:
         """
         return cls(open_context(path, discover=discover, config=config, fs=fs, clock=clock))
 
+    @classmethod
+    def heal(
+        cls,
+        path: PathName = ".",
+        *,
+        other: PathName | None = None,
+        full: bool = False,
+        config: Configure | None = None,
+    ) -> Repaired:
+        """Repairs the repository of a folder, even one that does not open.
+
+        First the journal and the format file, without which nothing opens, then as
+        ``repair`` does. ``other`` is a repository or a copy of a ``.mvc`` folder that may have
+        what is damaged here. Raises NotARepository, UnsupportedFormat, and DamagedData where
+        what is lost cannot be told from what is there.
+        """
+        from mvc.repo.repair.journal import before_opening
+        from mvc.repo.repair.repair import folder_of
+
+        files = FileSystem()
+        source = None if other is None else folder_of(files, Path(other))
+        folder = files.realpath(Path(path)) / FOLDER
+        first = [] if files.stat(folder) is None else before_opening(files, folder, source)
+        with cls.open(path, discover=False, config=config) as repo:
+            done = repo.repair(full=full, other=other)
+        return replace(done, healed=(*first, *done.healed))
+
     @property
     def root(self) -> Path:
         """The folder that holds ``.mvc``."""
         return self.context.root
+
+    @property
+    def config(self) -> Config:
+        """The settings in force, with the origin of each."""
+        return self.context.config
+
+    @property
+    def gaps(self) -> Sequence[Gap]:
+        """Entries of the journal that are lost; refs, history and deployments may lack them."""
+        return self.context.store.snapshot.gaps
+
+    @property
+    def on_network(self) -> bool:
+        """Whether other hosts may share the file system that the repository is on."""
+        return self.context.store.fs.is_network_filesystem(self.root)
 
     def close(self) -> None:
         """Lets go of files and memory. Everything acknowledged is durable already."""
@@ -168,134 +220,154 @@ class Repository:
         self,
         state: Mapping[str, Any] | Paths | None = None,
         *,
+        path: str = DEFAULT_STATE,
+        states: Mapping[str, Mapping[str, Any]] | None = None,
         message: str = "",
         metrics: Mapping[str, Any] | None = None,
         deploy: str | None = None,
         at: Time | None = None,
         pipeline: str | None = None,
         reset_point: bool = False,
-        name: str = DEFAULT_STATE,
-        beside: Mapping[str, Mapping[str, Any]] | None = None,
-        all: bool = False,
-        allow_empty: bool | None = None,
-        opaque: bool = False,
-        author: str | None = None,
-        time: Time | None = None,
-        cwd: Path | None = None,
-        progress: Progress | None = None,
-        exact: Sequence[str] = (),
-        output: str | PathLike[str] | None = None,
-        in_place: bool = False,
-        produced_by: str | None = None,
+        options: CommitOptions | None = None,
     ) -> CommitResult:
         """Keeps a version; when it returns, no crash loses it.
 
-        ``state`` is a mapping of tensors (torch or numpy, any nesting) that becomes the
-        path ``name``, or paths of files and folders. ``all`` adds every tracked path that
-        changed. ``beside`` holds further mappings of the same version by their paths.
-        ``deploy`` names the target that goes live, ``at`` when (default: now).
-        A mapping is committed even if nothing changed; files are not, unless
-        ``allow_empty``. A model file that is cut off raises BadModelFile, unless
-        ``opaque`` says to keep it as it is.
+        ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
+        paths of files and folders. ``states`` are further mappings of the same version by their
+        paths; they may also stand alone. ``deploy`` names the target on which the version goes
+        live, ``at`` the time (default: now). ``reset_point`` stores every tensor in full.
+        ``options`` are the rarer arguments. A mapping is committed even if nothing changed.
 
-        With a lossy ``pipeline`` production weights are made of ``state`` and of what HEAD
-        holds at its path; they are what is kept, and what ``state`` of the result is. Tensors
-        that ``exact`` names stay as they are, and so does ``beside``; a stage that goes by
-        the loss takes it from ``metrics``. Of a file the production weights are written to
-        ``output``, or ``in_place``. ``produced_by`` says that ``state`` are the production
-        weights of this pipeline already.
+        A lossy ``pipeline`` reduces the state at ``path``, or the files, against what HEAD
+        holds; these production weights are stored, and are the result's ``state``. All other
+        ``states`` stay exact. A stage that goes by the loss takes it from ``metrics``.
+
+        Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor and
+        BadModelFile for what cannot be committed, NothingToCommit, SourceChanged if a file or
+        tensor changed meanwhile, StateForgotten, Busy.
         """
-        from mvc.repo.commit import inputs
-        from mvc.repo.commit.commit import commit
-        from mvc.repo.commit.request import CommitRequest, check_author, metrics_from
+        from mvc.repo.commit.inputs import states_by_path
+        from mvc.repo.commit.request import CommitOptions, CommitRequest, metrics_from
 
+        chosen = options or CommitOptions()
+        given = states_by_path(state, path, states)
+        files = not isinstance(state, Mapping) and (state is not None or chosen.all or not given)
+        empty = chosen.allow_empty
+        if empty is None:
+            empty = not files or deploy is not None
+        request = CommitRequest(
+            changes=(),
+            message=message,
+            metrics=metrics_from(metrics or {}),
+            deploy=deploy,
+            deploy_time_ns=self._moment(at),
+            pipeline=pipeline,
+            reset_point=reset_point,
+            allow_empty=empty,
+            author=chosen.author,
+            time_ns=self._moment(chosen.time),
+            produced_by=chosen.produced_by,
+        )
         with self._lock:
-            python = isinstance(state, Mapping)
-            dead: set[str] = set()
-            wanted = self._changes(state, name, all, cwd, opaque, dead)
-            numbers = metrics_from(metrics or {})
-            producing = None
-            if produced_by is None and self._lossy(pipeline):
-                from mvc.repo.lossy.commit import LossyCommit
+            if files:
+                return self._commit_files(state, given, request, chosen)
+            return self._commit_states(given, path, request, chosen)
 
-                producing = LossyCommit.of(
-                    self.context, pipeline, exact, numbers.get("loss"), None if python else wanted
-                )
-            place = None if output is None else Path(output)
-            if producing is not None:
-                if not python:
-                    producing.check_places(wanted, place, in_place=in_place)
-                wanted = producing.changes(wanted, given_back=python)
-            elif place or in_place or exact:
-                raise WrongUsage("output, in_place and exact are for lossy pipelines")
-            for path, more in (beside or {}).items():
-                last = self._last_version(path)
-                wanted.append(inputs.of_state(more, check_path(path), last))
-            request = CommitRequest(
-                wanted,
-                message,
-                numbers,
-                deploy,
-                None if at is None else self.time(at),
-                pipeline,
-                reset_point,
-                python or deploy is not None if allow_empty is None else allow_empty,
-                None if author is None else check_author(author),
-                None if time is None else self.time(time),
-                produced_by or (producing.text if producing else None),
+    def _commit_states(
+        self,
+        given: Mapping[str, Mapping[str, Any]],
+        path: str,
+        request: CommitRequest,
+        options: CommitOptions,
+    ) -> CommitResult:
+        changes = self._changes(given)
+        live: Any = given.get(path)
+        lossy = self._lossy(request, options, None)
+        if lossy is None:
+            return replace(self._publish(request, changes, options), state=live)
+        if live is None:
+            raise WrongUsage(
+                f"a lossy pipeline reduces the state at {path}, which is not given",
+                hint="name its path with path=, or commit with pipeline='lossless'",
             )
-            try:
-                with producing.explained() if producing and not python else nullcontext():
-                    kept = commit(self.context, request, progress)
-            except BaseException:
-                self._last.clear()
-                raise
-            if producing is not None and not python:
-                producing.write(kept, place)
-            elif producing is not None:
-                state = producing.state(kept.entries[name])
-            return replace(kept, state=state if python else None, dead_links=tuple(sorted(dead)))
+        reduced = lossy.changes([c for c in changes if c.path == path], given_back=True)
+        changes = [*reduced, *(c for c in changes if c.path != path)]
+        done = self._publish(replace(request, produced_by=lossy.text), changes, options)
+        return replace(done, state=lossy.state(done.entries[path]))
 
-    def _lossy(self, pipeline: str | None) -> bool:
-        """Whether this pipeline, or that of the settings, does more than code."""
+    def _commit_files(
+        self,
+        paths: object,
+        given: Mapping[str, Mapping[str, Any]],
+        request: CommitRequest,
+        options: CommitOptions,
+    ) -> CommitResult:
+        from mvc.repo.commit.inputs import of_files
+
+        dead: set[str] = set()
+        changes, further = of_files(self.context, paths, options, dead), self._changes(given)
+        output = None if options.output is None else Path(options.output)
+        lossy = self._lossy(request, options, changes)
+        if lossy is None:
+            done = self._publish(request, [*changes, *further], options)
+        else:
+            lossy.check_places(changes, output, in_place=options.in_place)
+            changes = [*lossy.changes(changes, given_back=False), *further]
+            with lossy.explained():
+                done = self._publish(replace(request, produced_by=lossy.text), changes, options)
+            lossy.write(done, output)
+        return replace(done, dead_links=tuple(sorted(dead)))
+
+    def _changes(self, given: Mapping[str, Mapping[str, Any]]) -> list[Change]:
+        from mvc.repo.commit.inputs import of_state
+
+        return [of_state(state, path, self._base_cache(path)) for path, state in given.items()]
+
+    def _publish(
+        self, request: CommitRequest, changes: list[Change], options: CommitOptions
+    ) -> CommitResult:
+        from mvc.repo.commit.commit import commit
+
+        try:
+            return commit(self.context, replace(request, changes=changes), options.progress)
+        except BaseException:
+            self._last.clear()
+            raise
+
+    def _lossy(
+        self, request: CommitRequest, options: CommitOptions, files: list[Change] | None
+    ) -> LossyCommit | None:
+        """The making of production weights; None if the pipeline only codes."""
         from mvc.codecs.pipeline import Pipeline
 
-        parsed = Pipeline.parse(pipeline or str(self.context.config.get("commit.pipeline")))
-        return bool(parsed.decisions or parsed.lossy)
+        parsed = Pipeline.parse(request.pipeline or str(self.config.get("commit.pipeline")))
+        found = None
+        if options.produced_by is None and (parsed.decisions or parsed.lossy):
+            from mvc.repo.lossy.commit import LossyCommit
 
-    def _changes(
-        self,
-        state: Mapping[str, Any] | Paths | None,
-        name: str,
-        all_: bool,
-        cwd: Path | None,
-        opaque: bool,
-        dead: set[str],
-    ) -> list[Change]:
-        from mvc.repo.commit import inputs
+            loss = request.metrics.get("loss")
+            found = LossyCommit.of(self.context, request.pipeline, options.exact, loss, files)
+        if found is None and (options.output or options.in_place or options.exact):
+            raise WrongUsage("output, in_place and exact are for lossy pipelines")
+        return found
 
-        if isinstance(state, Mapping):
-            return [inputs.of_state(state, check_path(name), self._last_version(name))]
-        listed = None if state is None else inputs.paths_of(state)
-        return inputs.of_files(self.context, listed, all_, cwd, opaque, dead)
-
-    def _last_version(self, name: str) -> BaseCache | None:
-        """What is kept in memory of the version before; a forked child begins anew."""
-        from mvc.repo.commit.base_cache import BaseCache
+    def _base_cache(self, path: str) -> BaseCache | None:
+        """The last version of this path in memory; a forked child begins with an empty one."""
+        from mvc.repo.commit.state_writer import BaseCache
 
         if not self.context.config.get("python.keep_base"):
             return None
         graph = self.context.store.graph
-        last = self._last.get(name)
+        last = self._last.get(path)
         if last is None or last.graph is not graph:
-            last = self._last[name] = BaseCache(graph)
+            last = self._last[path] = BaseCache(graph)
         return last
 
     # -- getting versions back -------------------------------------------------------------
 
     def checkout(
         self,
-        rev: str | CommitId | None = None,
+        rev: Rev | None = None,
         *,
         at: Time | None = None,
         target: str | None = None,
@@ -312,29 +384,25 @@ class Repository:
 
     def restore(
         self,
-        rev: str | CommitId | None = None,
+        rev: Rev | None = None,
         *,
         at: Time | None = None,
         target: str | None = None,
         paths: Sequence[str] = (),
-        output: str | PathLike[str] | None = None,
+        output: PathName | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored:
         """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there."""
         from mvc.repo.checkout import checkout
-        from mvc.repo.checkout.checkout import Restored
-        from mvc.repo.checkout.folders import remove_if_failed
 
         commit_id = self.find(rev, at=at, target=target)
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:
-            return Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
+            return checkout.Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
-            where = Path(output)
-            with remove_if_failed(self.context.store.fs, where):
-                return checkout.export(
-                    self.context, commit_id, paths, where, force=force, progress=progress
-                )
+            return checkout.export(
+                self.context, commit_id, paths, Path(output), force=force, progress=progress
+            )
         if paths:
             return checkout.restore_paths(
                 self.context, commit_id, paths, force=force, progress=progress
@@ -350,14 +418,14 @@ class Repository:
         branch: str,
         *,
         create: bool = False,
-        start: str | CommitId | None = None,
+        start: Rev | None = None,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored | None:
         """Makes a branch the current one and writes its files."""
-        from mvc.repo.checkout import switch
+        from mvc.repo.checkout import checkout
 
-        return switch.switch(
+        return checkout.switch(
             self.context, branch, create=create, start=start, force=force, progress=progress
         )
 
@@ -367,13 +435,13 @@ class Repository:
         self, paths: Sequence[str], *, cached: bool = False, force: bool = False
     ) -> tuple[str, ...]:
         """Takes paths out of the next commit, and off the disk unless ``cached``."""
-        from mvc.repo import remove
+        from mvc.repo.checkout import checkout
 
-        return remove.remove(self.context, paths, cached=cached, force=force)
+        return checkout.remove(self.context, paths, cached=cached, force=force)
 
     def import_checkpoints(
         self,
-        sources: Sequence[str | PathLike[str]],
+        sources: Sequence[PathName],
         *,
         time: str = "mtime",
         deploy: str | None = None,
@@ -407,11 +475,7 @@ class Repository:
     # -- finding versions --------------------------------------------------------------------
 
     def find(
-        self,
-        rev: str | CommitId | None = None,
-        *,
-        at: Time | None = None,
-        target: str | None = None,
+        self, rev: Rev | None = None, *, at: Time | None = None, target: str | None = None
     ) -> CommitId:
         """The commit of a revision, or the one that was live."""
         if at is not None or target is not None:
@@ -420,9 +484,28 @@ class Repository:
             return self.live(at, target).commit
         return revisions.resolve(self.context, "HEAD" if rev is None else rev)
 
-    def manifest(self, rev: str | CommitId = "HEAD") -> Manifest:
+    def version(self, rev: Rev = "HEAD") -> Commit:
+        """A version's commit: author, time, message, metrics, parents, Merkle root."""
+        return commits.get(self.context, self.find(rev))
+
+    def manifest(self, rev: Rev = "HEAD") -> Manifest:
         """The paths of a version with their tensors."""
         return manifests.of_commit(self.context, self.find(rev))
+
+    def tensor_bytes(self, entry: FileEntry, tensor: LogicalTensor) -> memoryview:
+        """The bytes of one tensor of a manifest's entry, in new memory, verified.
+
+        Raises DamagedData.
+        """
+        from mvc.adapters.views import extract
+        from mvc.repo.content.contents import in_memory
+
+        data = in_memory(self.context, entry, {tensor.content})[tensor.content]
+        return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
+
+    def forgotten_ns(self, rev: Rev) -> int | None:
+        """When a version's state was forgotten, in ns since 1970; None if it is stored."""
+        return manifests.forgotten_ns(self.context, self.find(rev))
 
     def iter_versions(
         self,
@@ -430,7 +513,7 @@ class Repository:
         until: Time | None = None,
         target: str | None = None,
         *,
-        rev: str | CommitId = "HEAD",
+        rev: Rev = "HEAD",
         path: str | None = None,
         keys: Collection[str] | None = None,
         on_error: str = "raise",
@@ -448,8 +531,8 @@ class Repository:
 
         return versions.iter_versions(
             self.context,
-            since=None if since is None else self.time(since),
-            until=None if until is None else self.time(until),
+            since=self._moment(since),
+            until=self._moment(until),
             target=target,
             rev=rev,
             path=path,
@@ -463,9 +546,12 @@ class Repository:
         """Nanoseconds since 1970 of a moment given as such, as text or as a ``datetime``."""
         return times.moment_of(value, now_ns=self.context.store.clock.now_ns())
 
+    def _moment(self, value: Time | None) -> int | None:
+        return None if value is None else self.time(value)
+
     def log(
         self,
-        rev: str | CommitId = "HEAD",
+        rev: Rev = "HEAD",
         *,
         limit: int | None = None,
         since: Time | None = None,
@@ -491,8 +577,8 @@ class Repository:
             rev,
             limit=limit,
             target=target,
-            since=None if since is None else self.time(since),
-            until=None if until is None else self.time(until),
+            since=self._moment(since),
+            until=self._moment(until),
             reset_points=reset_points,
             incomplete=incomplete,
         )
@@ -506,44 +592,57 @@ class Repository:
 
     def diff(
         self,
-        a: str | CommitId | None = None,
-        b: str | CommitId | None = None,
+        a: Rev | None = None,
+        b: Rev | None = None,
         paths: Sequence[str] = (),
+        *,
+        progress: Progress | None = None,
     ) -> Diff:
         """Compares two versions, or a version and files on disk, tensor by tensor."""
         from mvc.repo.diff import diff
 
-        return diff.diff(self.context, a, b, paths)
+        return diff.diff(self.context, a, b, paths, progress=progress)
 
-    def identify(self, path: str | PathLike[str]) -> list[Identified]:
+    def identify(self, path: PathName) -> list[Identified]:
         """Which versions have the state of this file; from hashes alone."""
         from mvc.repo.worktree import identify
 
         return identify.identify(self.context, Path(path))
 
+    def earlier(self, entry: FileEntry, *, besides: Rev | None = None) -> CommitId | None:
+        """The newest version, ``besides`` excepted, that introduced this state at this path."""
+        from mvc.repo.worktree import identify
+
+        other = None if besides is None else self.find(besides)
+        return identify.earlier(self.context, entry, besides=other)
+
+    def tracked_name(self, path: PathName, *, cwd: Path | None = None) -> str:
+        """The name under which a path of the disk is tracked; empty for the root itself.
+
+        Raises InvalidName for a path outside of the repository.
+        """
+        from mvc.repo.worktree.worktree import tracked_name
+
+        fs = self.context.store.fs
+        return tracked_name(self.root, Path(path), cwd or fs.cwd(), fs=fs)
+
     # -- deployments, refs, paths --------------------------------------------------------------
 
-    def deploy(self, rev: str | CommitId, target: str, *, at: Time | None = None) -> Deployed:
+    def deploy(self, rev: Rev, target: str, *, at: Time | None = None) -> Deployed:
         """Records that a version went live on a target, now or at a given moment."""
-        moment = None if at is None else self.time(at)
-        return deployments.deploy(self.context, self.find(rev), target, moment)
+        return deployments.deploy(self.context, rev, target, self._moment(at))
 
-    def retract(
-        self, rev: str | CommitId | None, target: str, *, at: Time | None = None
-    ) -> Deployed:
+    def retract(self, rev: Rev | None, target: str, *, at: Time | None = None) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
         that is recorded for this moment.
         """
-        moment = None if at is None else self.time(at)
-        commit_id = None if rev is None else self.find(rev)
-        return deployments.retract(self.context, target, commit_id, moment)
+        return deployments.retract(self.context, rev, target, self._moment(at))
 
     def live(self, at: Time | None = None, target: str | None = None) -> Deployed:
         """The deployment that was live on a target at a moment; now if none is given."""
-        moment = None if at is None else self.time(at)
-        return deployments.live_at(self.context, moment, target)
+        return deployments.live_at(self.context, self._moment(at), target)
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
@@ -555,6 +654,21 @@ class Repository:
         """
         return deployments.list_deployments(self.context, target, incomplete=incomplete)
 
+    def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
+        """Every deployment of one version, retracted ones included, as they were recorded."""
+        return deployments.of_commit(self.context.fresh(), self.find(rev))
+
+    def targets(self) -> list[str]:
+        """Every deployment target, by name."""
+        return deployments.targets(self.context)
+
+    def head(self, *, if_known: bool = False) -> Head:
+        """The current branch, None if HEAD is detached, and its commit, None before the first.
+
+        Raises DamagedData if the entry that moved HEAD is lost; with ``if_known`` both are None.
+        """
+        return (refs.head_if_known if if_known else refs.head)(self.context)
+
     def branches(self) -> list[Ref]:
         """All branches with their newest commits."""
         return refs.branches(self.context)
@@ -563,13 +677,25 @@ class Repository:
         """All tags with their commits."""
         return refs.tags(self.context)
 
-    def branch(self, name: str, rev: str | CommitId = "HEAD", *, force: bool = False) -> Ref:
+    def branch(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Makes a branch at a version."""
         return refs.create_branch(self.context, name, rev, force=force)
 
-    def tag(self, name: str, rev: str | CommitId = "HEAD", *, force: bool = False) -> Ref:
+    def tag(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Names a version for ever."""
         return refs.create_tag(self.context, name, rev, force=force)
+
+    def delete_branch(self, name: str, *, force: bool = False) -> Ref:
+        """Deletes a branch; refused where no other name leads to its tip, unless ``force``."""
+        return refs.delete_branch(self.context, name, force)
+
+    def rename_branch(self, old: str, new: str, *, force: bool = False) -> None:
+        """Renames a branch, HEAD with it; with ``force`` in place of another one."""
+        refs.rename_branch(self.context, old, new, force)
+
+    def delete_tag(self, name: str) -> Ref:
+        """Deletes a tag; its version stays until ``gc``."""
+        return refs.delete_tag(self.context, name)
 
     # -- maintenance ---------------------------------------------------------------------------
 
@@ -585,12 +711,14 @@ class Repository:
 
         return fsck.fsck(self.context, full=full, progress=progress)
 
+    def rebuild_index(self) -> None:
+        """Makes the index anew from journal and packs. Raises ReadOnly, DamagedData."""
+        from mvc.repo.fsck.fsck import rebuild_index
+
+        rebuild_index(self.context)
+
     def repair(
-        self,
-        *,
-        full: bool = False,
-        other: str | PathLike[str] | None = None,
-        progress: Progress | None = None,
+        self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
     ) -> Repaired:
         """Heals what another path, the repository in ``other`` or a working file gives back."""
         from mvc.repo.repair.repair import folder_of, repair
@@ -617,7 +745,7 @@ class Repository:
 
     def forget(
         self,
-        revs: str | CommitId | Sequence[str | CommitId] = (),
+        revs: Rev | Sequence[Rev] = (),
         *,
         unused: str | None = None,
         keep_last: int | None = None,
@@ -635,7 +763,7 @@ class Repository:
         from mvc.repo.retention.rules import Best, Retention
 
         one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
-        named = cast(Sequence[str | CommitId], (revs,) if one else revs)
+        named = cast(Sequence[Rev], (revs,) if one else revs)
         best = tuple(Best.parse(text) for text in keep_best)
         rules = Retention(keep_last, keep_hourly, keep_daily, best, unused)
         chosen = forget.choose(self.context, named, rules or None)
@@ -643,14 +771,37 @@ class Repository:
             forget.forget(self.context, chosen)
         return chosen
 
+    def forget_preview(
+        self,
+        chosen: Chosen,
+        *,
+        grace: timedelta | str | None = None,
+        progress: Progress | None = None,
+    ) -> ForgetPreview:
+        """What forgetting these versions would free; reads every manifest.
+
+        ``chosen``: what ``forget(..., dry_run=True)`` returned. ``grace`` as for ``gc``.
+        """
+        from mvc.repo.gc.gc import grace_of
+        from mvc.repo.retention.preview import preview
+
+        span = grace_of(self.context, grace)
+        return preview(self.context, chosen, grace=span, progress=progress)
+
+    def repack_curve(self, *, progress: Progress | None = None) -> RepackCurve:
+        """The bytes of all packs that each recovery bound would take, and the stored layout."""
+        from mvc.repo.repack.repack import draw_curve
+
+        return draw_curve(self.context, progress)
+
     def repack(
         self,
         *,
         interval: int | None = None,
         max_recovery: float | None = None,
         max_size: int | None = None,
-        add: Sequence[str | CommitId] = (),
-        remove: Sequence[str | CommitId] = (),
+        add: Sequence[Rev] = (),
+        remove: Sequence[Rev] = (),
         super_step: int | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -683,3 +834,6 @@ class Repository:
         from mvc.repo.oplog import undo
 
         return (undo.plan if dry_run else undo.undo)(self.context, number)
+
+
+Repository.public = Repository

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.process import cpu_count
 from mvc.model.manifest import Manifest
+from mvc.repo.content.hashing import pieces
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.maintenance.storage_graph import StorageGraph
-from mvc.store.graph.cost import Speed
+from mvc.store.graph.cost import Speed, measure
 from mvc.store.graph.search import Step
 from mvc.store.index.folder import current
 from mvc.store.journal.entries import Region
@@ -55,8 +56,6 @@ class Stats:
 
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest, but no tensor."""
-    from mvc.store.graph.cost import measure
-
     snapshot = context.fresh()
     scan, stream = _Scan(snapshot, measure()), ManifestStream(context.store)
     for recorded in snapshot.entries():
@@ -133,7 +132,7 @@ class _Scan:
         for id_, codings in self._codings.items():
             manifest = stream.near(ManifestId(id_), codings)
             if manifest is not None:
-                self.sketches[manifest.id] = _Sketch.of(manifest)
+                self.sketches[manifest.id] = _Sketch(manifest)
         self._codings.clear()
 
     def bytes(self, skeletons: set[BlobId]) -> dict[str, int]:
@@ -145,25 +144,16 @@ class _Scan:
         return kinds
 
 
-@dataclass(frozen=True, slots=True)
 class _Sketch:
     """The part of a manifest that is needed later: bytes of its files, pieces of its objects."""
 
-    raw: int
-    contents: tuple[tuple[BlobId, tuple[int, ...]], ...]
-    skeletons: tuple[BlobId, ...]
+    __slots__ = ("contents", "raw", "skeletons")
 
-    @classmethod
-    def of(cls, manifest: Manifest) -> _Sketch:
-        from mvc.repo.content.hashing import pieces
-
-        contents = {
-            content.id: tuple(start for start, _ in pieces(content.spec))
-            for entry in manifest.entries
-            for content in entry.contents
-        }
-        skeletons = tuple(e.skeleton for e in manifest.entries if e.skeleton is not None)
-        return cls(sum(e.size for e in manifest.entries), tuple(contents.items()), skeletons)
+    def __init__(self, manifest: Manifest) -> None:
+        self.raw = sum(entry.size for entry in manifest.entries)
+        self.skeletons = {e.skeleton for e in manifest.entries if e.skeleton is not None}
+        contents = (content for entry in manifest.entries for content in entry.contents)
+        self.contents = {c.id: tuple(start for start, _ in pieces(c.spec)) for c in contents}
 
 
 class _Held:
@@ -181,7 +171,7 @@ class _Held:
                 continue
             sketch = scan.sketches.get(manifest)
             if sketch is None:
-                sketch = scan.sketches[manifest] = _Sketch.of(stream.load(manifest))
+                sketch = scan.sketches[manifest] = _Sketch(stream.load(manifest))
             if manifest not in known:
                 known[manifest] = self._look(sketch)
             is_reset_point, seconds = known[manifest]
@@ -192,7 +182,7 @@ class _Held:
     def _look(self, sketch: _Sketch) -> tuple[bool, float]:
         cost, full = 0.0, True
         self.skeletons.update(sketch.skeletons)
-        for id_, starts in sketch.contents:
+        for id_, starts in sketch.contents.items():
             depth = 0
             for start in starts:
                 seconds, deltas = self._objects.reach(id_, start) or (0.0, 0)
@@ -205,8 +195,6 @@ class _Held:
 
 def _index_bytes(snapshot: Snapshot) -> int:
     fs, folder = snapshot.fs, snapshot.folder / INDEX
-    environment = current(fs, folder)
-    places = [folder] if environment is None else [folder, environment]
-    there = [place for place in places if fs.stat(place) is not None]
-    sizes = (fs.stat(place / name) for place in there for name in fs.list(place))
-    return sum(identity.size for identity in sizes if identity is not None and identity.is_file)
+    places = [p for p in (folder, current(fs, folder)) if p is not None and fs.stat(p) is not None]
+    found = (fs.stat(place / name) for place in places for name in fs.list(place))
+    return sum(identity.size for identity in found if identity is not None and identity.is_file)

@@ -26,6 +26,7 @@ __all__ = [
     "nearest",
     "parse_duration",
     "parse_time",
+    "within",
 ]
 
 _SECOND = 1_000_000_000
@@ -89,6 +90,11 @@ def moment_of(value: int | str | datetime, *, now_ns: int) -> int:
         f"a moment is a text, a datetime or whole nanoseconds, not a {type(value).__name__}",
         hint="for example '2026-11-20T10:00', or datetime.now()",
     )
+
+
+def within(time_ns: int, since: int | None, until: int | None) -> bool:
+    """Whether a moment lies between two others, both included; None is no bound."""
+    return (since is None or since <= time_ns) and (until is None or time_ns <= until)
 
 
 def parse_duration(text: str) -> float:

@@ -23,14 +23,11 @@ __all__ = ["check_objects", "check_options", "opened", "whole"]
 _PATH = "an open mvc.Repository, or the path of one"
 
 
-def opened(
-    given: Repository | str | PathLike[str], kind: type[Repository] = Repository
-) -> tuple[Repository, bool]:
+def opened(given: Repository | str | PathLike[str]) -> tuple[Repository, bool]:
     """The repository, and whether this call opened it, so that the caller must close it.
 
-    ``given`` is an open repository, or the folder of one, which is opened as a ``kind``. Raises
-    WrongUsage for anything else and for a closed repository, NotARepository for a folder without
-    one.
+    ``given`` is an open repository, or the folder of one. Raises WrongUsage for anything else and
+    for a closed repository, NotARepository for a folder without one.
     """
     if isinstance(given, Repository):
         if given.closed:
@@ -39,7 +36,7 @@ def opened(
     if not isinstance(given, str | PathLike):
         raise _wrong("repo", given, _PATH)
     try:
-        return kind.open(given, discover=False), True
+        return Repository.public.open(given, discover=False), True
     except NotARepository as error:
         raise NotARepository(
             f"not a repository: {Path(given)}",

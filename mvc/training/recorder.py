@@ -134,11 +134,14 @@ class Recorder:
 
     @classmethod
     def of(
-        cls, repo: Repository | str | PathLike[str], source: StateSource, **options: Any
+        cls,
+        repo: Repository | str | PathLike[str],
+        source: StateSource,
+        options: RecorderOptions,
     ) -> Self:
-        """A Recorder of any source of states; ``options`` are the fields of ``RecorderOptions``."""
+        """A Recorder of any source of states."""
         recorder = cls.__new__(cls)
-        recorder._begin(repo, source, RecorderOptions(**options))
+        recorder._begin(repo, source, options)
         return recorder
 
     def _begin(

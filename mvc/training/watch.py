@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypedDict, Unpack
 
 import torch
 
 from mvc.errors import WrongUsage
 from mvc.repo.repository import Repository
+from mvc.serving.served_version import ServedVersion
+from mvc.training.lossy.drift import Monitor
+from mvc.training.lossy.dsed import Evaluate
 from mvc.training.recorder import Recorder
+from mvc.training.resume import Resumed
+from mvc.training.writer_thread import Metrics
 
-__all__ = ["watch"]
+__all__ = ["WatchOptions", "watch"]
+
+
+class WatchOptions(TypedDict, total=False):
+    """Options of ``watch``: those of ``mvc.Recorder``."""
+
+    deploy: str | None
+    pipeline: str
+    every: int
+    when_full: str
+    metrics: Metrics | Callable[[], Metrics] | None
+    include: Sequence[str] | None
+    name: str
+    queue_bytes: int | None
+    start: int | Resumed
+    on_deploy: Callable[[ServedVersion], object] | None
+    evaluate: Evaluate | None
+    monitor: Monitor | None
+    exact: Sequence[str]
+    keep_training: bool
+    message: str
+    author: str | None
+    scheduler: None
+    scaler: None
 
 
 class Watching(Recorder):
@@ -29,7 +58,10 @@ class Watching(Recorder):
 
 
 def watch(
-    repo: Repository, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **options: Any
+    repo: Repository,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    **options: Unpack[WatchOptions],
 ) -> Recorder:
     """A Recorder whose ``step`` the optimizer calls; ``close`` removes the hook.
 

@@ -15,7 +15,7 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.commit.request import metrics_from
+from mvc.repo.commit.request import CommitOptions, metrics_from
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.repository import Repository
@@ -162,21 +162,21 @@ class WriterThread:
             root = hash_file(from_state(model), options.name).state.root
             training["root"] = root.hex()
             states = {options.name: model, **states}
-        (name, first), *others = states.items()
         # Production weights are made here, so they were not live when the step was called.
         as_of_call = options.deploy is not None and not reduced
         return self._repo.commit(
-            first,
-            name=name,
-            beside=dict(others),
+            path=options.name,
+            states=states,
             message=self._message(item.step),
             metrics=item.metrics,
             deploy=options.deploy,
             at=item.called_ns if as_of_call else None,
-            time=item.called_ns,
-            author=options.author,
             pipeline=self._coding.text if reduced else options.pipeline,
-            produced_by=options.pipeline if reduced else None,
+            options=CommitOptions(
+                author=options.author,
+                time=item.called_ns,
+                produced_by=options.pipeline if reduced else None,
+            ),
         )
 
     def _message(self, step: int) -> str:

@@ -31,7 +31,8 @@ def test_every_dtype_comes_back(name):
     tensor = tensor.view(dtype).reshape(2, -1)
     entry = round_trip(save({"a.weight": tensor, "b": tensor[:1].clone()}, {"k": "v"}))
     assert entry.format == "safetensors"
-    found = entry.state.by_key["a.weight"]
+    found = entry.tensors[0]
+    assert found.key == "a.weight"
     assert (found.spec.dtype, found.spec.shape) == (name, tuple(tensor.shape))
     assert found.id == blob_id(found.spec, tensor.view(torch.uint8).numpy().tobytes())
 
@@ -46,8 +47,9 @@ def test_tensors_are_in_file_order_and_scalars_and_empty_ones_are_kept():
     entry = round_trip(save(state))
     assert {t.key for t in entry.tensors} == set(state)
     assert [c.offset for c in entry.contents] == sorted(c.offset for c in entry.contents)
-    assert entry.state.by_key["scalar"].spec.shape == ()
-    assert entry.state.by_key["empty"].spec.shape == (0, 3)
+    by_key = {t.key: t for t in entry.tensors}
+    assert by_key["scalar"].spec.shape == ()
+    assert by_key["empty"].spec.shape == (0, 3)
 
 
 GOOD = build(json.dumps({"a": one()}).encode(), bytes(4))

@@ -22,6 +22,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import mvc
+from mvc.repo.commit.request import CommitOptions
 
 NUMPY = ("-c", "import numpy, click")
 CLICK = ("-c", "import click")
@@ -41,7 +42,7 @@ def main() -> None:
         rng = np.random.default_rng(1)
         save_file({"w": rng.standard_normal(875_000, np.float32)}, place / "m.safetensors")
         with mvc.Repository.init(place) as repo:
-            repo.commit("m.safetensors", cwd=place)
+            repo.commit("m.safetensors", options=CommitOptions(cwd=place))
         took = _measured(place, repeats)
     for name, (command, base, budget) in ROWS.items():
         beyond, ratio = took[command] - took[base], took[command] / took[base]

@@ -167,7 +167,7 @@ def work(round_: Round, name: str) -> dict[str, int]:
 
 def _commit(repo: Repository, own: Own, rng: random.Random) -> None:
     number = rng.randrange(10**6)
-    made = repo.commit(arrays(number), name=f"{own.name}.safetensors")
+    made = repo.commit(arrays(number), path=f"{own.name}.safetensors")
     own.committed(made.id, number)
 
 

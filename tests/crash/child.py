@@ -11,7 +11,7 @@ from tests.crash.crowd import state_for
 def main(root: str, name: str, count: int) -> None:
     with Repository.open(root) as repo:
         for step in range(count):
-            made = repo.commit(state_for(name, step), name=f"{name}.safetensors", deploy=name)
+            made = repo.commit(state_for(name, step), path=f"{name}.safetensors", deploy=name)
             if step % 7 == 6:
                 repo.context.store.snapshot.index_tail(force=True)
             print(made.id, step, flush=True)

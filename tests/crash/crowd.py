@@ -48,7 +48,7 @@ def acknowledged(folder: Path) -> dict[CommitId, tuple[str, int]]:
 def commit(root: Path, name: str, count: int) -> None:
     with Repository.open(root) as repo, (root.parent / f"acks-{name}").open("a") as acks:
         for step in range(count):
-            made = repo.commit(state_for(name, step), name=f"{name}.safetensors", deploy=name)
+            made = repo.commit(state_for(name, step), path=f"{name}.safetensors", deploy=name)
             acks.write(f"{made.id} {name} {step}\n")
             acks.flush()
 

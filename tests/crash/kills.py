@@ -85,7 +85,7 @@ class World:
 
 def _commit(repo: Repository, rng: random.Random, detail: Any) -> None:
     path, number, target = detail
-    repo.commit(arrays(number), name=path, deploy=target, reset_point=number % 5 == 0)
+    repo.commit(arrays(number), path=path, deploy=target, reset_point=number % 5 == 0)
 
 
 def _deploy(repo: Repository, rng: random.Random, detail: Any) -> None:

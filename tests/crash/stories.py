@@ -119,7 +119,7 @@ def killed(folder: Path, ignore: Ignore | None = None) -> Story:
     story.happened()
     other = Repository.open(story.root, fs=story.fs, clock=FixedClock(1_760_000_000_000_000_000))
     state = small(5)
-    made = other.commit(state, name="other.safetensors")
+    made = other.commit(state, path="other.safetensors")
     story.contents[made.id] = {
         "model.safetensors": small(1, 0.001), "other.safetensors": state,
     }  # fmt: skip

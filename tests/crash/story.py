@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mvc.ids import CommitId
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.state import (
@@ -185,7 +186,7 @@ class Teller:
 
     def file(self, name: str, data: bytes, **options: Any) -> CommitId:
         (self.story.root / name).write_bytes(data)
-        made = self.repo.commit(name, cwd=self.story.root, **options)
+        made = self.repo.commit(name, options=CommitOptions(cwd=self.story.root), **options)
         self.files[name] = data
         self.story.contents[made.id] = dict(self.files)
         self.story.acknowledge()
@@ -217,7 +218,7 @@ class Teller:
                 id_ = state_of(other.context).commits[-1]
                 story.contents[id_] = {**before, "model.safetensors": first}
                 story.happened()
-                last = other.commit(second, name="other.safetensors")
+                last = other.commit(second, path="other.safetensors")
                 story.contents[last.id] = {
                     **before, "model.safetensors": first, "other.safetensors": second,
                 }  # fmt: skip

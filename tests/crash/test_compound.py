@@ -34,7 +34,7 @@ ERRORS: list[Any] = [errno.EIO, errno.ENOSPC, errno.EMFILE, MemoryError]
 
 
 def commit(repo: Repository) -> None:
-    repo.commit(small(50), name="further.safetensors")
+    repo.commit(small(50), path="further.safetensors")
 
 
 def collect(repo: Repository) -> None:

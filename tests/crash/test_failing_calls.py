@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from mvc.errors import MvcError, Unattainable
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance
@@ -67,7 +68,7 @@ def make(root: Path) -> World:
     with Repository.init(root) as repo:
         first = repo.commit(FIRST).id
         (root / "file.bin").write_bytes(FILE)
-        second = repo.commit("file.bin", cwd=root).id
+        second = repo.commit("file.bin", options=CommitOptions(cwd=root)).id
         third = repo.commit(THIRD, reset_point=True).id
         fourth = repo.commit(UNDONE).id
         repo.undo()

@@ -105,7 +105,7 @@ def commit_another_path(world: World, repo: Repository, arm: Callable[[], None])
     """The same content under another name, beside what HEAD has."""
     arm()
     both = {**world.contents[world.commits[1]], "other.safetensors": GONE}
-    return repo.commit(GONE, name="other.safetensors").id, both
+    return repo.commit(GONE, path="other.safetensors").id, both
 
 
 def commit_on_a_kept_base(world: World, repo: Repository, arm: Callable[[], None]) -> Any:

@@ -85,7 +85,7 @@ def _set_index_batch(entries: int) -> None:
 
 
 def _commit(repo: Repository, path: str, number: int, target: str | None) -> Any:
-    made = repo.commit(arrays(number), name=path, deploy=target)
+    made = repo.commit(arrays(number), path=path, deploy=target)
     there = made.deployment
     told = None
     if there is not None:

@@ -56,7 +56,7 @@ def small(root: Path) -> None:
         group = {k: state[k] for k in ("weight", "bias")}
         for _ in range(3):
             group = _moved(random, group)
-            repo.commit(group, name="whole.safetensors", pipeline="vsol", metrics={"loss": 0.5})
+            repo.commit(group, path="whole.safetensors", pipeline="vsol", metrics={"loss": 0.5})
         np.savez(root / "m.npz", w=state["bias"], n=np.arange(40))
         (root / "notes.bin").write_bytes(random.bytes(9000))
         repo.commit([root / "m.npz", root / "notes.bin"])
@@ -100,7 +100,7 @@ def large(root: Path) -> None:
             name = "whole.safetensors" if step % 8 == 7 else "model.safetensors"
             repo.commit(
                 state,
-                name=name,
+                path=name,
                 pipeline="vsol" if step % 8 == 7 else None,
                 reset_point=step % 10 == 9,
                 deploy="prod",

@@ -13,6 +13,7 @@ import torch
 import mvc
 from mvc.errors import NoDeployment, UnknownRevision, UnknownTarget
 from mvc.evaluation import first_change
+from mvc.repo.commit.request import CommitOptions
 
 PROJECT = Path(__file__).parents[2]
 SECOND = 1_000_000_000
@@ -25,7 +26,9 @@ def repo(tmp_path):
         for n in range(10):
             moment = (100 + n) * SECOND
             target = "a" if n % 2 == 0 else "b"
-            made.commit({"w": np.float32([n])}, deploy=target, at=moment, time=moment)
+            made.commit(
+                {"w": np.float32([n])}, deploy=target, at=moment, options=CommitOptions(time=moment)
+            )
         yield made
 
 

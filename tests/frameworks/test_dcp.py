@@ -21,6 +21,7 @@ from mvc.frameworks.dcp import MvcReader, MvcWriter
 from mvc.frameworks.dcp.chunks import Chunk, whole
 from mvc.frameworks.dcp.objects import plain_value, saved_bytes
 from mvc.model.tensor import TensorSpec
+from mvc.repo.commit.request import CommitOptions
 
 CK = "ck/model.safetensors"
 
@@ -216,7 +217,7 @@ def test_versions_that_no_checkpoint_was_are_loaded_too(repo):
     from safetensors.torch import save_file
 
     save_file({"a.b": torch.ones(4)}, repo.root / "model.safetensors")
-    repo.commit("model.safetensors", cwd=repo.root)
+    repo.commit("model.safetensors", options=CommitOptions(cwd=repo.root))
     found = load(repo, {"a": {"b": torch.zeros(4)}}, "model.safetensors")
     assert torch.equal(found["a"]["b"], torch.ones(4))
 

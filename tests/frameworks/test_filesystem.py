@@ -20,6 +20,7 @@ import mvc
 from mvc.errors import InvalidName, NotARepository, UnknownRevision, WrongUsage
 from mvc.frameworks.fsspec.location import locate
 from mvc.frameworks.fsspec.parts import Parts
+from mvc.repo.commit.request import CommitOptions
 from tests.frameworks.need import need
 
 fsspec = need("fsspec")
@@ -48,7 +49,7 @@ def repo(tmp_path, monkeypatch):
             path = repo.root / name
             path.parent.mkdir(exist_ok=True)
             write(path)
-        repo.commit(list(files), cwd=repo.root, message="files")
+        repo.commit(list(files), options=CommitOptions(cwd=repo.root), message="files")
         repo.commit(state(1), message="state")
         repo.tag("v1", "HEAD~1")
         yield repo
@@ -208,14 +209,14 @@ def test_other_processes_versions_are_seen(repo, fs):
     assert not fs.exists("mvc://models/more.txt")
     with mvc.Repository.open(repo.root) as other:
         (repo.root / "more.txt").write_text("x")
-        other.commit("more.txt", cwd=repo.root)
+        other.commit("more.txt", options=CommitOptions(cwd=repo.root))
     assert fs.cat_file("mvc://models/more.txt") == b"x"
 
 
 def test_an_open_file_stays_the_version_it_was(repo, fs):
     with fs.open("mvc://models@main/notes.txt") as file:
         (repo.root / "notes.txt").write_text("changed")
-        repo.commit("notes.txt", cwd=repo.root)
+        repo.commit("notes.txt", options=CommitOptions(cwd=repo.root))
         assert file.read() == b"first\nsecond\n"
     with pytest.raises(ValueError, match="closed"):
         file.read()
@@ -245,7 +246,7 @@ def test_a_replaced_repository_is_opened_anew(tmp_path, fs):
             place.rename(tmp_path / "old")
         with mvc.Repository.init(place) as repo:
             (place / "t").write_text(text)
-            repo.commit("t", cwd=place)
+            repo.commit("t", options=CommitOptions(cwd=place))
         assert fs.cat_file(f"mvc://{place}/t") == text.encode()
 
 

@@ -242,7 +242,7 @@ def test_removing(repo, fs):
 
 
 def test_moving_keeps_the_tensors_and_needs_no_space(repo, fs):
-    repo.commit({"deep": {"w": torch.randn(50, 50)}, "step": 3}, name="a/model.safetensors")
+    repo.commit({"deep": {"w": torch.randn(50, 50)}, "step": 3}, path="a/model.safetensors")
     fs.pipe_file("mvc://models/a/note", b"n")
     before = repo.manifest().by_path["a/model.safetensors"].content_id
     fs.mv("mvc://models/a", "mvc://models/b")
@@ -264,7 +264,7 @@ def test_moving_between_branches(repo, fs):
 
 
 def test_copying_brings_an_old_file_back(repo, fs, tmp_path):
-    repo.commit({"w": torch.ones(3)}, name="m")
+    repo.commit({"w": torch.ones(3)}, path="m")
     fs.rm("mvc://models/m")
     fs.cp_file("mvc://models@HEAD~1/m", "mvc://models@main/again")
     assert torch.equal(repo.checkout(path="again")["w"], torch.ones(3))

@@ -27,6 +27,7 @@ from safetensors.numpy import save_file
 import mvc.store.packs.reader
 import mvc.store.writing.choose
 from mvc.io.clock import Clock
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.oracle import reader
 
@@ -84,10 +85,11 @@ def history(root: Path) -> None:
                 state,
                 message=("first", "", "two\nlines", "ü \udcff \x1b[31m", "reset")[i],
                 metrics={"acc": 0.5 + i, "tiny": 1e-300, "nan": float("nan")} if i == 1 else {},
-                author=AUTHOR if i % 2 else "ü",
+                options=CommitOptions(
+                    author=AUTHOR if i % 2 else "ü", time=-SECOND if i == 3 else None
+                ),
                 deploy="prod" if i in (0, 2) else None,
                 at=START - 9 * SECOND if i == 2 else None,
-                time=-SECOND if i == 3 else None,
                 reset_point=i == 4,
             )
         repo.tag("v1", "HEAD~1")
@@ -100,13 +102,13 @@ def history(root: Path) -> None:
         repo.retract(None, "prod", at=START - 9 * SECOND)
         repo.switch("side/line", force=True)
         (root / "notes.txt").write_text("beside the model")
-        repo.commit(root / "notes.txt", message="on a branch", author=AUTHOR)
+        repo.commit(root / "notes.txt", message="on a branch", options=CommitOptions(author=AUTHOR))
         repo.restore("v1", force=True)
         repo.switch("main", force=True)
         (root / "gone.bin").write_bytes(b"removed" * 30)
-        repo.commit(root / "gone.bin", author=AUTHOR)
+        repo.commit(root / "gone.bin", options=CommitOptions(author=AUTHOR))
         repo.remove(["gone.bin"])
-        repo.commit(moved(state, 9), author=AUTHOR)
+        repo.commit(moved(state, 9), options=CommitOptions(author=AUTHOR))
         repo.remove(["model.safetensors"], cached=True)
 
 
@@ -132,25 +134,31 @@ def codings(root: Path) -> None:
             for step in range(2):
                 state = moved(state, 10 * i + step)
                 options = {"pipeline": pipeline, "reset_point": not step}
-                repo.commit(state, name=name, author=AUTHOR, **options)
-        repo.commit(every_dtype(1), name="dtypes.safetensors", author=AUTHOR)
-        repo.commit(every_dtype(2), name="dtypes.safetensors", author=AUTHOR)
+                repo.commit(state, path=name, options=CommitOptions(author=AUTHOR), **options)
+        repo.commit(every_dtype(1), path="dtypes.safetensors", options=CommitOptions(author=AUTHOR))
+        repo.commit(every_dtype(2), path="dtypes.safetensors", options=CommitOptions(author=AUTHOR))
         masters = {"w": torch.from_numpy(model(2)["w"]), "d": torch.rand(9, 9).double()}
         masters["w"][0, :4] = torch.tensor([float("nan"), float("inf"), 1e-40, -0.0])
         copies = {
             "bf16": masters["w"].bfloat16(), "f16": masters["w"].half(), "f32": masters["d"].float()
         }  # fmt: skip
-        repo.commit(masters | copies, name="casts.safetensors", author=AUTHOR)
+        repo.commit(
+            masters | copies, path="casts.safetensors", options=CommitOptions(author=AUTHOR)
+        )
         table = model(3)["w"]
         for rows in (table, np.concatenate([table, table[:5] * 2]), table[:7], table[:0]):
-            repo.commit({"e": rows}, name="table.safetensors", author=AUTHOR)
+            repo.commit({"e": rows}, path="table.safetensors", options=CommitOptions(author=AUTHOR))
         sparse = np.zeros(4000, np.float32)
         sparse[::400] = 1.5
         odd = {"sparse": sparse, "ones": np.ones(700), "odd": np.arange(33, dtype=np.uint8)}
-        repo.commit(odd, name="shapes.safetensors", author=AUTHOR)
+        repo.commit(odd, path="shapes.safetensors", options=CommitOptions(author=AUTHOR))
         sparse = sparse.copy()
         sparse[7] = 2
-        repo.commit(odd | {"sparse": sparse}, name="shapes.safetensors", author=AUTHOR)
+        repo.commit(
+            odd | {"sparse": sparse},
+            path="shapes.safetensors",
+            options=CommitOptions(author=AUTHOR),
+        )
 
 
 def files(root: Path) -> None:
@@ -175,7 +183,9 @@ def files(root: Path) -> None:
             save_file(arrays, root / "deep/model.safetensors", {"format": "pt"})
             (root / "log").write_bytes(text[: 2000 + 700 * step])
             (root / "ä b.bin").write_bytes(random.bytes(40 * step))
-            repo.commit(root, message=f"step {step}", author=AUTHOR, deploy="prod")
+            repo.commit(
+                root, message=f"step {step}", options=CommitOptions(author=AUTHOR), deploy="prod"
+            )
 
 
 def _series(root: Path, *, packs: int = 0) -> None:
@@ -186,7 +196,9 @@ def _series(root: Path, *, packs: int = 0) -> None:
         state = model(6)
         for step in range(5):
             state = moved(state, step)
-            repo.commit(state, author=AUTHOR, deploy="prod", reset_point=step == 2)
+            repo.commit(
+                state, options=CommitOptions(author=AUTHOR), deploy="prod", reset_point=step == 2
+            )
 
 
 def indexed(root: Path) -> None:

@@ -26,6 +26,7 @@ from make import AUTHOR, START, Ticking, model, moved
 from mvc.store.entries import Deployment, Entry
 
 import mvc
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.oracle import reader
 
@@ -36,19 +37,25 @@ def maintained(root: Path) -> None:
         state, ids = model(), []
         for i in range(9):
             state = moved(state, i)
-            ids.append(repo.commit(state, author=AUTHOR, deploy="prod" if i % 3 == 0 else None).id)
+            ids.append(
+                repo.commit(
+                    state,
+                    options=CommitOptions(author=AUTHOR),
+                    deploy="prod" if i % 3 == 0 else None,
+                ).id
+            )
         repo.forget([ids[1]])
         repo.branch("side", "HEAD~2")
         repo.switch("side", force=True)
-        repo.commit(moved(state, 20), author=AUTHOR, message="undone")
+        repo.commit(moved(state, 20), options=CommitOptions(author=AUTHOR), message="undone")
         repo.undo()
         repo.switch("main", force=True)
         repo.repack(interval=3)
         repo.gc(grace=timedelta(0))
         repo.forget(keep_last=6)
-        repo.commit(moved(state, 21), author=AUTHOR, reset_point=True)
+        repo.commit(moved(state, 21), options=CommitOptions(author=AUTHOR), reset_point=True)
         repo.gc(grace=timedelta(0))
-        repo.commit(moved(state, 22), author=AUTHOR, deploy="prod")
+        repo.commit(moved(state, 22), options=CommitOptions(author=AUTHOR), deploy="prod")
 
 
 def relinked(root: Path) -> None:
@@ -57,14 +64,14 @@ def relinked(root: Path) -> None:
         state = model()
         for i in range(4):
             state = moved(state, i)
-            head = repo.commit(state, author=AUTHOR, deploy="prod").id
+            head = repo.commit(state, options=CommitOptions(author=AUTHOR), deploy="prod").id
         repo.context.store._hidden = lambda entry: False  # type: ignore[method-assign]
         wrong = Deployment("prod", START + 10**12, head, 1)
         repo.context.store.publish(
             lambda: Entry("deploy", START + 10**12, "prod", deployments=(wrong,))
         )
         repo.repair()
-        repo.commit(moved(state, 9), author=AUTHOR, deploy="prod")
+        repo.commit(moved(state, 9), options=CommitOptions(author=AUTHOR), deploy="prod")
 
 
 TOPK = "topk:0.075,min=0.001,loss=-0.5 | xor | lsb:20 | sparse | zstd:1"
@@ -79,7 +86,11 @@ def lossy(root: Path) -> None:
                 state = moved(state, i)
                 name = f"{number}.safetensors"
                 repo.commit(
-                    state, name=name, pipeline=pipeline, author=AUTHOR, metrics={"loss": 0.5}
+                    state,
+                    path=name,
+                    pipeline=pipeline,
+                    options=CommitOptions(author=AUTHOR),
+                    metrics={"loss": 0.5},
                 )
 
 

@@ -134,7 +134,7 @@ def test_a_frozen_repository_takes_further_commits(name: str, tmp_path: Path) ->
     then = expected(name)
     state = {"w": np.arange(12, dtype=np.float32)}
     with Repository.open(root) as repo:
-        made = repo.commit(state, message="today", deploy="prod", name="today.safetensors")
+        made = repo.commit(state, message="today", deploy="prod", path="today.safetensors")
         repo.context.store.snapshot.index_tail(force=True)
     with Repository.open(root) as repo:
         assert repo.checkout(path="today.safetensors")["w"].tobytes() == state["w"].tobytes()

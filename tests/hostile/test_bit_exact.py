@@ -104,7 +104,7 @@ def _round_trips(folder: Path, cases: int) -> None:
                 ids.append(repo.commit(state, pipeline=pipeline).id)
             for id_, version in zip(ids, (plan, later), strict=True):
                 found = repo.checkout(id_)
-                tensors = repo.manifest(id_).entries[0].state.by_key
+                tensors = {t.key: t for t in repo.manifest(id_).entries[0].tensors}
                 for key, (dtype, shape, data) in version.items():
                     assert content(found[key]) == data, f"{dtype} {shape}"
                     assert tuple(found[key].shape) == shape and found[key].dtype == getattr(

@@ -15,6 +15,7 @@ import pytest
 
 from mvc.errors import IoFailed, MvcError, WouldOverwrite
 from mvc.io.files import FileSystem
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.faults.wrapped import WrappedFS
@@ -71,7 +72,7 @@ def test_a_link_in_place_of_a_folder_is_not_written_through(
 def test_nothing_is_deleted_through_a_link(place: Place, how: str) -> None:
     with Repository.open(place.tree) as repo:
         repo.remove(["a/x"], cached=True)
-        gone = repo.commit([place.tree / "a/b/y"], allow_empty=True).id
+        gone = repo.commit([place.tree / "a/b/y"], options=CommitOptions(allow_empty=True)).id
         repo.restore(place.ids[1], force=True)
         place.lead_out()
         (place.outside / "x").write_bytes(b"two")
@@ -177,7 +178,7 @@ def test_a_swap_between_check_and_use(place: Place, op: str) -> None:
 def test_a_swap_before_a_deletion(place: Place) -> None:
     with Repository.open(place.tree) as repo:
         repo.remove(["a/x"], cached=True)
-        gone = repo.commit([place.tree / "a/b/y"], allow_empty=True).id
+        gone = repo.commit([place.tree / "a/b/y"], options=CommitOptions(allow_empty=True)).id
         repo.restore(place.ids[1], force=True)
         (place.outside / "x").write_bytes(b"two")
         repo.context.store.fs = SwappingFS(place, "unlink")

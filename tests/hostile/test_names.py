@@ -8,6 +8,7 @@ import pytest
 
 from mvc.errors import InvalidName, WouldOverwrite
 from mvc.io.files import FileIdentity, FileSystem
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 
 
@@ -27,7 +28,7 @@ def two_cases(tmp_path: Path) -> tuple[Path, str]:
     with Repository.init(root) as repo:
         for name in ("model.pt", "MODEL.PT"):
             (root / name).write_bytes(name.encode())
-        return root, str(repo.commit([root], opaque=True).id)
+        return root, str(repo.commit([root], options=CommitOptions(opaque=True)).id)
 
 
 def test_two_cases_are_two_files_where_they_are(
@@ -54,4 +55,4 @@ def test_python_states_have_the_same_names(tmp_path: Path, name: str) -> None:
     import numpy as np
 
     with Repository.init(tmp_path) as repo, pytest.raises(InvalidName):
-        repo.commit({"w": np.ones(3)}, name=name)
+        repo.commit({"w": np.ones(3)}, path=name)

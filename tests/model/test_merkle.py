@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mvc.ids import BlobId
 from mvc.model.hashing import digest
+from mvc.model.manifest import LogicalTensor, State
 from mvc.model.merkle import MerkleTree, compare, leaf
-from mvc.model.state import State, StateTensor
 from mvc.model.tensor import TensorSpec
 
 
@@ -111,7 +111,7 @@ def test_a_root_says_names_and_contents() -> None:
     spec = TensorSpec("float32", (2,))
 
     def root(*pairs: tuple[str, int]) -> bytes:
-        return State(StateTensor(k, spec, BlobId(bytes([v]) * 32)) for k, v in pairs).root
+        return State(LogicalTensor(k, spec, BlobId(bytes([v]) * 32), 0) for k, v in pairs).root
 
     assert root(("a", 1), ("b", 2)) == root(("b", 2), ("a", 1))
     different = {root(("a", 1), ("b", 2)), root(("a", 2), ("b", 1)), root(("a", 1), ("c", 2))}

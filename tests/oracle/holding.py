@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.oracle import reader
 
@@ -83,7 +84,9 @@ def commit_files(root: Path, *versions: Files, **options: object) -> list[bytes]
             for path, data in files.items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_bytes(data)
-            made = repo.commit([root / p for p in files], allow_empty=True, **options)  # type: ignore[arg-type]
+            made = repo.commit(
+                [root / p for p in files], options=CommitOptions(allow_empty=True), **options
+            )  # type: ignore[arg-type]
             ids.append(bytes(made.id))
     oracle = held_against(root)
     for id_, files in zip(ids, versions, strict=True):

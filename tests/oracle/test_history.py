@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc.errors import NoDeployment
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.faults.clock import FixedClock
 from tests.oracle import reader
@@ -28,7 +29,11 @@ def test_commits_refs_and_metadata(tmp_path: Path):
         )
         repo.branch("side")
         repo.tag("v1")
-        second = repo.commit({"w": np.zeros(3)}, author="somebody", time=-SECOND, pipeline="none")
+        second = repo.commit(
+            {"w": np.zeros(3)},
+            options=CommitOptions(author="somebody", time=-SECOND),
+            pipeline="none",
+        )
         repo.switch("side", force=True)
         oracle = reader.Repository(tmp_path / ".mvc")
         for made in (first, second):

@@ -10,6 +10,7 @@ import numpy as np
 import mvc
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.fsck.fsck import fsck
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.commits import get
@@ -43,7 +44,7 @@ class Kept:
         """Commits the files of the tree."""
         root = self.repo.root
         paths = [p for p in sorted(root.iterdir()) if p.is_file()]
-        id_ = self.repo.commit(paths, cwd=root, **options).id
+        id_ = self.repo.commit(paths, options=CommitOptions(cwd=root), **options).id
         self.files[id_] = {p.name: p.read_bytes() for p in paths}
         return self._noted(id_)
 

@@ -15,6 +15,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import mvc
+from mvc.repo.commit.request import CommitOptions
 
 SIZE = 300_000
 
@@ -27,9 +28,11 @@ def main() -> None:
             save_file({"w": weights}, folder / "training")
             os.replace(folder / "training", folder / "model.safetensors")
             repo.commit(
-                "model.safetensors", pipeline="xor | lsb:16 | planes | zstd:1", in_place=True,
-                message=str(number), cwd=folder,
-            )  # fmt: skip
+                "model.safetensors",
+                pipeline="xor | lsb:16 | planes | zstd:1",
+                message=str(number),
+                options=CommitOptions(in_place=True, cwd=folder),
+            )
             os.write(1, f"{number}\n".encode())
             number += 1
 

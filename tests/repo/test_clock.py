@@ -12,6 +12,7 @@ import pytest
 
 from mvc.errors import InvalidTime
 from mvc.ids import CommitId
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import encode_entry
@@ -40,7 +41,9 @@ def change_file(repo: Repository) -> None:
 WRITES: dict[str, Act] = {
     "commit": lambda repo: repo.commit({"w": np.ones(4)}),
     "commit of a file": lambda repo: repo.commit([repo.root / "g.bin"]),
-    "commit with a time": lambda repo: repo.commit({"w": np.ones(4)}, time=10**18),
+    "commit with a time": lambda repo: repo.commit(
+        {"w": np.ones(4)}, options=CommitOptions(time=10**18)
+    ),
     "commit and deploy": lambda repo: repo.commit({"w": np.ones(4)}, deploy="prod"),
     "commit, deploy at": lambda repo: repo.commit({"w": np.ones(4)}, deploy="prod", at=10**18),
     "deploy": lambda repo: repo.deploy("HEAD", "prod"),

@@ -41,8 +41,6 @@ def test_what_is_recorded(context: Context) -> None:
     now = deploy(context, id_, "prod")
     assert now.time_ns == now.recorded_ns == START + 5 * SECOND
     assert list_deployments(context) == list_deployments(context, "prod") == [made, now]
-    assert deployments.newest(context, "prod") == now
-    assert deployments.newest(context, "test") is None
     assert deployments.of_commit(context.store.snapshot, id_) == (made, now)
 
 
@@ -91,7 +89,7 @@ def test_one_of_a_time_to_come_counts_from_then_on(context: Context) -> None:
     assert live_at(context).commit == live
     advance(context, 1)
     assert live_at(context).commit == soon
-    retract(context, "prod", soon)
+    retract(context, soon, "prod")
     assert live_at(context).commit == live
 
 
@@ -110,8 +108,8 @@ def test_behind_an_imported_history(context: Context, monkeypatch: pytest.Monkey
     for i in range(deployments.RECENT + 5):
         commit(context, deploy="prod", deploy_time=START - 1 - i)
     read = []
-    inner = deployments._at
-    monkeypatch.setattr(deployments, "_at", lambda *a: read.append(a) or inner(*a))
+    inner = deployments._deployed
+    monkeypatch.setattr(deployments, "_deployed", lambda *a: read.append(a) or inner(*a))
     assert live_at(context).commit == before
     assert len(read) <= deployments.RECENT + 2
     advance(context, 60)
@@ -119,9 +117,9 @@ def test_behind_an_imported_history(context: Context, monkeypatch: pytest.Monkey
     assert live_at(context).commit == last
     now = commit(context, deploy="prod")
     assert live_at(context).commit == now
-    retract(context, "prod", now)
+    retract(context, now, "prod")
     assert live_at(context).commit == last
-    retract(context, "prod", last)
+    retract(context, last, "prod")
     assert live_at(context).commit == before
 
 
@@ -165,22 +163,22 @@ def test_a_retracted_deployment_is_passed_over_but_stays(context: Context) -> No
     advance(context, 60)
     immediate = commit(context, deploy="prod")
     assert live_at(context).commit == immediate
-    assert retract(context, "prod").commit == immediate
-    done = retract(context, "prod")
+    assert retract(context, None, "prod").commit == immediate
+    done = retract(context, None, "prod")
     assert done.retracted and done.retracted_ns == START + 60 * SECOND
     assert done.time_ns == START + 20
     assert live_at(context).commit == live_at(context, START + 25).commit == first
     assert [d.retracted for d in list_deployments(context)] == [False, True, True]
     again = deploy(context, "HEAD", "prod", START + 20)
     assert live_at(context, START + 20) == again
-    retract(context, "prod")
-    retract(context, "prod", first)
+    retract(context, None, "prod")
+    retract(context, first, "prod")
     for moment in (None, START + 25):
         with pytest.raises(NoDeployment, match="every deployment was retracted"):
             live_at(context, moment, "prod")
     assert len(list_deployments(context)) == 4
     with pytest.raises(NoDeployment, match="retracted already"):
-        retract(context, "prod")
+        retract(context, None, "prod")
 
 
 def test_which_deployment_is_retracted(context: Context) -> None:
@@ -188,15 +186,15 @@ def test_which_deployment_is_retracted(context: Context) -> None:
     for moment, id_ in ((10, first), (20, second), (30, first), (40, second)):
         deploy(context, id_, "prod", moment)
     deploy(context, first, "test", 35)
-    assert retract(context, "prod", first.hex()).time_ns == 30
-    assert retract(context, "prod", second, 20).time_ns == 20
-    assert retract(context, "prod", None, 10).commit == first
+    assert retract(context, first.hex(), "prod").time_ns == 30
+    assert retract(context, second, "prod", 20).time_ns == 20
+    assert retract(context, None, "prod", 10).commit == first
     with pytest.raises(NoDeployment, match=second.short):
-        retract(context, "prod", second, 41)
+        retract(context, second, "prod", 41)
     with pytest.raises(NoDeployment, match="retracted already"):
-        retract(context, "prod", first)
+        retract(context, first, "prod")
     with pytest.raises(UnknownTarget):
-        retract(context, "other")
+        retract(context, None, "other")
     assert live_at(context, None, "test").time_ns == 35
     assert [d.time_ns for d in list_deployments(context, "prod") if not d.retracted] == [40]
 
@@ -262,7 +260,7 @@ def test_like_a_plain_list(
             made = deploy(context, "HEAD", target, START + moment if kind == "deploy" else None)
             model.setdefault(target, []).append([made.time_ns, made.sequence, 0, now])
         elif any(not r[2] for r in model.get(target, [])):
-            retract(context, target)
+            retract(context, None, target)
             max((r for r in model[target] if not r[2]), key=lambda r: r[1])[2] = 1
     for target, rows in model.items():
         for moment in (None, *(START + m for m in asked)):

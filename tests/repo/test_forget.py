@@ -24,6 +24,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.repo import refs
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.gc import gc
 from mvc.repo.lookup.commits import get
 from mvc.repo.maintenance.inventory import inventory
@@ -220,7 +221,7 @@ def test_what_was_forgotten_may_be_committed_anew(tmp_path: Path) -> None:
 def test_the_very_same_version_is_refused(tmp_path: Path) -> None:
     """Its id would say that its state is gone."""
     kept = Kept(tmp_path / "r")
-    options = {"time": 10**18, "message": "first"}
+    options = {"options": CommitOptions(time=10**18), "message": "first"}
     first = kept.state({"w": np.ones(5)}, **options)
     kept.repo.switch("other", create=True)
     kept.state({"w": np.zeros(5)})
@@ -230,7 +231,7 @@ def test_the_very_same_version_is_refused(tmp_path: Path) -> None:
     store.publish(lambda: Entry("switch", 1, refs=(RefChange("HEAD", "other", "empty"),)))
     with pytest.raises(StateForgotten, match="this very version"):
         kept.state({"w": np.ones(5)}, **options)
-    assert kept.state({"w": np.ones(5)}, time=10**18, message="second")
+    assert kept.state({"w": np.ones(5)}, **options | {"message": "second"})
     gc.collect(kept.context, grace=NOW)
     kept.check(tmp_path / "s")
 
@@ -483,5 +484,5 @@ def test_nothing_to_commit_stays_so(tmp_path: Path) -> None:
     kept.forget(first)
     gc.collect(kept.context)
     with pytest.raises(NothingToCommit):
-        kept.repo.commit(all=True)
+        kept.repo.commit(options=CommitOptions(all=True))
     assert kept.repo.status().clean

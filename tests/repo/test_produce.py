@@ -20,6 +20,7 @@ from mvc.errors import (
     UnknownPath,
     WrongUsage,
 )
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lossy.reduce import is_optimizer
 from mvc.store.recovery.recover import Recovery
 from tests.training.runs import bits_of, tensor_bits
@@ -54,9 +55,9 @@ def test_what_is_given_back_is_what_is_kept(tmp_path: Path) -> None:
     second = {name: second[name] for name in first}
     given = tensor_bits(second)
     with mvc.Repository.init(tmp_path) as repo:
-        one = repo.commit(first, pipeline=LSB, exact=["mean"])
+        one = repo.commit(first, pipeline=LSB, options=CommitOptions(exact=["mean"]))
         assert tensor_bits(one.state) == tensor_bits(first)  # the first version is exact
-        two = repo.commit(second, pipeline=LSB, exact=["mean"])
+        two = repo.commit(second, pipeline=LSB, options=CommitOptions(exact=["mean"]))
         assert tensor_bits(second) == given  # training weights are as they were
         assert tensor_bits(repo.checkout()) == tensor_bits(two.state)
         assert two.root == repo.manifest("HEAD").root
@@ -123,7 +124,7 @@ def test_beside_is_exact(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         for value in (1.0, 1.3):
             state = {"w": np.full(5, value, np.float32)}
-            repo.commit(state, pipeline=LSB, beside={"other.safetensors": dict(state)})
+            repo.commit(state, pipeline=LSB, states={"other.safetensors": dict(state)})
         assert repo.checkout()["w"][0] == 1.25
         assert repo.checkout(path="other.safetensors")["w"][0] == np.float32(1.3)
 
@@ -171,7 +172,9 @@ def test_the_preset_is_what_the_commit_says(tmp_path: Path) -> None:
         codings = repo.context.store.graph.codings(repo.manifest().entries[0].tensors[0].id)
         assert all("lsb" not in step.member.coding.text for step in codings)
         own = {"w": made.state["w"] + 1}
-        produced = repo.commit(own, pipeline="vsol", produced_by="vsol-0-slow")
+        produced = repo.commit(
+            own, pipeline="vsol", options=CommitOptions(produced_by="vsol-0-slow")
+        )
         assert produced.commit.pipeline == "vsol-0-slow"
         assert repo.checkout()["w"].tobytes() == own["w"].tobytes()
 
@@ -207,11 +210,11 @@ def test_files(tmp_path: Path, suffix: str) -> None:
 
     with mvc.Repository.init(tmp_path) as repo:
         save(1.0)
-        repo.commit(path.name, pipeline=LSB, in_place=True, cwd=tmp_path)
+        repo.commit(path.name, pipeline=LSB, options=CommitOptions(in_place=True, cwd=tmp_path))
         save(1.3)
         training = path.read_bytes()
         out = tmp_path / f"served{suffix}"
-        repo.commit(path.name, pipeline=LSB, output=out, cwd=tmp_path)
+        repo.commit(path.name, pipeline=LSB, options=CommitOptions(output=out, cwd=tmp_path))
         assert path.read_bytes() == training
         assert float(load(out)["w"][0]) == 1.25 and int(load(out)["n"][0]) == 13
         assert repo.identify(out)[0].commit == repo.find("HEAD")
@@ -219,12 +222,12 @@ def test_files(tmp_path: Path, suffix: str) -> None:
         assert (tmp_path / "restored").read_bytes() == out.read_bytes()
         save(1.7)
         path.chmod(0o640)
-        repo.commit(path.name, pipeline=LSB, in_place=True, cwd=tmp_path)
+        repo.commit(path.name, pipeline=LSB, options=CommitOptions(in_place=True, cwd=tmp_path))
         assert float(load(path)["w"][0]) == 1.625
         assert path.stat().st_mode & 0o777 == 0o640
         assert [c.kind for c in repo.status().changes] == ["unchanged"]
         with pytest.raises(NothingToCommit):
-            repo.commit(path.name, pipeline=LSB, in_place=True, cwd=tmp_path)
+            repo.commit(path.name, pipeline=LSB, options=CommitOptions(in_place=True, cwd=tmp_path))
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".mvc-tmp")]
 
 
@@ -234,11 +237,17 @@ def test_several_files_and_what_is_no_model(tmp_path: Path) -> None:
             for name in ("a", "b"):
                 np.savez(tmp_path / f"{name}.npz", w=np.full(30, value, np.float32))
             (tmp_path / "notes.txt").write_text(f"{value}")
-            repo.commit(["a.npz", "b.npz", "notes.txt"], pipeline=LSB, in_place=True, cwd=tmp_path)
+            repo.commit(
+                ["a.npz", "b.npz", "notes.txt"],
+                pipeline=LSB,
+                options=CommitOptions(in_place=True, cwd=tmp_path),
+            )
         assert [np.load(tmp_path / f"{n}.npz")["w"][0] for n in "ab"] == [1.25, 1.25]
         assert (tmp_path / "notes.txt").read_text() == "1.3"
         repo.commit(
-            "notes.txt", pipeline=LSB, output=tmp_path / "copy", cwd=tmp_path, allow_empty=True
+            "notes.txt",
+            pipeline=LSB,
+            options=CommitOptions(output=tmp_path / "copy", cwd=tmp_path, allow_empty=True),
         )
         assert (tmp_path / "copy").read_text() == "1.3"
         repo.remove(["b.npz"])
@@ -253,14 +262,22 @@ def test_where_production_weights_go_must_be_said(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", w=np.ones(3))
     with mvc.Repository.init(tmp_path) as repo:
         with pytest.raises(WrongUsage, match="production weights") as caught:
-            repo.commit("a.npz", pipeline=LSB, cwd=tmp_path)
+            repo.commit("a.npz", pipeline=LSB, options=CommitOptions(cwd=tmp_path))
         assert "--in-place" in (caught.value.hint or "")
         with pytest.raises(WrongUsage, match="2 files"):
-            repo.commit(["a.npz", "b.npz"], pipeline=LSB, output=tmp_path / "o", cwd=tmp_path)
+            repo.commit(
+                ["a.npz", "b.npz"],
+                pipeline=LSB,
+                options=CommitOptions(output=tmp_path / "o", cwd=tmp_path),
+            )
         with pytest.raises(WrongUsage, match="one place"):
-            repo.commit("a.npz", pipeline=LSB, output="o", in_place=True, cwd=tmp_path)
+            repo.commit(
+                "a.npz",
+                pipeline=LSB,
+                options=CommitOptions(output="o", in_place=True, cwd=tmp_path),
+            )
         with pytest.raises(WrongUsage, match="lossy pipelines"):
-            repo.commit("a.npz", output=tmp_path / "o", cwd=tmp_path)
+            repo.commit("a.npz", options=CommitOptions(output=tmp_path / "o", cwd=tmp_path))
         assert next(iter(repo.oplog())).entry.operation == "init"
         assert not (tmp_path / "o").exists()
 
@@ -285,13 +302,21 @@ def test_what_a_commit_cannot_decide(tmp_path: Path) -> None:
 def test_an_exact_name_that_is_not_there(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         with pytest.raises(UnknownPath, match="no tensor W to be kept exactly"):
-            repo.commit({"w": np.ones(3)}, pipeline=LSB, exact=["W"])
+            repo.commit({"w": np.ones(3)}, pipeline=LSB, options=CommitOptions(exact=["W"]))
         for name in "ab":
             np.savez(tmp_path / f"{name}.npz", **{name: np.ones(3)})
         files = ["a.npz", "b.npz"]
         with pytest.raises(UnknownPath, match="no tensor c"):
-            repo.commit(files, pipeline=LSB, exact=["a", "c"], in_place=True, cwd=tmp_path)
-        repo.commit(files, pipeline=LSB, exact=["a", "b"], in_place=True, cwd=tmp_path)
+            repo.commit(
+                files,
+                pipeline=LSB,
+                options=CommitOptions(exact=["a", "c"], in_place=True, cwd=tmp_path),
+            )
+        repo.commit(
+            files,
+            pipeline=LSB,
+            options=CommitOptions(exact=["a", "b"], in_place=True, cwd=tmp_path),
+        )
 
 
 def test_nan_and_infinity_are_taken_over(tmp_path: Path) -> None:
@@ -325,7 +350,7 @@ def test_a_file_that_is_written_again_is_not_overwritten(
     with mvc.Repository.init(tmp_path) as repo:
         monkeypatch.setattr(commits, "commit", and_then)
         with pytest.raises(SourceChanged, match="written again") as caught:
-            repo.commit("a.npz", pipeline=LSB, in_place=True, cwd=tmp_path)
+            repo.commit("a.npz", pipeline=LSB, options=CommitOptions(in_place=True, cwd=tmp_path))
         assert np.load(path)["w"].tolist() == [5] * 4
         assert repo.find("HEAD").short in (caught.value.hint or "")
 
@@ -341,5 +366,9 @@ def test_a_production_file_that_cannot_be_written(tmp_path: Path) -> None:
             shutil.rmtree(target.parent, ignore_errors=True)
 
         with pytest.raises(IoFailed, match="is committed, but") as caught:
-            repo.commit("a.npz", pipeline=LSB, output=target, cwd=tmp_path, progress=committing)
+            repo.commit(
+                "a.npz",
+                pipeline=LSB,
+                options=CommitOptions(output=target, cwd=tmp_path, progress=committing),
+            )
         assert f"mvc checkout {repo.find('HEAD').short}" in (caught.value.hint or "")

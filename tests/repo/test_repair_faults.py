@@ -205,7 +205,7 @@ def random_damage(folder: Path, rounds: int) -> None:
         with Repository.open(root) as repo:
             after = held(repo)
             if list(expected)[-1] in after:
-                repo.commit({"new": np.arange(50)}, name="new.safetensors")
+                repo.commit({"new": np.arange(50)}, path="new.safetensors")
         assert all(after[id_] == expected[id_] for id_ in after)
         assert before.keys() <= after.keys()
         assert named_lost(done.after) == expected.keys() - after.keys()

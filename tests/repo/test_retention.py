@@ -187,7 +187,7 @@ def test_what_is_live_or_will_be_stays(context: Context) -> None:
     deployments.deploy(context, ids[1], "prod")
     deployments.deploy(context, ids[2], "edge", context.store.clock.now_ns() + HOUR)
     assert gone(context, last=1) == [ids[0], ids[3]]
-    deployments.retract(context, "edge")
+    deployments.retract(context, None, "edge")
     assert gone(context, last=1) == [ids[0], ids[2], ids[3]]
 
 
@@ -197,7 +197,7 @@ def test_unused(context: Context) -> None:
         deployments.deploy(context, ids[n], "prod")
         advance(context, 1)
     deployments.deploy(context, ids[3], "edge")
-    deployments.retract(context, "prod", ids[1])
+    deployments.retract(context, ids[1], "prod")
     # What was live on another target is unused on this one, unless it is live there now.
     assert gone(context, unused="prod") == [ids[1], ids[4]]
     assert gone(context, unused="prod", last=2) == [ids[1]]

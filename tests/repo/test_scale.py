@@ -19,7 +19,7 @@ from mvc.repo.context import Context
 from mvc.repo.deployments import list_deployments, live_at, retract
 from mvc.repo.history.log import log
 from mvc.repo.lookup import commits
-from mvc.repo.lookup.ancestry import is_ancestor
+from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.times import format_time
 from tests.faults.clock import FixedClock
@@ -42,7 +42,7 @@ class Long:
             advance(context, 60)
         refs.create_tag(context, "old", self.ids[10].hex())
         self.end = START + VERSIONS * 60 * SECOND
-        retract(context, "prod", self.ids[-1])
+        retract(context, self.ids[-1], "prod")
         context.store.close()
 
     def open(self) -> Context:
@@ -112,7 +112,7 @@ def test_a_question_reads_few_entries(
     assert reads(lambda: resolve(context, f"main@{{{format_time(minute(800), 0)}}}")) <= 2
     assert reads(lambda: refs.branches(context)) <= 2
     assert reads(lambda: list(islice(log(context, target="prod"), 20))) <= 60
-    assert reads(lambda: is_ancestor(context, long.ids[300], long.ids[310])) <= 15
+    assert reads(lambda: long.ids[300] in Ancestors(context.fresh(), [long.ids[310]])) <= 15
 
 
 def answers(context: Context, ids: list[CommitId]) -> list[Any]:

@@ -28,6 +28,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
+from mvc.repo.commit.request import CommitOptions
 from mvc.serving.reader import FileReader
 from mvc.serving.served_version import ServedVersion
 from mvc.serving.sink import FileSink
@@ -234,7 +235,8 @@ def test_a_record_that_fails_is_made_up_for(path: str, tmp_path: Path) -> None:
         assert reader.production is not None
         clock.ns += 10**9
         again = repo.commit(
-            {"w": np.ones(2)}, author=elsewhere.commit.author, time=elsewhere.commit.time_ns
+            {"w": np.ones(2)},
+            options=CommitOptions(author=elsewhere.commit.author, time=elsewhere.commit.time_ns),
         )
         assert again.id == elsewhere.id
         assert reader.swap(repo) is None

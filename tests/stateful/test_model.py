@@ -108,7 +108,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         head = self.model.head
         if head in self.model.forgotten:
             return  # its paths cannot be taken over: refused
-        made = self.repo.commit(arrays(number), name=path, reset_point=reset, deploy=deploy).id
+        made = self.repo.commit(arrays(number), path=path, reset_point=reset, deploy=deploy).id
         before = {} if head is None else self.model.commits[head][1]
         self.model.commits[made] = (head, {**before, path: number})
         at = self.model.refs["HEAD"]

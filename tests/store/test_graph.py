@@ -10,6 +10,7 @@ import pytest
 
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph
@@ -101,9 +102,9 @@ def test_a_bridge_is_never_crossed_backwards(tmp_path: Path, change: str) -> Non
         if change == "patch":
             text = b"".join(b"line %d of a long text\n" % (i * i) for i in range(3000))
             (repo.root / "t.txt").write_bytes(text)
-            one = repo.commit("t.txt", cwd=repo.root).id
+            one = repo.commit("t.txt", options=CommitOptions(cwd=repo.root)).id
             (repo.root / "t.txt").write_bytes(text[:9000] + b"in between\n" + text[9000:])
-            two = repo.commit("t.txt", cwd=repo.root).id
+            two = repo.commit("t.txt", options=CommitOptions(cwd=repo.root)).id
             blobs = [weight(repo, rev, "t.txt") for rev in (one, two)]
         else:
             one = repo.commit(first).id

@@ -265,7 +265,7 @@ def test_a_read_only_view_works_with_any_index(history: History, index: str) -> 
 def test_a_damaged_record_leaves_other_versions_readable(history: History, indexed: bool) -> None:
     """Also when it is met before it is indexed."""
     with history.open() as repo:
-        repo.commit({"w": np.arange(9.0)}, reset_point=True, name="other.safetensors")
+        repo.commit({"w": np.arange(9.0)}, reset_point=True, path="other.safetensors")
         entry = view_of(repo).entries()
         regions = [r.entry.regions[0] for r in entry if r.entry.regions]
     if indexed:

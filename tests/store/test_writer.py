@@ -101,7 +101,7 @@ def test_an_equal_tensor_is_stored_once(repo: Repository) -> None:
     state = {"a": NOISE[:10_000], "b": NOISE[:10_000].copy()}
     both = repo.commit(state).stored_bytes
     assert both < 1.2 * NOISE[:10_000].nbytes
-    assert repo.commit({"c": NOISE[:10_000]}, name="again.safetensors").stored_bytes < 1000
+    assert repo.commit({"c": NOISE[:10_000]}, path="again.safetensors").stored_bytes < 1000
 
 
 def test_a_tensor_that_changes_meanwhile_is_refused(

@@ -110,6 +110,6 @@ def test_a_version_that_does_not_say_its_kinds_still_resumes(tmp_path: Path) -> 
         model, optimizer = made()
         assert kept["kinds"]["scheduler"]["kind"] == type_name(cosine(optimizer))
         del kept["kinds"]
-        repo.commit(kept, name="model.training.safetensors")
+        repo.commit(kept, path="model.training.safetensors")
         scheduler = cosine(optimizer)
         assert repo.resume(model, optimizer, scheduler=scheduler).step == 1

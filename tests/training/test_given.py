@@ -195,7 +195,7 @@ def test_hints_of_refusals(tmp_path: Path) -> None:
             (note,) = caught.value.__notes__
             assert note == f"hint: {caught.value.hint}"
             assert hint.replace("\\", "") in note
-        repo.commit({"schema": "mvc.keras/1"}, name="model.training.safetensors")
+        repo.commit({"schema": "mvc.keras/1"}, path="model.training.safetensors")
         with pytest.raises(CannotResume, match=r"of a Recorder, but of mvc\.keras/1") as caught:
             repo.resume(model)
         assert "callback" in str(caught.value.hint)

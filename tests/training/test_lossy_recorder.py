@@ -16,6 +16,7 @@ from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
 from mvc.serving.served_version import ServedVersion
 from mvc.training.resume import training_state, training_weights
+from mvc.training.writer_thread import RecorderOptions
 from tests.training.gate import Gate
 from tests.training.runs import INPUTS, LABELS, Bits, Net, Run, bits_of, tensor_bits
 
@@ -402,8 +403,8 @@ def test_what_is_refused_at_once(tmp_path: Path) -> None:
                 return {}
 
         with pytest.raises(WrongUsage, match="no weights"):
-            mvc.Recorder.of(repo, States(), pipeline=LSB)
-        with mvc.Recorder.of(repo, States(), pipeline=LSB, exact=[]) as recorder:
+            mvc.Recorder.of(repo, States(), RecorderOptions(pipeline=LSB))
+        with mvc.Recorder.of(repo, States(), RecorderOptions(pipeline=LSB, exact=[])) as recorder:
             assert recorder.step(wait=True) is not None
         with mvc.Recorder(repo, model, pipeline="vsol-0.1-fast") as recorder:
             with pytest.raises(WrongUsage, match="loss"):

@@ -279,7 +279,7 @@ def test_refuses_what_lacks_or_does_not_fit(tmp_path: Path) -> None:
         repo.commit(Net().state_dict())
         refused(repo, Run(adam, cosine), "belongs to another version of model.safetensors")
         run = Run(adam, cosine)
-        repo.commit({"x": 1}, name="else.safetensors")
+        repo.commit({"x": 1}, path="else.safetensors")
         repo.resume(run.model, run.optimizer, scheduler=run.scheduler, rev="HEAD~2")
     with kept(tmp_path / "b", include=["model", "optimizer", "scheduler"]) as repo:
         refused(repo, Run(adam, cosine), "without the state of the random generators")
@@ -295,10 +295,10 @@ def test_a_damaged_rng_is_refused(tmp_path: Path) -> None:
         state = repo.checkout("HEAD", path="model.training.safetensors")
         for broken in ({}, {**state["rng"], "torch": torch.zeros(3, dtype=torch.uint8)}, [1]):
             changed = {**state, "rng": broken}
-            repo.commit(changed, name="model.training.safetensors")
+            repo.commit(changed, path="model.training.safetensors")
             refused(repo, Run(adam, cosine), "random generators")
         more = {**state, "rng": {**state["rng"], "cuda": [torch.zeros(16, dtype=torch.uint8)]}}
-        repo.commit(more, name="model.training.safetensors")
+        repo.commit(more, path="model.training.safetensors")
         refused(repo, Run(adam, cosine), "1 CUDA devices were kept, here are 0")
 
 

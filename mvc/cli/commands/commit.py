@@ -15,6 +15,7 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, one_line, stored_for
 from mvc.model.names import printable
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.times import format_time
 from mvc.repo.worktree.identify import earlier
@@ -99,21 +100,23 @@ def command(
     with session.progress("committing") as progress:
         done = session.repository.commit(
             list(paths) if paths else None,
-            all=every,
+            options=CommitOptions(
+                all=every,
+                output=output,
+                in_place=in_place,
+                exact=exact,
+                opaque=opaque,
+                allow_empty=allow_empty,
+                author=author,
+                time=moment(session, date),
+                progress=progress,
+            ),
             message=message or "",
             metrics=metrics(pairs),
             deploy=deploy,
             at=moment(session, at),
             pipeline=pipeline,
-            output=output,
-            in_place=in_place,
-            exact=exact,
             reset_point=reset_point,
-            opaque=opaque,
-            allow_empty=allow_empty,
-            author=author,
-            time=moment(session, date),
-            progress=progress,
         )
     session.out.warn_of_dead_links(done.dead_links)
     if done.deployment is not None:

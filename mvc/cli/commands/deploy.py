@@ -34,7 +34,7 @@ def command(
     time_ns = moment(session, at)
     if retract:
         commit_id = revisions.resolve(context, rev)
-        done = deployments.retract(context, target, commit_id, time_ns)
+        done = deployments.retract(context, commit_id, target, time_ns)
     else:
         done = deployments.deploy(context, rev, target, time_ns)
         warn_of_clock(out, done)

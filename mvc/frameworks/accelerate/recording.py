@@ -14,7 +14,6 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
-from mvc.api import Repository as PublicRepository
 from mvc.errors import WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.resume import load
@@ -30,6 +29,7 @@ from mvc.training.checks import opened
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
 from mvc.training.shutdown import complete
+from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["Attached", "attach"]
 
@@ -70,7 +70,7 @@ def attach(
             f"stage {stage} goes by the loss, which save_state does not know",
             hint='pass metrics=lambda: {"loss": ...}',
         )
-    return Attached(accelerator, opened(repo, PublicRepository)[0], options, wait=wait)
+    return Attached(accelerator, opened(repo)[0], options, wait=wait)
 
 
 class Attached:
@@ -99,13 +99,8 @@ class Attached:
         if not self._accelerator.is_main_process:
             return
         if self._recorder is None:
-            self._recorder = Recorder.of(
-                self.repo,
-                self._source,
-                start=self.saves - 1,
-                origin=self._origin,
-                **self._options,
-            )
+            options = RecorderOptions(start=self.saves - 1, origin=self._origin, **self._options)
+            self._recorder = Recorder.of(self.repo, self._source, options)
         self._recorder.step(number=self.saves)
         if self._wait:
             self._recorder.flush()

@@ -6,7 +6,6 @@ import threading
 from os import PathLike
 from pathlib import Path
 
-from mvc.api import Repository as PublicRepository
 from mvc.repo.repository import Repository
 from mvc.training.checks import opened
 
@@ -38,7 +37,7 @@ class GivenRepository:
         with _opening:
             if self._repo is None:
                 assert self._folder is not None
-                self._repo = PublicRepository.open(self._folder, discover=False)
+                self._repo = Repository.public.open(self._folder, discover=False)
             return self._repo
 
     def close(self) -> None:

@@ -19,7 +19,6 @@ from typing import Any, Self
 
 from transformers import TrainerCallback
 
-from mvc.api import Repository as PublicRepository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.common.epoch_order import Drawing
 from mvc.frameworks.common.options import checked, included
@@ -36,6 +35,7 @@ from mvc.training.resume import Resumed, check_model, resume, training_state, tr
 from mvc.training.shutdown import complete
 from mvc.training.state.parts import unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
+from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["MVCCallback"]
 
@@ -80,7 +80,7 @@ class MVCCallback(TrainerCallback):
             queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact, keep_training=keep_training,
         )  # fmt: skip
         refuse_data(pipeline, "the Trainer does not hand batches to callbacks")
-        self.repo = opened(repo, PublicRepository)[0]
+        self.repo = opened(repo)[0]
         self.resumed: Resumed | None = None
         self.report: Report | None = None
         self._every = every_n_steps
@@ -146,13 +146,9 @@ class MVCCallback(TrainerCallback):
         if self._going_on is not None:
             self._go_on(live)
         if state.is_world_process_zero:
-            self._recorder = Recorder.of(
-                self.repo,
-                self._source,
-                start=state.global_step,
-                origin=self._going_on[0] if self._going_on is not None else None,
-                **self._options,
-            )
+            origin = self._going_on[0] if self._going_on is not None else None
+            options = RecorderOptions(start=state.global_step, origin=origin, **self._options)
+            self._recorder = Recorder.of(self.repo, self._source, options)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         self._settle(state)

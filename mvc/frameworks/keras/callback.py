@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
-from mvc.api import Repository as PublicRepository
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
 from mvc.frameworks.common.options import checked
 from mvc.frameworks.common.stages import refuse_data
@@ -25,6 +24,7 @@ from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
+from mvc.training.writer_thread import RecorderOptions
 
 try:
     import keras
@@ -83,7 +83,7 @@ class MVCCallback(keras.callbacks.Callback):
             keep_training=keep_training,
         )  # fmt: skip
         refuse_data(pipeline, "Keras does not hand batches to callbacks")
-        self.repo = opened(repo, PublicRepository)[0]
+        self.repo = opened(repo)[0]
         self._recorder: Recorder | None = None
         self._report: Report | None = None
         self._told: BaseException | None = None  # a failure that fit has raised already
@@ -128,9 +128,8 @@ class MVCCallback(keras.callbacks.Callback):
         origin = self._begin_resumed(self._resume, order) if self._resume is not None else None
         self._thread = threading.get_ident()
         self._source = TrainingSource(model, self._include, order)
-        self._recorder = Recorder.of(
-            self.repo, self._source, start=self._steps, origin=origin, **self._options
-        )
+        options = RecorderOptions(start=self._steps, origin=origin, **self._options)
+        self._recorder = Recorder.of(self.repo, self._source, options)
 
     def _begin_resumed(self, rev: str | CommitId, order: Order) -> CommitId:
         epochs = (self.params or {}).get("epochs")

@@ -40,6 +40,7 @@ from mvc.training.lossy.dsed import Evaluate
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
 from mvc.training.state.parts import PARTS
+from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["MVCCallback", "MVCCheckpointIO"]
 
@@ -149,9 +150,8 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             self._steps, origin = self.resumed.step, self.resumed.commit
         if trainer.is_global_zero and not trainer.fast_dev_run:
             # Not before the module has all its layers: its buffers are asked for here.
-            self._recorder = Recorder.of(
-                self._given.repo, self._source, origin=origin, **self._options
-            )
+            options = RecorderOptions(origin=origin, **self._options)
+            self._recorder = Recorder.of(self._given.repo, self._source, options)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step

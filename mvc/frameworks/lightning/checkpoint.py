@@ -99,11 +99,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         states: dict[str, Any] = {training_path(name): beside}
         if apart:
             states = {name: model, **states}
-        (first, state), *others = states.items()
         made = self.repo.commit(
-            state,
-            name=first,
-            beside=dict(others),
+            path=name,
+            states=states,
             message=f"checkpoint {file.name}",
             deploy=self._deploy,
             pipeline=self._exact_pipeline(),

@@ -1,4 +1,4 @@
-"""checkout: write a version's files, each replaced atomically, or return its state.
+"""checkout, switch, rm: write a version's files, each replaced atomically, or return its state.
 
 A file that no named version holds is uncommitted work. If any would be lost, nothing is written
 without ``force``.
@@ -8,30 +8,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 import numpy as np
 
 from mvc.adapters.python.state import to_state
-from mvc.errors import DamagedData, StateForgotten, UnknownPath, WouldOverwrite, WrongUsage
+from mvc.errors import (
+    DamagedData,
+    StateForgotten,
+    UnknownPath,
+    UnknownRevision,
+    WouldOverwrite,
+    WrongUsage,
+)
 from mvc.ids import CommitId
 from mvc.io.files import WriteFile
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import DEFAULT_STATE
+from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.checkout.plan import CheckoutPlan
 from mvc.repo.content.contents import in_memory, skeleton_of, write_file
 from mvc.repo.context import Context, Progress
-from mvc.repo.history.orphans import Orphans, orphans
+from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import head_if_known
-from mvc.repo.refs import branch_change, head
+from mvc.repo.lookup.refs import HEAD, branches, head, head_if_known, staged_removals
+from mvc.repo.lookup.revisions import resolve
+from mvc.repo.opening import remove_if_failed
+from mvc.repo.refs import branch_change, check_branch
+from mvc.repo.worktree.identify import is_held
+from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.types import Bytes
 
-__all__ = ["DEFAULT_STATE", "Restored", "export", "load_state", "restore_all", "restore_paths"]
+__all__ = [
+    "DEFAULT_STATE",
+    "Restored",
+    "export",
+    "load_state",
+    "remove",
+    "restore_all",
+    "restore_paths",
+    "switch",
+]
 
 _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
 
@@ -93,14 +113,14 @@ def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
     chosen: dict[str, FileEntry] = {}
     for path in paths:
         inside = path.rstrip("/") + "/"
-        found = [
-            e
+        found = {
+            e.path: e
             for e in manifest.entries
-            if e.path == path or e.path.startswith(inside) or path == "."
-        ]
+            if path in {".", e.path} or e.path.startswith(inside)
+        }
         if not found:
             raise UnknownPath(f"the version has no path {path}")
-        chosen |= {e.path: e for e in found}
+        chosen |= found
     return list(chosen.values())
 
 
@@ -126,26 +146,18 @@ def restore_all(
     new = manifests.of_commit(context, commit)
     old = _present_version(context, before.commit, force)
     gone = [e for e in old.entries if e.path not in new.by_path]
-    plan = CheckoutPlan(context, old, force)
-    writes, same = plan.writes(new.entries)
-    deletes = plan.deletes(gone)
-    pairs = [(e, context.root / e.path) for e in writes]
-    _write_all(context, pairs, context.root, progress)
+    writes, same = _to_write(context, old, new.entries, force)
+    deletes = _to_delete(context, old, gone, force)
+    _write_in_place(context, writes, progress)
     for entry in deletes:
         context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
-    _move_head(context, here, to, commit if create else None)
+    if here != to:
+        _move_head(context, to, commit if create else None)
     left = None
     if before.branch is None and before.commit is not None:
         left = orphans(context, before.commit, commit)
-    return Restored(
-        commit,
-        tuple(e.path for e in writes),
-        tuple(e.path for e in deletes),
-        tuple(e.path for e in same),
-        to if isinstance(to, str) else None,
-        True,
-        left,
-    )
+    branch = to if isinstance(to, str) else None
+    return Restored(commit, _paths(writes), _paths(deletes), _paths(same), branch, True, left)
 
 
 def restore_paths(
@@ -159,13 +171,10 @@ def restore_paths(
     """Writes some paths of a version in place; HEAD stays."""
     at = head(context)
     new = manifests.of_commit(context, commit)
-    plan = CheckoutPlan(context, manifests.of_commit(context, at.commit), force)
-    writes, same = plan.writes(select(new, paths))
-    pairs = [(e, context.root / e.path) for e in writes]
-    _write_all(context, pairs, context.root, progress)
-    return Restored(
-        commit, tuple(e.path for e in writes), (), tuple(e.path for e in same), at.branch, False
-    )
+    old = manifests.of_commit(context, at.commit)
+    writes, same = _to_write(context, old, select(new, paths), force)
+    _write_in_place(context, writes, progress)
+    return Restored(commit, _paths(writes), (), _paths(same), at.branch, False)
 
 
 def export(
@@ -188,11 +197,88 @@ def export(
     taken = [str(p) for _, p in pairs if context.store.fs.stat(p) is not None]
     if taken and not force:
         raise WouldOverwrite(f"{taken[0]} exists already", hint="add -f to replace it")
-    if folder:
-        context.store.fs.make_dirs(output)
-    _write_all(context, pairs, output if folder else None, progress)
+    with remove_if_failed(context.store.fs, output):
+        if folder:
+            context.store.fs.make_dirs(output)
+        _write_all(context, pairs, output if folder else None, progress)
     branch = head_if_known(context).branch
     return Restored(commit, tuple(str(p) for _, p in pairs), (), (), branch, False)
+
+
+def switch(
+    context: Context,
+    branch: str,
+    *,
+    create: bool = False,
+    start: str | CommitId | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored | None:
+    """Writes the files of ``branch`` and moves HEAD to it.
+
+    With ``create`` the branch is made at ``start`` (default HEAD), in the same operation that
+    moves HEAD: if the checkout is refused or fails, there is no branch. Returns None if the
+    branch has no version yet. Raises UnknownRevision for an unknown branch, InvalidName and
+    RefConflict for a new one, StateForgotten, WouldOverwrite.
+    """
+    if create and head(context).commit is None and start is None:
+        check_branch(branch)
+        _move_head(context, branch, None, operation="switch")
+        return None
+    if create:
+        commit = resolve(context, HEAD if start is None else start)
+    else:
+        tips = {each.name: each.commit for each in branches(context)}
+        if branch not in tips:
+            raise UnknownRevision(
+                f"there is no branch {branch}", hint="make it with 'mvc switch -c NAME'"
+            )
+        commit = tips[branch]
+    return restore_all(context, commit, branch, create=create, force=force, progress=progress)
+
+
+def remove(
+    context: Context, paths: Sequence[str], *, cached: bool = False, force: bool = False
+) -> tuple[str, ...]:
+    """Stages the removal of tracked paths and deletes their files; returns the paths.
+
+    With ``cached`` the files stay. Raises UnknownPath for a path that HEAD does not have. Raises
+    WouldOverwrite for a file that differs from HEAD, unless ``force``; then nothing was changed.
+    """
+    manifest = manifests.of_commit(context, head(context).commit)
+    if not manifest.entries:
+        raise UnknownPath("no file is tracked yet", hint="see 'mvc status'")
+    chosen: dict[str, FileEntry] = {}
+    for path in paths:
+        try:
+            chosen |= {entry.path: entry for entry in select(manifest, [path])}
+        except UnknownPath as error:
+            raise UnknownPath(
+                f"{printable(path)} is not tracked: HEAD has no such path",
+                hint="'mvc ls' lists the tracked paths",
+            ) from error
+    fs, root = context.store.fs, context.root
+    here = [e for e in chosen.values() if not cached and fs.stat(root / e.path) is not None]
+    _refuse_links(context, here)
+    for entry in here:
+        if not force and entry_of(context, entry.path).content_id != entry.content_id:
+            raise WouldOverwrite(
+                f"{entry.path} holds work that is not committed",
+                hint="commit it, keep it with --cached, or add -f to lose it",
+            )
+
+    def make() -> Entry:
+        gone = tuple(sorted({*staged_removals(context), *chosen}))
+        return Entry("rm", context.store.clock.now_ns(), removed=gone)
+
+    context.store.publish(make)
+    for entry in here:
+        fs.unlink(root / entry.path, missing_ok=True, within=root)
+    return tuple(chosen)
+
+
+def _paths(entries: Sequence[FileEntry]) -> tuple[str, ...]:
+    return tuple(entry.path for entry in entries)
 
 
 def _present_version(context: Context, commit: CommitId | None, force: bool) -> Manifest:
@@ -206,6 +292,92 @@ def _present_version(context: Context, commit: CommitId | None, force: bool) -> 
         if force:
             return manifests.EMPTY
         raise
+
+
+# -- what may be overwritten or deleted: only files that a named version holds -----------
+
+
+def _to_write(
+    context: Context, old: Manifest, entries: Sequence[FileEntry], force: bool
+) -> tuple[list[FileEntry], list[FileEntry]]:
+    """(entries to write, unchanged entries). Raises WouldOverwrite if work would be lost.
+
+    ``old`` is the version that the working tree was written from.
+    """
+    writes, same, lost = [], [], []
+    for entry in entries:
+        present = _present(context, entry.path)
+        if isinstance(present, FileEntry) and present.content_id == entry.content_id:
+            same.append(entry)
+            continue
+        writes.append(entry)
+        if present is not None and not (force or _is_kept(context, old, present)):
+            lost.append(entry.path)
+    _refuse(lost)
+    _refuse_links(context, writes)
+    return writes, same
+
+
+def _to_delete(
+    context: Context, old: Manifest, entries: Sequence[FileEntry], force: bool
+) -> list[FileEntry]:
+    """Those of ``entries`` that have a file. Raises WouldOverwrite if work would be lost."""
+    found = [(e, p) for e in entries if (p := _present(context, e.path)) is not None]
+    _refuse([e.path for e, p in found if not (force or _is_kept(context, old, p))])
+    deletes = [entry for entry, _ in found]
+    _refuse_links(context, deletes)
+    return deletes
+
+
+def _is_kept(context: Context, old: Manifest, present: FileEntry | Literal["no file"]) -> bool:
+    """Whether a named version has this file at its path."""
+    if not isinstance(present, FileEntry):
+        return False
+    before = old.by_path.get(present.path)
+    if before is not None and before.content_id == present.content_id:
+        return True
+    return is_held(context, present)
+
+
+def _present(context: Context, path: str) -> FileEntry | Literal["no file"] | None:
+    """The file at a path, as an entry; None if nothing is there."""
+    identity = context.store.fs.stat(context.root / path)
+    if identity is None:
+        return None
+    return entry_of(context, path) if identity.is_file else "no file"
+
+
+def _refuse(lost: Sequence[str]) -> None:
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise WouldOverwrite(
+            f"{lost[0]}{more} would be overwritten, but holds work that is not committed",
+            hint="commit it, or add -f to lose it",
+        )
+
+
+def _refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:
+    """Raises WouldOverwrite if a folder on the way to an entry is a symbolic link.
+
+    Writing and deleting refuse links as well; this check comes before the first file.
+    """
+    parents = {parent for e in entries for parent in PurePosixPath(e.path).parents}
+    for parent in sorted(parents - {PurePosixPath(".")}):
+        identity = context.store.fs.stat(context.root / parent, follow=False)
+        if identity is not None and identity.is_symlink:
+            raise WouldOverwrite(
+                f"{parent} is a symbolic link: nothing is written through it",
+                hint="check out elsewhere with -o",
+            )
+
+
+# -- writing -------------------------------------------------------------------------
+
+
+def _write_in_place(
+    context: Context, entries: Sequence[FileEntry], progress: Progress | None
+) -> None:
+    _write_all(context, [(e, context.root / e.path) for e in entries], context.root, progress)
 
 
 def _write_all(
@@ -234,9 +406,9 @@ def _write_all(
                 progress(done, total, path)
 
         def fill(file: WriteFile, entry: FileEntry = entry) -> None:
-            sparse = _SparseWriter(file)
-            write_file(context, entry, sparse.write_at, advance)
-            sparse.finish(entry.size)
+            write_file(context, entry, partial(_write_sparse, file), advance)
+            if file.size() < entry.size:  # it ends with a hole
+                file.truncate(entry.size)
 
         context.store.fs.replace_file(path, fill, mode=None, durable=True, within=within)
 
@@ -247,18 +419,19 @@ def _same_file(context: Context, one: Path, other: Path) -> bool:
     return a is not None and b is not None and (a.device, a.inode) == (b.device, b.inode)
 
 
-def _move_head(context: Context, old: RefValue, to: RefValue, made: CommitId | None) -> None:
+def _move_head(
+    context: Context, to: RefValue, made: CommitId | None, operation: str = "checkout"
+) -> None:
     """Moves HEAD; ``made`` is the commit at which the branch ``to`` is made, if it is new."""
 
     def make() -> Entry:
-        changes = [RefChange("HEAD", context.store.ref("HEAD"), to)]
+        changes = [RefChange(HEAD, context.store.ref(HEAD), to)]
         if made is not None:
             changes.insert(0, _new_branch(context, to, made))
         note = str(to) if made is not None else ""
-        return Entry("checkout", context.store.clock.now_ns(), note, refs=tuple(changes))
+        return Entry(operation, context.store.clock.now_ns(), note, refs=tuple(changes))
 
-    if old != to:
-        context.store.publish(make)
+    context.store.publish(make)
 
 
 def _new_branch(context: Context, name: RefValue, commit: CommitId) -> RefChange:
@@ -267,34 +440,15 @@ def _new_branch(context: Context, name: RefValue, commit: CommitId) -> RefChange
     return branch_change(context, name, commit)
 
 
-class _SparseWriter:
-    """Writes a new, empty file with holes: whole chunks of zeros are not written.
-
-    A hole reads as zeros.
-    """
-
-    def __init__(self, file: WriteFile) -> None:
-        self._file = file
-
-    def write_at(self, offset: int, data: Bytes) -> None:
-        """Writes ``data`` at byte ``offset``, except chunks that are all zero."""
-        view = memoryview(data)
-        written = 0
-        for start in range(0, len(view) - CHUNK + 1, CHUNK):
-            if _is_zero(view[start : start + CHUNK]):
-                self._write(offset, view, written, start)
-                written = start + CHUNK
-        self._write(offset, view, written, len(view))
-
-    def finish(self, size: int) -> None:
-        """Extends the file to ``size`` bytes if it ends with a hole."""
-        if self._file.size() < size:
-            self._file.truncate(size)
-
-    def _write(self, offset: int, view: memoryview, start: int, stop: int) -> None:
-        if stop > start:
-            self._file.write_at(offset + start, view[start:stop])
-
-
-def _is_zero(chunk: memoryview) -> bool:
-    return not any(chunk[:_PROBE]) and not np.frombuffer(chunk, np.uint64).any()
+def _write_sparse(file: WriteFile, offset: int, data: Bytes) -> None:
+    """Writes ``data`` to a new file, except chunks that are all zero: a hole reads as zeros."""
+    view = memoryview(data)
+    written = 0
+    for start in range(0, len(view) - CHUNK + 1, CHUNK):
+        chunk = view[start : start + CHUNK]
+        if not any(chunk[:_PROBE]) and not np.frombuffer(chunk, np.uint64).any():
+            if start > written:
+                file.write_at(offset + written, view[written:start])
+            written = start + CHUNK
+    if len(view) > written:
+        file.write_at(offset + written, view[written:])

@@ -26,6 +26,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.history import log as history_log
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.repo.times import within
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_sequentially
 
@@ -63,14 +64,8 @@ def iter_versions(
         log = history_log.log(context, rev, since=since, until=until)
         found += [entry.commit for entry in log][::-1]
     else:
-        low, high = since or 0, until
-        found += [
-            deployed
-            for deployed in deployments.list_deployments(context, target)
-            if not deployed.retracted
-            and low <= deployed.time_ns
-            and (high is None or deployed.time_ns <= high)
-        ]
+        made = deployments.list_deployments(context, target)
+        found += [d for d in made if not d.retracted and within(d.time_ns, since, until)]
     return _ahead(found, _Decoder(context, path, keys).load, on_error)
 
 
@@ -125,27 +120,20 @@ class _Decoder:
 
     def _state(self, entry: FileEntry) -> Any:
         keys = self._keys
-        kept = range(len(entry.contents)) if keys is None else _holding(entry, keys)
+        kept: Collection[int] = range(len(entry.contents))
+        if keys is not None:
+            kept = sorted({tensor.content for tensor in entry.tensors if tensor.key in keys})
         out = {i: np.empty(entry.contents[i].spec.nbytes, np.uint8).data for i in kept}
         contents = {i: entry.contents[i] for i in out}
         requests = [Request(c.id, c.spec, out[i]) for i, c in contents.items()]
         fill_sequentially(self._context.store.recovery, requests, self._held)
         self._held = {c.id: out[i] for i, c in contents.items()}
-        skeleton = self._skeleton_of(entry)
+        if entry.skeleton != self._skeleton[0]:  # most versions share it
+            self._skeleton = entry.skeleton, skeleton_of(self._context, entry)
+        skeleton = self._skeleton[1]
         if self._keys is None:
             return to_state(entry, skeleton, out.__getitem__)
         return values(entry, out.__getitem__, self._keys, _library(entry, skeleton))
-
-    def _skeleton_of(self, entry: FileEntry) -> bytes:
-        """The skeleton; cached, because most versions share it."""
-        if entry.skeleton != self._skeleton[0]:
-            self._skeleton = entry.skeleton, skeleton_of(self._context, entry)
-        return self._skeleton[1]
-
-
-def _holding(entry: FileEntry, keys: Collection[str]) -> Collection[int]:
-    """Positions of the contents that hold these tensors."""
-    return sorted({tensor.content for tensor in entry.tensors if tensor.key in keys})
 
 
 def _library(entry: FileEntry, skeleton: bytes) -> str:

@@ -7,43 +7,52 @@ takes the paths it did not change from there.
 from __future__ import annotations
 
 from contextlib import ExitStack, suppress
+from heapq import nlargest
+from pathlib import Path
 
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import (
     Busy,
     DamagedData,
+    InvalidConfig,
+    MvcError,
     NothingToCommit,
     StateForgotten,
     UnknownRevision,
 )
 from mvc.ids import CommitId
-from mvc.io.process import host_name, user_name
+from mvc.io.files import FileSystem
+from mvc.io.process import cpu_count, host_name, user_name
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
-from mvc.repo.commit.git_version import git_commit
-from mvc.repo.commit.policy import policy_of
 from mvc.repo.commit.request import CommitRequest, check_request
-from mvc.repo.commit.result import CommitResult, PathChange, path_change
-from mvc.repo.commit.state_writer import StateWriter
+from mvc.repo.commit.result import CommitResult, PathChange
+from mvc.repo.commit.state_writer import BaseCache, PrecisionCopies, StateWriter
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import BRANCH, Head, head, staged_removals
+from mvc.repo.lookup.refs import BRANCH, HEAD, Head, head, staged_removals
 from mvc.repo.times import local_zone_minutes
+from mvc.store.graph.cost import measure
 from mvc.store.graph.search import Graph
-from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
+from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.writing.choose import Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
 
 __all__ = ["commit"]
 
-
 _HELD_OPEN = 16  # files
 _TRIES = 8
+_SAMPLED = 8  # blobs, the largest of a version
+_UNBOUNDED = 10_000  # deltas in a chain whose limit is in seconds
+_MAX_GIT_REF = 4096
+_MAX_GIT_PACKED = 1 << 24
+_HEX = frozenset("0123456789abcdef")
 
 
 def commit(
@@ -61,9 +70,8 @@ def commit(
         context.store.snapshot.refresh()
         with suppress(ConcurrentRewrite):
             return _attempt(context, request, progress)
-        for change in request.changes:
-            if change.last is not None:
-                change.last.clear()
+        for cache in _caches(request):
+            cache.clear()
     raise Busy(
         "what this commit builds on was collected again and again while it ran",
         hint="run gc less often, or with a longer grace",
@@ -71,11 +79,8 @@ def commit(
 
 
 def _attempt(context: Context, request: CommitRequest, progress: Progress | None) -> CommitResult:
-    text = request.pipeline or context.config.get("commit.pipeline")
     with context.store.pack_writer() as packs:
-        pipeline = Pipeline.parse(text).coding()
-        asked = _named(request.produced_by or text, produced=request.produced_by is not None)
-        work = _Work(context, request, packs, pipeline, asked, progress)
+        work = _Work(context, request, packs, progress)
         try:
             return work.run()
         except DamagedData as error:
@@ -86,14 +91,18 @@ def _attempt(context: Context, request: CommitRequest, progress: Progress | None
             work.files.writer.close()
 
 
-def _named(text: str, *, produced: bool) -> str:
+def _caches(request: CommitRequest) -> list[BaseCache]:
+    return [change.last for change in request.changes if change.last is not None]
+
+
+def _recorded_pipeline(request: CommitRequest, text: str) -> str:
     """The pipeline that the commit records: a preset's name if there is one, else the text.
 
-    A lossy pipeline is recorded only if the weights were ``produced`` by it.
+    A lossy pipeline is recorded only if the weights were produced by it.
     """
     pipeline = Pipeline.parse(text)
-    if not produced:
-        text = text if pipeline.coding() == pipeline else pipeline.coding().text
+    if request.produced_by is None and pipeline.coding() != pipeline:
+        text = pipeline.coding().text
     return text if text in PRESETS else Pipeline.parse(text).text
 
 
@@ -101,23 +110,18 @@ class _Work:
     """One attempt at a commit."""
 
     def __init__(
-        self,
-        context: Context,
-        request: CommitRequest,
-        packs: PackWriter,
-        pipeline: Pipeline,
-        asked: str,
-        progress: Progress | None,
+        self, context: Context, request: CommitRequest, packs: PackWriter, progress: Progress | None
     ) -> None:
         self.context = context
         self.request = request
         self.packs = packs
-        self.asked = asked
-        kept = [change.last.generation for change in request.changes if change.last is not None]
-        self.generation = min([context.store.graph.generation, *kept])
+        text = request.pipeline or context.config.get("commit.pipeline")
+        self.asked = _recorded_pipeline(request, request.produced_by or text)
+        self.generation = context.store.graph.generation
+        self.generation = min([self.generation, *(c.generation for c in _caches(request))])
         self.head = self._tip()
         self.parent = manifests.of_commit(context, self.head.commit)
-        policy = policy_of(context, request, self.parent, pipeline)
+        policy = _policy(context, request, self.parent, Pipeline.parse(text).coding())
         self.files = StateWriter(context, packs, policy, self.parent, progress)
         self.kept: dict[str, FileEntry] = {}
         self.manifest = manifests.EMPTY
@@ -131,8 +135,7 @@ class _Work:
         tip = self.context.store.ref(BRANCH + name)
         if not isinstance(tip, CommitId):
             raise UnknownRevision(
-                f"there is no branch {printable(name[:100])}",
-                hint="make it with 'mvc branch NAME'",
+                f"there is no branch {printable(name[:100])}", hint="make it with 'mvc branch NAME'"
             )
         return Head(name, tip)
 
@@ -143,8 +146,8 @@ class _Work:
 
     def run(self) -> CommitResult:
         self._keep_changes()
-        self._write_manifest(self.parent)
-        if not self.request.allow_empty and self._unchanged(self.parent):
+        self._write_manifest()
+        if not self.request.allow_empty and self.manifest.id == self.parent.id:
             raise NothingToCommit(
                 "nothing to commit: no tracked path differs from HEAD",
                 hint="to record a version all the same, add --allow-empty",
@@ -175,39 +178,33 @@ class _Work:
         Up to 16 files stay open, so that a tensor in one file serves as the base of its copy in
         lower precision in another.
         """
+        many = len(self.request.changes) > _HELD_OPEN
         with ExitStack() as held:
             for change in self.request.changes:
                 if change.open is None:
                     continue
-                if len(self.request.changes) <= _HELD_OPEN:
-                    parsed = held.enter_context(change.open())
+                with ExitStack() as one:
+                    parsed = (one if many else held).enter_context(change.open())
                     self.kept[change.path] = self.files.keep(parsed, change.path, change.last)
+                    if many:
+                        self.files.copies.forget(parsed)
                     del parsed
-                    continue
-                with change.open() as parsed:
-                    self.kept[change.path] = self.files.keep(parsed, change.path, change.last)
-                    self.files.forget(parsed)
-        self.files.forget_all()
+        self.files.copies = PrecisionCopies()
 
-    def _merged(self, parent: Manifest) -> Manifest:
-        """The parent's paths, less the removed ones, with the committed ones."""
-        gone = {c.path for c in self.request.changes if c.open is None}
-        gone |= set(self._removed())
+    def _write_manifest(self) -> None:
+        """Stores the version's manifest and makes everything durable.
+
+        It has the parent's paths, less the removed ones, with the committed ones.
+        """
+        parent, writer = self.parent, self.files.writer
+        gone = {*self._removed(), *(c.path for c in self.request.changes if c.open is None)}
         paths = {e.path: e for e in parent.entries if e.path not in gone}
-        return Manifest((paths | self.kept).values())
-
-    def _write_manifest(self, parent: Manifest) -> None:
-        """Stores the version's manifest and makes everything durable."""
-        self.manifest = self._merged(parent)
-        writer = self.files.writer
+        self.manifest = Manifest((paths | self.kept).values())
         if not writer.holds(self.manifest.id):
             base = (bytes(parent.id), parent.encoded) if parent.entries else None
             writer.put_bytes(MANIFEST, self.manifest.id, self.manifest.encoded, base)
         writer.flush()
         self.regions = self.packs.sync()
-
-    def _unchanged(self, parent: Manifest) -> bool:
-        return self.manifest.id == parent.id
 
     def _entry(self) -> Entry:
         """Runs under the journal's lock: the parent is the tip of now."""
@@ -215,7 +212,7 @@ class _Work:
         if there.commit != self.head.commit or there.branch != self.head.branch:
             self.head = there
             self.parent = manifests.of_commit(self.context, there.commit)
-            self._write_manifest(self.parent)
+            self._write_manifest()
         if self.generation != self.context.store.graph.generation:
             _validate(self.context.store.graph, self.files.writer, self.manifest)
         made = self._commit()
@@ -224,19 +221,20 @@ class _Work:
                 f"this very version, {made.id.short}, was forgotten",
                 hint="with another message or time it is another version",
             )
-        snapshot, now = self.context.store.snapshot, self.context.store.now_ns()
-        deployments: tuple[Deployment, ...] = ()
+        at, now, deployments = self.head, self.context.store.now_ns(), []
         if self.request.deploy is not None:
-            time_ns = self.request.deploy_time_ns
-            moment = now if time_ns is None else time_ns
-            deployments = (deployment_for(snapshot, self.request.deploy, moment, made.id),)
+            moment = self.request.deploy_time_ns
+            moment = now if moment is None else moment
+            snapshot = self.context.store.snapshot
+            deployments.append(deployment_for(snapshot, self.request.deploy, moment, made.id))
         return Entry(
             "commit",
             now,
             regions=self.regions,
             commits=(made,),
-            refs=(_moved(self.head, made.id),),
-            deployments=deployments,
+            # The branch moves to the new commit, or HEAD itself if it is detached.
+            refs=(RefChange(BRANCH + at.branch if at.branch else HEAD, at.commit, made.id),),
+            deployments=tuple(deployments),
             removed=() if self._removed() else None,
             marks=self._marks(),
         )
@@ -248,44 +246,39 @@ class _Work:
             self.manifest.id,
             self.manifest.root,
             (self.head.commit,) if self.head.commit else (),
-            request.author or self._author(),
+            request.author
+            or str(self.context.config.get("user.name") or f"{user_name()}@{host_name()}"),
             time_ns,
             local_zone_minutes(time_ns),
             request.message,
             {name: float(value) for name, value in request.metrics.items()},
             self.asked,
-            git_commit(store.fs, self.context.root),
+            _git_commit(store.fs, self.context.root),
         )
-
-    def _author(self) -> str:
-        """``user.name`` of the configuration, else the login and host name."""
-        return str(self.context.config.get("user.name") or f"{user_name()}@{host_name()}")
 
     def _marks(self) -> tuple[bytes, ...]:
         """Hash prefixes by which ``identify`` finds the new files; the root is indexed anyway."""
+        old = self.parent.by_path
         marks = {
             bytes(e.state.root if e.tensors else e.content_id)[:8]
             for path, e in self.kept.items()
-            if _content(self.parent.by_path.get(path)) != e.content_id
+            if path not in old or old[path].content_id != e.content_id
         }
         return tuple(sorted(marks - {bytes(self.manifest.root)[:8]}))
 
     def _paths(self) -> tuple[PathChange, ...]:
-        old = self.parent.by_path
-        gone = sorted(set(old) - set(self.manifest.by_path))
-        changes = [path_change(old.get(path), entry) for path, entry in self.kept.items()]
-        removed = [PathChange(p, "removed", len(old[p].tensors), len(old[p].tensors)) for p in gone]
-        return (*changes, *removed)
-
-
-def _content(entry: FileEntry | None) -> bytes | None:
-    return None if entry is None else entry.content_id
-
-
-def _moved(at: Head, new: CommitId) -> RefChange:
-    """Moves the branch to the new commit, or HEAD itself if it is detached."""
-    name = f"heads/{at.branch}" if at.branch is not None else "HEAD"
-    return RefChange(name, at.commit, new)
+        old, found = self.parent.by_path, []
+        for path, new in self.kept.items():
+            kind, changed = "added", len(new.tensors)
+            if path in old:
+                kind = "unchanged" if old[path].content_id == new.content_id else "changed"
+                known = {t.key: t.id for t in old[path].tensors}
+                changed = sum(known.pop(t.key, None) != t.id for t in new.tensors) + len(known)
+            found.append(PathChange(path, kind, changed, len(new.tensors)))
+        for path in sorted(set(old) - set(self.manifest.by_path)):
+            count = len(old[path].tensors)
+            found.append(PathChange(path, "removed", count, count))
+        return tuple(found)
 
 
 def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
@@ -296,7 +289,7 @@ def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
     """
     sizes: dict[bytes, int] = {manifest.id: 0}
     for entry in manifest.entries:
-        sizes.update((content.id, content.spec.nbytes) for content in entry.contents)
+        sizes |= {content.id: content.spec.nbytes for content in entry.contents}
         if entry.skeleton is not None:
             sizes[entry.skeleton] = 0
     needed = {id_ for id_ in sizes if not writer.added(id_)} | writer.bases
@@ -309,3 +302,114 @@ def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
                 graph.path(id_, start)
     except DamagedData as error:
         raise ConcurrentRewrite from error
+
+
+# -- reset points --------------------------------------------------------------------
+
+
+def _policy(
+    context: Context, request: CommitRequest, parent: Manifest, pipeline: Pipeline
+) -> Policy:
+    """Whether a commit on ``parent`` is stored in full (a reset point) or as deltas.
+
+    With ``store.max_recovery`` (MDTT; VSOL §3.2.8) no version may take longer to recover. A
+    chain's tail has a reset point on one side only, so a new version is stored in full as soon
+    as one more delta on every blob would pass the bound: R' = floor(MDTT / t). Without it, every
+    ``store.reset_interval``-th version is a reset point.
+    """
+    get = context.config.get
+    bound, interval = get("store.max_recovery"), int(get("store.reset_interval"))
+    reset = request.reset_point
+    if bound is not None:
+        interval = _UNBOUNDED
+        reset = reset or not _within_bound(context, parent, float(bound))
+    elif not reset:
+        reset = _chain_depth(context, request, parent) + 1 >= interval
+    return Policy(pipeline, interval, float(get("store.max_chain")), reset)
+
+
+def _chain_depth(context: Context, request: CommitRequest, parent: Manifest) -> int:
+    """Deltas under the largest blobs of the paths that the commit changes; others do not grow."""
+    if known := [depth for c in _caches(request) if (depth := c.depth) is not None]:
+        return max(known)
+    paths = {change.path for change in request.changes}
+    entries = (entry for entry in parent.entries if entry.path in paths)
+    contents = {c.id: c.spec.nbytes for entry in entries for c in entry.contents}
+    depths = [0]
+    for id_ in nlargest(_SAMPLED, contents, key=contents.__getitem__):
+        with suppress(DamagedData):  # a damaged blob is no base of a new delta
+            depths.append(context.store.graph.path(id_).depth)
+    return max(depths)
+
+
+def _within_bound(context: Context, parent: Manifest, bound: float) -> bool:
+    """Whether a child that differs from ``parent`` everywhere may be stored as deltas.
+
+    ``bound`` is in seconds. Raises InvalidConfig if a version stored in full exceeds it.
+    """
+    if not parent.entries:
+        return True
+    speed, threads = measure(), cpu_count()
+    total = full = 0.0
+    for content in (content for entry in parent.entries for content in entry.contents):
+        path = context.store.graph.path(content.id)
+        total += sum(speed.seconds(step.member) for step in path.steps)
+        total += content.spec.nbytes / speed.delta + speed.latency
+        full += content.spec.nbytes / speed.full + speed.latency
+    if full / threads > bound:
+        raise InvalidConfig(
+            f"store.max_recovery is {bound:g} s, but one full version takes "
+            f"{full / threads:.2g} s here",
+            hint="raise store.max_recovery",
+        )
+    return total / threads <= bound
+
+
+# -- the git commit of the working folder --------------------------------------------
+
+
+def _git_commit(fs: FileSystem, folder: Path) -> str:
+    """The commit of git's HEAD in ``folder`` or above it; empty if there is none.
+
+    git is not run. The result is empty if its files cannot be read.
+    """
+    try:
+        for place in (folder, *folder.parents):
+            git = place / ".git"
+            identity = fs.stat(git)
+            if identity is None:
+                continue
+            if identity.is_file:  # a linked work tree or a submodule
+                line = _line(fs, git)
+                git = (place / line.removeprefix("gitdir: ")).resolve()
+            return _git_head(fs, git)
+    except (MvcError, OSError, ValueError):
+        return ""
+    return ""
+
+
+def _git_head(fs: FileSystem, git: Path) -> str:
+    head = _line(fs, git / "HEAD")
+    if not head.startswith("ref: "):
+        return _checked(head)
+    name = head.removeprefix("ref: ")
+    common = git
+    if fs.stat(git / "commondir") is not None:
+        common = (git / _line(fs, git / "commondir")).resolve()
+    for folder in (git, common):
+        if fs.stat(folder / name) is not None:
+            return _checked(_line(fs, folder / name))
+    if fs.stat(common / "packed-refs") is None:
+        return ""
+    for line in fs.read_bytes(common / "packed-refs", _MAX_GIT_PACKED).decode().splitlines():
+        if line.endswith(" " + name):
+            return _checked(line.split(" ", 1)[0])
+    return ""
+
+
+def _line(fs: FileSystem, path: Path) -> str:
+    return fs.read_bytes(path, _MAX_GIT_REF).decode().strip()
+
+
+def _checked(text: str) -> str:
+    return text if len(text) in {40, 64} and set(text) <= _HEX else ""

@@ -3,71 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
-from mvc.repo.commit.base_cache import BaseCache
-from mvc.repo.commit.request import Change
+from mvc.model.names import check_path
+from mvc.repo.commit.request import Change, CommitOptions
+from mvc.repo.commit.state_writer import BaseCache
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import staged_removals
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import status
 
-__all__ = ["of_files", "of_state", "paths_of"]
+__all__ = ["of_files", "of_state", "paths_of", "states_by_path"]
+
+
+def states_by_path(
+    state: object, path: str, states: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, Mapping[str, Any]]:
+    """``states``, and ``state`` at ``path`` if it is a mapping. Raises InvalidName, WrongUsage."""
+    given = {check_path(name): each for name, each in (states or {}).items()}
+    if not isinstance(state, Mapping):
+        return given
+    if path in given:
+        raise WrongUsage(f"{path} is named twice")
+    return {check_path(path): state, **given}
 
 
 def of_state(state: Mapping[str, Any], name: str, last: BaseCache | None) -> Change:
     """A mapping of tensors as the path ``name``; ``last`` holds the path's previous version."""
-
-    def opened() -> AbstractContextManager[ParsedFile]:
-        return nullcontext(from_state(state))
-
-    return Change(name, opened, last)
+    return Change(name, lambda: nullcontext(from_state(state)), last)
 
 
 def of_files(
-    context: Context,
-    paths: Sequence[Path] | None,
-    everything: bool,
-    cwd: Path | None,
-    opaque: bool = False,
-    dead: set[str] | None = None,
+    context: Context, given: object, options: CommitOptions, dead: set[str]
 ) -> list[Change]:
-    """The files at ``paths``; a folder means the files in it.
+    """The files at the paths ``given``; a folder means the files in it.
 
-    ``everything`` adds each tracked path whose file was modified or renamed. A tracked path
+    ``options.all`` adds each tracked path whose file was modified or renamed. A tracked path
     without a file stays tracked, because a state committed from Python has no file. Symbolic
     links in folders that lead nowhere are added to ``dead``. Raises WrongUsage if no path is
     named and none is removed. A truncated model file raises BadModelFile when it is opened,
-    unless ``opaque``.
+    unless ``options.opaque``.
     """
+    fs, root = context.store.fs, context.root
     names: list[str] = []
-    if paths is not None:
-        names = worktree.expand(context, paths, cwd or context.store.fs.cwd(), dead)
+    if given is not None:
+        names = worktree.expand(context, paths_of(given), options.cwd or fs.cwd(), dead)
         if not names:
             raise WrongUsage("no files to commit", hint="see .mvcignore")
-    elif not everything and not staged_removals(context):
+    elif not options.all and not staged_removals(context):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
-    gone: list[str] = []
-    if everything:
-        for change in status(context).changes:
-            if change.kind in {"modified", "renamed"}:
-                names.append(change.path)
-            if change.kind == "renamed":
-                gone.append(change.old)
-    fs, root = context.store.fs, context.root
+    changed = status(context).changes if options.all else ()
+    names += [change.path for change in changed if change.kind in {"modified", "renamed"}]
     kept = [
-        Change(n, partial(open_file, fs, root / n, n, strict=not opaque))
+        Change(n, partial(open_file, fs, root / n, n, strict=not options.opaque))
         for n in dict.fromkeys(names)
     ]
-    return [*kept, *(Change(n, None) for n in gone)]
+    return [*kept, *(Change(c.old, None) for c in changed if c.kind == "renamed")]
 
 
 def paths_of(given: object) -> list[Path]:
@@ -76,12 +74,11 @@ def paths_of(given: object) -> list[Path]:
         return [Path(given)]
     if not isinstance(given, Sequence | Set | Iterator) or isinstance(given, bytes | bytearray):
         raise _refused(given, "")
-    listed = []
-    for item in given:
+    listed = list(given)
+    for item in listed:
         if not isinstance(item, str | PathLike):
             raise _refused(item, f"a {type(given).__name__} with ")
-        listed.append(Path(item))
-    return listed
+    return [Path(item) for item in listed]
 
 
 def _refused(given: object, before: str) -> WrongUsage:

@@ -5,21 +5,59 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from mvc.adapters.parsed import ParsedFile
 from mvc.errors import InvalidName, WrongUsage
 from mvc.limits import MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES
 from mvc.model.names import check_key, check_ref, printable
-from mvc.repo.commit.base_cache import BaseCache
+
+if TYPE_CHECKING:
+    from mvc.adapters.parsed import ParsedFile
+    from mvc.repo.commit.state_writer import BaseCache
+    from mvc.repo.context import Progress
 
 __all__ = [
     "Change",
+    "CommitOptions",
     "CommitRequest",
     "check_author",
     "check_request",
     "metrics_from",
 ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitOptions:
+    """The rarer arguments of ``Repository.commit``.
+
+    ``author`` (default: the setting ``user.name``) and ``time`` (default: now) are what the log
+    shows. ``allow_empty``: whether a version that equals its parent is committed; by default
+    if a mapping is committed or deployed. ``progress`` is called with bytes done, bytes in
+    total and the path.
+
+    For files: ``all`` adds every tracked path whose file was modified or renamed. ``cwd`` is the
+    folder that relative paths start from. ``opaque`` keeps a model file that is cut off as it is,
+    instead of raising BadModelFile.
+
+    For lossy pipelines: tensors that ``exact`` names are not changed. The production weights of
+    a file are written to ``output``, or ``in_place`` of the file. ``produced_by`` says that the
+    state has been through this pipeline already.
+    """
+
+    author: str | None = None
+    time: int | str | datetime | None = None
+    allow_empty: bool | None = None
+    progress: Progress | None = None
+    all: bool = False
+    cwd: Path | None = None
+    opaque: bool = False
+    exact: Sequence[str] = ()
+    output: str | PathLike[str] | None = None
+    in_place: bool = False
+    produced_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,15 +99,19 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage("a deployment time without a deployment target")
     if request.deploy is not None:
         check_ref("deployment target", request.deploy)
+    if request.author is not None:
+        check_author(request.author)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     if len(request.metrics) > MAX_METRICS:
         raise WrongUsage(f"more than {MAX_METRICS} metrics")
     for name in request.metrics:
         check_key(name)
+    seen: set[str] = set()
     for change in request.changes:
-        if sum(c.path == change.path for c in request.changes) > 1:
+        if change.path in seen:
             raise WrongUsage(f"{change.path} is named twice")
+        seen.add(change.path)
 
 
 def check_author(name: str) -> str:

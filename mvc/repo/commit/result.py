@@ -12,7 +12,7 @@ from mvc.model.manifest import FileEntry
 from mvc.repo.deployments import Deployed
 from mvc.repo.display import html_table
 
-__all__ = ["CommitResult", "PathChange", "path_change"]
+__all__ = ["CommitResult", "PathChange"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,3 @@ class CommitResult:
             if p.kind != "unchanged"
         ]
         return html_table(("path", "kind", "tensors changed"), rows, repr(self))
-
-
-def path_change(old: FileEntry | None, new: FileEntry) -> PathChange:
-    """How ``new`` differs from ``old``, which is None for a new path."""
-    if old is None:
-        return PathChange(new.path, "added", len(new.tensors), len(new.tensors))
-    known = {t.key: t.id for t in old.tensors}
-    changed = sum(known.get(t.key) != t.id for t in new.tensors)
-    changed += len(set(known) - {t.key for t in new.tensors})
-    kind = "unchanged" if old.content_id == new.content_id else "changed"
-    return PathChange(new.path, kind, changed, len(new.tensors))

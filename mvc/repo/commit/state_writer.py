@@ -2,36 +2,49 @@
 
 Each content is read once, and the bytes that are hashed are encoded. A content larger than a
 piece is read twice; if the two readings differ, SourceChanged is raised.
+
+A new content is encoded against, in this order: the master in the same commit of which it is a
+rounded copy (``PrecisionCopies``), the last version in memory (``BaseCache``), a tensor of the
+parent (``BaseFinder``).
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
 
 from mvc.adapters.parsed import ParsedFile
+from mvc.codecs import cast
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector
 from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.model.zeros import zero_blob_id, zeros
-from mvc.repo.commit.base_cache import BaseCache
-from mvc.repo.commit.precision_copies import PrecisionCopies
 from mvc.repo.content.bases import BaseFinder, HeldBase, content_names
-from mvc.repo.content.hashing import entry_from, pieces
+from mvc.repo.content.hashing import entry_from, hash_content, pieces, whole
 from mvc.repo.context import Context, Progress
+from mvc.store.graph.search import Graph
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
-from mvc.store.writing.choose import Base, Policy
+from mvc.store.writing.choose import Base, BasePiece, Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
+from mvc.store.writing.pieces import Kept, Written
+from mvc.types import Bytes
 
-__all__ = ["StateWriter"]
+__all__ = ["BaseCache", "PrecisionCopies", "StateWriter"]
 
 _ARENA = 2 * PIECE
 _MANY = 10_000  # contents of a file
+_SAMPLE = 4096  # elements that must agree between a master and its copy
+_WIDE = ("float32", "float64")
 
 
 class StateWriter:
@@ -55,7 +68,7 @@ class StateWriter:
         self._policy = policy
         self._progress = progress
         self._since_flush = 0
-        self._copies = PrecisionCopies()
+        self.copies = PrecisionCopies()
         self._unproven: dict[int, str] = {}  # encoded from borrowed buffers
         self.raw_bytes = 0
 
@@ -66,12 +79,14 @@ class StateWriter:
 
     def _keep(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> FileEntry:
         names = content_names(parsed.contents, parsed.tensors)
+        specs = [content.spec for content in parsed.contents]
         ids: dict[int, BlobId] = {}
-        total = sum(c.spec.nbytes for c in parsed.contents)
-        for i in _widest_first(parsed):
+        total = sum(spec.nbytes for spec in specs)
+        # Masters before their copies in lower precision.
+        for i in sorted(range(len(specs)), key=lambda i: -DTYPES[specs[i].dtype].itemsize):
             ids[i] = self._content(parsed, i, path, names[i], last)
-            self._copies.add(parsed, i, ids[i])
-            self.raw_bytes += parsed.contents[i].spec.nbytes
+            self.copies.add(parsed, i, ids[i])
+            self.raw_bytes += specs[i].nbytes
             if self._progress is not None:
                 self._progress(self.raw_bytes, max(total, self.raw_bytes), path)
         self._flush()
@@ -82,14 +97,8 @@ class StateWriter:
                 last.settle()
             finally:
                 pushed.result()
-        skeleton = parsed.skeleton()
-        entry = entry_from(
-            parsed,
-            path,
-            [ids[i] for i in range(len(ids))],
-            skeleton,
-            lambda i: self._whole(parsed, i),
-        )
+        skeleton, in_order = parsed.skeleton(), [ids[i] for i in range(len(ids))]
+        entry = entry_from(parsed, path, in_order, skeleton, lambda i: whole(parsed, i))
         self._keep_skeleton(entry, skeleton)
         return entry
 
@@ -98,19 +107,8 @@ class StateWriter:
         for i, name in self._unproven.items():
             data = parsed.borrow(i)
             if data is None or blob_id(parsed.contents[i].spec, data, parallel=True) != ids[i]:
-                raise SourceChanged(
-                    f"tensor {name!r} changed while it was being committed",
-                    hint="do not train in another thread while commit runs",
-                )
+                raise _tensor_changed(name)
         self._unproven.clear()
-
-    def forget(self, parsed: ParsedFile) -> None:
-        """Drops the tensors of a file as bases of copies, before the file is closed."""
-        self._copies.forget(parsed)
-
-    def forget_all(self) -> None:
-        """Drops the tensors of all files, once they are closed."""
-        self._copies = PrecisionCopies()
 
     def _content(
         self, parsed: ParsedFile, i: int, path: str, name: str, last: BaseCache | None
@@ -127,10 +125,10 @@ class StateWriter:
             if last is not None:
                 last.unchanged(name, id_, spec, data)
             return id_
-        kept = last.base(name, spec) if last is not None else None
-        base: Base | None = self._copies.find(spec, data)
-        base = base or kept or self._finder.find(path, name, spec)
-        memory = last.replace(name, id_, spec) if last else None
+        base: Base | None = self.copies.find(spec, data)
+        base = base or (last.base(name, spec) if last is not None else None)
+        base = base or self._finder.find(path, name, spec)
+        memory = last.replace(name, id_, spec) if last is not None else None
         if borrowed is not None and last is None:
             self._unproven[i] = name
         self.writer.begin(id_)
@@ -159,7 +157,8 @@ class StateWriter:
     def _large(self, parsed: ParsedFile, i: int, path: str, name: str) -> BlobId:
         """Reads the content twice, to compute the id and to encode; hashes both readings."""
         spec = parsed.contents[i].spec
-        id_ = self._hash(parsed, i, spec)
+        self._room(PIECE)
+        id_ = hash_content(parsed, i, self._new.take(PIECE))
         if not self._wanted(id_):
             return id_
         self.writer.begin(id_)
@@ -179,13 +178,6 @@ class StateWriter:
                 hint="wait until whatever writes it is done, then commit again",
             )
         return id_
-
-    def _hash(self, parsed: ParsedFile, i: int, spec: TensorSpec) -> BlobId:
-        hasher = BlobHasher(spec, parallel=True)
-        for start, length in pieces(spec):
-            hole = parsed.is_hole(i, start, length)
-            hasher.update(zeros(length) if hole else self._read(parsed, i, length, start))
-        return hasher.done()
 
     def _read(self, parsed: ParsedFile, i: int, length: int, start: int = 0) -> memoryview:
         self._room(length)
@@ -211,14 +203,6 @@ class StateWriter:
         starts = {step.member.start for step in self._graph.codings(id_)}
         return starts == {step.member.start for step in full if self._recovery.is_sound(step)}
 
-    def _whole(self, parsed: ParsedFile, i: int) -> memoryview:
-        borrowed = parsed.borrow(i)
-        if borrowed is not None:
-            return borrowed
-        out = memoryview(bytearray(parsed.contents[i].spec.nbytes))
-        parsed.read(i, 0, out)
-        return out
-
     def _keep_skeleton(self, entry: FileEntry, skeleton: bytes) -> None:
         if entry.skeleton is None or self.writer.holds(entry.skeleton):
             return
@@ -238,7 +222,195 @@ class StateWriter:
             self.writer.put(entry.skeleton, spec, start, part, held)
 
 
-def _widest_first(parsed: ParsedFile) -> list[int]:
-    """Positions of the contents, widest dtype first: masters before their copies."""
-    sizes = [DTYPES[content.spec.dtype].itemsize for content in parsed.contents]
-    return sorted(range(len(sizes)), key=lambda i: -sizes[i])
+@dataclass(slots=True)
+class _Kept:
+    """A tensor of ``BaseCache``. Small, because a model may have 100,000."""
+
+    id: BlobId
+    spec: TensorSpec
+    array: NDArray[np.uint8]
+    graph: Graph
+    chain: list[Written | None] | None = None  # by piece
+
+    @property
+    def buffer(self) -> memoryview:
+        return self.array.data
+
+    @property
+    def depth(self) -> int | None:
+        """The longest known delta chain of a piece; None if none is known."""
+        return max((each.depth for each in self.chain or () if each is not None), default=None)
+
+    def piece(self, start: int) -> BasePiece:
+        chain = self.chain[start // PIECE] if self.chain else None
+        if chain is None:
+            path = self.graph.path(self.id, start)
+            chain = Written(path.depth, path.stored)
+            self.stored(start, chain)
+        return BasePiece(self.buffer[start : start + PIECE], chain.depth, chain.stored)
+
+    def stored(self, start: int, written: Written) -> None:
+        """Records the delta chain of the piece at byte ``start``."""
+        if self.chain is None:
+            self.chain = [None] * max(1, -(-len(self.array) // PIECE))
+        self.chain[start // PIECE] = written
+
+
+class BaseCache:
+    """Caches the last committed version of a Python state in memory, by tensor name.
+
+    The next commit is encoded against it, so that no base is recovered. Encoding overwrites the
+    buffers chunk by chunk with the new version: the cache needs the memory of one model.
+    Afterwards every new buffer is hashed again, so that a tensor that the caller modified during
+    the commit is detected before the version is published. Empty after a failed commit.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.generation = graph.generation  # if the journal is newer, gc may have removed it
+        self._kept: dict[str, _Kept] = {}
+        self._next: dict[str, _Kept] = {}
+        self._unproven: list[str] = []
+
+    @property
+    def depth(self) -> int | None:
+        """The longest known delta chain of the version; None if none is known."""
+        depths = [kept.depth for kept in self._kept.values()]
+        return max((depth for depth in depths if depth is not None), default=None)
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._next.clear()
+        self._unproven.clear()
+        self.generation = self.graph.generation
+
+    def base(self, name: str, spec: TensorSpec) -> _Kept | None:
+        """The cached tensor of this name, if it has the same dtype and size."""
+        kept = self._kept.get(name)
+        wanted = spec.dtype, spec.nbytes
+        fits = kept is not None and (kept.spec.dtype, kept.spec.nbytes) == wanted
+        return kept if fits else None
+
+    def content(self, name: str, id_: BlobId, spec: TensorSpec) -> memoryview | None:
+        """The bytes of a tensor, if the cache has exactly this content under this name."""
+        kept = self.base(name, spec)
+        return kept.buffer if kept is not None and kept.id == id_ else None
+
+    def unchanged(self, name: str, id_: BlobId, spec: TensorSpec, data: memoryview) -> None:
+        """Caches a content that the repository already stores."""
+        kept = self._kept.get(name)
+        if kept is None or kept.id != id_:
+            kept = self._buffer(name, id_, spec)
+            kept.buffer[:] = data
+        self._next[name] = kept
+
+    def replace(self, name: str, id_: BlobId, spec: TensorSpec) -> Kept:
+        """A buffer for a new content, which the encoder fills; ``settle`` verifies it."""
+        self._next[name] = new = self._buffer(name, id_, spec)
+        return new
+
+    def settle(self) -> None:
+        """Makes the new version the cached one.
+
+        Raises SourceChanged if the bytes of a tensor do not match its hash.
+        """
+        for name in self._unproven:
+            kept = self._next[name]
+            if blob_id(kept.spec, kept.buffer, parallel=True) != kept.id:
+                self.clear()
+                raise _tensor_changed(name)
+        self._unproven.clear()
+        self._kept, self._next = self._next, {}
+        self.generation = self.graph.generation
+
+    def _buffer(self, name: str, id_: BlobId, spec: TensorSpec) -> _Kept:
+        """A tensor in the memory of the one it follows, to be filled; ``settle`` verifies it."""
+        old = self.base(name, spec)
+        self._unproven.append(name)
+        return _Kept(id_, spec, old.array if old else np.empty(spec.nbytes, np.uint8), self.graph)
+
+
+@dataclass(frozen=True, slots=True)
+class _Master:
+    """A tensor of this commit whose file is still open: a base for its copies."""
+
+    id: BlobId
+    spec: TensorSpec
+    parsed: ParsedFile
+    content: int
+
+    def piece(self, start: int) -> BasePiece:
+        """The whole tensor; it is not larger than a piece."""
+        return BasePiece(self.read(start, self.spec.nbytes - start), 0, 0)
+
+    def read(self, start: int, length: int) -> memoryview:
+        borrowed = self.parsed.borrow(self.content)
+        if borrowed is not None:
+            return borrowed[start : start + length]
+        out = np.empty(length, np.uint8).data
+        self.parsed.read(self.content, start, out)
+        return out
+
+
+class PrecisionCopies:
+    """Finds the master of a copy in lower precision: a bf16 tensor that is a rounded fp32 tensor.
+
+    Both are new in the same commit, so the parent has no base for the copy. The delta against
+    the rounded master is zeros, which take almost no space. The first elements of each master
+    are rounded once per narrower dtype and indexed by hash, so that a search is one look-up.
+    """
+
+    def __init__(self) -> None:
+        self._masters: dict[TensorSpec, list[_Master]] = {}
+        self._rounded: dict[tuple[TensorSpec, str], _Rounded] = {}
+
+    def add(self, parsed: ParsedFile, content: int, id_: BlobId) -> None:
+        spec = parsed.contents[content].spec
+        if spec.dtype in _WIDE and 0 < spec.nbytes <= PIECE:
+            self._masters.setdefault(spec, []).append(_Master(id_, spec, parsed, content))
+
+    def forget(self, parsed: ParsedFile) -> None:
+        """Drops the tensors of a file, before it is closed."""
+        for spec, masters in list(self._masters.items()):
+            self._masters[spec] = [m for m in masters if m.parsed is not parsed]
+        self._rounded.clear()
+
+    def find(self, spec: TensorSpec, data: memoryview) -> _Master | None:
+        """The first master whose first elements, rounded, equal those of ``data``; None if none."""
+        for wide in _WIDE:
+            if cast.supported(wide, spec.dtype):
+                masters = self._masters.get(shared_spec(wide, spec.shape))
+                if masters and (found := self._rounded_to(spec, masters, data)):
+                    return found
+        return None
+
+    def _rounded_to(
+        self, spec: TensorSpec, masters: list[_Master], data: memoryview
+    ) -> _Master | None:
+        rounded = self._rounded.setdefault((masters[0].spec, spec.dtype), _Rounded())
+        count = min(_SAMPLE, spec.elements)
+        for master in masters[rounded.seen :]:
+            sample = master.read(0, count * DTYPES[master.spec.dtype].itemsize)
+            narrow = cast.cast(sample, master.spec.dtype, spec.dtype)
+            rounded.by_hash.setdefault(_sample_hash(narrow), master)
+        rounded.seen = len(masters)
+        return rounded.by_hash.get(_sample_hash(data[: count * DTYPES[spec.dtype].itemsize]))
+
+
+@dataclass(slots=True)
+class _Rounded:
+    """Masters of one spec by the hash of their beginning, rounded to one dtype."""
+
+    by_hash: dict[bytes, _Master] = field(default_factory=dict)
+    seen: int = 0
+
+
+def _sample_hash(sample: Bytes) -> bytes:
+    return blake3(sample).digest(16)
+
+
+def _tensor_changed(name: str) -> SourceChanged:
+    return SourceChanged(
+        f"tensor {name!r} changed while it was being committed",
+        hint="do not train in another thread while commit runs",
+    )

@@ -3,13 +3,14 @@
 Searched in this order: the tensor of the same name in the parent's file of the same path; one
 whose name differs only in a wrapper's prefix; one of the same dtype, shape and position; the
 same in the parent's other files. Masters of copies in lower precision:
-``mvc.repo.commit.precision_copies``.
+``mvc.repo.commit.state_writer``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain, count
 from typing import Protocol
 
 from mvc.codecs import cast
@@ -18,24 +19,12 @@ from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.repo.content.compare import bare_name
 from mvc.store.graph.search import Graph, Path
 from mvc.store.packs.arena import Arena
 from mvc.store.writing.choose import BasePiece
 
-__all__ = ["BaseFinder", "HeldBase", "Recovers", "StoredBase", "bare_name", "content_names"]
-
-_WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_module.")
-
-
-def bare_name(key: str) -> str:
-    """A tensor's name without the prefixes that wrappers add (DataParallel, compile, FSDP)."""
-    while True:
-        for prefix in _WRAPPERS:
-            if key.startswith(prefix) and len(key) > len(prefix):
-                key = key[len(prefix) :]
-                break
-        else:
-            return key
+__all__ = ["BaseFinder", "HeldBase", "Recovers", "StoredBase", "content_names"]
 
 
 class Recovers(Protocol):
@@ -56,14 +45,8 @@ def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> lis
     names: dict[int, str] = {}
     for tensor in tensors:
         names.setdefault(tensor.content, tensor.key)
-    raw = 0
-    result = []
-    for i, _ in enumerate(contents):
-        if i not in names:
-            names[i] = f"\0raw{raw}"
-            raw += 1
-        result.append(names[i])
-    return result
+    raw = count()
+    return [names[i] if i in names else f"\0raw{next(raw)}" for i in range(len(contents))]
 
 
 @dataclass(frozen=True)
@@ -106,33 +89,25 @@ class HeldBase:
         return BasePiece(part, path.depth, path.stored)
 
 
-@dataclass
 class _Candidates:
     """The contents of one file of the parent, indexed by name, bare name and shape."""
 
-    by_name: dict[str, Content] = field(default_factory=dict)
-    by_bare: dict[str, Content] = field(default_factory=dict)
-    by_shape: dict[TensorSpec, list[Content]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, entry: FileEntry) -> _Candidates:
-        made = cls()
-        for name, content in zip(
-            content_names(entry.contents, entry.tensors), entry.contents, strict=True
-        ):
-            made.by_name.setdefault(name, content)
-            made.by_bare.setdefault(bare_name(name), content)
-            made.by_shape.setdefault(content.spec, []).append(content)
-        return made
+    def __init__(self, entry: FileEntry) -> None:
+        self._by_name: dict[str, Content] = {}
+        self._by_bare: dict[str, Content] = {}
+        self._by_shape: dict[TensorSpec, list[Content]] = {}
+        names = content_names(entry.contents, entry.tensors)
+        for name, content in zip(names, entry.contents, strict=True):
+            self._by_name.setdefault(name, content)
+            self._by_bare.setdefault(bare_name(name), content)
+            self._by_shape.setdefault(content.spec, []).append(content)
 
     def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
         """Candidates, best first. ``position`` counts the new file's contents of this spec."""
-        for found in (self.by_name.get(name), self.by_bare.get(bare_name(name))):
+        for found in (self._by_name.get(name), self._by_bare.get(bare_name(name))):
             if found is not None:
                 yield found
-        same = self.by_shape.get(spec, [])
-        if position < len(same):
-            yield same[position]
+        yield from self._by_shape.get(spec, [])[position : position + 1]
 
 
 class BaseFinder:
@@ -149,23 +124,14 @@ class BaseFinder:
         """A blob of the parent that is likely to be similar to the new one, or None."""
         position = self._seen.get((path, spec), 0)
         self._seen[(path, spec)] = position + 1
-        for candidates in self._nearest_first(path):
-            for content in candidates.find(name, spec, position):
+        same = [path] if path in self._entries else []
+        for each in chain(same, (other for other in self._entries if other != path)):
+            if each not in self._files:
+                self._files[each] = _Candidates(self._entries[each])
+            for content in self._files[each].find(name, spec, position):
                 if _related(content.spec, spec):
                     return StoredBase(content.id, content.spec, self._recovery, self._arena)
         return None
-
-    def _nearest_first(self, path: str) -> Iterator[_Candidates]:
-        """The parent's file of the same path, then its other files."""
-        if path in self._entries:
-            yield self._candidates(path)
-        yield from (self._candidates(other) for other in self._entries if other != path)
-
-    def _candidates(self, path: str) -> _Candidates:
-        found = self._files.get(path)
-        if found is None:
-            found = self._files[path] = _Candidates.of(self._entries[path])
-        return found
 
 
 def _related(old: TensorSpec, new: TensorSpec) -> bool:

@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.merkle import compare as compare_trees
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["FileDiff", "TensorDiff", "compare_files"]
+__all__ = ["FileDiff", "TensorDiff", "bare_name", "compare_files"]
+
+_WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_module.")
+
+
+def bare_name(key: str) -> str:
+    """A tensor's name without the prefixes that wrappers add (DataParallel, compile, FSDP)."""
+    while key.startswith(_WRAPPERS) and key not in _WRAPPERS:
+        key = key.partition(".")[2]  # a prefix ends with its only dot
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,26 +148,23 @@ def _origins(
     gone: Iterable[LogicalTensor], fresh: Iterable[LogicalTensor]
 ) -> dict[str, LogicalTensor]:
     """The removed tensor that each new one was, by the new key; each is used once."""
-    from mvc.repo.content.bases import bare_name
-
     left = {t.key: t for t in gone}
     waiting = list(fresh)
     found: dict[str, LogicalTensor] = {}
     # By content and bare name, then by content, then by bare name.
     for by_content, by_name in ((True, True), (True, False), (False, True)):
         table: dict[object, list[LogicalTensor]] = {}
-
-        def signature(
-            t: LogicalTensor, by_content: bool = by_content, by_name: bool = by_name
-        ) -> object:
-            return t.spec, t.id if by_content else None, bare_name(t.key) if by_name else None
-
+        signature = partial(_signature, by_content=by_content, by_name=by_name)
         for tensor in left.values():
             table.setdefault(signature(tensor), []).append(tensor)
         for tensor in waiting:
             if candidates := table.get(signature(tensor)):
                 found[tensor.key] = candidates.pop(0)
-        taken = {t.key for t in found.values()}
-        left = {key: t for key, t in left.items() if key not in taken}
+                del left[found[tensor.key].key]
         waiting = [t for t in waiting if t.key not in found]
     return found
+
+
+def _signature(tensor: LogicalTensor, *, by_content: bool, by_name: bool) -> object:
+    name = bare_name(tensor.key) if by_name else None
+    return tensor.spec, tensor.id if by_content else None, name

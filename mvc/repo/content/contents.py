@@ -9,10 +9,9 @@ import numpy as np
 from mvc.adapters.files.assemble import assemble
 from mvc.errors import DamagedData
 from mvc.limits import PIECE
-from mvc.model.hashing import BlobHasher
 from mvc.model.manifest import Content, FileEntry
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import pieces
+from mvc.repo.content.hashing import verify_pieces
 from mvc.repo.context import Context
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.types import Bytes
@@ -101,15 +100,15 @@ class _Stream:
 
     def _large(self, content: Content) -> Iterator[memoryview]:
         """Piece by piece. The hash is checked at the end, before the file is published."""
-        hasher = BlobHasher(content.spec, parallel=True)
-        for start, length in pieces(content.spec):
+
+        def read(start: int, length: int) -> memoryview:
             part = self._room()[:length]
             self._window.clear()
             self._recovery.piece(content.id, start, part)
-            hasher.update(part)
-            yield part
-        if hasher.done() != content.id:
-            raise DamagedData(
-                f"object {content.id.short} does not match its hash after decoding",
-                hint="run 'mvc fsck' to see which versions it touches",
-            )
+            return part
+
+        wrong = DamagedData(
+            f"object {content.id.short} does not match its hash after decoding",
+            hint="run 'mvc fsck' to see which versions it touches",
+        )
+        yield from (part for _, part in verify_pieces(content.id, content.spec, read, wrong))

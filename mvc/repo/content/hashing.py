@@ -16,7 +16,7 @@ from mvc.model.manifest import Content, FileEntry, LogicalTensor
 from mvc.model.tensor import TensorSpec
 from mvc.model.zeros import zero_blob_id, zeros
 
-__all__ = ["entry_from", "hash_file", "pieces", "verify_pieces"]
+__all__ = ["entry_from", "hash_content", "hash_file", "pieces", "verify_pieces", "whole"]
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
@@ -24,10 +24,11 @@ def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
 
     Takes the memory of one piece, or of one storage that views refer to.
     """
-    buffer = np.empty(_largest_piece(parsed), np.uint8).data
-    ids = [_hash_content(parsed, i, buffer) for i in range(len(parsed.contents))]
+    largest = max((c.spec.nbytes for c in parsed.contents), default=0)
+    buffer = np.empty(min(PIECE, largest), np.uint8).data
+    ids = [hash_content(parsed, i, buffer) for i in range(len(parsed.contents))]
     skeleton = parsed.skeleton()
-    return entry_from(parsed, path, ids, skeleton, lambda i: _whole(parsed, i))
+    return entry_from(parsed, path, ids, skeleton, lambda i: whole(parsed, i))
 
 
 def entry_from(
@@ -53,9 +54,7 @@ def entry_from(
 
 
 def _logical(
-    tensors: Sequence[ParsedTensor],
-    contents: Sequence[Content],
-    whole: Callable[[int], memoryview],
+    tensors: Sequence[ParsedTensor], contents: Sequence[Content], whole: Callable[[int], memoryview]
 ) -> Iterator[LogicalTensor]:
     loaded: tuple[int, memoryview] = (-1, memoryview(b""))
     for tensor in tensors:
@@ -91,11 +90,8 @@ def verify_pieces(
         raise wrong
 
 
-def _largest_piece(parsed: ParsedFile) -> int:
-    return min(PIECE, max((c.spec.nbytes for c in parsed.contents), default=0))
-
-
-def _hash_content(parsed: ParsedFile, i: int, buffer: memoryview) -> BlobId:
+def hash_content(parsed: ParsedFile, i: int, buffer: memoryview) -> BlobId:
+    """The id of one content; ``buffer`` holds a piece of it, or the whole if that is less."""
     spec = parsed.contents[i].spec
     if (borrowed := parsed.borrow(i)) is not None:
         return blob_id(spec, borrowed, parallel=True)
@@ -111,7 +107,8 @@ def _hash_content(parsed: ParsedFile, i: int, buffer: memoryview) -> BlobId:
     return hasher.done()
 
 
-def _whole(parsed: ParsedFile, i: int) -> memoryview:
+def whole(parsed: ParsedFile, i: int) -> memoryview:
+    """One content in memory, borrowed where it lies there already."""
     if (borrowed := parsed.borrow(i)) is not None:
         return borrowed
     out = np.empty(parsed.contents[i].spec.nbytes, np.uint8).data

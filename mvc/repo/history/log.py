@@ -1,9 +1,11 @@
-"""The history of a version, newest first, each ancestor once, read only as far as asked for."""
+"""The history of a version, newest first, each ancestor once, read only as far as asked for.
+
+Orphans are versions that only a detached HEAD led to, and no branch or tag.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
@@ -12,14 +14,15 @@ from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo import deployments
-from mvc.repo.context import Context
+from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
-from mvc.repo.lookup.ancestry import Ancestors, place
+from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import resolve
+from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["LogEntry", "is_reset_point", "log"]
+__all__ = ["LogEntry", "Orphans", "is_reset_point", "log", "orphans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +53,9 @@ def log(
     reset_points: bool = False,
     incomplete: list[DamagedData] | None = None,
 ) -> Iterator[LogEntry]:
-    """A version and its ancestors by commit time, newest first; parents follow children.
+    """``Repository.log``: parents follow children; times are in ns since 1970.
 
-    ``since`` and ``until`` (ns since 1970, inclusive) bound the commit time. With ``target``,
-    only versions with a deployment there that is not retracted, by the time of the newest such
-    deployment; the bounds apply to that time. The iterator reads only what is taken.
-    Raises UnknownRevision, UnknownTarget and WrongUsage at once. Raises DamagedData where an
-    entry of the history is lost; with ``incomplete`` the error is appended to that list and the
-    rest of the history follows.
+    The iterator reads only what is taken.
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
@@ -104,29 +102,20 @@ def _by_commit_time(
     """Continues below ``since``, because an imported checkpoint may be older than its parent."""
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
-
-    def push(id_: CommitId) -> None:
-        if id_ not in known:
-            known.add(id_)
-            try:
-                recorded, commit = commits.placed(snapshot, id_)
-            except DamagedData as error:
-                if incomplete is None:
-                    raise
-                incomplete.append(error)
-                return
-            offset, position = place(recorded, commit)
-            heappush(heap, (-commit.time_ns, (-offset, -position), commit))
-
-    push(start)
-    while heap:
+    waiting: tuple[CommitId, ...] = (start,)
+    while True:
+        for id_ in waiting:
+            if id_ not in known:
+                known.add(id_)
+                with noting(incomplete):
+                    recorded, commit = commits.placed(snapshot, id_)
+                    heappush(heap, (-commit.time_ns, newest_first(recorded, commit), commit))
+        if not heap:
+            return
         commit = heappop(heap)[2]
-        if (since is None or commit.time_ns >= since) and (
-            until is None or commit.time_ns <= until
-        ):
+        waiting = commit.parents
+        if within(commit.time_ns, since, until):
             yield commit
-        for parent in commit.parents:
-            push(parent)
 
 
 def _by_deployment(
@@ -139,7 +128,7 @@ def _by_deployment(
 ) -> Iterator[Commit]:
     ancestors = Ancestors(snapshot, [start])
     seen: set[CommitId] = set()
-    try:
+    with noting(incomplete):  # after an error the ancestors of ``start`` are not known further
         for deployed in deployments.on_target(snapshot, target, until=until, incomplete=incomplete):
             if since is not None and deployed.time_ns < since:
                 return
@@ -147,19 +136,62 @@ def _by_deployment(
             if not deployed.retracted and id_ not in seen and id_ in ancestors:
                 seen.add(id_)
                 yield commits.placed(snapshot, id_)[1]
-    except DamagedData as error:  # the ancestors of ``start`` are not known further
-        if incomplete is None:
-            raise
-        incomplete.append(error)
 
 
 def _names(context: Context) -> dict[CommitId, list[str]]:
-    names: dict[CommitId, list[str]] = defaultdict(list)
-    at = refs.head_if_known(context)
-    if at.commit is not None:
-        names[at.commit].append(refs.HEAD)
+    names: dict[CommitId, list[str]] = {}
+    if (tip := refs.head_if_known(context).commit) is not None:
+        names[tip] = [refs.HEAD]
     for ref in refs.branches(context):
-        names[ref.commit].append(ref.name)
+        names.setdefault(ref.commit, []).append(ref.name)
     for ref in refs.tags(context):
-        names[ref.commit].append(f"tag: {ref.name}")
-    return dict(names)
+        names.setdefault(ref.commit, []).append(f"tag: {ref.name}")
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """``count`` orphaned versions, of which ``newest`` is the tip.
+
+    ``deployed`` of them were deployed or are ancestors of a deployed one; gc keeps those.
+    """
+
+    newest: CommitId
+    count: int
+    deployed: int
+
+
+def orphans(context: Context, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
+    """``tip`` and its ancestors that no branch, no tag and not ``to`` leads to; None if none."""
+    snapshot = context.fresh()
+    names = {ref.commit for ref in (*refs.branches(context), *refs.tags(context))}
+    reached = Ancestors(snapshot, names if to is None else names | {to})
+    found: dict[CommitId, int] = {}  # where each was published
+    waiting = [tip]
+    while waiting:
+        id_ = waiting.pop()
+        if id_ not in found and id_ not in reached:
+            recorded, commit = commits.placed(snapshot, id_)
+            found[id_] = recorded.offset
+            waiting.extend(commit.parents)
+    if not found:
+        return None
+    # A deployment that keeps one of them was recorded after the first was published.
+    kept = Ancestors(snapshot, _deployed_since(snapshot, min(found.values())))
+    return Orphans(tip, len(found), sum(id_ in kept for id_ in found))
+
+
+def _deployed_since(snapshot: Snapshot, offset: int) -> Collection[CommitId]:
+    """The versions of deployments recorded from a journal offset on, retracted ones included."""
+    found = set()
+    for target in snapshot.targets():
+
+        def look(target: str = target) -> list[CommitId]:
+            return [
+                deployment.commit
+                for at in snapshot.deployments_on(target, offset)
+                for deployment in snapshot.entry(at).entry.deployments
+            ]
+
+        found.update(snapshot.retry_on_rewrite(look))
+    return found

@@ -1,6 +1,9 @@
-"""Looks up commits by id and by the first digits of an id."""
+"""Looks up commits by id and by the first digits of an id; answers ancestry."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
 
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
@@ -9,7 +12,7 @@ from mvc.repo.context import Context
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["find", "get", "placed", "starting_with"]
+__all__ = ["Ancestors", "find", "get", "newest_first", "placed", "starting_with"]
 
 _HEX_OF_KEY = 16  # digits of an id that the index has
 
@@ -42,14 +45,55 @@ def find(snapshot: Snapshot, id_: CommitId) -> tuple[Recorded, Commit] | None:
     return None
 
 
-def starting_with(snapshot: Snapshot, digits: str) -> list[tuple[Recorded, Commit]]:
+def starting_with(snapshot: Snapshot, digits: str) -> list[Commit]:
     """Every commit whose hexadecimal id begins with ``digits``, sorted by id."""
     digits = digits.lower()
     head = digits[:_HEX_OF_KEY]
     low, high = (bytes.fromhex(head.ljust(_HEX_OF_KEY, digit)) for digit in "0f")
-    found: dict[CommitId, tuple[Recorded, Commit]] = {}
-    for entry in snapshot.publishing(low, high):
-        for commit in entry.entry.commits:
-            if commit.id.hex().startswith(digits):
-                found.setdefault(commit.id, (entry, commit))
+    found = {
+        commit.id: commit
+        for entry in snapshot.publishing(low, high)
+        for commit in entry.entry.commits
+        if commit.id.hex().startswith(digits)
+    }
     return [found[id_] for id_ in sorted(found)]
+
+
+def newest_first(recorded: Recorded, commit: Commit) -> tuple[int, int]:
+    """A sort key by the place of publication: (offset in the journal, position in the entry)."""
+    position = next(i for i, c in enumerate(recorded.entry.commits) if c.id == commit.id)
+    return -recorded.offset, -position
+
+
+class Ancestors:
+    """The ancestors of some tips, the tips included; searched only as far as needed.
+
+    Parents are always published before their children. So a walk in reverse order of publication
+    may stop where the searched commit was published. Commit times cannot be used: clocks and
+    imports set them back.
+    """
+
+    def __init__(self, snapshot: Snapshot, tips: Iterable[CommitId]) -> None:
+        self._snapshot = snapshot
+        self._heap: list[tuple[tuple[int, int], Commit]] = []
+        self._known: set[CommitId] = set()
+        for tip in tips:
+            self._push(tip)
+
+    def __contains__(self, id_: CommitId) -> bool:
+        """Looks up each commit published after ``id_`` that was not seen before."""
+        found = find(self._snapshot, id_)
+        if found is None:
+            return False
+        searched = newest_first(*found)
+        while self._heap and self._heap[0][0] < searched:
+            for parent in heappop(self._heap)[1].parents:
+                self._push(parent)
+        return id_ in self._known
+
+    def _push(self, id_: CommitId) -> None:
+        if id_ in self._known:
+            return
+        recorded, commit = placed(self._snapshot, id_)
+        self._known.add(id_)
+        heappush(self._heap, (newest_first(recorded, commit), commit))

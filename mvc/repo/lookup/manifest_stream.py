@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 
 from mvc.codecs.patch import decode_patch
 from mvc.errors import DamagedData
@@ -29,7 +30,6 @@ class ManifestStream:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._recovery = store.recovery
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()  # by the prefix that names a base
         self._size = 0
 
@@ -38,23 +38,15 @@ class ManifestStream:
 
         Raises DamagedData as ``Recovery.manifest`` does.
         """
-        if codings is None:
-            codings = self._store.graph.codings(id_)
-        found = self.near(id_, codings)
-        if found is None:
-            data = self._recovery.manifest(id_)
-            found = Manifest.decode(data)
-            self._keep(id_, data)
-        return found
+        found = self.near(id_, self._store.graph.codings(id_) if codings is None else codings)
+        return self._decode(id_, self._store.recovery.manifest(id_)) if found is None else found
 
     def near(self, id_: ManifestId, codings: Iterable[Step]) -> Manifest | None:
         """The manifest, if it is stored in full or as a patch against a cached one; else None."""
         for step in codings:
             data = self._decoded(step)
             if data is not None and Manifest.id_of(data) == id_:
-                found = Manifest.decode(data)
-                self._keep(id_, data)
-                return found
+                return self._decode(id_, data)
         return None
 
     def _decoded(self, step: Step) -> bytes | None:
@@ -65,18 +57,19 @@ class ManifestStream:
         base = self._kept.get(member.base) if member.base else b""
         if base is None:
             return None
-        try:
-            payload = self._store.snapshot.packs.payload(
-                step.pack, step.offset, step.header, member
-            )
+        packs = self._store.snapshot.packs
+        with suppress(DamagedData):
+            payload = packs.payload(step.pack, step.offset, step.header, member)
             extra = patch_extra(step.header.members, member.kind)
             return decode_patch(payload, memoryview(base), extra, member.nbytes)
-        except DamagedData:
-            return None
+        return None
 
-    def _keep(self, id_: ManifestId, data: bytes) -> None:
+    def _decode(self, id_: ManifestId, data: bytes) -> Manifest:
+        """The manifest of these bytes, which are cached as a base of further ones."""
+        found = Manifest.decode(data)
         name = id_[:BASE_BYTES]
         self._size += len(data) - len(self._kept.pop(name, b""))
         self._kept[name] = data
         while self._kept and (self._size > _KEPT_BYTES or len(self._kept) > _KEPT):
             self._size -= len(self._kept.popitem(last=False)[1])
+        return found

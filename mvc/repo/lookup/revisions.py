@@ -40,22 +40,14 @@ def resolve_ref(context: Context, rev: str | CommitId) -> tuple[CommitId, str | 
     if isinstance(rev, CommitId):
         return commits.get(context, rev).id, None
     if not isinstance(rev, str):
-        raise _wrong_type(rev)
-    return _read(context, rev)
-
-
-def _wrong_type(rev: object) -> WrongUsage:
-    of_result = isinstance(getattr(rev, "id", None), CommitId)
-    return WrongUsage(
-        f"a revision is a text or a CommitId, not a {type(rev).__name__}",
-        hint="pass its .id" if of_result else _FORMS,
-    )
-
-
-def _read(context: Context, text: str) -> tuple[CommitId, str | None]:
-    match = _REVISION.fullmatch(text.strip())
+        of_result = isinstance(getattr(rev, "id", None), CommitId)
+        raise WrongUsage(
+            f"a revision is a text or a CommitId, not a {type(rev).__name__}",
+            hint="pass its .id" if of_result else _FORMS,
+        )
+    match = _REVISION.fullmatch(rev.strip())
     if match is None:
-        raise UnknownRevision(f"this is not a revision: {printable(text[:100])!r}", hint=_FORMS)
+        raise UnknownRevision(f"this is not a revision: {printable(rev[:100])!r}", hint=_FORMS)
     base, moment, steps = match.groups()
     if moment is not None:
         id_, branch = _at(context, base, moment), None
@@ -63,8 +55,8 @@ def _read(context: Context, text: str) -> tuple[CommitId, str | None]:
         id_, branch = _named(context, base)
     for kind, count in _STEP.findall(steps):
         branch = None
-        number = int(count) if count else 1
-        id_ = _back(context, id_, number, text) if kind == "~" else _up(context, id_, number, text)
+        step = _back if kind == "~" else _up
+        id_ = step(context, id_, int(count or 1), printable(rev))
     return id_, branch
 
 
@@ -95,13 +87,13 @@ def _candidates(name: str) -> list[str]:
 def _by_digits(context: Context, digits: str) -> CommitId:
     found = commits.starting_with(context.store.snapshot, digits)
     if len(found) == 1:
-        return found[0][1].id
+        return found[0].id
     if not found:
         raise _unknown(context, digits)
     shown = [
         f"{c.id.short} {format_time(c.time_ns, c.zone_minutes, precise=False)} "
         f"{printable(c.message.partition(chr(10))[0][:40])}".rstrip()
-        for _, c in found[:_SHOWN]
+        for c in found[:_SHOWN]
     ]
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     raise AmbiguousRevision(
@@ -138,23 +130,20 @@ def _at(context: Context, name: str, moment: str) -> CommitId:
         value = refs.value_at(snapshot, full, time_ns)
     if isinstance(value, CommitId):
         return value
+    first = snapshot.first_ref_change(full)
     raise UnknownRevision(
         f"{printable(name)} pointed to no version at {format_time(time_ns)}",
-        hint=_first_change(context, full),
+        hint=f"its record begins at {format_time(first.entry.time_ns)}" if first else None,
     )
 
 
-def _first_change(context: Context, full: str) -> str | None:
-    found = context.store.snapshot.first_ref_change(full)
-    return None if found is None else f"its record begins at {format_time(found.entry.time_ns)}"
-
-
 def _back(context: Context, id_: CommitId, count: int, text: str) -> CommitId:
+    """The commit ``count`` first parents before; ``text`` is the revision, for errors."""
     for done in range(count):
         parents = commits.get(context, id_).parents
         if not parents:
             raise UnknownRevision(
-                f"{printable(text)}: {id_.short} is the first version of its history",
+                f"{text}: {id_.short} is the first version of its history",
                 hint=f"the furthest back is ~{done} from there",
             )
         id_ = parents[0]
@@ -162,10 +151,11 @@ def _back(context: Context, id_: CommitId, count: int, text: str) -> CommitId:
 
 
 def _up(context: Context, id_: CommitId, number: int, text: str) -> CommitId:
+    """The parent of this number; 0 is the commit itself."""
     if number == 0:
         return id_
     parents = commits.get(context, id_).parents
     if number > len(parents):
         count = {0: "no parent", 1: "one parent"}.get(len(parents), f"{len(parents)} parents")
-        raise UnknownRevision(f"{printable(text)}: {id_.short} has {count}")
+        raise UnknownRevision(f"{text}: {id_.short} has {count}")
     return parents[number - 1]

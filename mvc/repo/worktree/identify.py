@@ -13,7 +13,7 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, of_commit
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.ancestry import Ancestors
+from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import branches, head, tags
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys

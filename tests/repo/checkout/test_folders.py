@@ -11,7 +11,7 @@ import pytest
 from mvc.errors import StorageFull
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.repo.checkout import checkout
-from mvc.repo.checkout.folders import remove_if_failed
+from mvc.repo.opening import remove_if_failed
 from mvc.repo.repository import Repository
 from tests.faults.crashfs import CrashFS
 from tests.faults.hooked import HookedFS

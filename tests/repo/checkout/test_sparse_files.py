@@ -15,6 +15,7 @@ import mvc
 from mvc.codecs.pipeline import Pipeline
 from mvc.io.handles import ReadFile
 from mvc.limits import MIB, PIECE
+from mvc.repo.commit.request import CommitOptions
 
 SIZE = 3 * PIECE + 5 * MIB + 123
 
@@ -88,7 +89,7 @@ def allocated(path: Path) -> int:
 def test_a_hole_is_neither_read_nor_encoded_again(tmp_path: Path, counted: dict[str, int]) -> None:
     path = sparse(tmp_path / "m.bin")
     with mvc.Repository.init(tmp_path) as repo:
-        repo.commit([path], cwd=tmp_path)
+        repo.commit([path], options=CommitOptions(cwd=tmp_path))
         # A few estimates; each length of a chunk once, not once a chunk.
         assert counted["read"] < MIB and counted["encoded"] < 40
         counted.update(read=0, encoded=0)
@@ -105,13 +106,13 @@ def test_data_between_holes(tmp_path: Path, counted: dict[str, int]) -> None:
     places = {5 * MIB + 17: noise, 2 * PIECE - 1000: noise, SIZE - 100: noise[:100]}
     path = sparse(tmp_path / "m.bin", data=places)
     with mvc.Repository.init(tmp_path) as repo:
-        repo.commit([path], cwd=tmp_path)
+        repo.commit([path], options=CommitOptions(cwd=tmp_path))
         assert counted["read"] < 4 * MIB  # two readings of what is there
         repo.restore("HEAD", output=tmp_path / "out")
         assert same_file(path, tmp_path / "out")
         assert allocated(tmp_path / "out") < 8 * MIB
         sparse(path, data={**places, 3 * PIECE: noise})
-        repo.commit([path], cwd=tmp_path)
+        repo.commit([path], options=CommitOptions(cwd=tmp_path))
         repo.restore("HEAD", output=tmp_path / "out", force=True)
         assert same_file(path, tmp_path / "out")
         assert repo.fsck(full=True).sound
@@ -120,7 +121,7 @@ def test_data_between_holes(tmp_path: Path, counted: dict[str, int]) -> None:
 def test_tensors_that_are_holes(tmp_path: Path, counted: dict[str, int]) -> None:
     path = sparse_safetensors(tmp_path / "m.safetensors", 12, 2 * MIB)
     with mvc.Repository.init(tmp_path) as repo:
-        repo.commit([path], cwd=tmp_path)
+        repo.commit([path], options=CommitOptions(cwd=tmp_path))
         assert counted["read"] < MIB and counted["encoded"] < 40
         repo.restore("HEAD", output=tmp_path / "out")
         assert len({tensor.id for tensor in repo.manifest().entries[0].tensors}) == 1
@@ -136,7 +137,7 @@ def test_a_hole_is_the_same_object_as_written_zeros(tmp_path: Path, pipeline: st
         with mvc.Repository.init(tmp_path / name) as repo:
             path = tmp_path / name / "m.bin"
             (tmp_path / f"{name}.bin").replace(path)
-            repo.commit([path], cwd=path.parent, pipeline=pipeline)
+            repo.commit([path], options=CommitOptions(cwd=path.parent), pipeline=pipeline)
             stored.append((repo.manifest().id, repo.stats().bytes["full"]))
             assert repo.fsck(full=True).sound
     assert stored[0] == stored[1]

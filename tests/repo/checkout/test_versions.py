@@ -20,6 +20,7 @@ from mvc.errors import (
     UnknownTarget,
     WrongUsage,
 )
+from mvc.repo.commit.request import CommitOptions
 from mvc.store.packs.reader import PackReader
 from tests.training.runs import tensor_bits
 
@@ -49,7 +50,7 @@ def history(
             "b": state["b"] * 1.001,
         }
         states.append(state)
-        repo.commit(state, time=START + i * SECOND, pipeline=pipeline)
+        repo.commit(state, options=CommitOptions(time=START + i * SECOND), pipeline=pipeline)
     return repo, states
 
 
@@ -179,7 +180,7 @@ def test_torch_files_and_models_that_change_their_shape(tmp_path: Path) -> None:
             "n": torch.tensor(width),
         }  # fmt: skip
         made.append(state)
-        repo.commit(state, beside={"training.safetensors": {"step": len(made), "m": state["w"]}})
+        repo.commit(state, states={"training.safetensors": {"step": len(made), "m": state["w"]}})
     found = [tensor_bits(s) for _, s in repo.iter_versions(path="model.safetensors")]
     assert found == [tensor_bits(s) for s in made]
     beside = [s for _, s in repo.iter_versions(path="training.safetensors")]
@@ -187,7 +188,7 @@ def test_torch_files_and_models_that_change_their_shape(tmp_path: Path) -> None:
     single = [s["b"] for _, s in repo.iter_versions(path="model.safetensors", keys=["b"])]
     assert all(isinstance(b, torch.Tensor) and b.dtype == torch.bfloat16 for b in single)
     torch.save(made[0], tmp_path / "model.pt")
-    repo.commit(["model.pt"], cwd=tmp_path)
+    repo.commit(["model.pt"], options=CommitOptions(cwd=tmp_path))
     last = list(repo.iter_versions(path="model.pt", on_error="skip"))
     assert len(last) == 1 and tensor_bits(last[0][1]) == tensor_bits(made[0])
     repo.close()

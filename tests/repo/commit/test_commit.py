@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 
 import mvc
 from mvc.errors import InvalidConfig, NothingToCommit, SourceChanged, WrongUsage
-from mvc.repo.commit import base_cache as last_module
+from mvc.repo.commit import state_writer as last_module
+from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing.object_writer import ObjectWriter
 
 RANDOM = np.random.default_rng(5)
@@ -198,7 +199,7 @@ def test_all_takes_changes_and_renames_but_no_absence_for_a_removal(repo, tmp_pa
     save_file({"w": near(4)}, tmp_path / "a.safetensors")
     (tmp_path / "b.safetensors").rename(tmp_path / "moved.safetensors")
     (tmp_path / "c.safetensors").unlink()
-    repo.commit(all=True)
+    repo.commit(options=CommitOptions(all=True))
     assert {e.path for e in repo.manifest().entries} == {
         "a.safetensors", "moved.safetensors", "c.safetensors",
     }  # fmt: skip
@@ -232,11 +233,11 @@ def test_a_path_that_rests_does_not_make_each_version_of_another_full(tmp_path):
     (tmp_path / ".mvc" / "config.yaml").write_text("store:\n  reset_interval: 4\n")
     for step in range(4):
         with mvc.Repository.open(tmp_path) as repo:
-            repo.commit({"a": near(step)}, name="rests.safetensors")
+            repo.commit({"a": near(step)}, path="rests.safetensors")
     stored = []
     for step in range(9):
         with mvc.Repository.open(tmp_path) as repo:  # nothing in memory says how deep chains are
-            made = repo.commit({"b": near(step)[:, :100]}, name="moves.safetensors")
+            made = repo.commit({"b": near(step)[:, :100]}, path="moves.safetensors")
             stored.append(made.stored_bytes)
     assert [size > 0.95 * stored[0] for size in stored] == [step % 4 == 0 for step in range(9)]
 

@@ -7,6 +7,7 @@ import torch
 import mvc
 from mvc.errors import InvalidName, WrongUsage
 from mvc.repo.commit.inputs import paths_of
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 
 
@@ -52,7 +53,7 @@ def test_a_datetime_is_a_moment(repo: Repository) -> None:
 @pytest.mark.parametrize("author", ["x\ny", "", " ", "a\x1b[1m", "\udc80", "x" * 2000])
 def test_an_author_is_one_printable_line(repo: Repository, author: str) -> None:
     with pytest.raises(InvalidName, match="author"):
-        repo.commit({"w": torch.ones(2)}, author=author)
+        repo.commit({"w": torch.ones(2)}, options=CommitOptions(author=author))
 
 
 def test_a_committed_version_has_a_short_text(repo: Repository) -> None:

@@ -17,7 +17,8 @@ from mvc.codecs import cast
 from mvc.codecs.pipeline import Pipeline
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
-from mvc.repo.commit.precision_copies import PrecisionCopies
+from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.state_writer import PrecisionCopies
 from mvc.store.packs.records import RecordHeader
 from tests.store.sizes import shrink
 
@@ -198,6 +199,6 @@ def test_a_file_of_many_tensors(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         save_file(tiny(300), tmp_path / "m.safetensors")
         before = (tmp_path / "m.safetensors").read_bytes()
-        repo.commit([tmp_path / "m.safetensors"], cwd=tmp_path)
+        repo.commit([tmp_path / "m.safetensors"], options=CommitOptions(cwd=tmp_path))
         repo.restore("HEAD", output=tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == before

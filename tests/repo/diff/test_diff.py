@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mvc.errors import DamagedData, SourceChanged, UnknownPath, UnknownRevision, WrongUsage
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.content.compare import FileDiff
 from mvc.repo.diff import sources
 from mvc.repo.diff.diff import Diff
@@ -22,7 +23,7 @@ def repo(tmp_path: Path) -> Repository:
     write_model(repo.root / NAME)
     repo.commit(repo.root / NAME, message="one")
     change(repo, 1.5)
-    repo.commit(all=True, message="two")
+    repo.commit(options=CommitOptions(all=True), message="two")
     return repo
 
 
@@ -142,14 +143,14 @@ def test_a_moved_file(repo: Repository) -> None:
 def test_renamed_resized_and_retyped_tensors(repo: Repository) -> None:
     rng = np.random.default_rng(3)
     a = {k: torch.tensor(rng.standard_normal((8, 4)), dtype=torch.float32) for k in "abcd"}
-    repo.commit(a, name="s.safetensors")
+    repo.commit(a, path="s.safetensors")
     b = {
         "module.a": a["a"] + 1,
         "moved": a["b"].clone(),
         "c": a["c"].to(torch.bfloat16),
         "d": torch.zeros(9, 4),
     }
-    repo.commit(b, name="s.safetensors")
+    repo.commit(b, path="s.safetensors")
     file = only(repo.diff("HEAD~1", "HEAD", ["s.safetensors"]))
     rows = {t.key: t for t in file.tensors}
     assert {k: (t.kind, t.renamed_from) for k, t in rows.items()} == {

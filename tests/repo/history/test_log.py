@@ -79,7 +79,7 @@ def test_deployments_are_shown(context: Context) -> None:
     first = commit(context, deploy="prod")
     commit(context, deploy="test")
     advance(context, 60)
-    retract(context, "prod")
+    retract(context, None, "prod")
     second, one = log(context)
     assert [(d.target, d.commit, d.retracted) for d in one.deployments] == [("prod", first, True)]
     assert [d.target for d in second.deployments] == ["test"]
@@ -90,7 +90,7 @@ def test_the_history_of_a_target(context: Context) -> None:
     commit(context)
     b = commit(context, deploy="prod", deploy_time=20)
     gone = commit(context, deploy="prod", deploy_time=40)
-    retract(context, "prod")
+    retract(context, None, "prod")
     side = commit(context, a, branch="side", deploy="prod", deploy_time=50)
     c = commit(context, deploy="prod", deploy_time=10)
     assert gone not in ids(context, target="prod")
@@ -109,7 +109,7 @@ def test_a_version_deployed_twice_appears_once(context: Context) -> None:
     b = commit(context, deploy="prod", deploy_time=20)
     deploy(context, a, "prod", 30)
     assert ids(context, target="prod") == [a, b]
-    retract(context, "prod", a, 30)
+    retract(context, a, "prod", 30)
     assert ids(context, target="prod") == [b, a]
 
 

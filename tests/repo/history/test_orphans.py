@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mvc.ids import CommitId
-from mvc.repo.history.orphans import Orphans, orphans
+from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.repository import Repository
 
 

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from mvc.ids import CommitId
-from mvc.repo.lookup.ancestry import Ancestors, is_ancestor
+from mvc.repo.lookup.commits import Ancestors
 from tests.repo.publishing import commit, repository
 
 
@@ -21,7 +21,7 @@ def test_against_the_transitive_closure(tmp_path: Path) -> None:
         made.append(id_)
     for a in made:
         for b in made:
-            assert is_ancestor(context, a, b) == (a in reach[b])
+            assert (a in Ancestors(context.fresh(), [b])) == (a in reach[b])
     tips = rng.sample(made, 5)
     together = Ancestors(context.store.snapshot, tips)
     for id_ in rng.sample(made, len(made)):
@@ -30,4 +30,4 @@ def test_against_the_transitive_closure(tmp_path: Path) -> None:
 
 def test_an_unknown_commit_is_no_ancestor(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
-    assert not is_ancestor(context, CommitId(bytes(32)), commit(context))
+    assert CommitId(bytes(32)) not in Ancestors(context.fresh(), [commit(context)])

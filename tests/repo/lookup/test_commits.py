@@ -37,5 +37,5 @@ def test_beginnings_of_ids(tmp_path: Path) -> None:
     context = repository(tmp_path / "r")
     ids = sorted(commit(context) for _ in range(40))
     for digits in ("", "0", "f", *(i.hex()[:n] for i in ids for n in (1, 2, 3, 15, 16, 17, 64))):
-        found = [c.id for _, c in commits.starting_with(context.store.snapshot, digits)]
+        found = [c.id for c in commits.starting_with(context.store.snapshot, digits)]
         assert found == [i for i in ids if i.hex().startswith(digits)]

@@ -12,6 +12,7 @@ import pytest
 
 from mvc.errors import Unattainable, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 
 Use = Callable[[Repository, Any], object]
@@ -29,10 +30,12 @@ USES: dict[tuple[str, str], Use] = {
     ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
     ("checkout", "rev"): lambda repo, rev: repo.checkout(rev)["w"].tolist(),
     ("deploy", "rev"): lambda repo, rev: repo.deploy(rev, "test").commit,
+    ("deployments_of", "rev"): lambda repo, rev: [d.target for d in repo.deployments_of(rev)],
     ("diff", "a"): lambda repo, rev: [f.kind for f in repo.diff(rev, "HEAD").files],
     ("diff", "b"): lambda repo, rev: [f.kind for f in repo.diff("HEAD", rev).files],
     ("find", "rev"): lambda repo, rev: repo.find(rev),
     ("forget", "revs"): lambda repo, rev: repo.forget(rev).commits,
+    ("forgotten_ns", "rev"): lambda repo, rev: repo.forgotten_ns(rev),
     ("iter_versions", "rev"): lambda repo, rev: [v for v, _ in repo.iter_versions(rev=rev)],
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
@@ -42,6 +45,7 @@ USES: dict[tuple[str, str], Use] = {
     ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,
     ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
     ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,
+    ("version", "rev"): lambda repo, rev: repo.version(rev).id,
 }
 NAMES = {"rev", "revs", "start", "a", "b", "add"}
 CASES = pytest.mark.parametrize("use", USES.values(), ids=[f"{m}-{p}" for m, p in USES])
@@ -50,8 +54,10 @@ CASES = pytest.mark.parametrize("use", USES.values(), ids=[f"{m}-{p}" for m, p i
 def versions(root: Path) -> tuple[Repository, CommitId]:
     """A repository of two versions and the id of the first, which was deployed."""
     repo = Repository.init(root)
-    first = repo.commit({"w": np.ones(3, np.float32)}, deploy="prod", time=1000, author="me")
-    repo.commit({"w": np.zeros(3, np.float32)}, time=2000, author="me")
+    first = repo.commit(
+        {"w": np.ones(3, np.float32)}, deploy="prod", options=CommitOptions(time=1000, author="me")
+    )
+    repo.commit({"w": np.zeros(3, np.float32)}, options=CommitOptions(time=2000, author="me"))
     return repo, first.id
 
 

@@ -157,14 +157,14 @@ def test_deployments_stay_on_record(context: Context) -> None:
     assert done.operation.number == 2
     assert [(d.target, d.commit, d.sequence) for d in done.deployments] == [("prod", second, 2)]
     assert live_at(context, target="prod").commit == second
-    retract(context, "prod", first)
+    retract(context, first, "prod")
     assert undo(context).deployments == ()  # it was retracted already
 
 
 def test_what_moves_nothing_is_not_undone(context: Context) -> None:
     id_ = commit(context)
     deploy(context, id_, "prod")
-    retract(context, "prod")
+    retract(context, None, "prod")
     context.store.publish(lambda: Entry("gc", 0, "freed 3 kB"))
     context.store.publish(lambda: Entry("forget", 0, forgotten=(Forgotten(id_, True),)))
     assert "--retract" in (refused(context, 2, r"2 \(deploy\).*not undone").hint or "")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mvc.errors import UnknownPath
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.repo.working import tensors_of, write_model
 
@@ -42,9 +43,9 @@ def test_among_several_paths_and_opaque_files(repo: Repository, tmp_path: Path) 
     (repo.root / "vocab.txt").write_text("words")
     first = repo.commit(repo.root)
     write_model(repo.root / "a.safetensors", seed=3)
-    second = repo.commit(all=True)
+    second = repo.commit(options=CommitOptions(all=True))
     write_model(repo.root / "a.safetensors", seed=1)
-    third = repo.commit(all=True)
+    third = repo.commit(options=CommitOptions(all=True))
     write_model(tmp_path / "x", seed=1)
     assert [(i.commit, i.path) for i in repo.identify(tmp_path / "x")] == [
         (third.id, "a.safetensors"),
@@ -78,7 +79,7 @@ def test_forgotten_states_among_several_files(repo: Repository, tmp_path: Path) 
     write_model(repo.root / "a.safetensors", seed=3)
     write_model(repo.root / "b.safetensors", seed=4)
     (repo.root / "vocab.txt").write_text("other words")
-    repo.commit(all=True)
+    repo.commit(options=CommitOptions(all=True))
     repo.forget(first.id)
     for _ in range(2):
         for name in ("a.safetensors", "b.safetensors", "vocab.txt"):
