@@ -1,7 +1,7 @@
 """Where a command's words go: data to stdout, everything else to stderr.
 
 Plain text is the same whether coloured or not, so that what is piped is stable.
-Only this module and ``failures`` write.
+Only this module writes.
 """
 
 from __future__ import annotations
@@ -70,6 +70,11 @@ class Output:
         """One object on stdout; numbers that JSON lacks become the strings NaN, Infinity."""
         self.line(json.dumps({"schema": schema, **_plain(payload)}, indent=2))
 
+    def left_out(self, rows: int) -> None:
+        """Says how many rows of a table are not shown, if any."""
+        if rows:
+            self.line(f"  ... and {rows:,} more (-v lists all)")
+
     def note(self, text: str) -> None:
         """A line for people; not said when quiet."""
         if not self.quiet:
@@ -81,17 +86,16 @@ class Output:
         click.echo(f"mvc: {tag} {text}", err=True, color=self._wanted(sys.stderr))
 
     def warn_of_dead_links(self, names: Iterable[str]) -> None:
-        """Symbolic links that were left out because they lead nowhere."""
+        """Names the symbolic links that were left out because they lead nowhere."""
         for name in names:
             self.warn(f"left out {printable(name)}: it is a symbolic link that leads nowhere")
 
     def problem(self, message: str, hint: str | None) -> None:
         """Why a command failed, and what to do."""
-        tag = click.style("mvc:", fg="red", bold=True)
-        click.echo(f"{tag} {printable(message)}", err=True, color=self._wanted(sys.stderr))
+        lines = [f"{click.style('mvc:', fg='red', bold=True)} {printable(message)}"]
         if hint:
-            tag = click.style("hint:", fg="cyan")
-            click.echo(f"{tag} {printable(hint)}", err=True, color=self._wanted(sys.stderr))
+            lines.append(f"{click.style('hint:', fg='cyan')} {printable(hint)}")
+        click.echo("\n".join(lines), err=True, color=self._wanted(sys.stderr))
 
 
 def _columns() -> int:
