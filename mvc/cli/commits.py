@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -11,7 +11,6 @@ from mvc.cli.payload import deployed_json, fields, stamped
 from mvc.cli.session import Session
 from mvc.cli.text import number, one_line
 from mvc.errors import DamagedData, NoDeployment
-from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
@@ -22,7 +21,6 @@ __all__ = [
     "IsLive",
     "as_json",
     "details",
-    "entry_json",
     "forgotten_on",
     "heading",
     "live_now",
@@ -32,7 +30,6 @@ __all__ = [
 ]
 
 _1990 = 631_152_000 * 10**9
-
 
 IsLive: TypeAlias = Callable[[Deployed], bool]
 
@@ -72,7 +69,7 @@ def _names(out: Output, entry: LogEntry, branch: str | None, live: IsLive) -> st
 def heading(
     out: Output, entry: LogEntry, branch: str | None, live: IsLive, *, full: bool = False
 ) -> str:
-    """``commit 1a2b3c4d5e (HEAD -> main) [prod]``: in square brackets where it is live now."""
+    """``commit 1a2b3c4d5e (HEAD -> main) [prod]``; brackets name the targets it is live on."""
     id_ = str(entry.id) if full else entry.id.short
     return out.paint(f"commit {id_}", "id") + _names(out, entry, branch, live)
 
@@ -83,8 +80,8 @@ def one_liner(
     """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
     message = one_line(entry.commit.message) or out.paint("(no message)", "dim")
     id_ = str(entry.id) if full else entry.id.short
-    gone = forgotten_on(entry.forgotten_ns)
-    gone = out.paint(f" ({gone})", "dim") if gone else ""
+    forgotten = forgotten_on(entry.forgotten_ns)
+    gone = out.paint(f" ({forgotten})", "dim") if forgotten else ""
     return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}{gone}"
 
 
@@ -98,9 +95,8 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     commit = entry.commit
     when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
     metrics = (f"{printable(k)}={number(v)}" for k, v in sorted(commit.metrics.items()))
-    several = len(commit.parents) > 1
     facts = [
-        ("Parents", " ".join(p.short for p in commit.parents) if several else None),
+        ("Parents", " ".join(p.short for p in commit.parents) if commit.parents[1:] else None),
         ("Author", printable(commit.author)),
         ("Date", f"{when} ({format_age(commit.time_ns, now_ns)})"),
         ("Pipeline", printable(commit.pipeline)),
@@ -147,25 +143,15 @@ def _deployed(deployed: Deployed) -> str:
     return f"{printable(deployed.target)} at {format_time(deployed.time_ns)}{taken_back}"
 
 
-def as_json(
-    id_: CommitId,
-    commit: Commit,
-    refs: Sequence[str] = (),
-    deployments: Sequence[Deployed] = (),
-    forgotten_ns: int | None = None,
-) -> dict[str, Any]:
+def as_json(entry: LogEntry) -> dict[str, Any]:
     """One commit with the names and deployments it goes by."""
+    commit = entry.commit
     return {
-        "id": id_,
+        "id": entry.id,
         **fields(commit, "parents", "root", "manifest", "author"),
         **stamped("time", commit.time_ns),
         **fields(commit, "zone_minutes", "message", "metrics", "pipeline", "code"),
-        "refs": refs,
-        "deployments": [deployed_json(d) for d in deployments],
-        **stamped("forgotten", forgotten_ns),
+        "refs": entry.refs,
+        "deployments": [deployed_json(d) for d in entry.deployments],
+        **stamped("forgotten", entry.forgotten_ns),
     }
-
-
-def entry_json(entry: LogEntry) -> dict[str, Any]:
-    """One commit of the history."""
-    return as_json(entry.id, entry.commit, entry.refs, entry.deployments, entry.forgotten_ns)

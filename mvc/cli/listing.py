@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, shape, size
 from mvc.errors import UnknownPath
+from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.names import printable
-
-if TYPE_CHECKING:
-    from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 
 __all__ = ["chosen", "entry_json", "file_line", "missing_path", "tensor_json", "tensor_table"]
 

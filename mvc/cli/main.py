@@ -89,7 +89,7 @@ def _invoke(arguments: Sequence[str], session: Session) -> int:
 
 
 def _tolerate_any_text() -> None:
-    """Names may hold characters that the terminal's encoding lacks."""
+    """Escapes the characters of names that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

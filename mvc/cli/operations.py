@@ -16,7 +16,7 @@ __all__ = ["about", "is_shortened", "moves", "operation_json", "ref_json", "ref_
 
 
 def ref_move(change: RefChange, *, full: bool = False) -> str:
-    """``main 1a2b3c4d5e -> 6f7a8b9c0d``; without the value from before, where that is gone."""
+    """``main 1a2b3c4d5e -> 6f7a8b9c0d``; without the old value if gc removed it."""
     name, new = printable(label(change.name)), _value(change.new, full)
     if change.old == change.new:
         return f"{name} deleted" if change.new is None else f"{name} {new}"
@@ -24,7 +24,7 @@ def ref_move(change: RefChange, *, full: bool = False) -> str:
 
 
 def is_shortened(entry: Entry) -> bool:
-    """Whether ``gc`` has left only the new values of what the operation moved."""
+    """Whether ``gc`` removed the old values of the refs that the operation moved."""
     return bool(entry.refs) and all(change.old == change.new for change in entry.refs)
 
 
@@ -61,7 +61,7 @@ def _moves(entry: Entry, full: bool) -> Iterator[str]:
 
 
 def about(entry: Entry) -> str:
-    """What else there is to say: which operation it undoes, a commit's message, a note."""
+    """The number of the operation it undoes, else a commit's message, else its note."""
     if entry.undoes is not None:
         return f"undoes {entry.undoes}"
     if entry.commits:

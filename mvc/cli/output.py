@@ -1,4 +1,4 @@
-"""Where a command's words go: data to stdout, everything else to stderr.
+"""Writes what commands say: data to stdout, everything else to stderr.
 
 Plain text is the same whether coloured or not, so that what is piped is stable.
 Only this module writes.
@@ -55,19 +55,19 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns to fit into; None where the output is piped and nothing may be cut."""
+        """Columns that a line may have; None if the output is piped, which is never cut."""
         return max(40, _columns()) if self.terminal else None
 
     def paint(self, text: str, style: str | None) -> str:
-        """``text`` in one of the program's styles."""
+        """``text`` in one of the styles above, if colours are on."""
         return click.style(text, **_STYLES[style]) if style and self.colored and text else text
 
     def line(self, text: str = "") -> None:
-        """One line of data."""
+        """Prints a line of data."""
         click.echo(text, color=self.colored)
 
     def json(self, schema: str, payload: Mapping[str, Any]) -> None:
-        """One object on stdout; numbers that JSON lacks become the strings NaN, Infinity."""
+        """Prints one object; numbers that JSON lacks become the strings NaN, Infinity."""
         self.line(json.dumps({"schema": schema, **_plain(payload)}, indent=2))
 
     def left_out(self, rows: int) -> None:
@@ -76,12 +76,12 @@ class Output:
             self.line(f"  ... and {rows:,} more (-v lists all)")
 
     def note(self, text: str) -> None:
-        """A line for people; not said when quiet."""
+        """Prints a line for people, unless quiet."""
         if not self.quiet:
             click.echo(text, err=True, color=self._wanted(sys.stderr))
 
     def warn(self, text: str) -> None:
-        """A warning; said even when quiet."""
+        """Prints a warning, even when quiet."""
         tag = click.style("warning:", fg="yellow", bold=True)
         click.echo(f"mvc: {tag} {text}", err=True, color=self._wanted(sys.stderr))
 
@@ -91,7 +91,7 @@ class Output:
             self.warn(f"left out {printable(name)}: it is a symbolic link that leads nowhere")
 
     def problem(self, message: str, hint: str | None) -> None:
-        """Why a command failed, and what to do."""
+        """Prints why a command failed, and what to do."""
         lines = [f"{click.style('mvc:', fg='red', bold=True)} {printable(message)}"]
         if hint:
             lines.append(f"{click.style('hint:', fg='cyan')} {printable(hint)}")

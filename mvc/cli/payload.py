@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mvc.repo.deployments import Deployed
 from mvc.repo.times import format_time
-
-if TYPE_CHECKING:
-    from mvc.repo.deployments import Deployed
 
 __all__ = ["deployed_json", "fields", "stamped"]
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
-from mvc.cli.text import one_line
 from mvc.model.names import printable
-from mvc.repo.lookup import commits
 from mvc.repo.lookup.refs import Ref
 from mvc.repo.times import format_time
 
@@ -24,8 +22,7 @@ def print_refs(
     columns = [*(Column("", style=each) for each in marks), Column("", give="end")]
     rows = []
     for ref in found:
-        title = one_line(commits.get(session.context, ref.commit).message)
-        mark = "*" if ref.name == current else ""
+        mark, title = "*" if ref.name == current else "", session.title(ref.commit)
         rows.append((mark, printable(ref.name), ref.commit.short, title))
     show(session.out, columns, rows)
 
@@ -34,7 +31,7 @@ def refs_json(session: Session, found: Sequence[Ref]) -> list[dict[str, Any]]:
     """Name, commit, time and message of each."""
     rows = []
     for ref in found:
-        commit = commits.get(session.context, ref.commit)
+        commit = session.commit(ref.commit)
         time = format_time(commit.time_ns, 0)
         rows.append(
             {"name": ref.name, "commit": ref.commit, "time": time, "message": commit.message}

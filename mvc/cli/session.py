@@ -1,4 +1,4 @@
-"""What every command is given: where to write, and the repository, opened when asked for."""
+"""What every command is given: its output, and the repository, opened at the first use."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 import click
 
 from mvc.cli.output import Output
+from mvc.cli.text import one_line
 from mvc.errors import DamagedData, NotARepository, WouldOverwrite
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
+    from mvc.ids import CommitId
+    from mvc.model.commit import Commit
     from mvc.repo.config import Config
     from mvc.repo.context import Context, Progress
     from mvc.repo.repository import Repository
@@ -43,41 +46,57 @@ class Session:
         return self.verbosity > 0
 
     @cached_property
+    def context(self) -> Context:
+        """The repository's inner side, for what ``repository`` has no method for."""
+        from mvc.repo.opening import open_context
+
+        return open_context(".", config=load)
+
+    @property
+    def context_if_any(self) -> Context | None:
+        """As ``context``, but None where there is no repository."""
+        try:
+            return self.context
+        except NotARepository:
+            return None
+
+    @cached_property
     def repository(self) -> Repository:
         """The repository of the working folder or the nearest one above it."""
         from mvc.repo.repository import Repository
 
-        return Repository.open(config=load)
-
-    @property
-    def repository_if_any(self) -> Repository | None:
-        """As ``repository``, but None where there is none."""
-        try:
-            return self.repository
-        except NotARepository:
-            return None
-
-    @property
-    def context(self) -> Context:
-        """The repository's inner side, for what it has no method for."""
-        return self.repository.context
+        return Repository(self.context)
 
     @property
     def config_file(self) -> Path:
         """The repository's own settings."""
-        return self.repository.root / ".mvc" / "config.yaml"
+        return self.context.root / ".mvc" / "config.yaml"
+
+    def commit(self, id_: CommitId) -> Commit:
+        """The commit with this id. Raises UnknownRevision, DamagedData."""
+        from mvc.repo.lookup import commits
+
+        return commits.get(self.context, id_)
+
+    def title(self, id_: CommitId) -> str:
+        """The first line of a commit's message."""
+        return one_line(self.commit(id_).message)
+
+    def named(self, id_: CommitId) -> str:
+        """``1a2b3c4d5e, nightly``."""
+        return ", ".join(filter(None, (id_.short, self.title(id_))))
 
     def names(self, paths: Iterable[str]) -> list[str]:
         """Tracked names of PATHs given relative to the working folder; ``.`` for all of them."""
         from mvc.repo.worktree.worktree import tracked_name
 
-        fs, root = self.context.store.fs, self.repository.root
+        fs, root = self.context.store.fs, self.context.root
         return [tracked_name(root, path, fs.cwd(), fs=fs) or "." for path in paths]
 
     def from_here(self, name: str) -> str:
         """A tracked name as a path from the working folder, printable."""
         fs = self.context.store.fs
-        return printable(os.path.relpath(self.repository.root / name, fs.realpath(fs.cwd())))
+        return printable(os.path.relpath(self.context.root / name, fs.realpath(fs.cwd())))
 
     def check_output(self, path: Path, *, force: bool) -> None:
         """Raises WouldOverwrite if ``path`` exists, unless ``force``; WrongUsage inside .mvc."""
@@ -106,15 +125,16 @@ class Session:
 
     def close(self) -> None:
         """Closes the repository; warns if lost journal entries may be missing in the answer."""
-        repository: Repository | None = self.__dict__.pop("repository", None)
-        if repository is None:
+        self.__dict__.pop("repository", None)
+        context: Context | None = self.__dict__.pop("context", None)
+        if context is None:
             return
-        gaps = repository.context.store.snapshot.gaps
+        gaps = context.store.snapshot.gaps
         if gaps and not self._told:
             self._told = True
             lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")
             self.out.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
-        repository.close()
+        context.store.close()
 
     @contextmanager
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:

@@ -63,7 +63,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def stored_for(stored: int, raw: int) -> str:
-    """``8.1 MB stored for 110 MB (7.4 %)``; no share where more was written than looked at."""
+    """``8.1 MB stored for 110 MB (7.4 %)``; without the share if it exceeds 100 %."""
     text = f"{size(stored)} stored"
     if not raw:
         return text

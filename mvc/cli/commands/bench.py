@@ -37,19 +37,19 @@ def command(session: Session, paths: tuple[str, ...], max_bytes: str | None) -> 
     tracked file is compared with its version at HEAD. Each pipeline commits them into a
     temporary repository and checks them out of it; your own repository is not written to.
     """
-    repository = session.repository_if_any
+    context = session.context_if_any
     with session.progress("measuring") as progress:
         found = bench(
             [Path(path) for path in paths],
-            context=repository and repository.context,
-            config=None if repository else load(None),
+            context=context,
+            config=None if context else load(None),
             max_bytes=MAX_BYTES if max_bytes is None else nbytes(max_bytes),
             progress=progress,
         )
     if session.as_json:
         session.out.json("mvc.bench/2", _json(found))
     else:
-        _print(session, found, user=repository is None)
+        _print(session, found, user=context is None)
 
 
 def _print(session: Session, found: Measured, *, user: bool) -> None:

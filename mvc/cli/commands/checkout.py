@@ -8,10 +8,8 @@ from mvc.cli.options import complete_revisions, target_option
 from mvc.cli.program import verb
 from mvc.cli.restored import restored_json, tell, warn_of_unreached
 from mvc.cli.session import Session
-from mvc.cli.text import one_line
 from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
-from mvc.repo.lookup import commits
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.times import format_time
 
@@ -59,9 +57,8 @@ def command(
         return
     tell(session, done)
     if done.moved_head:
-        title = one_line(commits.get(session.context, done.commit).message)
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
-        out.note(f"HEAD is now at {done.commit.short}{on} {title}".rstrip())
+        out.note(f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip())
     warn_of_unreached(session, done)
 
 

@@ -19,7 +19,7 @@ from mvc.cli.text import count, one_line, stored_for
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.lookup import commits
+from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
 from mvc.repo.worktree.identify import earlier
 
@@ -88,7 +88,7 @@ def command(
             list(paths) if paths else None,
             all=every,
             message=message or "",
-            metrics=_metrics(pairs),
+            metrics=metrics(pairs),
             deploy=deploy,
             at=moment(session, at),
             pipeline=pipeline,
@@ -118,12 +118,10 @@ def command(
                 word = session.out.paint(f"{path.kind:9}", style)
                 session.out.line(f" {word} {printable(path.path)}")
         for name, version in same_as.items():
-            title = one_line(commits.get(session.context, version).message)
-            words = f"{version.short}, {title}" if title else version.short
-            session.out.note(f"{printable(name)} is what it was in {words}")
+            session.out.note(f"{printable(name)} is what it was in {session.named(version)}")
 
 
-def _metrics(pairs: Iterable[str]) -> dict[str, float]:
+def metrics(pairs: Iterable[str]) -> dict[str, float]:
     """``K=V`` pairs; a later value replaces an earlier one of the same name."""
     found = {}
     for pair in pairs:
@@ -170,7 +168,7 @@ def _changed(done: CommitResult) -> str:
 def _json(done: CommitResult, same_as: dict[str, CommitId]) -> dict[str, Any]:
     deployed = done.deployment
     return {
-        "commit": commit_json(done.id, done.commit),
+        "commit": commit_json(LogEntry(done.id, done.commit, (), ())),
         "branch": done.branch,
         "paths": [
             fields(path, "path", "kind", "tensors_changed", "tensors")

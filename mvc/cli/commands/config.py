@@ -35,8 +35,8 @@ def command(session: Session, key: str | None, value: str | None, user: bool, un
     if unset and (key is None or value is not None):
         raise click.UsageError("--unset takes one KEY")
     if key is None or (value is None and not unset):
-        repository = session.repository_if_any  # outside of one: the settings that apply to all
-        _print(session, repository.context.config if repository else load(None), key)
+        context = session.context_if_any  # outside a repository: the settings that apply to all
+        _print(session, context.config if context else load(None), key)
         return
     file = user_config(os.environ) if user else session.config_file
     if value is not None:

@@ -10,7 +10,6 @@ from mvc.cli.payload import deployed_json
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
-from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
 
 
@@ -29,7 +28,7 @@ def command(session: Session, rev: str, target: str, at: str | None, retract: bo
     done = (repository.retract if retract else repository.deploy)(rev, target, at=at)
     if not retract:
         warn_of_clock(out, done)
-        warn_of_time(out, done, commits.get(session.context, done.commit))
+        warn_of_time(out, done, session.commit(done.commit))
     if session.as_json:
         out.json("mvc.deploy/1", {"deployment": deployed_json(done)})
     elif session.verbosity >= 0:

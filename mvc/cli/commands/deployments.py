@@ -10,11 +10,10 @@ from mvc.cli.payload import deployed_json, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
-from mvc.cli.text import one_line
 from mvc.errors import DamagedData
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
-from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import manifests
 from mvc.repo.times import format_time
 
 _COLUMNS = (
@@ -55,7 +54,7 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
     state = "retracted" if deployed.retracted else "live" if live(deployed) else ""
     states = [state, forgotten_on(_forgotten_ns(session, deployed))]
     try:
-        message = one_line(commits.get(session.context, deployed.commit).message)
+        message = session.title(deployed.commit)
     except DamagedData:  # the deployment is on record, but the commit's own entry is lost
         message = "(lost)"
     return (

@@ -12,7 +12,6 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import one_line
 from mvc.model.names import printable
-from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
 from mvc.repo.worktree.identify import Identified
 
@@ -38,7 +37,7 @@ def command(session: Session, file: str) -> int:
 
 def _print(session: Session, version: Identified) -> None:
     out = session.out
-    commit = commits.get(session.context, version.commit)
+    commit = session.commit(version.commit)
     where = f"{printable(version.path or '')} ({'same bytes' if version.exact else 'same tensors'})"
     if version.forgotten_ns is not None:
         where = f"had it ({forgotten_on(version.forgotten_ns)})"
@@ -51,7 +50,7 @@ def _print(session: Session, version: Identified) -> None:
 
 
 def _json(session: Session, version: Identified) -> dict[str, Any]:
-    commit = commits.get(session.context, version.commit)
+    commit = session.commit(version.commit)
     return {
         **fields(version, "commit", "path", "exact"),
         **stamped("forgotten", version.forgotten_ns),

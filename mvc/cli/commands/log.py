@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import click
 
-from mvc.cli.commits import IsLive, details, entry_json, heading, live_now, one_liner
+from mvc.cli.commits import as_json, details, heading, live_now, one_liner
 from mvc.cli.log_graph import GraphRow, graph_lines
 from mvc.cli.options import moment, revision, target_option
 from mvc.cli.program import verb
@@ -47,31 +49,26 @@ def command(
         incomplete=incomplete,
     )
     if session.as_json:
-        commits = [entry_json(entry) for entry in entries]
+        commits = [as_json(entry) for entry in entries]
         lost = {"incomplete": True} if incomplete else {}
         session.out.json("mvc.log/1", {"commits": commits, **lost})
-        session.tell_incomplete(incomplete)
-        return
-    branch, live = head_if_known(session.context).branch, live_now(session)
-    now_ns = None if oneline else session.repository.time("now")
-    rows = graph_lines(entries) if graph else (GraphRow(entry, "", "", ()) for entry in entries)
-    for n, row in enumerate(rows):
-        if n and not oneline and not graph:
-            session.out.line()
-        _print(session, row, branch, live, now_ns)
+    else:
+        plain = (GraphRow(entry, "", "", ()) for entry in entries)
+        _print(session, graph_lines(entries) if graph else plain, oneline=oneline)
     session.tell_incomplete(incomplete)
 
 
-def _print(
-    session: Session, row: GraphRow, branch: str | None, live: IsLive, now_ns: int | None
-) -> None:
-    """One version, beside the graph where there is one; on one line without ``now_ns``."""
-    out, full = session.out, session.verbose
-    title = one_liner if now_ns is None else heading
-    out.line(row.first + title(out, row.entry, branch, live, full=full))
-    if now_ns is not None:
-        lines = details(row.entry, now_ns, full=full)
-        for line in [*lines, ""] if row.first else lines:
+def _print(session: Session, rows: Iterable[GraphRow], *, oneline: bool) -> None:
+    """Prints versions one after the other, beside the graph where there is one."""
+    out, full, now_ns = session.out, session.verbose, session.repository.time("now")
+    branch, live = head_if_known(session.context).branch, live_now(session)
+    title = one_liner if oneline else heading
+    for n, row in enumerate(rows):
+        if n and not oneline and not row.first:
+            out.line()
+        out.line(row.first + title(out, row.entry, branch, live, full=full))
+        lines = [] if oneline else details(row.entry, now_ns, full=full)
+        for line in [*lines, ""] if row.first and lines else lines:
             out.line((row.rest + line).rstrip())
-    for link in row.links:
-        out.line(link)
+        for link in row.links:
+            out.line(link)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
-from mvc.cli.commits import entry_json as commit_json
 from mvc.cli.listing import entry_json, file_line, tensor_table
 from mvc.cli.options import revision
 from mvc.cli.program import verb

@@ -9,9 +9,7 @@ import click
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import one_line
 from mvc.model.names import printable
-from mvc.repo.lookup import commits
 from mvc.repo.worktree.status import Change, Status
 
 _SECTIONS = {
@@ -87,8 +85,7 @@ def _of(change: Change) -> str:
 def _line(session: Session, change: Change) -> str:
     detail = change.detail
     if change.same_as is not None:
-        title = one_line(commits.get(session.context, change.same_as).message)
-        detail = f"as in {change.same_as.short}" + (f", {title}" if title else "")
+        detail = f"as in {session.named(change.same_as)}"
     word = session.out.paint(f"{change.kind + ':':10}", _STYLES[change.kind])
     of = f" ({printable(detail)})" if detail else ""
     return f"  {word} {session.from_here(change.path)}{of}"
