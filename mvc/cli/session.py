@@ -14,11 +14,12 @@ import click
 
 from mvc.cli.output import Output
 from mvc.cli.text import one_line
-from mvc.errors import DamagedData, NotARepository, WouldOverwrite
+from mvc.errors import DamagedData, WouldOverwrite
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
     from mvc.ids import CommitId
+    from mvc.io.files import FileSystem
     from mvc.model.commit import Commit
     from mvc.repo.config import Config
     from mvc.repo.context import Context, Progress
@@ -46,19 +47,17 @@ class Session:
         return self.verbosity > 0
 
     @cached_property
+    def fs(self) -> FileSystem:
+        from mvc.io.files import FileSystem
+
+        return FileSystem()
+
+    @cached_property
     def context(self) -> Context:
         """The repository's inner side, for what ``repository`` has no method for."""
         from mvc.repo.opening import open_context
 
         return open_context(".", config=load)
-
-    @property
-    def context_if_any(self) -> Context | None:
-        """As ``context``, but None where there is no repository."""
-        try:
-            return self.context
-        except NotARepository:
-            return None
 
     @cached_property
     def repository(self) -> Repository:
@@ -90,28 +89,26 @@ class Session:
         """Tracked names of PATHs given relative to the working folder; ``.`` for all of them."""
         from mvc.repo.worktree.worktree import tracked_name
 
-        fs, root = self.context.store.fs, self.context.root
-        return [tracked_name(root, path, fs.cwd(), fs=fs) or "." for path in paths]
+        root, cwd = self.repository.root, self.fs.cwd()
+        return [tracked_name(root, path, cwd, fs=self.fs) or "." for path in paths]
 
     def from_here(self, name: str) -> str:
         """A tracked name as a path from the working folder, printable."""
-        fs = self.context.store.fs
-        return printable(os.path.relpath(self.context.root / name, fs.realpath(fs.cwd())))
+        here = self.fs.realpath(self.fs.cwd())
+        return printable(os.path.relpath(self.repository.root / name, here))
 
     def check_output(self, path: Path, *, force: bool) -> None:
         """Raises WouldOverwrite if ``path`` exists, unless ``force``; WrongUsage inside .mvc."""
         from mvc.repo.checkout.outputs import refuse_store
 
-        refuse_store(self.context.store.fs, path)
-        if self.context.store.fs.stat(path) is not None and not force:
+        refuse_store(self.fs, path)
+        if self.fs.stat(path) is not None and not force:
             name = printable(str(path))
             raise WouldOverwrite(f"{name} exists already", hint="add -f to replace it")
 
     def write_output(self, path: Path, *parts: Bytes) -> None:
         """Writes a file, in place of an old one in one step."""
-        self.context.store.fs.replace_file(
-            path, lambda file: file.write(parts), mode=None, durable=False
-        )
+        self.fs.replace_file(path, lambda file: file.write(parts), mode=None, durable=False)
 
     def tell_incomplete(self, incomplete: Sequence[DamagedData]) -> None:
         """Ends a command whose answer lacks what is lost: a warning, and exit code 4."""

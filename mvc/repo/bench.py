@@ -159,7 +159,7 @@ class Measured:
 def bench(
     paths: Sequence[Path],
     *,
-    context: Context | None = None,
+    repository: Repository | None = None,
     config: Config | None = None,
     max_bytes: int = MAX_BYTES,
     progress: Progress | None = None,
@@ -167,11 +167,12 @@ def bench(
     """Measures every pipeline on consecutive versions, or on one file and its version at HEAD.
 
     ``paths`` are files, each a version, or folders of them. The settings are those of
-    ``context``, or ``config``. Raises UnknownPath; WrongUsage for folders without models;
+    ``repository``, or ``config``. Raises UnknownPath; WrongUsage for folders without models;
     BadModelFile if there are no bytes to measure; DamagedData if other bytes come back.
     """
     if max_bytes < 1:
         raise WrongUsage("at least one byte of a version has to be looked at")
+    context = None if repository is None else repository.context
     fs = context.store.fs if context is not None else FileSystem()
     settings = context.config if context is not None else config
     settings = settings or load_config(fs, None, None, {}, {})

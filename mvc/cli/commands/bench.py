@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, nbytes, percent, seconds, size
+from mvc.errors import NotARepository
 from mvc.model.names import printable
 from mvc.repo.bench import MAX_BYTES, Figures, Measured, Row, bench
 
@@ -37,19 +39,21 @@ def command(session: Session, paths: tuple[str, ...], max_bytes: str | None) -> 
     tracked file is compared with its version at HEAD. Each pipeline commits them into a
     temporary repository and checks them out of it; your own repository is not written to.
     """
-    context = session.context_if_any
+    repository = None
+    with suppress(NotARepository):
+        repository = session.repository
     with session.progress("measuring") as progress:
         found = bench(
             [Path(path) for path in paths],
-            context=context,
-            config=None if context else load(None),
+            repository=repository,
+            config=None if repository else load(None),
             max_bytes=MAX_BYTES if max_bytes is None else nbytes(max_bytes),
             progress=progress,
         )
     if session.as_json:
         session.out.json("mvc.bench/2", _json(found))
     else:
-        _print(session, found, user=context is None)
+        _print(session, found, user=repository is None)
 
 
 def _print(session: Session, found: Measured, *, user: bool) -> None:

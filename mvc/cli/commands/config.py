@@ -9,7 +9,7 @@ import click
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load, user_config
 from mvc.cli.tables import Column, show
-from mvc.io.files import FileSystem
+from mvc.errors import NotARepository
 from mvc.model.names import printable
 from mvc.repo.config import KEYS, Config, set_value, unset_value
 
@@ -35,13 +35,16 @@ def command(session: Session, key: str | None, value: str | None, user: bool, un
     if unset and (key is None or value is not None):
         raise click.UsageError("--unset takes one KEY")
     if key is None or (value is None and not unset):
-        context = session.context_if_any  # outside a repository: the settings that apply to all
-        _print(session, context.config if context else load(None), key)
+        try:
+            config = session.context.config
+        except NotARepository:  # the settings that apply to all
+            config = load(None)
+        _print(session, config, key)
         return
     file = user_config(os.environ) if user else session.config_file
     if value is not None:
-        set_value(FileSystem(), file, key, value)
-    elif not unset_value(FileSystem(), file, key):
+        set_value(session.fs, file, key, value)
+    elif not unset_value(session.fs, file, key):
         session.out.note(f"{printable(key)} is not set in {printable(str(file))}")
 
 

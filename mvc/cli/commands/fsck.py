@@ -41,7 +41,7 @@ def command(session: Session, full: bool, repair: bool, other: Path | None, rebu
     """
     if other is not None and not repair:
         raise WrongUsage("--from goes with --repair", hint="add --repair")
-    healed = _before_opening(other) if repair else []
+    healed = _before_opening(session, other) if repair else []
     if rebuild:
         _rebuild(session)
     told: dict[str, Any] = {}
@@ -67,16 +67,16 @@ def command(session: Session, full: bool, repair: bool, other: Path | None, rebu
     return 0 if report.sound else _DAMAGED
 
 
-def _before_opening(other: Path | None) -> list[Healed]:
+def _before_opening(session: Session, other: Path | None) -> list[Healed]:
     """Heals journal and format, without which the repository cannot be opened."""
     from mvc.repo.repair.journal import before_opening
     from mvc.repo.repair.repair import folder_of
 
-    fs = FileSystem()
-    folder = _folder(fs)
+    folder = _folder(session.fs)
     if folder is None:
         return []  # opening says so
-    return before_opening(fs, folder, None if other is None else folder_of(fs, other))
+    source = None if other is None else folder_of(session.fs, other)
+    return before_opening(session.fs, folder, source)
 
 
 def _print_repaired(
@@ -128,10 +128,9 @@ def _rebuild(session: Session) -> None:
             session.close()
     if loss is not None:
         session.out.warn(f"{loss}; they are given up, and the index is rebuilt")
-        fs = FileSystem()
-        folder = _folder(fs)
+        folder = _folder(session.fs)
         if folder is not None:
-            forget_index(fs, folder)
+            forget_index(session.fs, folder)
         context = session.context
     rebuild_index(context)
     session.out.note("the index was rebuilt")

@@ -12,7 +12,6 @@ from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.codecs.stages import STAGES, Compressor, Stage, read_stages
-from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
@@ -77,7 +76,7 @@ def _set(session: Session, name: str, needs: Requirements | None) -> None:
     if needs is not None:
         values["store.max_recovery"] = f"{needs.max_recovery:g}"
     for key, value in values.items():
-        set_value(FileSystem(), session.config_file, key, value)
+        set_value(session.fs, session.config_file, key, value)
         session.out.note(f"{key} = {value}")
 
 

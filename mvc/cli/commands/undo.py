@@ -56,11 +56,11 @@ def _tell_of_head(session: Session, done: Undoing) -> None:
 
 def _tell_of_deleted(session: Session, done: Undoing) -> None:
     """``mvc rm`` deletes files; undoing it does not write them."""
-    fs, left_out = session.context.store.fs, done.entry.removed
+    left_out = done.entry.removed
     if left_out is None:
         return
     for path in sorted({*(done.operation.entry.removed or ())} - {*left_out}):
-        if fs.stat(session.repository.root / path) is None:
+        if session.fs.stat(session.repository.root / path) is None:
             name = session.from_here(path)
             session.out.note(f"{name} is not there: 'mvc checkout HEAD {name}' writes it")
 
