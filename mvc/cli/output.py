@@ -38,9 +38,9 @@ _STYLES: dict[str, dict[str, Any]] = {
 class Output:
     """``color``: auto (a terminal, and NO_COLOR unset), always or never."""
 
-    def __init__(self, color: str = "auto", *, quiet: bool = False) -> None:
+    def __init__(self, color: str = "auto") -> None:
         self.set_color(color)
-        self.quiet = quiet
+        self.quiet = False
 
     def set_color(self, color: str) -> None:
         self._mode = color

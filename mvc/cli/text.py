@@ -82,9 +82,9 @@ def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> 
     return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
 
 
-def number(value: float | None) -> str:
-    """Four significant digits, or a dash for no value."""
-    return "-" if value is None else f"{value:.4g}"
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
 
 
 def seconds(value: float) -> str:
