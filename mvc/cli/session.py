@@ -71,6 +71,10 @@ class Session:
         """The repository's own settings."""
         return self.context.root / ".mvc" / "config.yaml"
 
+    def now_ns(self) -> int:
+        """The clock's time, even one that cannot be recorded."""
+        return self.context.store.clock.now_ns()
+
     def commit(self, id_: CommitId) -> Commit:
         """The commit with this id. Raises UnknownRevision, DamagedData."""
         from mvc.repo.lookup import commits

@@ -60,7 +60,7 @@ def command(
 
 def _print(session: Session, rows: Iterable[GraphRow], *, oneline: bool) -> None:
     """Prints versions one after the other, beside the graph where there is one."""
-    out, full, now_ns = session.out, session.verbose, session.repository.time("now")
+    out, full, now_ns = session.out, session.verbose, session.now_ns()
     branch, live = head_if_known(session.context).branch, live_now(session)
     title = one_liner if oneline else heading
     for n, row in enumerate(rows):

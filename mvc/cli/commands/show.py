@@ -47,7 +47,7 @@ def command(session: Session, rev: str) -> None:
         return
     live = live_now(session)
     out.line(heading(out, entry, head_if_known(context).branch, live, full=True))
-    for line in details(entry, session.repository.time("now"), full=session.verbose):
+    for line in details(entry, session.now_ns(), full=session.verbose):
         out.line(line)
     if entry.forgotten_ns is None:
         if parent is None:
