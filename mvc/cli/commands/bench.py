@@ -150,4 +150,4 @@ def _json(found: Measured) -> dict[str, Any]:
 
 
 def _figures(figures: Figures | None) -> dict[str, Any] | None:
-    return figures and fields(figures, "ratio", "commit", "checkout")
+    return None if figures is None else fields(figures, "ratio", "commit", "checkout")
