@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
 
 from mvc.cli.output import Output
+from mvc.cli.payload import deployed_json, fields, stamped
+from mvc.cli.session import Session
 from mvc.cli.text import number, one_line
 from mvc.errors import DamagedData, NoDeployment
+from mvc.model.commit import Commit
 from mvc.model.names import printable
-from mvc.repo import deployments
+from mvc.repo.deployments import Deployed
+from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_age, format_time
 
-if TYPE_CHECKING:
-    from mvc.ids import CommitId
-    from mvc.model.commit import Commit
-    from mvc.repo.context import Context
-    from mvc.repo.deployments import Deployed
-    from mvc.repo.history.log import LogEntry
-
 __all__ = [
-    "Live",
+    "IsLive",
     "as_json",
-    "deployed_json",
     "details",
     "forgotten_on",
     "heading",
+    "live_now",
     "one_liner",
     "warn_of_clock",
     "warn_of_time",
@@ -33,29 +31,23 @@ __all__ = [
 
 _1990 = 631_152_000 * 10**9
 
+IsLive: TypeAlias = Callable[[Deployed], bool]
 
-class Live:
+
+def live_now(session: Session) -> IsLive:
     """Tells the deployments that are live now from the others; one look-up a target."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._sequences: dict[str, int | None] = {}
+    @cache
+    def sequence(target: str) -> int | None:
+        try:
+            return session.repository.live(target=target).sequence
+        except (NoDeployment, DamagedData):  # none counts, or it is not known which does
+            return None
 
-    def __call__(self, deployed: Deployed) -> bool:
-        target = deployed.target
-        if target not in self._sequences:
-            try:
-                live = deployments.live_at(self._context, None, target)
-            except (NoDeployment, DamagedData):  # none counts, or it is not known which does
-                self._sequences[target] = None
-            else:
-                self._sequences[target] = live.sequence
-        return deployed.sequence == self._sequences[target]
+    return lambda deployed: deployed.sequence == sequence(deployed.target)
 
 
-def _names(
-    out: Output, entry: LogEntry, branch: str | None, live: Callable[[Deployed], bool]
-) -> str:
+def _names(out: Output, entry: LogEntry, branch: str | None, live: IsLive) -> str:
     """``(HEAD -> main, tag: v1) [prod]``, with a leading space; empty for a bare commit."""
     words = []
     for name in entry.refs:
@@ -75,63 +67,48 @@ def _names(
 
 
 def heading(
-    out: Output,
-    entry: LogEntry,
-    branch: str | None,
-    live: Callable[[Deployed], bool],
-    *,
-    full: bool = False,
+    out: Output, entry: LogEntry, branch: str | None, live: IsLive, *, full: bool = False
 ) -> str:
-    """``commit 1a2b3c4d5e (HEAD -> main) [prod]``: in square brackets where it is live now."""
+    """``commit 1a2b3c4d5e (HEAD -> main) [prod]``; brackets name the targets it is live on."""
     id_ = str(entry.id) if full else entry.id.short
     return out.paint(f"commit {id_}", "id") + _names(out, entry, branch, live)
 
 
 def one_liner(
-    out: Output,
-    entry: LogEntry,
-    branch: str | None,
-    live: Callable[[Deployed], bool],
-    *,
-    full: bool = False,
+    out: Output, entry: LogEntry, branch: str | None, live: IsLive, *, full: bool = False
 ) -> str:
     """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
     message = one_line(entry.commit.message) or out.paint("(no message)", "dim")
     id_ = str(entry.id) if full else entry.id.short
-    gone = ""
-    if entry.forgotten_ns is not None:
-        gone = out.paint(f" ({forgotten_on(entry.forgotten_ns)})", "dim")
+    forgotten = forgotten_on(entry.forgotten_ns)
+    gone = out.paint(f" ({forgotten})", "dim") if forgotten else ""
     return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}{gone}"
 
 
-def forgotten_on(time_ns: int) -> str:
-    """``forgotten on 2026-11-21T10:00:00+01:00``."""
-    return f"forgotten on {format_time(time_ns, precise=False)}"
+def forgotten_on(time_ns: int | None) -> str:
+    """``forgotten on 2026-11-21T10:00:00+01:00``; empty for a state that is stored."""
+    return "" if time_ns is None else f"forgotten on {format_time(time_ns, precise=False)}"
 
 
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     """The lines under a heading, message last."""
     commit = entry.commit
     when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
-    lines = []
-    if len(commit.parents) > 1:
-        lines.append("Parents:  " + " ".join(p.short for p in commit.parents))
-    lines.append(f"Author:   {printable(commit.author)}")
-    lines.append(f"Date:     {when} ({format_age(commit.time_ns, now_ns)})")
-    lines.append(f"Pipeline: {printable(commit.pipeline)}")
-    if full:
-        lines.append(f"Root:     {commit.root}")
-        lines.append(f"Manifest: {commit.manifest}")
-    if commit.code:
-        lines.append(f"Code:     {printable(commit.code if full else commit.code[:10])}")
-    if commit.metrics:
-        pairs = (f"{printable(k)}={number(v)}" for k, v in sorted(commit.metrics.items()))
-        lines.append("Metrics:  " + "  ".join(pairs))
-    if entry.reset_point:
-        lines.append("Stored:   as a reset point")
-    if entry.forgotten_ns is not None:
-        lines.append(f"State:    {forgotten_on(entry.forgotten_ns)}")
-    lines += [_deployed(d) for d in entry.deployments]
+    metrics = (f"{printable(k)}={number(v)}" for k, v in sorted(commit.metrics.items()))
+    facts = [
+        ("Parents", " ".join(p.short for p in commit.parents) if commit.parents[1:] else None),
+        ("Author", printable(commit.author)),
+        ("Date", f"{when} ({format_age(commit.time_ns, now_ns)})"),
+        ("Pipeline", printable(commit.pipeline)),
+        ("Root", commit.root.hex() if full else None),
+        ("Manifest", commit.manifest.hex() if full else None),
+        ("Code", printable(commit.code if full else commit.code[:10]) or None),
+        ("Metrics", "  ".join(metrics) or None),
+        ("Stored", "as a reset point" if entry.reset_point else None),
+        ("State", forgotten_on(entry.forgotten_ns) or None),
+        *(("Deployed", _deployed(d)) for d in entry.deployments),
+    ]
+    lines = [f"{name + ':':9} {value}" for name, value in facts if value is not None]
     if commit.message.strip():
         lines.append("")
         lines += [f"    {printable(line)}".rstrip() for line in commit.message.strip().splitlines()]
@@ -149,7 +126,7 @@ def warn_of_clock(out: Output, deployed: Deployed) -> None:
 
 
 def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:
-    """Says that a deployment is dated before there was such a version, or anything like it."""
+    """Says that a deployment is dated before 1990, or before its version was made."""
     if not deployed.dated:
         return
     if deployed.time_ns < _1990:
@@ -163,47 +140,18 @@ def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:
 
 def _deployed(deployed: Deployed) -> str:
     taken_back = " (retracted)" if deployed.retracted else ""
-    return f"Deployed: {printable(deployed.target)} at {format_time(deployed.time_ns)}{taken_back}"
+    return f"{printable(deployed.target)} at {format_time(deployed.time_ns)}{taken_back}"
 
 
-def deployed_json(deployed: Deployed) -> dict[str, Any]:
-    """One deployment; times both in ISO 8601 (UTC) and in nanoseconds."""
-    return {
-        "target": deployed.target,
-        "commit": str(deployed.commit),
-        "time": format_time(deployed.time_ns, 0),
-        "time_ns": deployed.time_ns,
-        "recorded": format_time(deployed.recorded_ns, 0),
-        "recorded_ns": deployed.recorded_ns,
-        "sequence": deployed.sequence,
-        "retracted": deployed.retracted,
-        "retracted_ns": deployed.retracted_ns,
-    }
-
-
-def as_json(
-    id_: CommitId,
-    commit: Commit,
-    refs: Sequence[str] = (),
-    deployments: Sequence[Deployed] = (),
-    forgotten_ns: int | None = None,
-) -> dict[str, Any]:
+def as_json(entry: LogEntry) -> dict[str, Any]:
     """One commit with the names and deployments it goes by."""
+    commit = entry.commit
     return {
-        "id": str(id_),
-        "parents": [str(p) for p in commit.parents],
-        "root": str(commit.root),
-        "manifest": str(commit.manifest),
-        "author": commit.author,
-        "time": format_time(commit.time_ns, 0),
-        "time_ns": commit.time_ns,
-        "zone_minutes": commit.zone_minutes,
-        "message": commit.message,
-        "metrics": dict(commit.metrics),
-        "pipeline": commit.pipeline,
-        "code": commit.code,
-        "refs": list(refs),
-        "deployments": [deployed_json(d) for d in deployments],
-        "forgotten": None if forgotten_ns is None else format_time(forgotten_ns, 0),
-        "forgotten_ns": forgotten_ns,
+        "id": entry.id,
+        **fields(commit, "parents", "root", "manifest", "author"),
+        **stamped("time", commit.time_ns),
+        **fields(commit, "zone_minutes", "message", "metrics", "pipeline", "code"),
+        "refs": entry.refs,
+        "deployments": [deployed_json(d) for d in entry.deployments],
+        **stamped("forgotten", entry.forgotten_ns),
     }

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mvc.cli.output import Output
-from mvc.cli.tables import Column, show
+from mvc.cli.payload import fields
+from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, shape, size
 from mvc.errors import UnknownPath
+from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.names import printable
 
-if TYPE_CHECKING:
-    from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
-
-__all__ = ["chosen", "entry_json", "file_line", "tensor_table"]
+__all__ = ["chosen", "entry_json", "file_line", "missing_path", "tensor_json", "tensor_table"]
 
 
 def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
-    """The entries that names of files or folders mean; all for none. UnknownPath otherwise."""
+    """The entries under these files or folders; all if none is named. Raises UnknownPath."""
     if not names:
         return list(manifest.entries)
     found: dict[str, FileEntry] = {}
@@ -27,11 +26,16 @@ def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
             e for e in manifest.entries if name in {e.path, "."} or e.path.startswith(name + "/")
         ]
         if not below:
-            raise UnknownPath(
-                f"the version has no path {printable(name)}", hint="'mvc ls' lists its paths"
-            )
+            raise missing_path(name)
         found |= {e.path: e for e in below}
     return list(found.values())
+
+
+def missing_path(name: str) -> UnknownPath:
+    """The error for a path that a version does not have."""
+    return UnknownPath(
+        f"the version has no path {printable(name)}", hint="'mvc ls' lists its paths"
+    )
 
 
 def file_line(out: Output, entry: FileEntry) -> str:
@@ -54,41 +58,31 @@ def tensor_table(
     columns = [
         Column("tensor", give="middle"),
         Column("dtype"),
-        Column("shape", right=True),
-        Column("size", right=True),
+        *numbers("shape", "size"),
         Column("id", style="id"),
         Column("change", style="changed"),
     ]
-    rows = [
-        (
-            printable(t.key),
-            t.spec.dtype,
-            shape(t.spec.shape),
-            size(t.spec.nbytes),
-            str(t.id) if full else t.id.short,
-            words.get(t.key, ""),
-        )
-        for t in tensors
-    ]
+    rows = []
+    for tensor in tensors:
+        spec, id_ = tensor.spec, str(tensor.id) if full else tensor.id.short
+        key = printable(tensor.key)
+        size_, mark = size(spec.nbytes), words.get(tensor.key, "")
+        rows.append((key, spec.dtype, shape(spec.shape), size_, id_, mark))
     show(out, columns, rows, indent="  ")
+
+
+def tensor_json(tensor: LogicalTensor) -> dict[str, Any]:
+    """One tensor of a path."""
+    spec = fields(tensor.spec, "dtype", "shape") | {"bytes": tensor.spec.nbytes}
+    return {"key": tensor.key, **spec, "id": tensor.id}
 
 
 def entry_json(entry: FileEntry) -> dict[str, Any]:
     """One path of a version with its tensors in the order of the file."""
     return {
-        "path": entry.path,
-        "format": entry.format,
+        **fields(entry, "path", "format"),
         "bytes": entry.size,
-        "content": entry.content_id.hex(),
-        "root": str(entry.state.root) if entry.tensors else None,
-        "tensors": [
-            {
-                "key": t.key,
-                "dtype": t.spec.dtype,
-                "shape": list(t.spec.shape),
-                "bytes": t.spec.nbytes,
-                "id": str(t.id),
-            }
-            for t in entry.tensors
-        ],
+        "content": entry.content_id,
+        "root": entry.state.root if entry.tensors else None,
+        "tensors": [tensor_json(tensor) for tensor in entry.tensors],
     }

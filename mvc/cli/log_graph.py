@@ -1,4 +1,4 @@
-r"""Drawing how versions follow each other, in columns of ``*``, ``|``, ``/`` and ``\``.
+r"""Draws how versions follow each other, in columns of ``*``, ``|``, ``/`` and ``\``.
 
 A column stands for the next version expected on one line of descent. The idea of
 columns that merge and shift is that of ``git log --graph``.
@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.ids import CommitId
-
-if TYPE_CHECKING:
-    from mvc.repo.history.log import LogEntry
+from mvc.repo.history.log import LogEntry
 
 __all__ = ["GraphRow", "graph_lines"]
 
 
 @dataclass(frozen=True, slots=True)
 class GraphRow:
-    """What to write before a version's first line, before its further lines, and whole
-    lines of drawing to write after it.
+    """The drawing before a version's ``first`` line, before the ``rest`` of its lines, and the
+    lines of ``links`` after it.
     """
 
     entry: LogEntry
@@ -60,7 +57,7 @@ def _replace(columns: list[CommitId], at: int, parents: tuple[CommitId, ...]) ->
 
 
 def _joined(columns: list[CommitId]) -> Iterator[str]:
-    """Columns that expect the same version become one."""
+    """Joins columns that expect the same version; yields the lines that show it."""
     place = 1
     while place < len(columns):
         first = columns.index(columns[place])

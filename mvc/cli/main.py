@@ -1,21 +1,32 @@
-"""The entry point ``mvc``: runs the program and turns every ending into an exit code."""
+"""The entry point ``mvc``: runs the program; turns every ending into an exit code.
+
+0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed, 4 damaged data,
+5 busy, 130 interrupted, 141 nobody reads the output any more. A failure is one line and a hint.
+"""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 import click
 
-from mvc.cli.failures import BROKEN_PIPE, describe, report
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
+from mvc.errors import MvcError
 
-__all__ = ["main", "run"]
+__all__ = ["Failure", "describe", "main", "report", "run"]
+
+_USAGE = 2
+_FAILED = 3
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
 
 _COMPLETE = "_MVC_COMPLETE"
 
@@ -32,12 +43,10 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        code = BROKEN_PIPE
+        code = _BROKEN_PIPE
     except OSError as error:
         if code == 0:
-            failure = describe(error)
-            report(failure, Output(), as_json=False)
-            code = failure.exit_code
+            code = report(describe(error), Output(), as_json=False)
     else:
         return code
     # Python flushes once more at exit; that would fail again, and loudly.
@@ -53,26 +62,20 @@ def run(arguments: Sequence[str]) -> int:
         from click.shell_completion import shell_complete
 
         return shell_complete(program, {}, "mvc", _COMPLETE, instruction)
-    try:
-        return _run(arguments)
-    except BrokenPipeError:
-        return BROKEN_PIPE
-
-
-def _run(arguments: Sequence[str]) -> int:
     session = Session()
     try:
-        return _invoke(arguments, session)
-    except BrokenPipeError:
-        raise
-    except (Exception, KeyboardInterrupt) as error:
-        if session.debug or "--debug" in arguments:
-            import traceback
+        try:
+            return _invoke(arguments, session)
+        except BrokenPipeError:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            if session.debug or "--debug" in arguments:
+                import traceback
 
-            traceback.print_exc()
-        failure = describe(error)
-        report(failure, session.out, as_json="--json" in arguments)
-        return failure.exit_code
+                traceback.print_exc()
+            return report(describe(error), session.out, as_json="--json" in arguments)
+    except BrokenPipeError:
+        return _BROKEN_PIPE
 
 
 def _invoke(arguments: Sequence[str], session: Session) -> int:
@@ -80,14 +83,78 @@ def _invoke(arguments: Sequence[str], session: Session) -> int:
         arguments = ["--help"]
     try:
         with program.make_context("mvc", list(arguments), obj=session) as ctx:
-            program.invoke(ctx)
+            return program.invoke(ctx) or 0
     except click.exceptions.Exit as ending:
         return ending.exit_code
-    return 0
 
 
 def _tolerate_any_text() -> None:
-    """Names may hold characters that the terminal's encoding lacks."""
+    """Escapes the characters of names that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the program says of an error; ``kind`` is a stable word for programs."""
+
+    kind: str
+    message: str
+    hint: str | None
+    exit_code: int
+
+
+def describe(error: BaseException) -> Failure:
+    """The failure that an exception which ends a command stands for."""
+    if isinstance(error, MvcError):
+        return Failure(error.kind, error.message, error.hint, error.exit_code)
+    if isinstance(error, click.UsageError):
+        return _usage(error)
+    if isinstance(error, click.ClickException):
+        return Failure("failed", error.format_message(), None, _FAILED)
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return Failure("interrupted", "interrupted", None, _INTERRUPTED)
+    if isinstance(error, OSError):
+        return _system(error)
+    if isinstance(error, MemoryError):
+        return Failure("out-of-memory", "not enough memory", "close other programs", _FAILED)
+    return Failure(
+        "internal-error",
+        f"internal error: {type(error).__name__}: {error}",
+        "this is a bug in mvc; run the command again with --debug for the details",
+        _FAILED,
+    )
+
+
+def _usage(error: click.UsageError) -> Failure:
+    path = error.ctx.command_path if error.ctx else "mvc"
+    message = error.format_message()
+    message = message[:1].lower() + message[1:].rstrip(".")
+    return Failure("wrong-usage", message, f"see '{path} --help'", _USAGE)
+
+
+def _system(error: OSError) -> Failure:
+    """An operating-system error that the library did not translate."""
+    where = f" ({error.filename})" if error.filename else ""
+    reason = (error.strerror or str(error)).lower()
+    hint = None
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        hint = "free some space and try again"
+    elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        hint = "check who may write there"
+    return Failure("io-failed", f"{reason}{where}", hint, _FAILED)
+
+
+def report(failure: Failure, out: Output, *, as_json: bool) -> int:
+    """Prints a line and a hint on stderr, or one object on stdout; returns the exit code."""
+    if as_json:
+        try:
+            out.json("mvc.error/1", asdict(failure))
+            return failure.exit_code
+        except BrokenPipeError:
+            raise
+        except OSError:  # stdout itself is what failed
+            pass
+    out.problem(failure.message, failure.hint)
+    return failure.exit_code

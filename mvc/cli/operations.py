@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mvc.cli.text import count, one_line
+from mvc.cli.payload import fields, stamped
+from mvc.cli.text import count, listed, one_line
 from mvc.ids import CommitId
 from mvc.model.names import printable
-from mvc.repo.oplog.oplog import label
-from mvc.repo.times import format_time
-
-if TYPE_CHECKING:
-    from mvc.repo.oplog.oplog import Operation
-    from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.repo.oplog.oplog import Operation, label
+from mvc.store.journal.entries import Entry, RefChange, RefValue
 
 __all__ = ["about", "is_shortened", "moves", "operation_json", "ref_json", "ref_move"]
 
 
 def ref_move(change: RefChange, *, full: bool = False) -> str:
-    """``main 1a2b3c4d5e -> 6f7a8b9c0d``; without the value from before, where that is gone."""
+    """``main 1a2b3c4d5e -> 6f7a8b9c0d``; without the old value if gc removed it."""
     name, new = printable(label(change.name)), _value(change.new, full)
     if change.old == change.new:
         return f"{name} deleted" if change.new is None else f"{name} {new}"
@@ -27,7 +24,7 @@ def ref_move(change: RefChange, *, full: bool = False) -> str:
 
 
 def is_shortened(entry: Entry) -> bool:
-    """Whether ``gc`` has left only the new values of what the operation moved."""
+    """Whether ``gc`` removed the old values of the refs that the operation moved."""
     return bool(entry.refs) and all(change.old == change.new for change in entry.refs)
 
 
@@ -59,13 +56,12 @@ def _moves(entry: Entry, full: bool) -> Iterator[str]:
     if entry.forgotten:
         yield f"{count(len(entry.forgotten), 'state')} forgotten"
     if entry.removed is not None:
-        names = ", ".join(printable(path) for path in entry.removed[:3])
-        more = f" and {len(entry.removed) - 3} more" if len(entry.removed) > 3 else ""
-        yield f"to leave out next: {names or 'nothing'}{more}"
+        names = listed([printable(path) for path in entry.removed], 3)
+        yield f"to leave out next: {names or 'nothing'}"
 
 
 def about(entry: Entry) -> str:
-    """What else there is to say: which operation it undoes, a commit's message, a note."""
+    """The number of the operation it undoes, else a commit's message, else its note."""
     if entry.undoes is not None:
         return f"undoes {entry.undoes}"
     if entry.commits:
@@ -76,11 +72,7 @@ def about(entry: Entry) -> str:
 
 def ref_json(change: RefChange) -> dict[str, Any]:
     """A commit is its id, a branch that HEAD is on its name."""
-    return {"name": change.name, "old": _json_value(change.old), "new": _json_value(change.new)}
-
-
-def _json_value(value: RefValue) -> str | None:
-    return None if value is None else str(value)
+    return fields(change, "name", "old", "new")
 
 
 def operation_json(operation: Operation) -> dict[str, Any]:
@@ -89,23 +81,18 @@ def operation_json(operation: Operation) -> dict[str, Any]:
     return {
         "number": operation.number,
         "operation": entry.operation,
-        "time": format_time(entry.time_ns, 0),
-        "time_ns": entry.time_ns,
+        **stamped("time", entry.time_ns),
         "note": entry.note,
         "refs": [ref_json(change) for change in entry.refs],
-        "commits": [str(commit.id) for commit in entry.commits],
-        "deployments": [
-            {"target": d.target, "commit": str(d.commit), "time_ns": d.time_ns}
-            for d in entry.deployments
-        ],
+        "commits": [commit.id for commit in entry.commits],
+        "deployments": [fields(d, "target", "commit", "time_ns") for d in entry.deployments],
         "retractions": [{"target": r.target, "operation": r.sequence} for r in entry.retractions],
         "relinks": [
             {"target": r.target, "operation": r.sequence, "previous": r.previous}
             for r in entry.relinks
         ],
-        "forgotten": [{"commit": str(f.commit), "named": f.named} for f in entry.forgotten],
-        "removed": None if entry.removed is None else list(entry.removed),
-        "undoes": entry.undoes,
+        "forgotten": [fields(each, "commit", "named") for each in entry.forgotten],
+        **fields(entry, "removed", "undoes"),
         "undone_by": operation.undone_by,
         "shortened": is_shortened(entry),
     }

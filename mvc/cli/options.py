@@ -1,60 +1,79 @@
-"""Options that several commands share, and reading their values."""
+"""Arguments and options that several commands share, and the completion of their values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import click
 
-from mvc.cli import complete
+from mvc.cli.session import Session
+from mvc.errors import MvcError
 
-if TYPE_CHECKING:
-    from mvc.cli.session import Session
-
-__all__ = ["json_option", "metrics", "moment", "revision", "target_option"]
+__all__ = [
+    "complete_branches",
+    "complete_revisions",
+    "complete_tags",
+    "complete_targets",
+    "moment",
+    "revision",
+    "target_option",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_Completion: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def json_option(function: _F) -> _F:
-    """``--json``: one object on stdout, errors included."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
+def _completing(read: Callable[[Session], Iterable[str]]) -> _Completion:
+    """Offers the names that begin with what is typed; none where there is no repository."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        session = Session()
+        try:
+            return sorted(name for name in set(read(session)) if name.startswith(incomplete))
+        except (MvcError, OSError):
+            return []
+        finally:
+            session.close()
+
+    return complete
 
 
-def target_option(help_: str) -> Callable[[_F], _F]:
-    """``--target T``, completed from the targets of the repository."""
-    return click.option("--target", metavar="T", help=help_, shell_complete=complete.targets)
+def _branches(session: Session) -> list[str]:
+    return [ref.name for ref in session.repository.branches()]
+
+
+def _tags(session: Session) -> list[str]:
+    return [ref.name for ref in session.repository.tags()]
+
+
+def _targets(session: Session) -> list[str]:
+    from mvc.repo.deployments import targets
+
+    return targets(session.context)
+
+
+complete_branches = _completing(_branches)
+complete_tags = _completing(_tags)
+complete_revisions = _completing(lambda s: ["HEAD", *_branches(s), *_tags(s)])
+complete_targets = _completing(_targets)
+
+
+def target_option(help_: str, name: str = "--target", metavar: str = "T") -> Callable[[_F], _F]:
+    """An option that names a deployment target."""
+    return click.option(name, metavar=metavar, help=help_, shell_complete=complete_targets)
 
 
 def revision(name: str, **settings: Any) -> Callable[[_F], _F]:
-    """An argument that names a revision, completed from branches and tags."""
+    """An argument that names a revision."""
     optional = "default" in settings or not settings.get("required", True)
     metavar = name + ("..." if settings.get("nargs") == -1 else "")
     metavar = f"[{metavar}]" if optional else metavar
     return click.argument(
-        name.lower(), metavar=metavar, shell_complete=complete.revisions, **settings
+        name.lower(), metavar=metavar, shell_complete=complete_revisions, **settings
     )
 
 
 def moment(session: Session, text: str | None) -> int | None:
-    """A TIME of the command line in nanoseconds; None for none."""
-    if text is None:
-        return None
-    from mvc.repo.times import parse_time
-
-    return parse_time(text, now_ns=session.now_ns())
-
-
-def metrics(pairs: Iterable[str]) -> dict[str, float]:
-    """``K=V`` pairs; a later value replaces an earlier one of the same name."""
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise click.UsageError(f"a metric is NAME=VALUE, not {pair!r}")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise click.UsageError(f"metric {name!r} is not a number: {value!r}") from None
-    return found
+    """A TIME of the command line in nanoseconds since 1970; None for none."""
+    return None if text is None else session.repository.time(text)

@@ -1,7 +1,7 @@
-"""Where a command's words go: data to stdout, everything else to stderr.
+"""Writes what commands say: data to stdout, everything else to stderr.
 
 Plain text is the same whether coloured or not, so that what is piped is stable.
-Only this module and ``failures`` write.
+Only this module writes.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _STYLES: dict[str, dict[str, Any]] = {
 class Output:
     """``color``: auto (a terminal, and NO_COLOR unset), always or never."""
 
-    def __init__(self, color: str = "auto", *, quiet: bool = False) -> None:
+    def __init__(self, color: str = "auto") -> None:
         self.set_color(color)
-        self.quiet = quiet
+        self.quiet = False
 
     def set_color(self, color: str) -> None:
         self._mode = color
@@ -55,43 +55,47 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns to fit into; None where the output is piped and nothing may be cut."""
+        """Columns that a line may have; None if the output is piped, which is never cut."""
         return max(40, _columns()) if self.terminal else None
 
     def paint(self, text: str, style: str | None) -> str:
-        """``text`` in one of the program's styles."""
+        """``text`` in one of the styles above, if colours are on."""
         return click.style(text, **_STYLES[style]) if style and self.colored and text else text
 
     def line(self, text: str = "") -> None:
-        """One line of data."""
+        """Prints a line of data."""
         click.echo(text, color=self.colored)
 
     def json(self, schema: str, payload: Mapping[str, Any]) -> None:
-        """One object on stdout; numbers that JSON lacks become the strings NaN, Infinity."""
+        """Prints one object; numbers that JSON lacks become the strings NaN, Infinity."""
         self.line(json.dumps({"schema": schema, **_plain(payload)}, indent=2))
 
+    def left_out(self, rows: int) -> None:
+        """Says how many rows of a table are not shown, if any."""
+        if rows:
+            self.line(f"  ... and {rows:,} more (-v lists all)")
+
     def note(self, text: str) -> None:
-        """A line for people; not said when quiet."""
+        """Prints a line for people, unless quiet."""
         if not self.quiet:
             click.echo(text, err=True, color=self._wanted(sys.stderr))
 
     def warn(self, text: str) -> None:
-        """A warning; said even when quiet."""
+        """Prints a warning, even when quiet."""
         tag = click.style("warning:", fg="yellow", bold=True)
         click.echo(f"mvc: {tag} {text}", err=True, color=self._wanted(sys.stderr))
 
     def warn_of_dead_links(self, names: Iterable[str]) -> None:
-        """Symbolic links that were left out because they lead nowhere."""
+        """Names the symbolic links that were left out because they lead nowhere."""
         for name in names:
             self.warn(f"left out {printable(name)}: it is a symbolic link that leads nowhere")
 
     def problem(self, message: str, hint: str | None) -> None:
-        """Why a command failed, and what to do."""
-        tag = click.style("mvc:", fg="red", bold=True)
-        click.echo(f"{tag} {printable(message)}", err=True, color=self._wanted(sys.stderr))
+        """Prints why a command failed, and what to do."""
+        lines = [f"{click.style('mvc:', fg='red', bold=True)} {printable(message)}"]
         if hint:
-            tag = click.style("hint:", fg="cyan")
-            click.echo(f"{tag} {printable(hint)}", err=True, color=self._wanted(sys.stderr))
+            lines.append(f"{click.style('hint:', fg='cyan')} {printable(hint)}")
+        click.echo("\n".join(lines), err=True, color=self._wanted(sys.stderr))
 
 
 def _columns() -> int:

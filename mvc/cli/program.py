@@ -1,73 +1,113 @@
 """The click program: global options, and commands that are imported when they are called.
 
-The lazy group follows kedro's and click's own idiom: a closed table names the
-modules, so that ``mvc log`` pays neither for torch nor for other commands.
+A closed table names the modules, so that ``mvc log`` pays neither for torch nor for other
+commands, and ``mvc --help`` for none (the lazy group of kedro and of click's documentation).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import click
 
 from mvc import __version__
-from mvc.cli.catalog import COMMANDS, SECTIONS, module_of
 from mvc.cli.session import Session
 
-__all__ = ["Verb", "program"]
+__all__ = ["COMMANDS", "SECTIONS", "Verb", "module_of", "program", "verb"]
 
-_COLORS = click.Choice(["auto", "always", "never"])
+SECTIONS: dict[str, dict[str, str]] = {
+    "Start": {
+        "init": "Make an empty repository.",
+        "import": "Turn existing checkpoint files into history.",
+        "config": "Show or change settings.",
+        "pipeline": "Check and explain a pipeline, or choose one by requirement.",
+        "completion": "Print the completion script of a shell.",
+    },
+    "Record": {
+        "status": "Show what changed since the last commit.",
+        "commit": "Record model files as a new version.",
+        "rm": "Take files out of the next commit.",
+    },
+    "Look": {
+        "log": "Show the history of a version.",
+        "show": "Show one commit and what it changed.",
+        "diff": "Compare two versions tensor by tensor.",
+        "ls": "List the files and tensors of a version.",
+        "cat": "Print one tensor, or save it as .npy.",
+        "identify": "Find the versions that hold a file's state.",
+        "stats": "Show what the repository holds and costs.",
+        "bench": "Measure every pipeline on your own models.",
+    },
+    "Go back": {
+        "checkout": "Restore a version, by name or by the moment it was live.",
+        "switch": "Go to another branch.",
+        "branch": "List, make, rename or delete branches.",
+        "tag": "List, make or delete tags.",
+        "rev-parse": "Print the full id of a revision.",
+    },
+    "Deploy": {
+        "deploy": "Record that a version went live on a target.",
+        "deployments": "List what was live, where and when.",
+    },
+    "Undo": {
+        "undo": "Take back an operation.",
+        "oplog": "List the operations on the repository.",
+    },
+    "Maintenance": {
+        "repack": "Choose which versions are stored in full.",
+        "gc": "Delete unreachable versions and objects, and free their space.",
+        "forget": "Delete the states of versions for good.",
+        "fsck": "Check every stored byte.",
+    },
+}
+"""Commands by section, in the order ``mvc --help`` lists them, each with its line of help.
+
+A test keeps the lines equal to the commands' own docstrings.
+"""
+
+COMMANDS: dict[str, str] = {
+    name: line for section in SECTIONS.values() for name, line in section.items()
+}
 
 
-def _session(ctx: click.Context) -> Session:
-    return ctx.ensure_object(Session)
+def module_of(name: str) -> str:
+    """The module that defines a command; ``import`` is a word of Python and gets a line."""
+    return "mvc.cli.commands." + ("import_" if name == "import" else name.replace("-", "_"))
 
 
-def _set_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        session = _session(ctx)
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    """Sets what an option that every command has says; the defaults change nothing."""
+    session = ctx.ensure_object(Session)
+    if not value:
+        return
+    if param.name == "quiet":
         session.verbosity, session.out.quiet = -1, True
+    elif param.name == "color":
+        session.out.set_color(value)
+    else:
+        setattr(session, str(param.name), value)
 
 
-def _set_verbose(ctx: click.Context, _: click.Parameter, value: int) -> None:
-    if value:
-        _session(ctx).verbosity = value
-
-
-def _set_color(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
-    if value:
-        _session(ctx).out.set_color(value)
-
-
-def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        _session(ctx).debug = True
+def _option(*names: str, **settings: Any) -> click.Option:
+    return click.Option(names, callback=_remember, expose_value=False, **settings)
 
 
 def _shared_options(*, hidden: bool) -> list[click.Option]:
     """Options of the program that every command takes as well."""
-    common: dict[str, Any] = {"expose_value": False, "hidden": hidden}
+    option = partial(_option, hidden=hidden)
+    colors = click.Choice(["auto", "always", "never"])
     return [
-        click.Option(
-            ["-q", "--quiet"], is_flag=True, callback=_set_quiet, **common,
-            help="Say nothing but data, warnings and errors.",
+        option("-q", "--quiet", is_flag=True, help="Say nothing but data, warnings and errors."),
+        option(
+            "-v", "--verbose", "verbosity", count=True, help="Show more: full ids, every tensor."
         ),
-        click.Option(
-            ["-v", "--verbose"], count=True, callback=_set_verbose, **common,
-            help="Show more: full ids, every tensor.",
-        ),
-        click.Option(
-            ["--color"], type=_COLORS, callback=_set_color, **common,
-            help="Colour: on a terminal (auto), always or never.",
-        ),
-        click.Option(
-            ["--debug"], is_flag=True, callback=_set_debug, **common,
-            help="Show a traceback when something fails.",
-        ),
-    ]  # fmt: skip
+        option("--color", type=colors, help="Colour: on a terminal (auto), always or never."),
+        option("--debug", is_flag=True, help="Show a traceback when something fails."),
+    ]
 
 
 @contextlib.contextmanager
@@ -81,11 +121,18 @@ def _of(ctx: click.Context) -> Iterator[None]:
 
 
 class Verb(click.Command):
-    """A command with an example in its help; takes ``-q -v --color --debug`` after its name too."""
+    """A command with an example in its help; takes ``-q -v --color --debug`` after its name too.
 
-    def __init__(self, *args: Any, example: str, **kwargs: Any) -> None:
+    With ``json`` it takes ``--json``: one object on stdout, errors included.
+    """
+
+    def __init__(self, *args: Any, example: str, json: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.example = example
+        if json:
+            self.params.append(
+                _option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+            )
         self.params.extend(_shared_options(hidden=True))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -102,8 +149,19 @@ class Verb(click.Command):
             formatter.write_text(self.example)
 
 
+def verb(
+    name: str, example: str, *, json: bool = True
+) -> Callable[[Callable[..., int | None]], Verb]:
+    """Makes a command of a function that is given the Session and the values of its options.
+
+    The function returns the exit code, None for 0.
+    """
+    make = click.command(name, cls=Verb, example=example, json=json)
+    return lambda function: make(click.pass_obj(function))
+
+
 class Program(click.Group):
-    """Finds commands in the catalogue and imports the one that is called."""
+    """Finds commands in the table and imports the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -158,7 +216,7 @@ _EXIT_CODES = """0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed,
 @click.pass_context
 def program(ctx: click.Context, directory: str | None) -> None:
     """Git for model weights: every deployed version, exactly, in a small local store."""
-    session = _session(ctx)
+    session = ctx.ensure_object(Session)
     ctx.call_on_close(session.close)
     if directory is not None:
         try:

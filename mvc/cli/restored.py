@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.text import count
 from mvc.model.names import printable
@@ -15,16 +16,16 @@ __all__ = ["restored_json", "tell", "warn_of_unreached"]
 
 
 def tell(session: Session, done: Restored) -> None:
-    """Says on stderr how many files were written, deleted, left; with -v which."""
+    """Says on stderr how many files were written, deleted and left; with -v which ones."""
     out = session.out
     if session.verbose and len(done.written) + len(done.deleted) > 1:
-        for path in done.written:
-            out.note(f"  wrote    {printable(path)}")
-        for path in done.deleted:
-            out.note(f"  deleted  {printable(path)}")
+        for word, paths in (("wrote  ", done.written), ("deleted", done.deleted)):
+            for path in paths:
+                out.note(f"  {word}  {printable(path)}")
     single = len(done.written) == 1
-    wrote = printable(done.written[0]) if single else count(len(done.written), "file")
-    parts = [f"{wrote} written"]
+    parts = [
+        f"{printable(done.written[0]) if single else count(len(done.written), 'file')} written"
+    ]
     if done.deleted:
         parts.append(f"{len(done.deleted):,} deleted")
     if done.unchanged:
@@ -33,7 +34,7 @@ def tell(session: Session, done: Restored) -> None:
 
 
 def warn_of_unreached(session: Session, done: Restored) -> None:
-    """Warns of versions that only the HEAD which was left led to, and says how to keep them."""
+    """Warns of versions that only the former HEAD led to, and says how to keep them."""
     left = done.orphans
     if left is None:
         return
@@ -55,15 +56,8 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
 
 def restored_json(done: Restored) -> dict[str, Any]:
     """The same for programs."""
-    left = done.orphans
     return {
-        "commit": str(done.commit),
-        "written": list(done.written),
-        "deleted": list(done.deleted),
-        "unchanged": list(done.unchanged),
-        "branch": done.branch,
+        **fields(done, "commit", "written", "deleted", "unchanged", "branch"),
         "head_moved": done.moved_head,
-        "unreached": None
-        if left is None
-        else {"newest": str(left.newest), "count": left.count, "deployed": left.deployed},
+        "unreached": done.orphans and fields(done.orphans, "newest", "count", "deployed"),
     }

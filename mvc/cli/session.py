@@ -1,78 +1,118 @@
-"""What every command is given: where to write, and the repository, opened when asked for."""
+"""What every command is given: its output, and the repository, opened at the first use."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from mvc.cli.output import Output
-from mvc.errors import DamagedData
+from mvc.cli.text import one_line
+from mvc.errors import DamagedData, WouldOverwrite
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
+    from mvc.ids import CommitId
+    from mvc.io.files import FileSystem
+    from mvc.model.commit import Commit
     from mvc.repo.config import Config
     from mvc.repo.context import Context, Progress
     from mvc.repo.repository import Repository
+    from mvc.types import Bytes
 
 __all__ = ["Session", "load", "user_config"]
 
 
 class Session:
-    """One run of the program. ``verbosity``: -1 quiet, 0, 1 and more with each -v."""
+    """One run of the program. ``verbosity``: -1 quiet, 0, 1 and more with each -v.
+
+    ``as_json``: the command prints one JSON object.
+    """
 
     def __init__(self) -> None:
         self.out = Output()
         self.verbosity = 0
         self.debug = False
+        self.as_json = False
         self._told = False
-        self._context: Context | None = None
-        self._repository: Repository | None = None
 
     @property
     def verbose(self) -> bool:
         return self.verbosity > 0
 
-    @property
+    @cached_property
+    def fs(self) -> FileSystem:
+        from mvc.io.files import FileSystem
+
+        return FileSystem()
+
+    @cached_property
     def context(self) -> Context:
-        """The repository of the working folder or the nearest one above it.
+        """The repository's inner side, for what ``repository`` has no method for."""
+        from mvc.repo.opening import open_context
 
-        Commands that need no array use this and never import numpy.
-        """
-        if self._context is None:
-            from mvc.repo.opening import open_context
+        return open_context(".", config=load)
 
-            self._context = open_context(".", config=load)
-        return self._context
+    @cached_property
+    def repository(self) -> Repository:
+        """The repository of the working folder or the nearest one above it."""
+        from mvc.repo.repository import Repository
+
+        return Repository(self.context)
 
     @property
-    def repository(self) -> Repository:
-        """The same with all its verbs; imports numpy."""
-        if self._repository is None:
-            from mvc.repo.repository import Repository
-
-            self._repository = Repository(self.context)
-        return self._repository
+    def config_file(self) -> Path:
+        """The repository's own settings."""
+        return self.context.root / ".mvc" / "config.yaml"
 
     def now_ns(self) -> int:
+        """The clock's time, even one that cannot be recorded."""
         return self.context.store.clock.now_ns()
+
+    def commit(self, id_: CommitId) -> Commit:
+        """The commit with this id. Raises UnknownRevision, DamagedData."""
+        from mvc.repo.lookup import commits
+
+        return commits.get(self.context, id_)
+
+    def title(self, id_: CommitId) -> str:
+        """The first line of a commit's message."""
+        return one_line(self.commit(id_).message)
+
+    def named(self, id_: CommitId) -> str:
+        """``1a2b3c4d5e, nightly``."""
+        return ", ".join(filter(None, (id_.short, self.title(id_))))
 
     def names(self, paths: Iterable[str]) -> list[str]:
         """Tracked names of PATHs given relative to the working folder; ``.`` for all of them."""
         from mvc.repo.worktree.worktree import tracked_name
 
-        context = self.context
-        fs = context.store.fs
-        return [tracked_name(context.root, path, fs.cwd(), fs=fs) or "." for path in paths]
+        root, cwd = self.repository.root, self.fs.cwd()
+        return [tracked_name(root, path, cwd, fs=self.fs) or "." for path in paths]
 
     def from_here(self, name: str) -> str:
         """A tracked name as a path from the working folder, printable."""
-        fs = self.context.store.fs
-        return printable(os.path.relpath(self.context.root / name, fs.realpath(fs.cwd())))
+        here = self.fs.realpath(self.fs.cwd())
+        return printable(os.path.relpath(self.repository.root / name, here))
+
+    def check_output(self, path: Path, *, force: bool) -> None:
+        """Raises WouldOverwrite if ``path`` exists, unless ``force``; WrongUsage inside .mvc."""
+        from mvc.repo.checkout.outputs import refuse_store
+
+        refuse_store(self.fs, path)
+        if self.fs.stat(path) is not None and not force:
+            name = printable(str(path))
+            raise WouldOverwrite(f"{name} exists already", hint="add -f to replace it")
+
+    def write_output(self, path: Path, *parts: Bytes) -> None:
+        """Writes a file, in place of an old one in one step."""
+        self.fs.replace_file(path, lambda file: file.write(parts), mode=None, durable=False)
 
     def tell_incomplete(self, incomplete: Sequence[DamagedData]) -> None:
         """Ends a command whose answer lacks what is lost: a warning, and exit code 4."""
@@ -85,42 +125,62 @@ class Session:
         click.get_current_context().exit(DamagedData.exit_code)
 
     def close(self) -> None:
-        if self._context is not None:
-            self._warn_of_gaps(self._context)
-            self._context.store.close()
-        self._context = self._repository = None
-
-    def _warn_of_gaps(self, context: Context) -> None:
-        """Whatever was shown lacks what lost entries of the journal said."""
+        """Closes the repository; warns if lost journal entries may be missing in the answer."""
+        self.__dict__.pop("repository", None)
+        context: Context | None = self.__dict__.pop("context", None)
+        if context is None:
+            return
         gaps = context.store.snapshot.gaps
         if gaps and not self._told:
             self._told = True
             lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")
             self.out.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
+        context.store.close()
 
     @contextmanager
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
-        """A bar on stderr while the block runs; None where nobody would see it.
+        """A progress bar on stderr while the block runs; yields its callback.
 
-        It shows bytes, or ``counted``: a number of things.
+        It yields None if the command is quiet or stderr is no terminal. The bar shows bytes, or
+        if ``counted`` a number of things.
         """
-        from mvc.cli.progress import bar
+        if self.verbosity < 0 or not sys.stderr.isatty():
+            yield None
+            return
+        # rich takes 40 ms to import; a pipe never pays for it.
+        from rich import progress as bars
+        from rich.console import Console
+        from rich.markup import escape
 
-        with bar(verb, wanted=self.verbosity >= 0, counted=counted) as callback:
+        amount: list[bars.ProgressColumn] = [bars.DownloadColumn(), bars.TransferSpeedColumn()]
+        with bars.Progress(
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(bar_width=30),
+            *([bars.MofNCompleteColumn()] if counted else amount),
+            bars.TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        ) as display:
+            task = display.add_task(verb, total=None)
+
+            def callback(done: int, total: int, what: str) -> None:
+                name = printable(what)
+                text = escape(f"{verb} {name if len(name) <= 24 else '…' + name[-23:]}")
+                display.update(task, completed=done, total=total or None, description=text)
+
             yield callback
 
 
 def load(file: Path | None) -> Config:
-    """The configuration with every source that the command line knows."""
+    """The configuration with every source that the command line knows.
+
+    Variables such as MVC_STORE_RESET_INTERVAL are settings.
+    """
     from mvc.io.files import FileSystem
     from mvc.repo.config import load_config
 
-    return load_config(FileSystem(), file, user_config(os.environ), _settings(os.environ), {})
-
-
-def _settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are configuration: MVC_STORE_RESET_INTERVAL and the like."""
-    return {k: v for k, v in environment.items() if k.startswith("MVC_")}
+    settings = {k: v for k, v in os.environ.items() if k.startswith("MVC_")}
+    return load_config(FileSystem(), file, user_config(os.environ), settings, {})
 
 
 def user_config(environment: Mapping[str, str]) -> Path:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal
 from unicodedata import combining, east_asian_width
 
 from mvc.cli.output import Output
 
-__all__ = ["Column", "show"]
+__all__ = ["Column", "numbers", "show"]
 
 _GAP = "  "
 _NARROWEST = 12
@@ -17,14 +18,19 @@ _NARROWEST = 12
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``right``: numbers. ``give``: may be shortened to fit the terminal, names in the
-    middle, sentences at their end.
+    """``right``: numbers. ``give``: the text may be shortened to fit the terminal, a name in
+    its middle, a sentence at its end.
     """
 
     title: str
     right: bool = False
     give: Literal["", "middle", "end"] = ""
     style: str | None = None
+
+
+def numbers(*titles: str) -> list[Column]:
+    """Columns of numbers."""
+    return [Column(title, right=True) for title in titles]
 
 
 def show(
@@ -39,68 +45,37 @@ def show(
 
     ``styles``: one per row, over the columns' own. Columns empty in every row are left out.
     """
-    cells = [list(row) for row in rows]
+    cells = list(rows)
     if not cells:
         return
-    used = [i for i, _ in enumerate(columns) if any(row[i] for row in cells)]
+    used = [i for i in range(len(columns)) if any(row[i] for row in cells)]
     kept = [columns[i] for i in used]
-    cells = [[row[i] for i in used] for row in cells]
-    widths = [
-        max(_width(text) for text in (column.title, *(row[i] for row in cells)))
-        for i, column in enumerate(kept)
-    ]
+    titles = [column.title for column in kept]
+    lines: list[tuple[list[str], list[str | None]]] = [(titles, ["dim"] * len(kept))]
+    for row, style in zip(cells, styles or repeat(None), strict=False):
+        lines.append(([row[i] for i in used], [style or column.style for column in kept]))
+    widths = [max(map(_width, texts)) for texts in zip(*(texts for texts, _ in lines), strict=True)]
     _fit(out.width, kept, widths, len(indent))
-    if any(column.title for column in kept):
-        titles = [column.title for column in kept]
-        out.line(indent + _line(out, kept, widths, titles, ["dim"] * len(kept)))
-    for n, row in enumerate(cells):
-        style = styles[n] if styles else None
-        own = [style or column.style for column in kept]
-        out.line(indent + _line(out, kept, widths, row, own))
+    for texts, own in lines if any(titles) else lines[1:]:
+        line = _GAP.join(_cell(out, *each) for each in zip(kept, widths, texts, own, strict=True))
+        out.line(indent + line.rstrip())
 
 
 def _fit(limit: int | None, columns: Sequence[Column], widths: list[int], indent: int) -> None:
-    """Takes what is too much from the columns that may give, the widest first."""
+    """Narrows the columns that may give, the widest first, until a line fits."""
     if limit is None:
         return
-    excess = indent + sum(widths) + len(_GAP) * (len(widths) - 1) - limit
-    while excess > 0:
+    for _ in range(indent + sum(widths) + len(_GAP) * (len(widths) - 1) - limit):
         giving = [i for i, c in enumerate(columns) if c.give and widths[i] > _NARROWEST]
         if not giving:
             return
-        widest = max(giving, key=lambda i: widths[i])
-        widths[widest] -= 1
-        excess -= 1
+        widths[max(giving, key=widths.__getitem__)] -= 1
 
 
-def _line(
-    out: Output,
-    columns: Sequence[Column],
-    widths: Sequence[int],
-    row: Sequence[str],
-    styles: Sequence[str | None],
-) -> str:
-    return _GAP.join(_cells(out, columns, widths, row, styles)).rstrip()
-
-
-def _cells(
-    out: Output,
-    columns: Sequence[Column],
-    widths: Sequence[int],
-    row: Sequence[str],
-    styles: Sequence[str | None],
-) -> Iterator[str]:
-    last = len(columns) - 1
-    for i, (column, width, text, style) in enumerate(
-        zip(columns, widths, row, styles, strict=True)
-    ):
-        text = _shorten(text, width, column.give) if column.give else text
-        space = " " * (width - _width(text))
-        painted = out.paint(text, style)
-        if column.right:
-            yield space + painted
-        else:
-            yield painted if i == last else painted + space
+def _cell(out: Output, column: Column, width: int, text: str, style: str | None) -> str:
+    text = _shorten(text, width, column.give) if column.give else text
+    space, painted = " " * (width - _width(text)), out.paint(text, style)
+    return space + painted if column.right else painted + space
 
 
 def _width(text: str) -> int:
@@ -111,7 +86,7 @@ def _width(text: str) -> int:
 
 
 def _shorten(text: str, width: int, where: str) -> str:
-    """Keeps both ends of a name, the later one above all: there tensor names differ."""
+    """Keeps both ends of a name, mostly the later one, because there tensor names differ."""
     if _width(text) <= width:
         return text
     head = width - 1 if where == "end" else (width - 1) // 5

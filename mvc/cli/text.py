@@ -1,14 +1,30 @@
-"""Numbers and words for people: sizes, shares, counts, times, shapes (pure functions)."""
+"""Numbers and words for people: sizes, shares, counts, times, shapes, lists (pure functions)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+import click
 
 from mvc.model.names import printable
 
-__all__ = ["count", "number", "one_line", "percent", "seconds", "shape", "size", "stored_for"]
+__all__ = [
+    "count",
+    "listed",
+    "nbytes",
+    "number",
+    "one_line",
+    "percent",
+    "seconds",
+    "shape",
+    "size",
+    "stored_for",
+]
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def size(nbytes: int) -> str:
@@ -22,6 +38,14 @@ def size(nbytes: int) -> str:
 def _digits(value: float) -> str:
     """Three significant digits without an exponent, for values below 1000."""
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def nbytes(text: str) -> int:
+    """Reads ``40MB``, ``1.5 GiB`` (units of 1000 or of 1024) or ``123456``. Raises UsageError."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found or (found[3] and not found[2]):
+        raise click.UsageError(f"a size is written 40MB, 1.5GiB or 123456, not {text!r}")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
 
 
 def percent(part: float, whole: float) -> str:
@@ -39,7 +63,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def stored_for(stored: int, raw: int) -> str:
-    """``8.1 MB stored for 110 MB (7.4 %)``; no share where more was written than looked at."""
+    """``8.1 MB stored for 110 MB (7.4 %)``; without the share if it exceeds 100 %."""
     text = f"{size(stored)} stored"
     if not raw:
         return text
@@ -52,9 +76,15 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
-def number(value: float | None) -> str:
-    """Four significant digits, or a dash for no value."""
-    return "-" if value is None else f"{value:.4g}"
+def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> str:
+    """The first ``most`` words (None: all), and how many more there are."""
+    rest = len(words[most:]) if most is not None else 0
+    return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
 
 
 def seconds(value: float) -> str:

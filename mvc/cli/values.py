@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mvc.adapters.python.numpy_arrays import has_dtype, make_array
 from mvc.adapters.views import extract
+from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.repo.content.contents import in_memory
+from mvc.repo.context import Context
 from mvc.repo.diff.distance import to_float64
 
-if TYPE_CHECKING:
-    from mvc.io.files import FileSystem
-    from mvc.model.manifest import FileEntry, LogicalTensor
-    from mvc.repo.context import Context
-
-__all__ = ["load", "save", "summary", "text"]
+__all__ = ["load", "npy", "summary", "text"]
 
 Array = np.ndarray[Any, Any]
 
@@ -43,15 +39,12 @@ def load(context: Context, entry: FileEntry, tensor: LogicalTensor) -> Array:
     return numbers.reshape(spec.shape)
 
 
-def save(fs: FileSystem, path: Path, values: Array) -> None:
-    """Writes a .npy file (format 1.0), in place of an old one in one step."""
+def npy(values: Array) -> tuple[bytes, memoryview]:
+    """The parts of a .npy file (format 1.0)."""
     head = io.BytesIO()
     described = np.lib.format.header_data_from_array_1_0(values)
     np.lib.format.write_array_header_1_0(head, described)
-    body = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-    fs.replace_file(
-        path, lambda file: file.write([head.getvalue(), body]), mode=None, durable=False
-    )
+    return head.getvalue(), np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def summary(values: Array) -> dict[str, float]:
@@ -61,9 +54,12 @@ def summary(values: Array) -> dict[str, float]:
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     found: dict[str, float] = {}
     if finite.size:
-        found["min"], found["max"] = float(finite.min()), float(finite.max())
-        found["mean"] = float(finite.mean(dtype=np.float64))
-        found["std"] = float(finite.std(dtype=np.float64))
+        found = {
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+            "mean": float(finite.mean(dtype=np.float64)),
+            "std": float(finite.std(dtype=np.float64)),
+        }
     found["zeros"] = int(values.size - np.count_nonzero(values))
     if finite.size != values.size:
         found["not finite"] = int(values.size - finite.size)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import filecmp
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -23,13 +23,10 @@ from mvc.adapters.files.suspect import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import BadModelFile, DamagedData, InvalidName, WrongUsage
-from mvc.ids import CommitId
-from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.io.handles import ReadFile
 from mvc.io.process import cpu_count
-from mvc.limits import MIB, PIECE
-from mvc.model.manifest import Manifest
+from mvc.limits import MIB
+from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.checkout.checkout import export
@@ -37,16 +34,14 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.config import Config, load_config
 from mvc.repo.content.bases import content_names
-from mvc.repo.content.hashing import pieces
+from mvc.repo.content.hashing import hash_file, pieces
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context, Progress
-from mvc.repo.importing.checkpoints import find_checkpoints
+from mvc.repo.importing.checkpoints import Checkpoint, find_checkpoints
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
-from mvc.repo.opening import open_context
-from mvc.repo.stats import stats
+from mvc.repo.repository import Repository
 from mvc.repo.worktree.worktree import tracked_name
-from mvc.store.store import create
 
 __all__ = ["MAX_BYTES", "PIPELINES", "Advice", "Figures", "Measured", "Row", "advise", "bench"]
 
@@ -74,6 +69,10 @@ _ROUNDS = 3  # repetitions where there is time; the shortest time of each step c
 _KEEPS_UP = 0.5  # share of the fastest commit speed that the advised pipeline must reach
 _ALIKE = 1.01  # sizes within this factor count as equal
 _UNBOUNDED = 1_000_000  # deltas
+# One chain from the oldest version to the newest; _row applies the bounds of the settings.
+_FREE = {"store.max_recovery": None, "store.reset_interval": 10_000, "store.max_chain": 1e3}
+
+_Place: TypeAlias = tuple[str, str, int]  # file, content, start in bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,67 +156,59 @@ class Measured:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Version:
-    """Files that make one version, by the names they are committed under. ``size``: bytes."""
-
-    label: str
-    files: Mapping[str, Path]
-    size: int
-
-
 def bench(
     paths: Sequence[Path],
     *,
-    context: Context | None = None,
+    repository: Repository | None = None,
     config: Config | None = None,
-    fs: FileSystem | None = None,
     max_bytes: int = MAX_BYTES,
     progress: Progress | None = None,
 ) -> Measured:
     """Measures every pipeline on consecutive versions, or on one file and its version at HEAD.
 
     ``paths`` are files, each a version, or folders of them. The settings are those of
-    ``context``, or ``config``. Raises UnknownPath; WrongUsage for folders without models;
+    ``repository``, or ``config``. Raises UnknownPath; WrongUsage for folders without models;
     BadModelFile if there are no bytes to measure; DamagedData if other bytes come back.
     """
     if max_bytes < 1:
         raise WrongUsage("at least one byte of a version has to be looked at")
-    files = context.store.fs if context is not None else fs or FileSystem()
+    context = None if repository is None else repository.context
+    fs = context.store.fs if context is not None else FileSystem()
     settings = context.config if context is not None else config
-    settings = settings or load_config(files, None, None, {}, {})
-    found = _find_versions(files, paths)
+    settings = settings or load_config(fs, None, None, {}, {})
+    found = _find_versions(fs, paths)
     versions = [version for version in found if version.size]
     if not versions:
-        raise BadModelFile(f"{printable(found[-1].label)} is empty: there is nothing to measure")
-    notes = [f"{printable(v.label)} is empty and left out" for v in found if not v.size]
+        raise BadModelFile(f"{_label(found[-1])} is empty: there is nothing to measure")
+    in_use = Pipeline.parse(settings.get("commit.pipeline")).coding()
+    trials = [_Trial(p) for p in dict.fromkeys([*map(Pipeline.parse, PIPELINES), in_use])]
     with TemporaryDirectory(prefix="mvc-bench-") as folder:
         each = min(max_bytes, versions[-1].size)
         chosen = versions[-max(2, min(_VERSIONS, _IN_ALL * max_bytes // each)) :]
         if len(versions) == 1 and context is not None:
             chosen = [*_from_head(context, versions[0], Path(folder) / "head"), *versions]
-        in_use = Pipeline.parse(settings.get("commit.pipeline")).coding()
-        pipelines = list(dict.fromkeys([*map(Pipeline.parse, PIPELINES), in_use]))
-        run = _Run(files, Path(folder), chosen, max_bytes, settings, pipelines)
-        run.look()
-        run.measure(progress)
-    rows = tuple(_row(trial, run, settings) for trial in run.trials)
-    compared = len(run.versions) - 1
+        free = Config({**settings.values, **{k: (v, "flag") for k, v in _FREE.items()}})
+        series = _Series(fs, Path(folder), free, chosen, max_bytes)
+        series.look(trials)
+        series.measure(trials, progress)
+    rows = tuple(_row(trial, series, settings) for trial in trials)
+    compared = len(series.versions) - 1
+    empty = [f"{_label(v)} is empty and left out" for v in found if not v.size]
     return Measured(
         rows,
         advise(rows, in_use.text),
         in_use.text,
-        versions[-1].label,
-        run.versions[-2].label if compared else None,
+        str(versions[-1].source),
+        str(series.versions[-2].source) if compared else None,
         len(versions),
         compared,
-        run.total,
-        run.sizes[-1],
-        run.changed,
+        series.total,
+        series.sizes[-1],
+        series.changed,
         cpu_count(),
         int(settings.get("store.reset_interval")),
         settings.get("store.max_recovery"),
-        (*notes, *run.notes, *_on_bases(run)),
+        (*empty, *series.notes, *_without_deltas(series, trials)),
     )
 
 
@@ -253,148 +244,133 @@ class _Trial:
     deltas: int = 0  # bytes of all deltas
 
 
-class _Run:
-    """Commits the versions with every pipeline. Call ``look``, then ``measure``."""
+class _Series:
+    """The versions that every pipeline commits, oldest first; of each the same sample."""
 
     def __init__(
-        self, fs: FileSystem, folder: Path, versions: Sequence[_Version], max_bytes: int,
-        config: Config, pipelines: Sequence[Pipeline],
+        self, fs: FileSystem, folder: Path, config: Config, versions: Sequence[Checkpoint],
+        max_bytes: int,
     ) -> None:  # fmt: skip
+        """Chooses the sample. Raises BadModelFile if the newest version has no tensor bytes."""
         self.versions = list(versions)
-        self.trials = [_Trial(pipeline) for pipeline in pipelines]
-        self.total = 0  # tensor bytes of the newest version
         self.sizes: list[int] = []  # tensor bytes committed of each version
         self.changed: float | None = None  # mean share of bytes from one version to the next
         self.touched = 0.0  # share of bytes from the oldest version to the newest
         self.notes: list[str] = []
-        self._fs, self._folder, self._max_bytes = fs, folder, max_bytes
+        self._fs, self._folder, self._config = fs, folder, config
         self._sample: set[_Place] | None = None  # None: everything
-        # One chain from the oldest version to the newest; _row applies the settings' bounds.
-        free = {"store.max_recovery": None, "store.reset_interval": 10_000, "store.max_chain": 1e3}
-        self._config = Config({**config.values, **{k: (v, "flag") for k, v in free.items()}})
-
-    def look(self) -> None:
-        """Chooses the sample, bounds the number of versions by time, and reads them once."""
-        newest = self.versions[-1]
         places: list[tuple[_Place, int]] = []
-        for name, path in newest.files.items():
-            with open_file(self._fs, path, printable(str(path))) as parsed:
-                names = content_names(parsed.contents, parsed.tensors)
-                for key, content in zip(names, parsed.contents, strict=True):
-                    cuts = pieces(content.spec)
-                    places += [((name, key, start), length) for start, length in cuts if length]
-        self.total = sum(length for _, length in places)
+        for name, path in versions[-1].files.items():
+            with self._open(name, path) as parsed:
+                places += [(place, length) for place, _, length in _pieces(parsed, name) if length]
+        self.total = sum(length for _, length in places)  # tensor bytes of the newest version
         if not self.total:
-            raise BadModelFile(f"{printable(newest.label)} holds no tensors: nothing to measure")
-        if self.total > self._max_bytes:
-            self._sample = _spread(places, self._max_bytes / self.total)
+            raise BadModelFile(f"{_label(versions[-1])} holds no tensors: nothing to measure")
+        if self.total > max_bytes:
+            self._sample = _spread(places, max_bytes / self.total)
+
+    def look(self, trials: Sequence[_Trial]) -> None:
+        """Bounds the number of versions by time, and reads each of them once."""
         began = time.perf_counter()
-        self._commit_all(_Trial(self.trials[0].pipeline), [newest])
-        seconds = (time.perf_counter() - began) * len(self.trials)
+        self._run(trials[0].pipeline, self.versions[-1:])
+        seconds = (time.perf_counter() - began) * len(trials)
         kept = max(2, min(len(self.versions), int(_SECONDS / seconds)))
         if kept < len(self.versions):
             self.versions = self.versions[-kept:]
             self.notes.append(f"only the newest {kept} versions are committed, to save time")
-        buffer = memoryview(bytearray(PIECE))
-        for version in self.versions:
-            self.sizes.append(0)
-            for name, path in version.files.items():
-                with self._open(name, path) as parsed:
-                    for i, content in enumerate(parsed.contents):
-                        for start, length in pieces(content.spec):
-                            parsed.read(i, start, buffer[:length])
-                            self.sizes[-1] += length
-                    self._note_opaque(version, path, parsed)
+        entries = [
+            [self._look_at(version, name) for name in version.files] for version in self.versions
+        ]
+        self.sizes = [sum(c.spec.nbytes for e in files for c in e.contents) for files in entries]
+        if len(entries) > 1:
+            shares = [_share(old, new) for old, new in pairwise(entries)]
+            self.changed = sum(shares) / len(shares)
+            self.touched = _share(entries[0], entries[-1])
 
-    def measure(self, progress: Progress | None) -> None:
+    def _look_at(self, version: Checkpoint, name: str) -> FileEntry:
+        """Reads a file; notes if it is no model (files beside a model need not be)."""
+        path = version.files[name]
+        with self._open(name, path) as parsed:
+            entry = hash_file(parsed, name)
+        if parsed.format == "opaque" and not parsed.tensors and len(version.files) == 1:
+            with self._fs.open_read(path) as file:
+                why = suspicion(file, path.name)
+            because = f" ({why})" if why else ""
+            text = f"{printable(str(path))} is no model file that mvc can read{because}"
+            self.notes.append(f"{text}: measured as raw bytes")
+        return entry
+
+    def measure(self, trials: Sequence[_Trial], progress: Progress | None) -> None:
         """Fills the trials. The pipelines take turns, so that they share the machine's noise."""
-        rounds, done, each = _ROUNDS, 0, sum(self.sizes)
+        turn, rounds, done, each = 0, _ROUNDS, 0, sum(self.sizes)
         began = time.perf_counter()
-        for turn in range(_ROUNDS):
-            for trial in self.trials if turn < rounds else ():
-                again = _Trial(trial.pipeline)
-                self._commit_all(again, self.versions)
-                old = trial if turn else again
+        while turn < rounds:
+            for trial in trials:
+                again = self._run(trial.pipeline, self.versions)
                 trial.stored, trial.deltas = again.stored, again.deltas
-                trial.commits = list(map(min, old.commits, again.commits))
-                trial.checkouts = list(map(min, old.checkouts, again.checkouts))
+                trial.commits = list(map(min, trial.commits or again.commits, again.commits))
+                trial.checkouts = list(
+                    map(min, trial.checkouts or again.checkouts, again.checkouts)
+                )
                 if not done:
-                    seconds = (time.perf_counter() - began) * len(self.trials)
+                    seconds = (time.perf_counter() - began) * len(trials)
                     rounds = max(1, min(_ROUNDS, int(_SECONDS / seconds)))
                 done += each
                 if progress is not None:
-                    progress(done, each * rounds * len(self.trials), trial.pipeline.text)
+                    progress(done, each * rounds * len(trials), trial.pipeline.text)
+            turn += 1
 
-    def _commit_all(self, trial: _Trial, versions: Sequence[_Version]) -> None:
-        """Commits versions into a new repository and checks each of them out."""
+    def _run(self, pipeline: Pipeline, versions: Sequence[Checkpoint]) -> _Trial:
+        """Commits versions into a new repository and checks each of them out.
+
+        The repository is opened for each step, as by a process of its own. Raises DamagedData
+        unless the files that come back are exactly those that were committed.
+        """
+        trial = _Trial(pipeline)
         with TemporaryDirectory(dir=self._folder) as folder:
             root, out = Path(folder) / "repo", Path(folder) / "out"
-            self._fs.make_dir(root)
-            create(self._fs, Clock(), root, "main", b"")
-            ids: list[CommitId] = []
-            before: set[str] = set()
+            opened = partial(Repository.open, root, config=lambda _: self._config, fs=self._fs)
+            Repository.init(root, config=lambda _: self._config, fs=self._fs).close()
+            ids, before = [], set[str]()
             for version in versions:
                 changes = [Change(n, partial(self._open, n, p)) for n, p in version.files.items()]
                 changes += [Change(name, None) for name in before - version.files.keys()]
                 before = set(version.files)
-                request = CommitRequest(changes, pipeline=trial.pipeline.text, allow_empty=True)
-                with self._repository(root) as context:
+                request = CommitRequest(changes, pipeline=pipeline.text, allow_empty=True)
+                with opened() as repository:
                     began = time.perf_counter()
-                    kept = commit(context, request)
+                    done = commit(repository.context, request)
                     trial.commits.append(time.perf_counter() - began)
-                ids.append(kept.id)
-                trial.stored.append(kept.stored_bytes)
+                ids.append(done.id)
+                trial.stored.append(done.stored_bytes)
             for version, id_ in zip(versions, ids, strict=True):
-                with self._repository(root) as context:
+                with opened() as repository:
                     began = time.perf_counter()
-                    export(context, id_, ["."], out, force=True)
+                    export(repository.context, id_, ["."], out, force=True)
                     trial.checkouts.append(time.perf_counter() - began)
-                self._compare(trial, version, out)
-            with self._repository(root) as context:
-                trial.deltas = stats(context).bytes["delta"]
-                if len(ids) > 1 and self.changed is None:
-                    found = [manifests.of_commit(context, id_) for id_ in ids]
-                    shares = [_share(old, new) for old, new in pairwise(found)]
-                    self.changed = sum(shares) / len(shares)
-                    self.touched = _share(found[0], found[-1])
-
-    @contextmanager
-    def _repository(self, root: Path) -> Iterator[Context]:
-        """Opened for each step, as by a process of its own."""
-        context = open_context(root, discover=False, config=lambda _: self._config, fs=self._fs)
-        with closing(context.store):
-            yield context
+                for name, path in version.files.items():
+                    whole = len(version.files) == 1 and out.is_file()
+                    if not self._same(name, path, out if whole else out / name):
+                        raise DamagedData(f"{pipeline.text} does not give back {_label(version)}")
+            with opened() as repository:
+                trial.deltas = repository.stats().bytes["delta"]
+        return trial
 
     @contextmanager
     def _open(self, name: str, path: Path) -> Iterator[ParsedFile]:
         with open_file(self._fs, path, printable(str(path))) as parsed:
             yield parsed if self._sample is None else _Sample(parsed, name, self._sample)
 
-    def _compare(self, trial: _Trial, version: _Version, out: Path) -> None:
-        """Raises DamagedData unless the files in ``out`` are exactly what was committed."""
-        for name, path in version.files.items():
-            back = out if len(version.files) == 1 and out.is_file() else out / name
-            if self._sample is None:
-                same = filecmp.cmp(path, back, shallow=False)
-            else:
-                with self._open(name, path) as parsed, self._fs.open_read(back) as file:
-                    same = all(map(partial(_same, parsed, file), range(len(parsed.contents))))
-            if not same:
-                text = f"{trial.pipeline.text} does not give back {printable(version.label)}"
-                raise DamagedData(text)
-
-    def _note_opaque(self, version: _Version, path: Path, parsed: ParsedFile) -> None:
-        """Says which versions are no models; files beside a model need not be."""
-        if parsed.format != "opaque" or parsed.tensors or len(version.files) > 1:
-            return
-        with self._fs.open_read(path) as file:
-            why = suspicion(file, path.name)
-        because = f" ({why})" if why else ""
-        text = f"{printable(str(path))} is no model file that mvc can read{because}"
-        self.notes.append(f"{text}: measured as raw bytes")
-
-
-_Place: TypeAlias = tuple[str, str, int]  # file, content, start in bytes
+    def _same(self, name: str, path: Path, back: Path) -> bool:
+        if self._sample is None:
+            return filecmp.cmp(path, back, shallow=False)
+        with self._open(name, path) as parsed, self._fs.open_read(back) as file:
+            for i, content in enumerate(parsed.contents):
+                data = memoryview(bytearray(content.spec.nbytes))  # of one piece
+                parsed.read(i, 0, data)
+                if file.read(content.offset, len(data)) != data:
+                    return False
+        return True
 
 
 class _Sample(ParsedFile):
@@ -405,19 +381,18 @@ class _Sample(ParsedFile):
         contents: list[ParsedContent] = []
         tensors: list[ParsedTensor] = []
         self._parsed, self._parts, self.size = parsed, list[tuple[int, int]](), 0
-        for i, key in enumerate(content_names(parsed.contents, parsed.tensors)):
-            spec = parsed.contents[i].spec
-            for start, length in pieces(spec):
-                if (name, key, start) not in sample:
-                    continue
-                cut = spec
-                if length < spec.nbytes:
-                    cut = TensorSpec(spec.dtype, (length // DTYPES[spec.dtype].itemsize,))
-                if i in named:
-                    tensors.append(ParsedTensor(f"{key}@{start}", cut, len(contents)))
-                contents.append(ParsedContent(self.size, cut))
-                self._parts.append((i, start))
-                self.size += length
+        for place, i, length in _pieces(parsed, name):
+            if place not in sample:
+                continue
+            _, key, start = place
+            cut = parsed.contents[i].spec
+            if length < cut.nbytes:
+                cut = TensorSpec(cut.dtype, (length // DTYPES[cut.dtype].itemsize,))
+            if i in named:
+                tensors.append(ParsedTensor(f"{key}@{start}", cut, len(contents)))
+            contents.append(ParsedContent(self.size, cut))
+            self._parts.append((i, start))
+            self.size += length
         self.format, self.checks = "opaque", ()
         self.contents, self.tensors = tuple(contents), tuple(tensors)
 
@@ -429,11 +404,11 @@ class _Sample(ParsedFile):
         return b""
 
 
-def _same(parsed: ParsedFile, file: ReadFile, i: int) -> bool:
-    content = parsed.contents[i]
-    data = memoryview(bytearray(content.spec.nbytes))  # a sample's contents are at most a slab
-    parsed.read(i, 0, data)
-    return file.read(content.offset, len(data)) == data
+def _pieces(parsed: ParsedFile, name: str) -> Iterator[tuple[_Place, int, int]]:
+    """The place of every piece of a file, the number of its content, its length in bytes."""
+    for i, key in enumerate(content_names(parsed.contents, parsed.tensors)):
+        for start, length in pieces(parsed.contents[i].spec):
+            yield (name, key, start), i, length
 
 
 def _spread(places: Sequence[tuple[_Place, int]], share: float) -> set[_Place]:
@@ -447,71 +422,67 @@ def _spread(places: Sequence[tuple[_Place, int]], share: float) -> set[_Place]:
     return chosen or {places[len(places) // 2][0]}
 
 
-def _share(old: Manifest, new: Manifest) -> float:
+def _share(old: Sequence[FileEntry], new: Sequence[FileEntry]) -> float:
     """Share of the newer version's bytes in contents that the older one does not have."""
-    known = {content.id for entry in old.entries for content in entry.contents}
-    contents = [content for entry in new.entries for content in entry.contents]
-    changed = sum(c.spec.nbytes for c in contents if c.id not in known)
-    return changed / max(1, sum(c.spec.nbytes for c in contents))
+    known = {content.id for entry in old for content in entry.contents}
+    sizes = [(c.spec.nbytes, c.id in known) for entry in new for c in entry.contents]
+    return sum(size for size, had in sizes if not had) / max(1, sum(size for size, _ in sizes))
 
 
-def _row(trial: _Trial, run: _Run, settings: Config) -> Row:
+def _row(trial: _Trial, series: _Series, settings: Config) -> Row:
     """Figures of one pipeline, and what a long history under the settings would cost."""
-    count, last, sizes = len(run.versions) - 1, run.sizes[-1], run.sizes
-    scale = run.total / last  # from the sample to the whole version
-    seconds = trial.checkouts[0] * scale
+    sizes, total = series.sizes, series.total
+    scale = total / sizes[-1]  # from the sample to the whole version
+    seconds, last = trial.checkouts[0] * scale, trial.checkouts[-1] * scale
     bound = settings.get("store.max_recovery")
     fits = bound is None or seconds <= bound
-    full = Figures(
-        trial.stored[0] / sizes[0], sizes[0] / trial.commits[0], sizes[0] / trial.checkouts[0]
-    )
-    delta = None
-    stored, interval = full.ratio * run.total, 1
-    if count and run.changed:
-        raw = sum(sizes[1:])
-        delta = Figures(
-            sum(trial.stored[1:]) / raw,
-            raw / sum(trial.commits[1:]),
-            raw / sum(trial.checkouts[1:]),
-        )
-        if trial.deltas:
-            step = max(0.0, trial.checkouts[-1] - trial.checkouts[0]) * scale / count
-            deltas = int(settings.get("store.reset_interval")) - 1
-            if bound is not None:
-                deltas = int(max(0.0, bound - seconds) / step) if step else _UNBOUNDED
-            deltas = min(deltas, int(settings.get("store.max_chain") / delta.ratio))
-            stored = (delta.ratio * deltas + full.ratio * run.touched) * run.total / (deltas + 1)
-            interval, seconds = deltas + 1, seconds + deltas * step
-        else:
-            stored = delta.ratio * run.total
+    full = _figures(trial, sizes, slice(1))
+    delta = _figures(trial, sizes, slice(1, None)) if series.changed else None
+    version_bytes, deltas = full.ratio * total, 0
+    if delta is not None and not trial.deltas:
+        version_bytes = delta.ratio * total
+    elif delta is not None:
+        step = max(0.0, last - seconds) / (len(sizes) - 1)
+        deltas = int(settings.get("store.reset_interval")) - 1
+        if bound is not None:
+            deltas = int(max(0.0, bound - seconds) / step) if step else _UNBOUNDED
+        deltas = min(deltas, int(settings.get("store.max_chain") / delta.ratio))
+        chain = delta.ratio * deltas + full.ratio * series.touched
+        version_bytes, seconds = chain * total / (deltas + 1), seconds + deltas * step
     text = trial.pipeline.text
     preset = next((n for n in PRESETS if Pipeline.parse(n) == trial.pipeline), None)
-    return Row(text, preset, full, delta, interval, stored, seconds, fits)
+    return Row(text, preset, full, delta, deltas + 1, version_bytes, seconds, fits)
 
 
-def _on_bases(run: _Run) -> list[str]:
+def _figures(trial: _Trial, sizes: Sequence[int], part: slice) -> Figures:
+    raw, stored = sum(sizes[part]), sum(trial.stored[part])
+    return Figures(stored / raw, raw / sum(trial.commits[part]), raw / sum(trial.checkouts[part]))
+
+
+def _without_deltas(series: _Series, trials: Sequence[_Trial]) -> list[str]:
     """Why there are no deltas, if there are none."""
-    if len(run.versions) == 1:
+    if series.changed is None:
         return [
             "one version and nothing to compare it with, so only full versions are measured; "
             "name two consecutive versions, or a tracked file that has changed since HEAD"
         ]
-    if not run.changed:
-        label = printable(run.versions[-1].label)
-        same = (
-            f"{label} is as at HEAD"
-            if run.versions[0].label == "HEAD"
-            else "the versions have the same tensors"
-        )
+    if not series.changed:
+        same = "the versions have the same tensors"
+        if _label(series.versions[0]) == "HEAD":
+            same = f"{_label(series.versions[-1])} is as at HEAD"
         return [f"{same}, so only full versions are measured"]
-    if not any(trial.deltas for trial in run.trials):
+    if not any(trial.deltas for trial in trials):
         return ["no delta between the versions saves a tenth, so every version is stored in full"]
     return []
 
 
-def _find_versions(fs: FileSystem, sources: Sequence[Path]) -> list[_Version]:
+def _label(version: Checkpoint) -> str:
+    return printable(str(version.source))
+
+
+def _find_versions(fs: FileSystem, sources: Sequence[Path]) -> list[Checkpoint]:
     """Versions in the order given; those of a folder by name, numbers by value."""
-    found: list[_Version] = []
+    found: list[Checkpoint] = []
     for source in sources:
         inside = find_checkpoints(fs, [source], "mtime", "model")  # one name for all versions
         if not inside:
@@ -519,8 +490,7 @@ def _find_versions(fs: FileSystem, sources: Sequence[Path]) -> list[_Version]:
                 f"no model files in {printable(str(source))}",
                 hint="name files, or a folder of them",
             )
-        inside.sort(key=lambda checkpoint: _by_number(checkpoint.source.name))
-        found += [_Version(str(c.source), c.files, c.size) for c in inside]
+        found += sorted(inside, key=lambda checkpoint: _by_number(checkpoint.source.name))
     return found
 
 
@@ -528,7 +498,7 @@ def _by_number(name: str) -> list[tuple[int, str]]:
     return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name) if p]
 
 
-def _from_head(context: Context, version: _Version, folder: Path) -> list[_Version]:
+def _from_head(context: Context, version: Checkpoint, folder: Path) -> list[Checkpoint]:
     """HEAD's files that the version's files are tracked as, written to ``folder``."""
     fs, there = context.store.fs, head(context).commit
     by_path = manifests.of_commit(context, there).by_path
@@ -540,4 +510,4 @@ def _from_head(context: Context, version: _Version, folder: Path) -> list[_Versi
                 fs.make_dirs((folder / name).parent)
                 export(context, there, [tracked], folder / name)
                 files[name] = folder / name
-    return [_Version("HEAD", files, 0)] if files else []
+    return [Checkpoint(Path("HEAD"), 0, files, 0)] if files else []

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import mvc.cli.commands
-from mvc.cli.catalog import COMMANDS, module_of
-from mvc.cli.program import Verb
+from mvc.cli.program import COMMANDS, Verb, module_of
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -67,6 +67,6 @@ def test_nothing_from_data_controls_the_terminal() -> None:
 
 
 def test_json_times() -> None:
-    found = as_json(CommitId(bytes(32)), entry().commit)
+    found = as_json(entry())
     assert found["time"] == "2024-10-04T00:00:00+00:00"
     assert found["time_ns"] == 20_000 * DAY

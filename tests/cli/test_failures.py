@@ -6,7 +6,7 @@ import click
 import pytest
 
 from mvc import errors
-from mvc.cli.failures import describe, report
+from mvc.cli.main import describe, report
 from mvc.cli.output import Output
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import sys
 
-from mvc.cli.progress import bar
+from mvc.cli.session import Session
 
 
 class Terminal(io.StringIO):
@@ -12,11 +12,13 @@ class Terminal(io.StringIO):
 
 
 def test_only_where_it_is_seen(monkeypatch) -> None:
+    session = Session()
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with bar("committing", wanted=True) as callback:
+    with session.progress("committing") as callback:
         assert callback is None
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with bar("committing", wanted=False) as callback:
+    session.verbosity = -1
+    with session.progress("committing") as callback:
         assert callback is None
 
 
@@ -24,7 +26,7 @@ def test_draws_and_cleans_up(monkeypatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with bar("committing", wanted=True) as callback:
+    with Session().progress("committing") as callback:
         assert callback is not None
         callback(1, 0, "a[b]\x1b.pt")
         callback(500_000, 1_000_000, "x" * 200)

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from mvc.cli.chart import chart
-from mvc.cli.sizes import nbytes
+from mvc.cli.curve import chart
+from mvc.cli.text import nbytes
 from tests.cli.program import Mvc
 
 

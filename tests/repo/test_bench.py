@@ -84,7 +84,7 @@ def test_every_pipeline_is_timed_and_the_one_in_use_is_among_them(tmp_path: Path
     with Repository.init(tmp_path / "repo") as repo:
         (repo.root / ".mvc" / "config.yaml").write_text("commit:\n  pipeline: sub|planes|zstd:4\n")
     with Repository.open(tmp_path / "repo") as repo:
-        found = bench(series(tmp_path), context=repo.context)
+        found = bench(series(tmp_path), repository=repo)
     assert [row.pipeline for row in found.rows] == [*FEW, "sub | planes | zstd:4"]
     assert found.in_use == "sub | planes | zstd:4"
     for row in found.rows:
@@ -98,11 +98,11 @@ def test_one_tracked_file_is_compared_with_head(tmp_path: Path) -> None:
     with Repository.init(tmp_path / "repo") as repo:
         path = write(repo.root / "m.safetensors", 0)
         repo.commit(path)
-        same = bench([path], context=repo.context)
+        same = bench([path], repository=repo)
         write(path, 1)
-        moved = bench([path], context=repo.context)
+        moved = bench([path], repository=repo)
         outside = bench([path])
-        untracked = bench([write(tmp_path / "other.safetensors", 1)], context=repo.context)
+        untracked = bench([write(tmp_path / "other.safetensors", 1)], repository=repo)
     assert (same.base, same.changed) == ("HEAD", 0.0)
     assert same.rows[0].delta is None
     assert "is as at HEAD" in same.notes[0]

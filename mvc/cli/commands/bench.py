@@ -3,91 +3,75 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from mvc.cli.options import json_option
-from mvc.cli.program import Verb
+from mvc.cli.payload import fields
+from mvc.cli.program import verb
 from mvc.cli.session import Session, load
-from mvc.cli.sizes import nbytes
-from mvc.cli.tables import Column, show
-from mvc.cli.text import count, percent, seconds, size
+from mvc.cli.tables import Column, numbers, show
+from mvc.cli.text import count, nbytes, percent, seconds, size
 from mvc.errors import NotARepository
 from mvc.model.names import printable
-from mvc.repo.bench import MAX_BYTES, bench
-
-if TYPE_CHECKING:
-    from mvc.repo.bench import Figures, Measured, Row
-    from mvc.repo.context import Context
+from mvc.repo.bench import MAX_BYTES, Figures, Measured, Row, bench
 
 _COLUMNS = (
     Column("pipeline"),
     Column("preset"),
-    Column("deltas", right=True),
-    Column("full", right=True),
-    Column("commit", right=True),
-    Column("checkout", right=True),
-    Column("recovery", right=True),
-    Column("a version", right=True),
+    *numbers("deltas", "full", "commit", "checkout", "recovery", "a version"),
     Column(""),
 )
 
 
-@click.command("bench", cls=Verb, example="mvc bench runs/2026-11")
+@verb("bench", "mvc bench runs/2026-11")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option(
     "--max-bytes", metavar="BYTES",
     help="Commit no more than this of a version (1MB); the default is 256MiB.",
 )  # fmt: skip
-@json_option
-@click.pass_obj
-def command(session: Session, paths: tuple[str, ...], max_bytes: str | None, as_json: bool) -> None:
+def command(session: Session, paths: tuple[str, ...], max_bytes: str | None) -> None:
     """Measure every pipeline on your own models.
 
     Several PATHs are consecutive versions, and so are the model files of a folder. One
     tracked file is compared with its version at HEAD. Each pipeline commits them into a
     temporary repository and checks them out of it; your own repository is not written to.
     """
-    context = _context(session)
+    repository = None
+    with suppress(NotARepository):
+        repository = session.repository
     with session.progress("measuring") as progress:
         found = bench(
             [Path(path) for path in paths],
-            context=context,
-            config=None if context else load(None),
+            repository=repository,
+            config=None if repository else load(None),
             max_bytes=MAX_BYTES if max_bytes is None else nbytes(max_bytes),
             progress=progress,
         )
-    if as_json:
+    if session.as_json:
         session.out.json("mvc.bench/2", _json(found))
     else:
-        _print(session, found, user=context is None)
-
-
-def _context(session: Session) -> Context | None:
-    """The repository, if there is one here."""
-    try:
-        return session.context
-    except NotARepository:
-        return None
+        _print(session, found, user=repository is None)
 
 
 def _print(session: Session, found: Measured, *, user: bool) -> None:
-    out = session.out
+    """``user``: the settings in use are the user's own."""
+    out, best = session.out, found.advice.row
     out.line(_looked_at(found))
-    threads = count(found.threads, "thread")
-    out.line(f"{threads}; every pipeline gave every version back exactly")
+    out.line(f"{count(found.threads, 'thread')}; every pipeline gave every version back exactly")
     out.line()
-    best = found.advice.row
-    show(
-        out,
-        _COLUMNS,
-        [_cells(found, row) for row in found.rows],
-        styles=["good" if row is best else None for row in found.rows],
-    )
+    styles = ["good" if row is best else None for row in found.rows]
+    show(out, _COLUMNS, [_cells(found, row) for row in found.rows], styles=styles)
     out.line()
-    _advise(session, found, user=user)
+    if best is None:
+        out.line(f"No recommendation: {found.advice.reason}")
+    else:
+        out.line(f"Recommended: {out.paint(best.name, 'good')}, {found.advice.reason}")
+        setting = f"{'--user ' if user else ''}commit.pipeline {shlex.quote(best.name)}"
+        use = f"To use it:   mvc config {setting}"
+        out.line("It is in use already" if best.pipeline == found.in_use else use)
     for note in found.notes:
         out.note(note)
 
@@ -122,74 +106,48 @@ def _cells(found: Measured, row: Row) -> tuple[str, ...]:
 
 
 def _remark(found: Measured, row: Row) -> str:
-    words = []
-    if found.advice.row is row:
-        words.append("recommended")
-    if row.pipeline == found.in_use:
-        words.append("in use")
-    if not row.fits:
-        words.append("over the bound")
-    elif row.speed < found.advice.least_speed:
-        words.append("slow")
-    return ", ".join(words)
+    words = {
+        "recommended": found.advice.row is row,
+        "in use": row.pipeline == found.in_use,
+        "over the bound": not row.fits,
+        "slow": row.fits and _is_slow(found, row),
+    }
+    return ", ".join(word for word, said in words.items() if said)
+
+
+def _is_slow(found: Measured, row: Row) -> bool:
+    return row.speed < found.advice.least_speed
 
 
 def _speed(rate: float) -> str:
     return f"{rate / 1e6:.0f} MB/s"
 
 
-def _advise(session: Session, found: Measured, *, user: bool) -> None:
-    row, out = found.advice.row, session.out
-    if row is None:
-        out.line(f"No recommendation: {found.advice.reason}")
-        return
-    out.line(f"Recommended: {out.paint(row.name, 'good')}, {found.advice.reason}")
-    if row.pipeline == found.in_use:
-        out.line("It is in use already")
-    else:
-        out.line(f"To use it:   {_setting(row, user=user)}")
-
-
-def _setting(row: Row, *, user: bool) -> str:
-    return f"mvc config {'--user ' if user else ''}commit.pipeline {shlex.quote(row.name)}"
-
-
-def _json(found: Measured) -> dict[str, object]:
+def _json(found: Measured) -> dict[str, Any]:
     best = found.advice.row
     return {
-        "versions": found.versions,
-        "compared": found.compared,
-        "newest": found.newest,
-        "base": found.base,
-        "raw_bytes": found.raw_bytes,
+        **fields(found, "versions", "compared", "newest", "base", "raw_bytes"),
         "sampled_bytes": found.sampled,
-        "changed": found.changed,
-        "threads": found.threads,
+        **fields(found, "changed", "threads"),
         "exact": True,  # other bytes end the command with an error
-        "reset_interval": found.reset_interval,
-        "max_recovery": found.max_recovery,
-        "in_use": found.in_use,
+        **fields(found, "reset_interval", "max_recovery", "in_use"),
         "pipelines": [
             {
-                "pipeline": row.pipeline,
-                "preset": row.preset,
+                **fields(row, "pipeline", "preset"),
                 "delta": _figures(row.delta),
                 "full": _figures(row.full),
                 "interval": row.interval,
                 "version_bytes": round(row.version_bytes),
-                "recovery": row.recovery,
-                "fits": row.fits,
-                "slow": row.speed < found.advice.least_speed,
+                **fields(row, "recovery", "fits"),
+                "slow": _is_slow(found, row),
             }
             for row in found.rows
         ],
         "recommended": best.name if best else None,
         "reason": found.advice.reason,
-        "notes": list(found.notes),
+        "notes": found.notes,
     }
 
 
-def _figures(figures: Figures | None) -> dict[str, float] | None:
-    if figures is None:
-        return None
-    return {"ratio": figures.ratio, "commit": figures.commit, "checkout": figures.checkout}
+def _figures(figures: Figures | None) -> dict[str, Any] | None:
+    return None if figures is None else fields(figures, "ratio", "commit", "checkout")

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli import complete
-from mvc.cli.options import json_option, moment, target_option
-from mvc.cli.program import Verb
+from mvc.cli.options import complete_revisions, target_option
+from mvc.cli.program import verb
 from mvc.cli.restored import restored_json, tell, warn_of_unreached
 from mvc.cli.session import Session
-from mvc.cli.text import one_line
 from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
-from mvc.repo import deployments
-from mvc.repo.lookup import commits, manifests
-from mvc.repo.lookup import refs as pointers
+from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.times import format_time
 
 
-@click.command(
-    "checkout",
-    cls=Verb,
-    example='mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors',
-)
-@click.argument("words", metavar="[REV] [PATH]...", nargs=-1, shell_complete=complete.revisions)
+@verb("checkout", 'mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors')
+@click.argument("words", metavar="[REV] [PATH]...", nargs=-1, shell_complete=complete_revisions)
 @click.option("--at", metavar="TIME", help="The version that was live at TIME, instead of REV.")
 @target_option("Where it was live; without --at, what is live there now.")
 @click.option("-o", "--output", metavar="FILE|DIR", help="Write there; leave HEAD and files alone.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
-@json_option
-@click.pass_obj
 def command(
     session: Session,
     words: tuple[str, ...],
@@ -37,55 +27,51 @@ def command(
     target: str | None,
     output: str | None,
     force: bool,
-    as_json: bool,
 ) -> None:
     """Restore a version, by name or by the moment it was live.
 
     All files of the version are written and HEAD moves to it. With PATHs only those are
     written, with -o they are written elsewhere, and HEAD stays where it is.
     """
+    repository, out = session.repository, session.out
     by_moment = at is not None or target is not None
     if not words and not by_moment:
         raise click.UsageError("name a REV, or a moment with --at TIME")
-    rev = None if by_moment else words[0]
-    paths = words if by_moment else words[1:]
+    rev, paths = (None, words) if by_moment else (words[0], words[1:])
     names = session.names(paths)
     if by_moment:
-        live = deployments.live_at(session.context, moment(session, at), target)
-        session.out.note(
-            f"{live.commit.short} was live on {printable(live.target)} from "
-            f"{format_time(live.time_ns)}"
-        )
+        live = repository.live(at, target)
+        since = format_time(live.time_ns)
+        out.note(f"{live.commit.short} was live on {printable(live.target)} from {since}")
         rev = str(live.commit)
     try:
         with session.progress("restoring") as progress:
-            done = session.repository.restore(
+            done = repository.restore(
                 rev, paths=names, output=output, force=force, progress=progress
             )
     except UnknownRevision as error:
         raise UnknownRevision(error.message, hint=_path_hint(session, rev) or error.hint) from error
-    if as_json:
+    if session.as_json:
         warn_of_unreached(session, done)
-        session.out.json("mvc.checkout/1", restored_json(done))
+        out.json("mvc.checkout/1", restored_json(done))
         return
     tell(session, done)
     if done.moved_head:
-        title = one_line(commits.get(session.context, done.commit).message)
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
-        session.out.note(f"HEAD is now at {done.commit.short}{on} {title}".rstrip())
+        out.note(f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip())
     warn_of_unreached(session, done)
 
 
 def _path_hint(session: Session, word: str | None) -> str | None:
-    """How to write it where somebody gave a path and no revision."""
-    at = pointers.head_if_known(session.context).commit
+    """How to write it, if the word is a tracked path given without a revision."""
+    at = head_if_known(session.context).commit
     if word is None or at is None:
         return None
     try:
         (name,) = session.names([word])
     except MvcError:
         return None
-    tracked = [entry.path for entry in manifests.of_commit(session.context, at).entries]
-    if name != "." and not any(path == name or path.startswith(f"{name}/") for path in tracked):
+    tracked = session.repository.manifest(at).by_path
+    if name != "." and not any(f"{path}/".startswith(f"{name}/") for path in tracked):
         return None
     return f"to restore a path: mvc checkout HEAD -- {word}"

@@ -5,17 +5,14 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from mvc.cli.program import Verb, program
+from mvc.cli.program import program, verb
 from mvc.cli.session import Session
 
 
-@click.command(
-    "completion",
-    cls=Verb,
-    example="mvc completion bash > ~/.local/share/bash-completion/completions/mvc",
+@verb(
+    "completion", "mvc completion bash > ~/.local/share/bash-completion/completions/mvc", json=False
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_obj
 def command(session: Session, shell: str) -> None:
     """Print the completion script of a shell.
 

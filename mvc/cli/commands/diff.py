@@ -2,55 +2,48 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from mvc.cli.options import json_option, revision
-from mvc.cli.program import Verb
+from mvc.cli.options import revision
+from mvc.cli.payload import fields
+from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
-from mvc.cli.text import count, number, percent, shape
+from mvc.cli.tables import Column, numbers, show
+from mvc.cli.text import count, listed, number, percent, shape
 from mvc.model.names import printable
-from mvc.repo.diff.diff import diff
-
-if TYPE_CHECKING:
-    from mvc.model.tensor import TensorSpec
-    from mvc.repo.diff.diff import Diff, FileDiff, TensorDiff
+from mvc.model.tensor import TensorSpec
+from mvc.repo.content.compare import FileDiff, TensorDiff
+from mvc.repo.diff.diff import Diff, diff
 
 _COLUMNS = (
     Column("tensor", give="middle"),
     Column("kind"),
     Column("shape", right=True, give="middle"),
-    Column("changed", right=True),
-    Column("L2", right=True),
-    Column("max |d|", right=True),
-    Column("cosine", right=True),
-    Column("not finite", right=True),
+    *numbers("changed", "L2", "max |d|", "cosine", "not finite"),
 )
 _MOST_ROWS = 40  # of one file, unless all are asked for
 _MOST_UNCHANGED = 12  # more are only counted
 _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged": "dim"}
 
 
-@click.command("diff", cls=Verb, example="mvc diff HEAD~1 HEAD")
+@verb("diff", "mvc diff HEAD~1 HEAD")
 @revision("A", required=False)
 @revision("B", required=False)
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option("--stat", is_flag=True, help="One line a file.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if anything differs.")
-@json_option
-@click.pass_context
 def command(
-    ctx: click.Context,
+    session: Session,
     a: str | None,
     b: str | None,
     paths: tuple[str, ...],
     stat: bool,
     exit_code: bool,
-    as_json: bool,
-) -> None:
+) -> int:
     """Compare two versions tensor by tensor.
 
     A and B are revisions or files on disk. Without B, A is compared with the files of the
@@ -59,25 +52,21 @@ def command(
     them are listed; -v lists all, unchanged ones too. 'changed' is the share of elements whose
     bits differ, L2 and max |d| are of the difference, cosine is between old and new.
     """
-    session: Session = ctx.obj
     with session.progress("comparing") as progress:
         found = diff(session.context, a, b, session.names(paths), progress=progress)
     _tell_from_head(session, found, named=a)
-    if as_json:
+    if session.as_json:
         session.out.json("mvc.diff/1", _json(found))
     else:
         _print(session, found, stat=stat)
-    if exit_code and _differs(found):
-        ctx.exit(1)
+    return int(exit_code and _differs(found))
 
 
 def _tell_from_head(session: Session, found: Diff, named: str | None) -> None:
-    """Says that HEAD stood in for files; without a revision, how to name two."""
+    """Says for which paths HEAD replaced a file that is not there; how to name two versions."""
     if not found.from_head:
         return
-    paths = ", ".join(map(session.from_here, found.from_head[:3]))
-    if (more := len(found.from_head) - 3) > 0:
-        paths += f" and {more:,} more"
+    paths = listed([session.from_here(path) for path in found.from_head], 3)
     text = f"{paths}: recorded from Python and not written as a file, taken as in HEAD"
     if named is None:
         text += "; for what it changed: mvc diff HEAD~1"
@@ -94,25 +83,23 @@ def _print(session: Session, found: Diff, *, stat: bool) -> None:
         if file.kind == "unchanged" and not session.verbose:
             continue
         out.line(f"{out.paint(printable(file.path), 'heading')}  {_headline(file)}")
-        listed = [t for t in file.tensors if session.verbose or t.kind != "unchanged"]
-        if file.kind in {"added", "removed"} and not session.verbose:
-            listed = []
-        if listed and not stat:
-            _print_tensors(session, file, listed)
+        tensors = [t for t in file.tensors if session.verbose or t.kind != "unchanged"]
+        whole = file.kind in {"added", "removed"} and not session.verbose
+        if tensors and not stat and not whole:
+            _print_tensors(session, file, tensors)
     changed = sum(f.kind != "unchanged" for f in found.files)
     of = count(len(found.files), "file")
-    verb = "differs" if changed == 1 else "differ"
-    text = f"{changed:,} of {of} {verb}" if changed else f"No difference in {of}"
+    differ = "differs" if changed == 1 else "differ"
+    text = f"{changed:,} of {of} {differ}" if changed else f"No difference in {of}"
     out.line(f"{text}, compared by {count(found.comparisons, 'hash', 'hashes')}")
 
 
-def _print_tensors(session: Session, file: FileDiff, listed: Sequence[TensorDiff]) -> None:
+def _print_tensors(session: Session, file: FileDiff, tensors: Sequence[TensorDiff]) -> None:
     out = session.out
-    shown = listed if session.verbose else listed[:_MOST_ROWS]
+    shown = tensors if session.verbose else tensors[:_MOST_ROWS]
     styles = [_STYLES.get(t.kind, "changed") for t in shown]
     show(out, _COLUMNS, [_row(t) for t in shown], indent="  ", styles=styles)
-    if len(shown) < len(listed):
-        out.line(f"  ... and {len(listed) - len(shown):,} more (-v lists all)")
+    out.left_out(len(tensors) - len(shown))
     same = [printable(t.key) for t in file.tensors if t.kind == "unchanged"]
     if same and len(same) <= _MOST_UNCHANGED and not session.verbose:
         out.line("  " + out.paint(f"unchanged: {', '.join(same)}", "dim"))
@@ -123,11 +110,9 @@ def _headline(file: FileDiff) -> str:
     if file.kind in {"added", "removed"}:
         tensors = f", {count(len(file.tensors), 'tensor')}" if file.tensors else ""
         return file.kind + tensors
-    kinds: dict[str, int] = {}
-    for tensor in file.tensors:
-        kinds[tensor.kind] = kinds.get(tensor.kind, 0) + 1
+    kinds = Counter(tensor.kind for tensor in file.tensors)
     order = ("changed", "resized", "renamed", "added", "removed", "unchanged")
-    words = [f"{kinds[k]:,} {k}" for k in order if k in kinds]
+    words = [f"{kinds[kind]:,} {kind}" for kind in order if kinds[kind]]
     if file.renamed_from is not None:
         words.insert(0, f"was {printable(file.renamed_from)}")
     if file.other_changed:
@@ -139,12 +124,11 @@ def _row(tensor: TensorDiff) -> tuple[str, ...]:
     name = printable(tensor.key)
     if tensor.renamed_from is not None and tensor.renamed_from != tensor.key:
         name = f"{printable(tensor.renamed_from)} -> {name}"
-    share = tensor.changed_share
     return (
         name,
         "" if tensor.kind == "changed" else tensor.kind,
         _shapes(tensor.old_spec, tensor.new_spec),
-        "" if share is None else percent(share, 1),
+        "" if tensor.changed_share is None else percent(tensor.changed_share, 1),
         "" if tensor.l2 is None else number(tensor.l2),
         "" if tensor.max_abs is None else number(tensor.max_abs),
         "" if tensor.cosine is None else f"{tensor.cosine:.6f}",
@@ -164,40 +148,23 @@ def _shapes(old: TensorSpec | None, new: TensorSpec | None) -> str:
     return f"{old.dtype} {shape(old.shape)} -> {new.dtype} {shape(new.shape)}"
 
 
-def _spec_json(spec: TensorSpec | None) -> dict[str, Any] | None:
-    return None if spec is None else {"dtype": spec.dtype, "shape": list(spec.shape)}
-
-
 def _json(found: Diff) -> dict[str, Any]:
     return {
-        "a": found.a,
-        "b": found.b,
+        **fields(found, "a", "b"),
         "differs": _differs(found),
-        "comparisons": found.comparisons,
-        "from_head": list(found.from_head),
+        **fields(found, "comparisons", "from_head"),
         "files": [
-            {
-                "path": f.path,
-                "kind": f.kind,
-                "renamed_from": f.renamed_from,
-                "comparisons": f.comparisons,
-                "other_changed": f.other_changed,
-                "tensors": [
-                    {
-                        "key": t.key,
-                        "kind": t.kind,
-                        "renamed_from": t.renamed_from,
-                        "old": _spec_json(t.old_spec),
-                        "new": _spec_json(t.new_spec),
-                        "changed_share": t.changed_share,
-                        "l2": t.l2,
-                        "max_abs": t.max_abs,
-                        "cosine": t.cosine,
-                        "nonfinite": t.nonfinite,
-                    }
-                    for t in f.tensors
-                ],
-            }
-            for f in found.files
+            fields(file, "path", "kind", "renamed_from", "comparisons", "other_changed")
+            | {"tensors": [_tensor_json(tensor) for tensor in file.tensors]}
+            for file in found.files
         ],
+    }
+
+
+def _tensor_json(tensor: TensorDiff) -> dict[str, Any]:
+    return {
+        **fields(tensor, "key", "kind", "renamed_from"),
+        "old": tensor.old_spec and fields(tensor.old_spec, "dtype", "shape"),
+        "new": tensor.new_spec and fields(tensor.new_spec, "dtype", "shape"),
+        **fields(tensor, "changed_share", "l2", "max_abs", "cosine", "nonfinite"),
     }

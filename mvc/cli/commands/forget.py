@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli import complete
 from mvc.cli.commits import forgotten_on
-from mvc.cli.options import json_option
-from mvc.cli.program import Verb
+from mvc.cli.options import revision, target_option
+from mvc.cli.payload import fields, stamped
+from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.cli.text import count, one_line, size
 from mvc.errors import NotConfirmed
+from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.lookup import manifests
 from mvc.repo.retention import forget
+from mvc.repo.retention.forget import Chosen
 from mvc.repo.retention.rules import Best, Retention
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.repo.retention.forget import Chosen
     from mvc.repo.retention.preview import ForgetPreview
-    from mvc.store.journal.frames import Recorded
 
 _FIRST = 10
+_AT_LEAST_1 = click.IntRange(min=1)
 _COLUMNS = (
     Column("version", style="id"),
     Column("time"),
@@ -35,40 +36,25 @@ _COLUMNS = (
 )
 
 
-@click.command("forget", cls=Verb, example="mvc forget --keep-daily 30 --keep-best acc:5")
-@click.argument("revs", metavar="[REV...]", nargs=-1, shell_complete=complete.revisions)
+@verb("forget", "mvc forget --keep-daily 30 --keep-best acc:5")
+@revision("REV", nargs=-1, required=False)
+@target_option("Forget what no deployment on TARGET served.", "--unused", "TARGET")
+@click.option("--keep-last", metavar="N", type=_AT_LEAST_1, help="Keep the last N.")
 @click.option(
-    "--unused",
-    metavar="TARGET",
-    shell_complete=complete.targets,
-    help="Forget what no deployment on TARGET served.",
-)
-@click.option("--keep-last", metavar="N", type=click.IntRange(min=1), help="Keep the last N.")
-@click.option(
-    "--keep-hourly",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Keep the last of each of N hours.",
+    "--keep-hourly", metavar="N", type=_AT_LEAST_1, help="Keep the last of each of N hours."
 )
 @click.option(
-    "--keep-daily",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Keep the last of each of N days.",
+    "--keep-daily", metavar="N", type=_AT_LEAST_1, help="Keep the last of each of N days."
 )
 @click.option(
-    "--keep-best",
-    metavar="METRIC:N",
-    multiple=True,
+    "--keep-best", metavar="METRIC:N", multiple=True,
     help="Keep the N best; -METRIC:N where lower is better.",
-)
+)  # fmt: skip
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
-@json_option
-@click.pass_context
 def command(
-    ctx: click.Context,
-    revs: tuple[str, ...],
+    session: Session,
+    rev: tuple[str, ...],
     unused: str | None,
     keep_last: int | None,
     keep_hourly: int | None,
@@ -76,8 +62,7 @@ def command(
     keep_best: tuple[str, ...],
     dry_run: bool,
     force: bool,
-    as_json: bool,
-) -> None:
+) -> int:
     """Delete the states of versions for good.
 
     Either of those named, or of those that the rules give up. Commits, ids and history stay; the
@@ -86,33 +71,34 @@ def command(
     from mvc.repo.gc.gc import grace_of
     from mvc.repo.retention.preview import preview
 
-    session: Session = ctx.obj
+    context, as_json = session.context, session.as_json
     best = tuple(Best.parse(text) for text in keep_best)
     rules = Retention(keep_last, keep_hourly, keep_daily, best, unused)
-    chosen = forget.choose(session.context, revs, rules or None)
+    chosen = forget.choose(context, rev, rules or None)
     asks = bool(chosen.commits) and not dry_run and not force
     if asks:
         _check_can_ask(as_json=as_json)
     with session.progress("looking at", counted=True) as progress:
-        cost = preview(session.context, chosen, grace=grace_of(session.context), progress=progress)
+        cost = preview(context, chosen, grace=grace_of(context), progress=progress)
     if not as_json and (asks or dry_run or session.verbosity >= 0):
         _print(session, chosen, cost)
     if not as_json:
         _warn(session, chosen)
-    if asks and not click.confirm(_question(chosen), err=True):
-        ctx.exit(1)
-    done = None if dry_run else forget.forget(session.context, chosen)
+    question = f"Forget {count(len(chosen.commits), 'state')} for good?"
+    if asks and not click.confirm(question, err=True):
+        return 1
+    done = None if dry_run else forget.forget(context, chosen)
     if as_json:
-        session.out.json("mvc.forget/1", _json(chosen, cost, done, dry_run=dry_run))
+        told = {"dry_run": dry_run, "number": done.sequence if done else None}
+        session.out.json("mvc.forget/1", told | _json(chosen, cost))
     elif done is not None:
         states = count(len(done.entry.forgotten), "state")
         session.out.note(f"Forgot {states}; 'mvc gc' removes the bytes")
-    if chosen.already and not chosen.commits:
-        ctx.exit(1)
+    return int(bool(chosen.already) and not chosen.commits)
 
 
 def _check_can_ask(*, as_json: bool) -> None:
-    """Raises NotConfirmed where nobody could answer."""
+    """Raises NotConfirmed if nobody can answer a question."""
     if as_json or not sys.stdin.isatty():
         raise NotConfirmed(
             "what is forgotten is gone for good, and there is nobody to ask",
@@ -130,14 +116,10 @@ def _warn(session: Session, chosen: Chosen) -> None:
         )
 
 
-def _question(chosen: Chosen) -> str:
-    return f"Forget {count(len(chosen.commits), 'state')} for good?"
-
-
 def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
-    out, context = session.out, session.context
+    out = session.out
     for id_ in chosen.already:
-        when = forgotten_on(manifests.forgotten_ns(context, id_) or 0)
+        when = forgotten_on(manifests.forgotten_ns(session.context, id_))
         out.note(f"the state of {id_.short} was {when} already")
     if not chosen.commits:
         if not chosen.already:
@@ -145,38 +127,33 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
         return
     shown = chosen.commits if session.verbose else chosen.commits[:_FIRST]
     out.line(f"{count(len(chosen.commits), 'state')} to forget:")
-    rows = [
-        (
-            str(commit.id) if session.verbose else commit.id.short,
-            format_time(commit.time_ns, commit.zone_minutes, precise=False),
-            one_line(commit.message),
-            ", ".join(printable(target) for target in cost.live.get(commit.id, ())),
-        )
-        for commit in shown
-    ]
-    show(out, _COLUMNS, rows, indent="  ")
-    if len(shown) < len(chosen.commits):
-        out.line(f"  ... and {len(chosen.commits) - len(shown):,} more (-v lists all)")
-    _print_preview(session, chosen, cost)
-
-
-def _print_preview(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
-    out = session.out
+    show(out, _COLUMNS, [_row(session, commit, cost) for commit in shown], indent="  ")
+    out.left_out(len(chosen.commits) - len(shown))
     out.line(_going(cost))
     for commit in chosen.commits:
+        short = commit.id.short
         if same := cost.same.get(commit.id):
             more = f" and {len(same) - 1:,} more" if len(same) > 1 else ""
-            out.line(
-                f"The state of {commit.id.short} is also that of {same[0].short}{more}: "
-                "there it stays"
-            )
-        if live := cost.live.get(commit.id):
-            targets = ", ".join(printable(target) for target in live)
-            out.line(f"{commit.id.short} is live on {targets}: it cannot be recovered from here")
+            out.line(f"The state of {short} is also that of {same[0].short}{more}: there it stays")
+        if live := _live_on(commit, cost):
+            out.line(f"{short} is live on {live}: it cannot be recovered from here")
     if cost.collection is None:
         out.line("What the next 'mvc gc' frees is not known, because something is damaged")
     else:
         out.line(f"The next 'mvc gc' frees about {size(cost.collection.freed)}")
+
+
+def _row(session: Session, commit: Commit, cost: ForgetPreview) -> tuple[str, ...]:
+    return (
+        str(commit.id) if session.verbose else commit.id.short,
+        format_time(commit.time_ns, commit.zone_minutes, precise=False),
+        one_line(commit.message),
+        _live_on(commit, cost),
+    )
+
+
+def _live_on(commit: Commit, cost: ForgetPreview) -> str:
+    return ", ".join(printable(target) for target in cost.live.get(commit.id, ()))
 
 
 def _going(cost: ForgetPreview) -> str:
@@ -194,47 +171,32 @@ def _going(cost: ForgetPreview) -> str:
 
 
 def _counted(tensors: int, files: int) -> str:
-    if not files:
-        return count(tensors, "tensor")
-    return (
-        f"{count(tensors, 'tensor')} and {count(files, 'file')}"
-        if tensors
-        else count(files, "file")
-    )
+    words = [count(tensors, "tensor")] if tensors or not files else []
+    if files:
+        words.append(count(files, "file"))
+    return " and ".join(words)
 
 
-def _json(
-    chosen: Chosen, cost: ForgetPreview, done: Recorded | None, *, dry_run: bool
-) -> dict[str, object]:
+def _json(chosen: Chosen, cost: ForgetPreview) -> dict[str, Any]:
     return {
-        "dry_run": dry_run,
-        "number": None if done is None else done.sequence,
         "named": chosen.named,
-        "rules": None if chosen.rules is None else chosen.rules.text,
+        "rules": chosen.rules and chosen.rules.text,
         "versions": [
             {
-                "id": str(commit.id),
-                "time": format_time(commit.time_ns, 0),
-                "time_ns": commit.time_ns,
+                "id": commit.id,
+                **stamped("time", commit.time_ns),
                 "message": commit.message,
-                "live": list(cost.live.get(commit.id, ())),
-                "same": [str(id_) for id_ in cost.same.get(commit.id, ())],
+                "live": cost.live.get(commit.id, ()),
+                "same": cost.same.get(commit.id, ()),
             }
             for commit in chosen.commits
         ],
-        "already": [str(id_) for id_ in chosen.already],
+        "already": chosen.already,
         "short": [
-            {
-                "metric": short.best.metric,
-                "keep": short.best.count,
-                "have": short.have,
-                "without": [str(id_) for id_ in short.without],
-            }
+            {"metric": short.best.metric, "keep": short.best.count}
+            | fields(short, "have", "without")
             for short in chosen.short
         ],
-        "tensors": cost.tensors,
-        "shared": cost.shared,
-        "files": cost.files,
-        "shared_files": cost.shared_files,
-        "freed_bytes": None if cost.collection is None else cost.collection.freed,
+        **fields(cost, "tensors", "shared", "files", "shared_files"),
+        "freed_bytes": cost.collection and cost.collection.freed,
     }

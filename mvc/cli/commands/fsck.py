@@ -2,108 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from mvc.cli.options import json_option
-from mvc.cli.program import Verb
+from mvc.cli.payload import fields
+from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import count, size
+from mvc.cli.text import count, listed, size
 from mvc.errors import HistoryMissing, WrongUsage
+from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
-from mvc.repo.fsck.fsck import forget_index, fsck, lost_end, rebuild_index
+from mvc.repo.fsck.fsck import forget_index, lost_end, rebuild_index
 from mvc.repo.maintenance.quarantine import QUARANTINE
+from mvc.repo.maintenance.report import FsckReport, Healed, Problem, Repaired
 from mvc.store.store import FOLDER
-
-if TYPE_CHECKING:
-    from mvc.repo.maintenance.report import FsckReport, Healed, Problem, Repaired
 
 _DAMAGED = 4
 _FIRST = 10
 
 
-@click.command("fsck", cls=Verb, example="mvc fsck --full")
+@verb("fsck", "mvc fsck --full")
 @click.option("--full", is_flag=True, help="Also recover every tensor and check its hash.")
 @click.option("--repair", is_flag=True, help="Heal what can be healed; quarantine the rest.")
 @click.option(
-    "--from",
-    "other",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
+    "--from", "other", type=click.Path(path_type=Path), metavar="DIR",
     help="With --repair: a repository or backup that may have what is damaged here.",
-)
+)  # fmt: skip
 @click.option("--rebuild-index", "rebuild", is_flag=True, help="Rebuild the index first.")
-@json_option
-@click.pass_context
-def command(
-    ctx: click.Context, full: bool, repair: bool, other: Path | None, rebuild: bool, as_json: bool
-) -> None:
+def command(session: Session, full: bool, repair: bool, other: Path | None, rebuild: bool) -> int:
     """Check every stored byte.
 
     Names what is damaged, the versions it touches, and those that cannot be recovered. The
     exit code is 4 if anything is damaged, with --repair if anything still is.
     """
-    session: Session = ctx.obj
     if other is not None and not repair:
         raise WrongUsage("--from goes with --repair", hint="add --repair")
-    healed = _before_opening(other) if repair else []
+    healed = _before_opening(session, other) if repair else []
     if rebuild:
         _rebuild(session)
+    told: dict[str, Any] = {}
     if repair:
-        report = _repair(session, full, other, healed, as_json)
+        with session.progress("repairing") as progress:
+            done = session.repository.repair(full=full, other=other, progress=progress)
+        report, healed = done.after, [*healed, *done.healed]
+        told = _repaired_json(healed, done)
+        if not session.as_json:
+            _print_repaired(session, healed, done, other)
     else:
         with session.progress("checking") as progress:
-            report = fsck(session.context, full=full, progress=progress)
-        if as_json:
-            session.out.json("mvc.fsck/1", _json(report))
-    if not as_json:
+            report = session.repository.fsck(full=full, progress=progress)
+    if session.as_json:
+        session.out.json("mvc.fsck/1", _json(report) | told)
+    else:
         _print(session, report)
         if not (repair or report.sound):
             session.out.note(
                 "'mvc fsck --repair' heals what another record or copy here still holds, "
                 "with --from BACKUP also what a backup has"
             )
-    if not report.sound:
-        ctx.exit(_DAMAGED)
+    return 0 if report.sound else _DAMAGED
 
 
-def _before_opening(other: Path | None) -> list[Healed]:
-    """Journal and format, without which nothing can be opened."""
+def _before_opening(session: Session, other: Path | None) -> list[Healed]:
+    """Heals journal and format, without which the repository cannot be opened."""
     from mvc.repo.repair.journal import before_opening
     from mvc.repo.repair.repair import folder_of
 
-    fs = FileSystem()
-    folder = _folder(fs)
+    folder = _folder(session.fs)
     if folder is None:
         return []  # opening says so
-    return before_opening(fs, folder, None if other is None else folder_of(fs, other))
+    source = None if other is None else folder_of(session.fs, other)
+    return before_opening(session.fs, folder, source)
 
 
-def _repair(
-    session: Session, full: bool, other: Path | None, healed: list[Healed], as_json: bool
-) -> FsckReport:
-    from mvc.repo.repair.repair import folder_of, repair
-
-    fs = session.context.store.fs
-    source = None if other is None else folder_of(fs, other)
-    with session.progress("repairing") as progress:
-        done = repair(session.context, full=full, other=source, progress=progress)
-    healed = [*healed, *done.healed]
-    if as_json:
-        session.out.json("mvc.fsck/1", _json(done.after) | _repaired_json(healed, done))
-        return done.after
+def _print_repaired(
+    session: Session, healed: Sequence[Healed], done: Repaired, other: Path | None
+) -> None:
     out = session.out
+    good = out.paint("healed", "good")
     shown = len(healed) if session.verbose else _FIRST
     for each in healed[:shown]:
-        name = printable(each.name[:10] if len(each.name) == 64 else each.name)
-        source_ = printable(each.source)
-        what = _titled(each.kind, name)
-        out.line(f"{out.paint('healed', 'good')} {what} from {source_}")
+        out.line(f"{good} {_titled(each.kind, _short(each.name))} from {printable(each.source)}")
     if len(healed) > shown:
-        out.line(f"{out.paint('healed', 'good')} {len(healed) - shown:,} more")
+        out.line(f"{good} {len(healed) - shown:,} more")
     for kept in done.quarantined:
         where = f"{QUARANTINE}/{kept.file}"
         out.line(f"{out.paint('quarantined', 'bad')} {where}: {printable(kept.why)}")
@@ -111,7 +96,6 @@ def _repair(
         out.note(f"{size(done.freed)} of leftovers were deleted")
     if not (healed or done.quarantined):
         out.line("nothing to repair" if done.after.sound else _unhealed(done.after, other))
-    return done.after
 
 
 def _unhealed(report: FsckReport, other: Path | None) -> str:
@@ -121,9 +105,9 @@ def _unhealed(report: FsckReport, other: Path | None) -> str:
     return f"nothing could be healed{lost} (try {more})"
 
 
-def _repaired_json(healed: list[Healed], done: Repaired) -> dict[str, object]:
+def _repaired_json(healed: Sequence[Healed], done: Repaired) -> dict[str, Any]:
     return {
-        "healed": [{"kind": h.kind, "name": h.name, "source": h.source} for h in healed],
+        "healed": [fields(h, "kind", "name", "source") for h in healed],
         "quarantined": [
             {"file": q.file, "bytes": q.length, "reason": q.why} for q in done.quarantined
         ],
@@ -144,10 +128,9 @@ def _rebuild(session: Session) -> None:
             session.close()
     if loss is not None:
         session.out.warn(f"{loss}; they are given up, and the index is rebuilt")
-        fs = FileSystem()
-        folder = _folder(fs)
+        folder = _folder(session.fs)
         if folder is not None:
-            forget_index(fs, folder)
+            forget_index(session.fs, folder)
         context = session.context
     rebuild_index(context)
     session.out.note("the index was rebuilt")
@@ -178,34 +161,36 @@ def _print(session: Session, report: FsckReport) -> None:
         return
     found = out.paint(count(len(report.problems), "problem"), "bad")
     out.line(f"{found}: {looked}")
-    out.line(_reach(session, report))
-
-
-def _reach(session: Session, report: FsckReport) -> str:
-    """How far the damage reaches: the versions that it takes away."""
     total = count(report.versions - report.forgotten, "version")
     if report.lost:
-        shown = None if session.verbose else _FIRST
-        ids = " ".join(session.out.paint(v.short, "id") for v in report.lost[:shown])
-        more = _more(report.lost, shown)
-        return f"{len(report.lost):,} of {total} cannot be recovered: {ids}{more}"
-    return f"nothing is lost of the {total} in the journal's readable entries"
+        ids = _ids(session, report.lost)
+        out.line(f"{len(report.lost):,} of {total} cannot be recovered: {ids}")
+    else:
+        out.line(f"nothing is lost of the {total} in the journal's readable entries")
 
 
 def _print_problem(session: Session, problem: Problem) -> None:
     out = session.out
     where = f" ({printable(problem.where)})" if problem.where else ""
-    name = printable(problem.object[:10] if len(problem.object) == 64 else problem.object)
+    name = _short(problem.object)
     title = _titled(out.paint(problem.kind, "bad"), name if name != problem.kind else "")
     out.line(f"{title}{where}: {printable(problem.message)}")
-    shown = None if session.verbose else _FIRST
     if problem.versions:
-        ids = " ".join(out.paint(v.short, "id") for v in problem.versions[:shown])
         touched = count(len(problem.versions), "version")
-        out.line(f"  touches {touched}: {ids}{_more(problem.versions, shown)}")
+        out.line(f"  touches {touched}: {_ids(session, problem.versions)}")
     if problem.tensors:
-        keys = ", ".join(printable(t) for t in problem.tensors[:shown])
-        out.line(f"  holds {keys}{_more(problem.tensors, shown)}")
+        most = None if session.verbose else _FIRST
+        out.line(f"  holds {listed([printable(t) for t in problem.tensors], most)}")
+
+
+def _ids(session: Session, versions: Sequence[CommitId]) -> str:
+    words = [session.out.paint(version.short, "id") for version in versions]
+    return listed(words, None if session.verbose else _FIRST, " ")
+
+
+def _short(name: str) -> str:
+    """A name, or the first ten digits of an id."""
+    return printable(name[:10] if len(name) == 64 else name)
 
 
 def _titled(kind: str, name: str) -> str:
@@ -213,32 +198,12 @@ def _titled(kind: str, name: str) -> str:
     return kind if not name or name == kind else f"{kind} {name}"
 
 
-def _more(things: tuple[object, ...], shown: int | None) -> str:
-    rest = 0 if shown is None else len(things) - shown
-    return f" and {rest:,} more" if rest > 0 else ""
-
-
-def _json(report: FsckReport) -> dict[str, object]:
+def _json(report: FsckReport) -> dict[str, Any]:
+    names = ("kind", "object", "where", "message", "versions", "tensors")
     return {
-        "sound": report.sound,
-        "full": report.full,
-        "problems": [
-            {
-                "kind": p.kind,
-                "object": p.object,
-                "where": p.where,
-                "message": p.message,
-                "versions": [str(v) for v in p.versions],
-                "tensors": list(p.tensors),
-            }
-            for p in report.problems
-        ],
-        "notes": list(report.notes),
-        "entries": report.entries,
-        "versions": report.versions,
-        "forgotten": report.forgotten,
-        "lost_versions": [str(v) for v in report.lost],
-        "records": report.records,
-        "objects": report.objects,
-        "checked_bytes": report.checked_bytes,
+        **fields(report, "sound", "full"),
+        "problems": [fields(problem, *names) for problem in report.problems],
+        **fields(report, "notes", "entries", "versions", "forgotten"),
+        "lost_versions": report.lost,
+        **fields(report, "records", "objects", "checked_bytes"),
     }

@@ -6,34 +6,30 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.options import json_option
-from mvc.cli.program import Verb
+from mvc.cli.payload import fields
+from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
 from mvc.errors import InvalidTime, WrongUsage
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from mvc.repo.gc.gc import Collection
 
 
-@click.command("gc", cls=Verb, example="mvc gc -n --grace 3d")
+@verb("gc", "mvc gc -n --grace 3d")
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option(
     "--grace",
     metavar="DURATION",
     help="Keep what operations of the last DURATION left behind (14d, 36h, 0).",
 )
-@json_option
-@click.pass_obj
-def command(session: Session, dry_run: bool, grace: str | None, as_json: bool) -> None:
+def command(session: Session, dry_run: bool, grace: str | None) -> None:
     """Delete unreachable versions and objects, and free their space.
 
     Refs, HEAD, deployments and the operations within the grace lead to versions. States that
     were forgotten go at once.
     """
-    from mvc.repo.gc.gc import collect, grace_of, plan_collection
+    from mvc.repo.gc.gc import grace_of
 
     try:
         span = grace_of(session.context, grace)
@@ -42,30 +38,27 @@ def command(session: Session, dry_run: bool, grace: str | None, as_json: bool) -
             raise
         raise WrongUsage(error.message, hint=error.hint) from None
     with session.progress("collecting", counted=True) as progress:
-        act = plan_collection if dry_run else collect
-        done = act(session.context, grace=span, progress=progress)
-    if as_json:
-        session.out.json("mvc.gc/1", _json(done, span, dry_run=dry_run))
+        done = session.repository.gc(grace=span, dry_run=dry_run, progress=progress)
+    if session.as_json:
+        told = {"dry_run": dry_run, "grace_seconds": span.total_seconds()}
+        session.out.json("mvc.gc/1", told | _json(done))
     elif dry_run or session.verbosity >= 0:
         _print(session, done, dry_run=dry_run)
 
 
 def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
     out = session.out
-    gone = [
-        count(len(done.commits), "version") if done.commits else "",
-        count(done.objects, "object") if done.objects else "",
-        count(done.operations, "operation") if done.operations else "",
-    ]
-    named = [each for each in gone if each]
-    verb = "Would delete" if dry_run else "Deleted"
+    gone = {"version": len(done.commits), "object": done.objects, "operation": done.operations}
+    named = [count(n, noun) for noun, n in gone.items() if n]
+    deleted = "Would delete" if dry_run else "Deleted"
     if named:
-        listed = ", ".join(named[:-1]) + " and " + named[-1] if len(named) > 1 else named[0]
-        out.line(f"{verb} unreachable: {listed}")
+        *first, last = named
+        words = f"{', '.join(first)} and {last}" if first else last
+        out.line(f"{deleted} unreachable: {words}")
     if done.recoded:
-        stored = "would be" if dry_run else "was" if done.recoded == 1 else "were"
+        are = "would be" if dry_run else "was" if done.recoded == 1 else "were"
         what = count(done.recoded, "object")
-        out.line(f"{what} {stored} encoded again, because a base is deleted")
+        out.line(f"{what} {are} encoded again, because a base is deleted")
     if done.phantoms:
         stay = "would stay" if dry_run else "stays" if done.phantoms == 1 else "stay"
         out.line(
@@ -82,7 +75,7 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
         out.line("Nothing to collect")
     if done.unquarantined:
         out.line(
-            f"{verb} {size(done.unquarantined)} of .mvc/quarantine, which may hold bytes of "
+            f"{deleted} {size(done.unquarantined)} of .mvc/quarantine, which may hold bytes of "
             "forgotten states"
         )
     if done.quarantined:
@@ -92,17 +85,10 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
         )
 
 
-def _json(done: Collection, grace: timedelta, *, dry_run: bool) -> dict[str, object]:
+def _json(done: Collection) -> dict[str, object]:
     return {
-        "dry_run": dry_run,
-        "grace_seconds": grace.total_seconds(),
-        "commits": [str(id_) for id_ in done.commits],
-        "forgotten": done.forgotten,
-        "objects": done.objects,
-        "phantoms": done.phantoms,
-        "recoded": done.recoded,
-        "operations": done.operations,
-        "packs": done.packs,
+        **fields(done, "commits", "forgotten", "objects", "phantoms", "recoded"),
+        **fields(done, "operations", "packs"),
         "before_bytes": done.before,
         "freed_bytes": done.freed,
         "quarantined_bytes": done.quarantined,

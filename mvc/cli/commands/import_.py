@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from mvc.cli import complete
-from mvc.cli.options import json_option
-from mvc.cli.program import Verb
+from mvc.cli.options import target_option
+from mvc.cli.payload import fields, stamped
+from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.cli.text import count, size, stored_for
 from mvc.model.names import printable
-from mvc.repo.importing.importing import import_checkpoints
+from mvc.repo.importing.importing import Imported
 from mvc.repo.times import format_time
 
-if TYPE_CHECKING:
-    from mvc.repo.importing.importing import Imported
+_COLUMNS = (
+    Column("time"),
+    Column("source", give="middle"),
+    Column("commit", style="id"),
+    Column("stored", right=True),
+)
 
 
-@click.command("import", cls=Verb, example="mvc import runs/2026-11 --time mtime --deploy prod")
+@verb("import", "mvc import runs/2026-11 --time mtime --deploy prod")
 @click.argument("sources", metavar="DIR|FILE...", nargs=-1, required=True)
 @click.option(
     "--time", "clock", metavar="mtime|name:FORMAT", default="mtime", show_default=True,
     help="When each was made: the file's time, or what FORMAT (strftime) reads in its name.",
 )  # fmt: skip
-@click.option(
-    "--deploy", metavar="TARGET", shell_complete=complete.targets,
-    help="Record that each went live on TARGET at its time.",
-)  # fmt: skip
+@target_option("Record that each went live on TARGET at its time.", "--deploy", "TARGET")
 @click.option("--path", metavar="PATH", help="The tracked path (or folder), if not model.<ext>.")
 @click.option(
     "-m", "--message", metavar="MSG", help="Message of each, if not the name of its file."
 )
-@json_option
-@click.pass_obj
 def command(
     session: Session,
     sources: tuple[str, ...],
@@ -45,7 +43,6 @@ def command(
     deploy: str | None,
     path: str | None,
     message: str | None,
-    as_json: bool,
 ) -> None:
     """Turn existing checkpoint files into history.
 
@@ -56,9 +53,8 @@ def command(
     done: list[Imported] = []
     try:
         with session.progress("importing") as progress:
-            found = import_checkpoints(
-                session.context,
-                [Path(source) for source in sources],
+            found = session.repository.import_checkpoints(
+                sources,
                 time=clock,
                 deploy=deploy,
                 path=path,
@@ -69,11 +65,11 @@ def command(
     except BaseException:
         _tell_kept(session, done)
         raise
-    if as_json:
+    if session.as_json:
         session.out.json("mvc.import/1", {"versions": [_json(version) for version in found]})
         return
     if session.verbose:
-        _list(session, found)
+        show(session.out, _COLUMNS, [_row(version) for version in found])
     if session.verbosity >= 0:
         session.out.line(_summary(found))
     if any(version.kept for version in found):
@@ -81,7 +77,7 @@ def command(
 
 
 def _tell_kept(session: Session, done: Sequence[Imported]) -> None:
-    """What an import that was interrupted, or that failed, has done so far."""
+    """Says what an import that was interrupted, or that failed, has done so far."""
     kept = sum(version.kept for version in done)
     if kept:
         session.out.note(
@@ -104,32 +100,18 @@ def _summary(found: Sequence[Imported]) -> str:
     return ", ".join(parts)
 
 
-def _list(session: Session, found: Sequence[Imported]) -> None:
-    columns = [
-        Column("time"),
-        Column("source", give="middle"),
-        Column("commit", style="id"),
-        Column("stored", right=True),
-    ]
-    rows = [
-        (
-            format_time(v.time_ns, precise=False),
-            printable(v.source.name),
-            v.commit.short,
-            size(v.stored_bytes) if v.kept else "there already",
-        )
-        for v in found
-    ]
-    show(session.out, columns, rows)
+def _row(version: Imported) -> tuple[str, ...]:
+    return (
+        format_time(version.time_ns, precise=False),
+        printable(version.source.name),
+        version.commit.short,
+        size(version.stored_bytes) if version.kept else "there already",
+    )
 
 
-def _json(version: Imported) -> dict[str, object]:
+def _json(version: Imported) -> dict[str, Any]:
     return {
         "source": str(version.source),
-        "time": format_time(version.time_ns, 0),
-        "time_ns": version.time_ns,
-        "commit": str(version.commit),
-        "kept": version.kept,
-        "raw_bytes": version.raw_bytes,
-        "stored_bytes": version.stored_bytes,
+        **stamped("time", version.time_ns),
+        **fields(version, "commit", "kept", "raw_bytes", "stored_bytes"),
     }

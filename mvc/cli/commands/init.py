@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.options import json_option
-from mvc.cli.program import Verb
+from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.model.names import printable
 
 
-@click.command("init", cls=Verb, example="mvc init models")
+@verb("init", "mvc init models")
 @click.argument("folder", metavar="[DIR]", default=".")
 @click.option("-b", "--branch", metavar="NAME", help="Name of the first branch.")
-@json_option
-@click.pass_obj
-def command(session: Session, folder: str, branch: str | None, as_json: bool) -> None:
+def command(session: Session, folder: str, branch: str | None) -> None:
     """Make an empty repository.
 
     It lives in the folder .mvc inside DIR, which is made if it is not there.
@@ -31,7 +28,7 @@ def command(session: Session, folder: str, branch: str | None, as_json: bool) ->
             f"{printable(where)} is on a network file system: locks and durable writes hold "
             "only as far as it keeps them (docs/limits.md)"
         )
-    if as_json:
+    if session.as_json:
         session.out.json("mvc.init/1", {"path": where, "branch": first})
     else:
         session.out.note(f"Initialized empty mvc repository in {printable(where)}")

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import click
 
-from mvc.cli.options import json_option
-from mvc.cli.program import Verb
+from mvc.cli.payload import fields
+from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.codecs.stages import STAGES, Compressor, read_stages
-from mvc.io.files import FileSystem
+from mvc.codecs.stages import STAGES, Compressor, Stage, read_stages
 from mvc.repo.config import set_value
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
-if TYPE_CHECKING:
-    from mvc.cli.output import Output
-    from mvc.codecs.stages import Stage
-
 _STAGES = (Column("stage"), Column("what it does", give="end"))
 _PRESETS = (Column("preset"), Column("pipeline"))
+_ABOUT = ("about", "direction", "lossy", "decides")  # of a stage, in JSON
 _EXPLAINED = (Column("stage"), Column("acts on"), Column("what it does", give="end"))
 
 
-@click.command("pipeline", cls=Verb, example='mvc pipeline "xor | lsb:20 | planes:all | zstd:1"')
+@verb("pipeline", 'mvc pipeline "xor | lsb:20 | planes:all | zstd:1"')
 @click.argument("text", metavar="[SPEC|PRESET]", required=False)
 @click.option(
-    "--max-recovery",
-    type=float,
-    metavar="SECONDS",
+    "--max-recovery", type=float, metavar="SECONDS",
     help="Choose: seconds that recovering any version may take; 10 if not said.",
-)
+)  # fmt: skip
 @click.option(
     "--lossy", is_flag=True, help="Choose: production weights may differ from training weights."
 )
 @click.option("--speed", type=click.Choice(SPEEDS), help="Choose: fast, or slow and smaller.")
 @click.option(
-    "--accuracy-drop",
-    type=float,
-    metavar="|".join(f"{d:g}" for d in ACCURACY_DROPS),
+    "--accuracy-drop", type=float, metavar="|".join(f"{d:g}" for d in ACCURACY_DROPS),
     help="Choose: per cent of accuracy that production weights may lose.",
-)
+)  # fmt: skip
 @click.option("--set", "write", is_flag=True, help="Use it in this repository from now on.")
-@json_option
-@click.pass_obj
 def command(
     session: Session, text: str | None, max_recovery: float | None, lossy: bool,
-    speed: Literal["fast", "slow"] | None, accuracy_drop: float | None, write: bool, as_json: bool,
+    speed: Literal["fast", "slow"] | None, accuracy_drop: float | None, write: bool,
 ) -> None:  # fmt: skip
     """Check and explain a pipeline, or choose one by requirement.
 
@@ -65,14 +55,14 @@ def command(
     if text is None:
         if write:
             raise click.UsageError("--set takes a pipeline, or what it must meet")
-        _list(session.out, as_json=as_json)
+        _list(session)
         return
     pipeline = Pipeline.parse(text)
     chosen = next((n for n in PRESETS if Pipeline.parse(n) == pipeline), None)
     if write:
         _set(session, chosen or pipeline.text, needs)
         _tell_of_commits(session, pipeline)
-    if as_json:
+    if session.as_json:
         told = {} if needs is None else {"requirements": vars(needs)}
         session.out.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": write})
     else:
@@ -82,17 +72,16 @@ def command(
 
 
 def _set(session: Session, name: str, needs: Requirements | None) -> None:
-    file = session.context.root / ".mvc" / "config.yaml"
     values = {"commit.pipeline": name}
     if needs is not None:
         values["store.max_recovery"] = f"{needs.max_recovery:g}"
     for key, value in values.items():
-        set_value(FileSystem(), file, key, value)
+        set_value(session.fs, session.config_file, key, value)
         session.out.note(f"{key} = {value}")
 
 
 def _tell_of_commits(session: Session, pipeline: Pipeline) -> None:
-    """What a setting that is not for every command means for ``mvc commit``."""
+    """Says what ``mvc commit`` needs with a setting that not every command can use."""
     if pipeline.decisions:
         session.out.note(
             f"Only a Recorder can use it: {pipeline.decisions[0].text} decides whether a version "
@@ -102,9 +91,10 @@ def _tell_of_commits(session: Session, pipeline: Pipeline) -> None:
         session.out.note("'mvc commit' of a model needs -o FILE or --in-place from now on")
 
 
-def _list(out: Output, *, as_json: bool) -> None:
-    if as_json:
-        stages = [{"usage": kind.usage} | _kind(kind) for kind in STAGES.values()]
+def _list(session: Session) -> None:
+    out = session.out
+    if session.as_json:
+        stages = [fields(kind, "usage", *_ABOUT) for kind in STAGES.values()]
         out.json("mvc.pipeline/1", {"stages": stages, "presets": PRESETS})
         return
     show(out, _STAGES, [(kind.usage, kind.about) for kind in STAGES.values()])
@@ -119,17 +109,15 @@ def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     show(out, _EXPLAINED, [(s.text, _reach(s), s.about) for s in _stages(pipeline)])
     out.line()
     if pipeline.operator == "none":
-        facts = [("Stored as", f"{coding.text}, every version in full")]
+        facts = {"Stored as": f"{coding.text}, every version in full"}
     else:
-        facts = [
-            ("Deltas as", f"{coding.text}, to be walked either way"),
-            ("In full as", coding.full().text),
-        ]
+        deltas = f"{coding.text}, to be walked either way"
+        facts = {"Deltas as": deltas, "In full as": coding.full().text}
     weights = "production weights differ from training weights" if pipeline.lossy else "lossless"
-    facts.append(("Weights", weights))
+    facts["Weights"] = weights
     if pipeline.decisions:
-        facts.append(("Saves", f"by {', '.join(s.text for s in pipeline.decisions)}"))
-    for name, value in facts:
+        facts["Saves"] = f"by {', '.join(s.text for s in pipeline.decisions)}"
+    for name, value in facts.items():
         out.line(f"{name + ':':12}{value}")
 
 
@@ -146,24 +134,14 @@ def _stages(pipeline: Pipeline) -> tuple[Stage, ...]:
     return read_stages(pipeline.text, tuple(PRESETS))
 
 
-def _kind(stage: Stage | type[Stage]) -> dict[str, object]:
-    return {
-        "about": stage.about,
-        "direction": stage.direction,
-        "lossy": stage.lossy,
-        "decides": stage.decides,
-    }
-
-
-def _json(pipeline: Pipeline, preset: str | None) -> dict[str, object]:
+def _json(pipeline: Pipeline, preset: str | None) -> dict[str, Any]:
     coding = pipeline.coding()
     return {
         "pipeline": pipeline.text,
         "preset": preset,
-        "operator": pipeline.operator,
-        "scope": pipeline.scope,
+        **fields(pipeline, "operator", "scope"),
         "lossy": bool(pipeline.lossy),
         "coding": coding.text,
         "full": coding.full().text,
-        "stages": [{"text": s.text, "scope": s.scope} | _kind(s) for s in _stages(pipeline)],
+        "stages": [fields(stage, "text", "scope", *_ABOUT) for stage in _stages(pipeline)],
     }

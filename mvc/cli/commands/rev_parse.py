@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.options import json_option, revision, target_option
-from mvc.cli.program import Verb
+from mvc.cli.options import revision, target_option
+from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
-from mvc.repo import deployments, times
-from mvc.repo.lookup import revisions
 
 
-@click.command("rev-parse", cls=Verb, example='mvc rev-parse "main@{1 hour ago}~2"')
+@verb("rev-parse", 'mvc rev-parse "main@{1 hour ago}~2"')
 @revision("REV", nargs=-1)
 @click.option("--at", metavar="TIME", help="The version that was live at TIME, instead of REV.")
 @target_option("Whose deployments --at looks at.")
 @click.option("--short", is_flag=True, help="Ten digits instead of all 64.")
-@json_option
-@click.pass_obj
 def command(
-    session: Session,
-    rev: tuple[str, ...],
-    at: str | None,
-    target: str | None,
-    short: bool,
-    as_json: bool,
+    session: Session, rev: tuple[str, ...], at: str | None, target: str | None, short: bool
 ) -> None:
     """Print the full id of a revision.
 
@@ -34,14 +25,13 @@ def command(
     """
     if (at is None) == (not rev) or (target is not None and at is None):
         raise WrongUsage("name a REV, or a moment with --at (and its --target)")
+    repository = session.repository
+    ids = [(text, repository.find(text)) for text in rev]
     if at is not None:
-        moment = times.parse_time(at, now_ns=session.now_ns())
-        ids, rev = [deployments.live_at(session.context, moment, target).commit], (at,)
-    else:
-        ids = [revisions.resolve(session.context, text) for text in rev]
-    if as_json:
-        found = [{"rev": text, "id": str(id_)} for text, id_ in zip(rev, ids, strict=True)]
+        ids = [(at, repository.live(at, target).commit)]
+    if session.as_json:
+        found = [{"rev": text, "id": id_} for text, id_ in ids]
         session.out.json("mvc.rev-parse/1", {"revisions": found})
         return
-    for id_ in ids:
+    for _, id_ in ids:
         session.out.line(id_.short if short else str(id_))

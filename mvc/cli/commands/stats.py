@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import click
-
-from mvc.cli.options import json_option
-from mvc.cli.program import Verb
+from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, percent, seconds, size
-from mvc.repo.stats import stats
-
-if TYPE_CHECKING:
-    from mvc.repo.stats import Stats
+from mvc.repo.stats import Stats
 
 _KINDS = {
     "full": "full records",
@@ -23,21 +15,19 @@ _KINDS = {
     "journal": "journal",
     "index": "index (can be rebuilt)",
 }
-_COLUMNS = (Column("stored"), Column("bytes", right=True), Column("share", right=True))
+_COLUMNS = (Column("stored"), *numbers("bytes", "share"))
 
 
-@click.command("stats", cls=Verb, example="mvc stats")
-@json_option
-@click.pass_obj
-def command(session: Session, as_json: bool) -> None:
+@verb("stats", "mvc stats")
+def command(session: Session) -> None:
     """Show what the repository holds and costs.
 
     'Plain copies' is what all files of all versions would take; recovery times are
     estimates for this machine.
     """
-    found = stats(session.context)
-    if as_json:
-        session.out.json("mvc.stats/1", _json(found))
+    found = session.repository.stats()
+    if session.as_json:
+        session.out.json("mvc.stats/1", vars(found))
     else:
         _print(session, found)
 
@@ -45,17 +35,24 @@ def command(session: Session, as_json: bool) -> None:
 def _print(session: Session, found: Stats) -> None:
     out = session.out
     gone = f", {found.forgotten:,} forgotten" if found.forgotten else ""
+    # A share says something only of a store smaller than the copies it replaces.
+    smaller = 0 < found.raw_bytes >= found.stored_bytes
     held = [
         ("Versions", f"{found.versions:,} ({count(found.reset_points, 'reset point')}{gone})"),
         ("Names", f"{count(found.branches, 'branch', 'branches')}, {count(found.tags, 'tag')}"),
         ("Deployments", f"{found.deployments:,} on {count(found.targets, 'target')}"),
         ("Tensors", f"{found.tensors:,} distinct"),
         ("Plain copies", size(found.raw_bytes)),
-        ("Stored", size(found.stored_bytes) + _ratio(found)),
+        ("Stored", size(found.stored_bytes) + f" ({percent(found.ratio, 1)})" * smaller),
     ]
     if found.versions:
-        chains = f"{found.chain_mean:.1f} on average, {found.chain_max} at most"
-        held += [("Deltas to apply", chains), ("Recovery", _recovery(found))]
+        worst = found.recovery_worst_commit
+        mean, most = seconds(found.recovery_mean), seconds(found.recovery_worst)
+        where = f" ({worst.short})" if worst else ""
+        held += [
+            ("Deltas to apply", f"{found.chain_mean:.1f} on average, {found.chain_max} at most"),
+            ("Recovery", f"{mean} on average, {most} at worst{where}"),
+        ]
     for name, value in held:
         out.line(f"{name + ':':17}{value}")
     out.line()
@@ -65,38 +62,3 @@ def _print(session: Session, found: Stats) -> None:
         if nbytes or found.versions
     ]
     show(out, _COLUMNS, rows)
-
-
-def _ratio(found: Stats) -> str:
-    """A share says something only of a store smaller than the copies it stands for."""
-    smaller = 0 < found.raw_bytes >= found.stored_bytes
-    return f" ({percent(found.ratio, 1)})" if smaller else ""
-
-
-def _recovery(found: Stats) -> str:
-    mean, worst = seconds(found.recovery_mean), seconds(found.recovery_worst)
-    where = f" ({found.recovery_worst_commit.short})" if found.recovery_worst_commit else ""
-    return f"{mean} on average, {worst} at worst{where}"
-
-
-def _json(found: Stats) -> dict[str, object]:
-    worst = found.recovery_worst_commit
-    return {
-        "versions": found.versions,
-        "forgotten": found.forgotten,
-        "reset_points": found.reset_points,
-        "tensors": found.tensors,
-        "raw_bytes": found.raw_bytes,
-        "stored_bytes": found.stored_bytes,
-        "ratio": found.ratio,
-        "bytes": dict(found.bytes),
-        "chain_max": found.chain_max,
-        "chain_mean": found.chain_mean,
-        "recovery_worst": found.recovery_worst,
-        "recovery_mean": found.recovery_mean,
-        "recovery_worst_commit": None if worst is None else str(worst),
-        "deployments": found.deployments,
-        "targets": found.targets,
-        "branches": found.branches,
-        "tags": found.tags,
-    }

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli import complete
-from mvc.cli.options import revision
-from mvc.cli.program import Verb
+from mvc.cli.options import complete_branches, revision
+from mvc.cli.program import verb
 from mvc.cli.restored import tell, warn_of_unreached
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-@click.command("switch", cls=Verb, example="mvc switch -c experiment")
-@click.argument("branch", metavar="BRANCH", shell_complete=complete.branches)
+@verb("switch", "mvc switch -c experiment", json=False)
+@click.argument("branch", metavar="BRANCH", shell_complete=complete_branches)
 @revision("START", required=False)
 @click.option("-c", "--create", is_flag=True, help="Make the branch, at START or HEAD.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
-@click.pass_obj
 def command(session: Session, branch: str, start: str | None, create: bool, force: bool) -> None:
     """Go to another branch."""
     if start is not None and not create:
@@ -28,7 +26,6 @@ def command(session: Session, branch: str, start: str | None, create: bool, forc
         )
     if done is not None:
         tell(session, done)
-    new = "new branch" if create else "branch"
-    session.out.note(f"Switched to {new} {printable(branch)}")
+    session.out.note(f"Switched to {'new ' if create else ''}branch {printable(branch)}")
     if done is not None:
         warn_of_unreached(session, done)

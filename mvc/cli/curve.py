@@ -1,0 +1,84 @@
+"""The storage/recovery curve: in plain characters, and as a picture drawn by matplotlib."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from mvc.cli.text import seconds, size
+from mvc.errors import NotInstalled, WrongUsage, how_to_install
+from mvc.repo.repack.plan import RepackCurve
+
+__all__ = ["chart", "draw"]
+
+_FORMATS = {".svg": "svg", ".png": "png"}
+
+
+def chart(
+    points: Sequence[tuple[float, float]],
+    today: tuple[float, float],
+    *,
+    width: int = 72,
+    height: int = 15,
+) -> list[str]:
+    """Lines of at most ``width`` columns: ``*`` possible layouts, ``@`` the stored one.
+
+    A point is bytes and seconds. Bytes grow to the right, seconds upwards by ratio.
+    """
+    every = [*points, today]
+    left = max(len(seconds(s)) for _, s in every) + 2
+    columns = width - left - 1
+    low, high = min(b for b, _ in every), max(b for b, _ in every)
+    bottom, top = (math.log(f(max(s, 1e-9) for _, s in every)) for f in (min, max))
+    grid = [[" "] * columns for _ in range(height)]
+    for mark, (nbytes, time) in [*(("*", p) for p in points), ("@", today)]:
+        x = _place(nbytes, low, high, columns)
+        grid[-1 - _place(math.log(max(time, 1e-9)), bottom, top, height)][x] = mark
+    labels = {
+        i: seconds(math.exp(at))
+        for i, at in ((0, top), (height // 2, (top + bottom) / 2), (height - 1, bottom))
+    }
+    first, last = size(round(low)), size(round(high))
+    gap = max(1, columns - len(first) - len(last))
+    return [
+        *(f"{labels.get(i, ''):>{left - 1}} |{''.join(r).rstrip()}" for i, r in enumerate(grid)),
+        " " * left + "+" + "-" * columns,
+        " " * (left + 1) + first + " " * gap + last,
+    ]
+
+
+def _place(value: float, low: float, high: float, count: int) -> int:
+    return 0 if high <= low else round((value - low) / (high - low) * (count - 1))
+
+
+def draw(curve: RepackCurve, path: Path) -> bytes:
+    """The picture's bytes, in the format that the name asks for."""
+    kind = _FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise WrongUsage(f"a curve is drawn as .svg or .png, not as {path.name}")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise NotInstalled(
+            "drawing the curve needs matplotlib", hint=how_to_install("plots")
+        ) from None
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    sizes = [point.bytes / 1e6 for point in curve.points]
+    for label, style, times in (
+        ("worst recovery", "o-", [point.worst_seconds for point in curve.points]),
+        ("mean recovery", "o--", [point.mean_seconds for point in curve.points]),
+    ):
+        axes.plot(sizes, times, style, markersize=3, label=label)
+    stored = [curve.today.bytes / 1e6] * 2
+    today = [curve.today.worst_seconds, curve.today.mean_seconds]
+    axes.plot(stored, today, "k*", markersize=10, label="stored now")
+    axes.set(yscale="log", xlabel="packs (MB)", ylabel="estimated recovery (s)")
+    axes.grid(True, which="both", alpha=0.3)
+    axes.legend()
+    out = io.BytesIO()
+    plain = {"Date": None} if kind == "svg" else None  # equal curves are equal files
+    figure.savefig(out, format=kind, metadata=plain)
+    return out.getvalue()
