@@ -21,7 +21,7 @@ from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.journal.entries import Entry, RefValue
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["Reachable", "closure", "names_of", "reachable", "tail_needs"]
+__all__ = ["Reachable", "closure", "names_of", "reachable", "scan", "tail_needs"]
 
 
 @dataclass
@@ -60,32 +60,44 @@ def reachable(
 
     ``forget``: further states to treat as forgotten (by name: True).
     """
-    reach = Reachable()
-    known: dict[CommitId, Commit] = {}
-    refs: dict[str, RefValue] = {}
-    roots: set[CommitId] = set()
-    fresh: set[CommitId] = set()  # forgotten by name since the last collection
-    for recorded in found.entries:
-        entry = recorded.entry
-        known.update((commit.id, commit) for commit in entry.commits)
-        refs.update((change.name, change.new) for change in entry.refs)
-        roots.update(d.commit for d in entry.deployments)
-        if entry.time_ns >= cutoff_ns:
-            roots.update(names_of(entry))
-        for each in entry.forgotten:
-            reach.forgotten[each.commit] = reach.forgotten.get(each.commit, False) or each.named
-        fresh = set() if entry.operation == "gc" else fresh
-        fresh.update(each.commit for each in entry.forgotten if each.named)
+    known, roots, forgotten = scan(found.entries, cutoff_ns)
+    last = max((i for i, r in enumerate(found.entries) if r.entry.operation == "gc"), default=0)
+    fresh = {  # forgotten by name since the last collection
+        each.commit for r in found.entries[last:] for each in r.entry.forgotten if each.named
+    }
     for id_, named in (forget or {}).items():
-        reach.forgotten[id_] = reach.forgotten.get(id_, False) or named
+        forgotten[id_] = forgotten.get(id_, False) or named
         fresh.update({id_} if named else ())
-    roots.update(value for value in refs.values() if isinstance(value, CommitId))
-    reach.commits = closure(known, roots)
-    reach.purge = bool(fresh)
-    reach.states = {id_ for id_ in reach.commits if id_ not in reach.forgotten}
+    commits = closure(known, roots)
+    states = commits.keys() - forgotten.keys()
+    reach = Reachable(commits, states, forgotten=forgotten, purge=bool(fresh))
     _collect(context, found, reach, progress)
     _give_up(context, found, reach, known, fresh)
     return reach
+
+
+def scan(
+    entries: Iterable[Recorded], cutoff_ns: int | None = None
+) -> tuple[dict[CommitId, Commit], set[CommitId], dict[CommitId, bool]]:
+    """All commits in the order of publication, the roots, and what was forgotten (by name: True).
+
+    Operations from ``cutoff_ns`` on make what they name a root; None: no operation does.
+    """
+    known: dict[CommitId, Commit] = {}
+    refs: dict[str, RefValue] = {}
+    roots: set[CommitId] = set()
+    forgotten: dict[CommitId, bool] = {}
+    for recorded in entries:
+        entry = recorded.entry
+        known.update((commit.id, commit) for commit in entry.commits)
+        refs.update((change.name, change.new) for change in entry.refs)
+        roots.update(deployment.commit for deployment in entry.deployments)
+        if cutoff_ns is not None and entry.time_ns >= cutoff_ns:
+            roots.update(names_of(entry))
+        for each in entry.forgotten:
+            forgotten[each.commit] = forgotten.get(each.commit, False) or each.named
+    roots.update(value for value in refs.values() if isinstance(value, CommitId))
+    return known, roots, forgotten
 
 
 def names_of(entry: Entry) -> set[CommitId]:
