@@ -7,11 +7,12 @@ with the number of objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from mvc.errors import DamagedData, MvcError
 from mvc.store.graph.search import Step
+from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, Member, RecordHeader
@@ -22,8 +23,10 @@ __all__ = [
     "Inventory",
     "StoredCoding",
     "StoredRecord",
+    "claimed_twice",
     "damaged_payloads",
     "inventory",
+    "records_and_gaps",
 ]
 
 CodingPlace = tuple[int, int, int]
@@ -155,6 +158,48 @@ def inventory(snapshot: Snapshot) -> Inventory:
         found.add(recorded, records)
     found.resolve()
     return found
+
+
+def records_and_gaps(
+    packs: PackReader, region: Region
+) -> Iterator[tuple[int, int, RecordHeader | None, str]]:
+    """(first byte, end, header, "") of the sound records of a region.
+
+    Of damaged bytes between them the header is None and the last item says what is wrong.
+    """
+    reasons: list[DamagedData] = []
+
+    def gap(start: int, end: int) -> Iterator[tuple[int, int, None, str]]:
+        if start < end:
+            yield start, end, None, reasons[0].message if reasons else "no record stands there"
+        reasons.clear()
+
+    reached = region.start
+    for at, header in packs.sound_records(region, reasons.append):
+        yield from gap(reached, at)
+        reached = at + header.size
+        yield at, reached, header, ""
+    yield from gap(reached, region.start + region.length)
+
+
+def claimed_twice(
+    claims: Iterable[tuple[Region, Recorded]],
+) -> Iterator[tuple[Region, Recorded, Recorded]]:
+    """Bytes that two entries claim, by pack and offset, with the earlier and the later entry."""
+    begun: list[tuple[Region, Recorded]] = []  # regions that may reach further
+    for region, recorded in sorted(claims, key=lambda c: (c[0].pack, c[0].start, c[1].sequence)):
+        begun = [
+            each for each in begun if each[0].pack == region.pack and _end(each[0]) > region.start
+        ]
+        for other, owner in begun:
+            length = min(_end(other), _end(region)) - region.start
+            first, second = sorted((owner, recorded), key=lambda r: r.sequence)
+            yield Region(region.pack, region.start, length), first, second
+        begun.append((region, recorded))
+
+
+def _end(region: Region) -> int:
+    return region.start + region.length
 
 
 def damaged_payloads(

@@ -7,10 +7,8 @@ hash.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 from mvc.adapters.files.detect import parse_file
 from mvc.adapters.parsed import ParsedFile
@@ -23,20 +21,13 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import hash_file, verify_pieces
+from mvc.repo.maintenance.rewrite_plan import ObjectSource
 from mvc.store.format import FORMAT
 from mvc.store.graph.search import Path as Way
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER, Store
 
-__all__ = ["OtherRepository", "Sources", "WorkingFiles", "folder_of"]
-
-_NO_WAY = Way((), 0.0)
-
-
-class ObjectSource(Protocol):
-    def piece(self, id_: bytes, start: int, out: memoryview) -> Way: ...
-
-    def manifest(self, id_: bytes) -> bytes: ...
+__all__ = ["Sources", "WorkingFiles", "folder_of", "open_other"]
 
 
 def folder_of(fs: FileSystem, path: Path) -> Path:
@@ -62,24 +53,13 @@ class _Untouched(FileSystem):
         return False
 
 
-class OtherRepository:
-    """Objects of another repository, by their ids."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            self._store = Store(_Untouched(), Clock(), folder)
-        except MvcError as error:
-            error.message = f"{printable(str(folder))}: {error.message}"
-            raise
-
-    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
-        return self._store.recovery.piece(id_, start, out)
-
-    def manifest(self, id_: bytes) -> bytes:
-        return self._store.recovery.manifest(id_)
-
-    def close(self) -> None:
-        self._store.close()
+def open_other(folder: Path) -> Store:
+    """Opens another repository to read its objects; close it. Errors name the folder."""
+    try:
+        return Store(_Untouched(), Clock(), folder)
+    except MvcError as error:
+        error.message = f"{printable(str(folder))}: {error.message}"
+        raise
 
 
 class WorkingFiles:
@@ -88,10 +68,10 @@ class WorkingFiles:
     ``names``: the paths to look at; they are hashed at the first look-up.
     """
 
-    def __init__(self, fs: FileSystem, root: Path, names: Iterable[str]) -> None:
+    def __init__(self, fs: FileSystem, root: Path) -> None:
         self._fs = fs
         self._root = root
-        self.names = list(names)
+        self.names: list[str] = []
         self._found: dict[bytes, tuple[str, int]] | None = None
         self._open = ExitStack()
         self._parsed: tuple[str, ParsedFile] | None = None
@@ -106,7 +86,7 @@ class WorkingFiles:
             out[:] = skeleton
         else:
             parsed.read(content, start, out)
-        return _NO_WAY
+        return Way((), 0.0)
 
     def manifest(self, id_: bytes) -> bytes:
         raise DamagedData(f"manifest {id_.hex()[:10]} is no file of the working folder")
@@ -126,22 +106,17 @@ class WorkingFiles:
         return printable(self._at(id_)[0])
 
     def _at(self, id_: bytes) -> tuple[str, int]:
+        """The file that has an object, and the content's number; -1 for the skeleton."""
         if self._found is None:
             self._found = {}
-            for name in self.names:
-                self._hash(name, self._found)
+            for entry in filter(None, map(self.entry, self.names)):
+                for i, content in enumerate(entry.contents):
+                    self._found.setdefault(content.id, (entry.path, i))
+                if entry.skeleton is not None:
+                    self._found.setdefault(entry.skeleton, (entry.path, -1))
         if id_ not in self._found:
             raise DamagedData("no file of the working folder has it")
         return self._found[id_]
-
-    def _hash(self, name: str, found: dict[bytes, tuple[str, int]]) -> None:
-        entry = self.entry(name)
-        if entry is None:
-            return
-        for i, content in enumerate(entry.contents):
-            found.setdefault(content.id, (name, i))
-        if entry.skeleton is not None:
-            found.setdefault(entry.skeleton, (name, -1))
 
     def _file(self, name: str) -> ParsedFile:
         if self._parsed is None or self._parsed[0] != name:
@@ -158,15 +133,13 @@ class WorkingFiles:
 class Sources:
     """All sources as one: each object comes from the source where its hash was right."""
 
-    def __init__(
-        self, own: ObjectSource, working: WorkingFiles, other: OtherRepository | None
-    ) -> None:
+    def __init__(self, own: ObjectSource, working: WorkingFiles, other: Store | None) -> None:
         self._own = own
         self._working = working
-        self._sources: list[tuple[str, ObjectSource]] = [("another path", own)]
+        self._sources: dict[str, ObjectSource] = {"another path": own}
         if other is not None:
-            self._sources.append(("the other repository", other))
-        self._sources.append(("a file", working))
+            self._sources["the other repository"] = other.recovery
+        self._sources["a file"] = working
         self._chosen: dict[bytes, ObjectSource] = {}
         self._made: dict[bytes, Manifest] = {}
         self._buffer = memoryview(bytearray())
@@ -175,7 +148,7 @@ class Sources:
         """The name of a source that has an object, or None. Without ``spec`` it is a manifest."""
         if id_ in self._made:
             return "other versions and files"
-        for name, source in self._sources:
+        for name, source in self._sources.items():
             try:
                 sound = self._sound(source, id_, spec)
             except DamagedData:
@@ -205,17 +178,11 @@ class Sources:
 
     def load(self, id_: ManifestId) -> Manifest | None:
         """A manifest from the first source that has it; None if it is lost."""
-        if self.find(id_, None) is None:
-            return None
-        return Manifest.decode(self.manifest(id_))
+        return None if self.find(id_, None) is None else Manifest.decode(self.manifest(id_))
 
     def adopt(self, manifest: Manifest) -> None:
         """Adds a manifest that was made from a neighbour's."""
         self._made[manifest.id] = manifest
-
-    def entry(self, name: str) -> FileEntry | None:
-        """The manifest entry of a file of the working folder; None if it cannot be read."""
-        return self._working.entry(name)
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
         return self._chosen.get(id_, self._own).piece(id_, start, out)
