@@ -22,8 +22,7 @@ from mvc.repo.retention.rules import Best, Retention
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.repo.retention.forget import Chosen
-    from mvc.repo.retention.preview import ForgetPreview
+    from mvc.repo.retention.forget import Chosen, ForgetPreview
     from mvc.store.journal.frames import Recorded
 
 _FIRST = 10
@@ -84,7 +83,6 @@ def command(
     next 'mvc gc' removes the bytes.
     """
     from mvc.repo.gc.gc import grace_of
-    from mvc.repo.retention.preview import preview
 
     session: Session = ctx.obj
     best = tuple(Best.parse(text) for text in keep_best)
@@ -94,7 +92,8 @@ def command(
     if asks:
         _check_can_ask(as_json=as_json)
     with session.progress("looking at", counted=True) as progress:
-        cost = preview(session.context, chosen, grace=grace_of(session.context), progress=progress)
+        grace = grace_of(session.context)
+        cost = forget.preview(session.context, chosen, grace=grace, progress=progress)
     if not as_json and (asks or dry_run or session.verbosity >= 0):
         _print(session, chosen, cost)
     if not as_json:
