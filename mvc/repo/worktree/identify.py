@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,7 +116,8 @@ def _versions(
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
     """Versions with the entry that has the state; None in its place for a forgotten version."""
     snapshot = context.store.snapshot
-    mark = bytes(entry.state.root if entry.tensors else entry.content_id)[: keys.ID_BYTES]
+    root = _root(entry)
+    mark = bytes(root or entry.content_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
 
     def look() -> list[Entry]:
@@ -128,26 +129,15 @@ def _versions(
                 continue
             seen.add(commit.id)
             manifest = load(context, commit.id)
-            if manifest is None:
-                if _had(recorded, commit, entry, mark):
-                    yield commit, None
-                continue
-            for same in _matching(manifest.entries, entry):
-                yield commit, same
+            if manifest is not None:
+                for same in manifest.entries:
+                    if same.content_id == entry.content_id or (root and _root(same) == root):
+                        yield commit, same
+            elif commit.root == root or (mark in recorded.marks and len(recorded.commits) == 1):
+                # A mark of an entry with several commits cannot be assigned to one of them.
+                yield commit, None
 
 
-def _had(recorded: Entry, commit: Commit, entry: FileEntry, mark: bytes) -> bool:
-    """Whether a forgotten version had the state, by its journal entry."""
-    if entry.tensors and commit.root == entry.state.root:
-        return True
-    # A mark of an entry with several commits cannot be assigned to one of them.
-    return mark in recorded.marks and len(recorded.commits) == 1
-
-
-def _matching(candidates: Iterable[FileEntry], entry: FileEntry) -> Iterator[FileEntry]:
-    for candidate in candidates:
-        same_state = (
-            entry.tensors and candidate.tensors and candidate.state.root == entry.state.root
-        )
-        if same_state or candidate.content_id == entry.content_id:
-            yield candidate
+def _root(entry: FileEntry) -> bytes | None:
+    """The Merkle root of a file's state; None without tensors."""
+    return entry.state.root if entry.tensors else None

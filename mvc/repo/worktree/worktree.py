@@ -25,7 +25,6 @@ __all__ = [
     "entry_of",
     "expand",
     "files_in",
-    "files_under",
     "is_python_state",
     "tracked_name",
 ]
@@ -53,8 +52,7 @@ def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | No
     absolute = Path(posixpath.normpath(cwd / path))
     inside = _below(root, absolute)
     if inside is None and fs is not None:
-        real = fs.realpath(absolute.parent) / absolute.name
-        inside = _below(fs.realpath(root), real)
+        inside = _below(fs.realpath(root), fs.realpath(absolute.parent) / absolute.name)
     if inside is None:
         raise InvalidName(
             f"{shown} lies outside the repository {printable(str(root))}",
@@ -77,7 +75,7 @@ def expand(
 ) -> list[str]:
     """The tracked names of ``paths``, sorted; a folder means the files in it.
 
-    A file that is named itself is taken even if it is ignored. ``dead``: see ``files_under``.
+    A file that is named itself is taken even if it is ignored. ``dead``: see ``files_in``.
     Raises UnknownPath for a path that does not exist, InvalidName for one that cannot be tracked.
     """
     fs = context.store.fs
@@ -88,7 +86,7 @@ def expand(
         if identity is None:
             raise _missing(context, cwd / path, name)
         if identity.is_dir:
-            names.update(_trackable(file.name) for file in files_under(context, name, dead))
+            names.update(_trackable(file.name) for file in files_in(fs, context.root, name, dead))
         elif identity.is_file:
             names.add(name)
         else:
@@ -120,23 +118,16 @@ def _trackable(name: str) -> str:
         ) from None
 
 
-def files_under(
-    context: Context, folder: str = "", dead: set[str] | None = None
+def files_in(
+    fs: FileSystem, root: Path, folder: str = "", dead: set[str] | None = None
 ) -> Iterator[FoundFile]:
-    """Every file below ``folder`` that is not ignored, in no promised order.
+    """Every file below ``folder`` that is not ignored, in no promised order; names from ``root``.
 
     ``folder`` itself is entered even if it is ignored. Symbolic links are followed; a folder
     that contains itself through a link is entered once. Temporary files of mvc, special files,
     links that lead nowhere, and the folders of version control systems are skipped. The names of
     such links are added to ``dead`` unless they are ignored.
     """
-    return files_in(context.store.fs, context.root, folder, dead)
-
-
-def files_in(
-    fs: FileSystem, root: Path, folder: str = "", dead: set[str] | None = None
-) -> Iterator[FoundFile]:
-    """As ``files_under`` for any folder ``root``; names are relative to it."""
     ignore = Ignore()
     parts = folder.split("/") if folder else []
     for depth in range(len(parts)):
@@ -166,7 +157,7 @@ def _children(
             continue
         name = f"{folder}/{entry}" if folder else entry
         identity = fs.stat(root / name)
-        if ignore.match_last(name, identity is not None and identity.is_dir):
+        if ignore.match(name, identity is not None and identity.is_dir):
             continue
         if identity is not None:
             yield FoundFile(name, identity)
