@@ -40,7 +40,7 @@ from mvc.repo.content.bases import content_names
 from mvc.repo.content.hashing import pieces
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context, Progress
-from mvc.repo.importing.checkpoints import find_checkpoints
+from mvc.repo.importing.importing import find_checkpoints
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.opening import open_context
