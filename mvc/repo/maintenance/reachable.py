@@ -8,6 +8,7 @@ all its ancestors. The state of a version that stays is kept unless it was forgo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mvc.errors import DamagedData
@@ -26,7 +27,8 @@ __all__ = ["Reachable", "closure", "names_of", "reachable", "scan", "tail_needs"
 
 @dataclass
 class Reachable:
-    """``commits`` stay; ``states`` are those of them whose state stays as well.
+    """``commits`` stay; ``states`` are those of them whose state stays as well. ``forgotten``:
+    whose state does not, by name (True) or by rule.
 
     ``blobs`` and ``manifests`` are the objects of these states. ``given_up`` are objects that
     only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
@@ -34,14 +36,14 @@ class Reachable:
     collection, so bytes that no entry names must be deleted as well.
     """
 
-    commits: dict[CommitId, Commit] = field(default_factory=dict)
-    states: set[CommitId] = field(default_factory=set)
+    commits: dict[CommitId, Commit]
+    states: set[CommitId]
+    forgotten: dict[CommitId, bool]
+    purge: bool
     manifests: set[ManifestId] = field(default_factory=set)
     blobs: dict[bytes, TensorSpec] = field(default_factory=dict)
     given_up: set[bytes] = field(default_factory=set)
     banned: set[bytes] = field(default_factory=set)
-    forgotten: dict[CommitId, bool] = field(default_factory=dict)
-    purge: bool = False
 
     def needs(self, id_: bytes) -> bool:
         """Whether a state that stays has this object."""
@@ -70,7 +72,7 @@ def reachable(
         fresh.update({id_} if named else ())
     commits = closure(known, roots)
     states = commits.keys() - forgotten.keys()
-    reach = Reachable(commits, states, forgotten=forgotten, purge=bool(fresh))
+    reach = Reachable(commits, states, forgotten, bool(fresh))
     _collect(context, found, reach, progress)
     _give_up(context, found, reach, known, fresh)
     return reach
@@ -151,23 +153,16 @@ def _give_up(
     version needs is banned.
     """
     for id_, named in reach.forgotten.items():
-        objects = _objects_of(context, found, known.get(id_))
+        commit, objects = known.get(id_), set[bytes]()
+        if commit is not None and commit.manifest in found.codings:
+            with suppress(DamagedData):
+                manifest = manifests.load(context, commit.manifest)
+                objects = {*manifests.objects(manifest), commit.manifest}
         if named and not objects and id_ in fresh:
             objects = set(found.codings)
         alone = {each for each in objects if not reach.needs(each)}
         reach.given_up |= alone
         reach.banned |= alone if named else set()
-
-
-def _objects_of(context: Context, found: Inventory, commit: Commit | None) -> set[bytes]:
-    """The objects of a version and its manifest; empty if the manifest cannot be read."""
-    if commit is None or commit.manifest not in found.codings:
-        return set()
-    try:
-        manifest = manifests.load(context, commit.manifest)
-    except DamagedData:
-        return set()
-    return {*manifests.objects(manifest), commit.manifest}
 
 
 def tail_needs(reach: Reachable, recorded: Recorded) -> set[CommitId]:
