@@ -278,7 +278,8 @@ class _Clock:
         names = (place.name, place.name.removesuffix(_extension(place.name)))
         for name in names:
             if (moment := _strptime(name, self._format)) is not None:
-                return _to_ns(moment)
+                moment = moment.astimezone(UTC) if moment.tzinfo is not None else moment
+                return parse_time(moment.isoformat(), now_ns=0)
         raise InvalidTime(
             f"no time of the form {printable(self._format)!r} in {printable(place.name)!r}",
             hint="the form must fit the whole name; %% stands for a percent sign",
@@ -302,12 +303,6 @@ def _strptime(name: str, form: str) -> datetime | None:
                 f"{printable(form)!r} is no time format: {error}", hint=_TIME_RULES
             ) from None
         return None
-
-
-def _to_ns(moment: datetime) -> int:
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC)
-    return parse_time(moment.isoformat(), now_ns=0)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
