@@ -41,15 +41,7 @@ from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import INDEX, PACKS, Snapshot
 
-__all__ = [
-    "FsckReport",
-    "PackCheck",
-    "check",
-    "forget_index",
-    "fsck",
-    "lost_end",
-    "rebuild_index",
-]
+__all__ = ["FsckReport", "PackCheck", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 
 
 def fsck(context: Context, *, full: bool = False, progress: Progress | None = None) -> FsckReport:

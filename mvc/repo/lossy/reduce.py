@@ -118,10 +118,7 @@ def _memory(array: NDArray[Any]) -> object:
 
 
 def weights_before(
-    context: Context,
-    entry: FileEntry | None,
-    names: Sequence[str],
-    last: BaseCache | None = None,
+    context: Context, entry: FileEntry | None, names: Sequence[str], last: BaseCache | None = None
 ) -> dict[str, NDArray[Any]]:
     """Those of the named tensors that a stored version has; do not modify them.
 

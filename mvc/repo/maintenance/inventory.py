@@ -203,11 +203,7 @@ def _end(region: Region) -> int:
 
 
 def damaged_payloads(
-    packs: PackReader,
-    pack: int,
-    at: int,
-    header: RecordHeader,
-    catch: type[MvcError] = DamagedData,
+    packs: PackReader, pack: int, at: int, header: RecordHeader, catch: type[MvcError] = DamagedData
 ) -> Iterator[tuple[range, MvcError]]:
     """Reads all payloads of a record; yields the members of each damaged one, and the error.
 

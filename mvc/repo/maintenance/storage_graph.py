@@ -34,8 +34,7 @@ class CheapestPath(NamedTuple, Generic[_N, _S]):
 
 
 def cheapest_paths(
-    sources: Iterable[tuple[float, _N, _S]],
-    edges: Mapping[_N, Sequence[tuple[float, _N, _S]]],
+    sources: Iterable[tuple[float, _N, _S]], edges: Mapping[_N, Sequence[tuple[float, _N, _S]]]
 ) -> dict[_N, CheapestPath[_N, _S]]:
     """The cheapest path to every node that a source leads to, nearest first (Dijkstra).
 

@@ -63,9 +63,7 @@ class Chosen:
 
 
 def choose(
-    context: Context,
-    revs: Iterable[str | CommitId] = (),
-    rules: Retention | None = None,
+    context: Context, revs: Iterable[str | CommitId] = (), rules: Retention | None = None
 ) -> Chosen:
     """The versions that are named, or that ``rules`` select.
 
