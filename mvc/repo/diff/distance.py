@@ -24,19 +24,9 @@ _SAFE = (1e-140, 1e140)  # magnitudes whose squares neither overflow nor vanish
 _Floats = NDArray[np.float64]
 
 _NUMPY = {
-    "bool": "u1",
-    "complex32": "<f2",
-    "complex64": "<f4",
-    "complex128": "<f8",
-    "float16": "<f2",
-    "float32": "<f4",
-    "float64": "<f8",
-    "qint8": "i1",
-    "quint8": "u1",
-    "qint32": "<i4",
-    "raw": "u1",
-    **{f"int{8 * n}": f"<i{n}" for n in (1, 2, 4, 8)},
-    **{f"uint{8 * n}": f"<u{n}" for n in (1, 2, 4, 8)},
+    d.name: f"<{'f' if d.floating else 'i' if d.name.startswith(('int', 'qint')) else 'u'}{d.width}"
+    for d in DTYPES.values()
+    if d.name != "bfloat16" and (d.width > 1 or not d.floating)
 }
 
 # (exponent bits, mantissa bits, exponent bias, kind of special values). The formats are

@@ -19,7 +19,7 @@ from mvc.io.files import TEMPORARY, FileSystem
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.hashing import blob_id
-from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces, verify_pieces
 from mvc.repo.context import Context, Progress
@@ -107,7 +107,12 @@ def _look(
     versions.suspects = {id_ for problem in payloads for id_ in problem.ids}
     versions.check(commit for id_, commit in commits.items() if id_ not in journal.forgotten)
     found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
-    problems = [*_format(context), *journal.problems, *_joined(found, versions.problems)]
+    problems = [*journal.problems, *_joined(found, versions.problems)]
+    try:
+        read_features(snapshot.fs, snapshot.folder)
+    except MvcError as error:
+        where = str(snapshot.folder / FORMAT)
+        problems.insert(0, Problem("format", FORMAT, where, error.message))
     if not journal.problems and not packs.problems:
         problems += _index(snapshot, offsets, packs.found_keys, journal.end.offset)
     lost = (commit.id for commit in commits.values() if commit.id in versions.lost)
@@ -189,15 +194,6 @@ def _left(context: Context) -> Iterator[str]:
     if kept:
         what = "1 file" if len(kept) == 1 else f"{len(kept)} files"
         yield f"{folder / QUARANTINE} holds {what} of {bytes_of(fs, kept):,} bytes"
-
-
-def _format(context: Context) -> list[Problem]:
-    path = context.store.folder / FORMAT
-    try:
-        read_features(context.store.fs, context.store.folder)
-    except MvcError as error:
-        return [Problem("format", FORMAT, str(path), error.message)]
-    return []
 
 
 def _index(
@@ -388,7 +384,10 @@ class _VersionCheck:
             manifest = self._load(id_, holders)
             if manifest is None:
                 continue
-            self._roots(manifest, holders)
+            for commit in holders:
+                if commit.root != manifest.root:
+                    why = f"commit {commit.id.short} has another Merkle root than its files"
+                    self.problems.append(Problem("manifest", str(commit.id), "", why, (commit.id,)))
             for entry in manifest.entries:
                 for blob, spec, name in _blobs(entry):
                     self._blob(blob, spec, f"{entry.path}: {name}", holders)
@@ -412,8 +411,8 @@ class _VersionCheck:
         return tuple(versions), tuple(tensors)
 
     def _load(self, id_: ManifestId, holders: list[Commit]) -> Manifest | None:
-        for commit in holders if id_ in self.suspects else ():
-            self._use(id_, commit.id, "its list of files")
+        if id_ in self.suspects:
+            self._use(id_, "its list of files", holders)
         try:
             if self.objects.reach(id_) is not None:
                 return self.stream.load(id_)
@@ -427,26 +426,19 @@ class _VersionCheck:
             self.problems.append(Problem("manifest", str(id_), "", error.message, ids))
             return None
 
-    def _roots(self, manifest: Manifest, holders: list[Commit]) -> None:
-        for commit in holders:
-            if commit.root != manifest.root:
-                why = f"commit {commit.id.short} has another Merkle root than its files"
-                self.problems.append(Problem("manifest", str(commit.id), "", why, (commit.id,)))
-
     def _blob(self, id_: BlobId, spec: TensorSpec, tensor: str, holders: list[Commit]) -> None:
-        verdict = self._verdicts.get(id_)
-        if verdict is None:
-            verdict = self._verdicts[id_] = self._verdict(id_, spec, tensor)
-        if verdict:
+        if id_ not in self._verdicts:
+            self._verdicts[id_] = self._verdict(id_, spec, tensor)
+        if self._verdicts[id_]:
             self.lost.update(commit.id for commit in holders)
-        if verdict or id_ in self.suspects:
-            for commit in holders:
-                self._use(id_, commit.id, tensor)
+        if self._verdicts[id_] or id_ in self.suspects:
+            self._use(id_, tensor, holders)
 
-    def _use(self, id_: bytes, commit: CommitId, tensor: str) -> None:
+    def _use(self, id_: bytes, tensor: str, holders: list[Commit]) -> None:
         versions, tensors = self._touched.setdefault(id_, ({}, {}))
-        if len(versions) < _MOST_NAMED:
-            versions[commit] = None
+        for commit in holders:
+            if len(versions) < _MOST_NAMED:
+                versions[commit.id] = None
         if len(tensors) < _MOST_NAMED:
             tensors[tensor] = None
 
@@ -486,24 +478,21 @@ class _VersionCheck:
 
     def _views(self, entry: FileEntry, holders: list[Commit]) -> None:
         """Checks the ids of tensors that are views into a larger storage."""
-        viewed: dict[int, list[LogicalTensor]] = {}
+        viewed: dict[int, list[tuple[LogicalTensor, View]]] = {}
         for tensor in entry.tensors:
             if tensor.view is not None and tensor.id not in self._verdicts:
-                viewed.setdefault(tensor.content, []).append(tensor)
+                viewed.setdefault(tensor.content, []).append((tensor, tensor.view))
         for i, views in sorted(viewed.items()):
             content = entry.contents[i]
             if self._verdicts[content.id]:
                 continue
             whole = memoryview(self.recovery.blob(content.id, content.spec))
-            for tensor in views:
-                if tensor.view is None:
-                    continue
-                found = blob_id(tensor.spec, extract(whole, tensor.spec, tensor.view))
-                wrong = "" if found == tensor.id else "its storage holds other bytes"
-                self._verdicts[tensor.id] = wrong
-                for commit in holders if wrong else ():
-                    self.lost.add(commit.id)
-                    self._use(tensor.id, commit.id, f"{entry.path}: {tensor.key}")
+            for tensor, view in views:
+                sound = blob_id(tensor.spec, extract(whole, tensor.spec, view)) == tensor.id
+                self._verdicts[tensor.id] = "" if sound else "its storage holds other bytes"
+                if not sound:
+                    self.lost.update(commit.id for commit in holders)
+                    self._use(tensor.id, f"{entry.path}: {tensor.key}", holders)
 
 
 def _blobs(entry: FileEntry) -> Iterator[tuple[BlobId, TensorSpec, str]]:

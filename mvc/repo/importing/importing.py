@@ -60,14 +60,9 @@ def import_checkpoints(
     progress: Progress | None = None,
     taken: Callable[[Imported], object] | None = None,
 ) -> list[Imported]:
-    """Commits checkpoints on the current branch, each with its own time.
+    """See ``Repository.import_checkpoints``. All sources are listed before the first commit.
 
-    ``time`` is ``mtime``, or ``name:FORMAT`` (strptime on the file's name; local time if it has
-    no zone). ``deploy`` records that each version went live on that target at its time. ``path``
-    is the tracked path of files (default ``model`` and the extension), or the tracked folder of
-    checkpoints that are folders. All sources are listed before the first commit. ``taken`` is
-    called with each version once it is committed, so that an interrupted caller knows what was
-    done. Raises WrongUsage, InvalidTime, UnknownPath, BadModelFile.
+    Raises WrongUsage, InvalidTime, UnknownPath, BadModelFile.
     """
     context.fresh()
     found = find_checkpoints(context.store.fs, sources, time, path)

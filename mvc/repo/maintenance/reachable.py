@@ -67,13 +67,23 @@ def reachable(
     fresh = {  # forgotten by name since the last collection
         each.commit for r in found.entries[last:] for each in r.entry.forgotten if each.named
     }
-    for id_, named in (forget or {}).items():
-        forgotten[id_] = forgotten.get(id_, False) or named
-        fresh.update({id_} if named else ())
+    for commit_id, named in (forget or {}).items():
+        forgotten[commit_id] = forgotten.get(commit_id, False) or named
+        fresh.update({commit_id} if named else ())
     commits = closure(known, roots)
     states = commits.keys() - forgotten.keys()
     reach = Reachable(commits, states, forgotten, bool(fresh))
-    _collect(context, found, reach, progress)
+    ids = {commits[each].manifest for each in states}
+    stream = ManifestStream(context.store)
+    specs: dict[TensorSpec, TensorSpec] = {}  # one instance of each spec
+    # Manifests are read once, oldest first.
+    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.entry_of.get(id_, 0))):
+        reach.manifests.add(id_)
+        codings = [coding.step for coding in found.codings.get(id_, ())]
+        for blob, spec in manifests.objects(stream.load(id_, codings)).items():
+            reach.blobs[blob] = specs.setdefault(spec, spec)
+        if progress is not None:
+            progress(done + 1, len(ids), "versions")
     _give_up(context, found, reach, known, fresh)
     return reach
 
@@ -121,22 +131,6 @@ def closure(known: Mapping[CommitId, Commit], roots: Iterable[CommitId]) -> dict
         into[id_] = known[id_]
         waiting.extend(known[id_].parents)
     return into
-
-
-def _collect(
-    context: Context, found: Inventory, reach: Reachable, progress: Progress | None
-) -> None:
-    """The objects of every state that stays; manifests are read once, oldest first."""
-    ids = {commit.manifest for id_, commit in reach.commits.items() if id_ in reach.states}
-    stream = ManifestStream(context.store)
-    specs: dict[TensorSpec, TensorSpec] = {}  # one instance of each spec
-    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.entry_of.get(id_, 0))):
-        reach.manifests.add(id_)
-        codings = [coding.step for coding in found.codings.get(id_, ())]
-        for blob, spec in manifests.objects(stream.load(id_, codings)).items():
-            reach.blobs[blob] = specs.setdefault(spec, spec)
-        if progress is not None:
-            progress(done + 1, len(ids), "versions")
 
 
 def _give_up(
