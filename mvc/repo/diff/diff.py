@@ -89,7 +89,7 @@ def diff(
             raise UnknownPath(f"neither side has the path {path}")
     pairs = list(_pairs(old, new))
     found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
-    files = tuple(_Distances(old, new, progress).fill(found))
+    files = tuple(_Distances(old, new, pairs, progress).fill(found))
     return Diff(old.label, new.label, files, sum(f.comparisons for f in files), new.from_head)
 
 
@@ -272,8 +272,15 @@ def _renamed(pairs: Sequence[_Pair], found: Sequence[FileDiff]) -> list[FileDiff
 class _Distances:
     """Reads the tensors that differ and computes their distances."""
 
-    def __init__(self, old: DiffSource, new: DiffSource, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        old: DiffSource,
+        new: DiffSource,
+        pairs: Sequence[_Pair],
+        progress: Progress | None,
+    ) -> None:
         self._sides = old, new
+        self._pairs = {path: (x, y) for path, x, y in pairs}
         self._progress = progress
         self._done = self._total = 0
 
@@ -289,11 +296,8 @@ class _Distances:
     def _file(self, found: FileDiff, first: memoryview, second: memoryview) -> FileDiff:
         from mvc.repo.diff.distance import measure
 
-        old, new = self._sides
-        if old.single or new.single:
-            x, y = old.entry_like(new), new.entry_like(old)
-        else:
-            x, y = old.entries[found.path], new.entries[found.path]
+        (old, new), (x, y) = self._sides, self._pairs[found.path]
+        assert x is not None and y is not None  # else no tensor can be compared
         before, after = {t.key: t for t in x.tensors}, {t.key: t for t in y.tensors}
         rows = []
         with old.open(x) as read_old, new.open(y) as read_new:

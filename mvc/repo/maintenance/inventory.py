@@ -58,8 +58,8 @@ class StoredCoding:
     """One member of a record. ``base``: the id of its base, None for a full record.
 
     ``stored``: bytes of its payload; of a group's payload its share by raw size.
-    ``found_from_base``: True if the reverse lookup from the base finds this delta: it searches
-    only entries at or after the base's.
+    ``reversible``: whether the base can be recovered from the object as well. Readers look for
+    such deltas only in entries at or after the base's.
     """
 
     record: StoredRecord
@@ -67,17 +67,12 @@ class StoredCoding:
     member: Member
     base: bytes | None
     stored: int
-    found_from_base: bool = True
+    reversible: bool
 
     @property
     def step(self) -> Step:
         """The coding as a step of a path."""
         return Step(self.record.pack, self.record.offset, self.record.header, self.member, False)
-
-    @property
-    def reversible(self) -> bool:
-        """Whether the base can be recovered from the object as well."""
-        return self.base is not None and self.found_from_base and not self.member.coding.transform
 
 
 @dataclass
@@ -139,9 +134,10 @@ class Inventory:
             if member.base and base is None:
                 continue  # its base is lost
             share = record.header.share(member)
-            found_from_base = base is None or self.entry_of[base] <= record.entry_index
+            later = base is not None and self.entry_of[base] <= record.entry_index
+            reversible = later and not member.coding.transform
             self.codings.setdefault(member.id, []).append(
-                StoredCoding(record, place, member, base, share, found_from_base)
+                StoredCoding(record, place, member, base, share, reversible)
             )
 
 

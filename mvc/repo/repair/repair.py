@@ -178,23 +178,12 @@ class _Repair:
         held.callback(working.close)
         sources = Sources(own, working, other)
         needs = _needs_of(survey, graph, sources, working)
-        working.names += needs.paths
         return _Planning(survey, graph, needs, sources).plan()
 
 
-@dataclass
-class _Needs:
-    """The objects of versions. ``specs``: by id, in the order of versions; None for a manifest.
-    ``first``: the entry of the first version with the object. ``paths``: file names.
-    """
-
-    specs: dict[bytes, TensorSpec | None] = field(default_factory=dict)
-    first: dict[bytes, int] = field(default_factory=dict)
-    paths: dict[str, None] = field(default_factory=dict)
-
-    def take(self, id_: bytes, spec: TensorSpec | None, entry_index: int) -> None:
-        self.specs.setdefault(id_, spec)
-        self.first.setdefault(id_, entry_index)
+_Needs = dict[bytes, tuple[TensorSpec | None, int]]
+"""The objects of versions by id, in the order of versions: the spec (None for a manifest), and
+the entry of the first version with the object."""
 
 
 @dataclass
@@ -215,9 +204,9 @@ def _needs_of(
 ) -> _Needs:
     """All objects of all states that are not forgotten and whose manifests can be recovered.
 
-    Every object is named in ``graph``.
+    Names every object in ``graph`` and every file in ``working``.
     """
-    needs = _Needs()
+    needs: _Needs = {}
     entries = survey.found.entries
     forgotten = {each.commit for recorded in entries for each in recorded.entry.forgotten}
     holders: dict[ManifestId, int] = {}
@@ -235,9 +224,9 @@ def _needs_of(
         if manifest is not None:
             for blob, spec in objects(manifest).items():
                 graph.name(blob)
-                needs.take(blob, spec, holders[id_])
-            needs.paths.update((entry.path, None) for entry in manifest.entries)
-        needs.take(id_, None, holders[id_])
+                needs.setdefault(blob, (spec, holders[id_]))
+            working.names.update((entry.path, None) for entry in manifest.entries)
+        needs.setdefault(id_, (None, holders[id_]))
         return manifest is not None
 
     lost = [id_ for id_ in holders if not take(id_)]
@@ -290,7 +279,7 @@ class _Planning:
         for _, place, member in survey.found.all_members():
             if place not in survey.damaged:
                 self._pieces.setdefault(member.id, set()).add(member.start)
-        for id_, spec in needs.specs.items():
+        for id_, (spec, _) in needs.items():
             starts = [0] if spec is None else [start for start, _ in pieces(spec)]
             self._pieces.setdefault(id_, set()).update(starts)
         self._added: dict[bytes, str] = {}
@@ -308,8 +297,8 @@ class _Planning:
                 if id_ in self._lost or reached.has_all(self._all_pieces([id_])):
                     continue
                 source = None
-                if id_ in self._needs.specs:
-                    source = self._sources.find(id_, self._needs.specs[id_])
+                if id_ in self._needs:
+                    source = self._sources.find(id_, self._needs[id_][0])
                 if source is None:
                     self._lost.add(id_)
                 else:
@@ -347,7 +336,7 @@ class _Planning:
         """The entry for a new record of an object: no earlier entry has a delta from it."""
         last = len(self._survey.found.entries) - 1
         first = self._survey.first.get(id_[:BASE_BYTES], last)
-        return min(first, self._needs.first.get(id_, last))
+        return min(first, self._needs[id_][1] if id_ in self._needs else last)
 
     def plan(self) -> _RepairPlan:
         self._settle()
@@ -372,11 +361,11 @@ class _Planning:
         rewrite = RewritePlan(
             leave=leave,
             add=[EncodeRequest(id_, self._base(id_)) for id_ in self._added],
-            specs={id_: spec for id_, spec in self._needs.specs.items() if spec is not None},
+            specs={id_: spec for id_, (spec, _) in self._needs.items() if spec is not None},
             source=self._sources,
             records={place[:2] for place in leave} | survey.shared,
         )
-        return _RepairPlan(rewrite, healed, survey.ranges, self._lost & self._needs.specs.keys())
+        return _RepairPlan(rewrite, healed, survey.ranges, self._lost & self._needs.keys())
 
     def _base(self, id_: bytes) -> bytes | None:
         """The base of a known delta of the object, if the base is not lost and earlier."""
@@ -387,7 +376,7 @@ class _Planning:
         return None
 
     def _healed(self, id_: bytes, source: str) -> Healed:
-        kind = "manifest" if self._needs.specs.get(id_, b"") is None else "object"
+        kind = "manifest" if id_ in self._needs and self._needs[id_][0] is None else "object"
         return Healed(kind, id_.hex(), source)
 
 

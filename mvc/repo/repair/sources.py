@@ -71,7 +71,7 @@ class WorkingFiles:
     def __init__(self, fs: FileSystem, root: Path) -> None:
         self._fs = fs
         self._root = root
-        self.names: list[str] = []
+        self.names: dict[str, None] = {}
         self._found: dict[bytes, tuple[str, int]] | None = None
         self._open = ExitStack()
         self._parsed: tuple[str, ParsedFile] | None = None
