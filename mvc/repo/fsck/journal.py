@@ -179,22 +179,18 @@ class JournalCheck:
             self._newest[target] = sequence
             self._places[target, sequence] = before
         for relink in entry.relinks:
-            self._relinked(relink, sequence)
+            place = relink.target, relink.sequence
+            if place not in self._places:
+                what = f"a deployment on {relink.target} is corrected that is not recorded"
+                self._wrong(relink.target, sequence, what)
+            elif relink.previous == self._places[place]:
+                self._wrong_links.pop(place, None)
+            else:
+                self._wrong_links[place] = relink.previous, self._places[place]
         for retraction in entry.retractions:
             if (retraction.target, retraction.sequence) not in self._places:
                 what = f"a deployment on {retraction.target} is retracted that is not recorded"
                 self._wrong(retraction.target, sequence, what)
-
-    def _relinked(self, relink: Relink, sequence: int) -> None:
-        """Checks a correction that an earlier repair recorded."""
-        place = relink.target, relink.sequence
-        if place not in self._places:
-            what = f"a deployment on {relink.target} is corrected that is not recorded"
-            self._wrong(relink.target, sequence, what)
-        elif relink.previous == self._places[place]:
-            self._wrong_links.pop(place, None)
-        else:
-            self._wrong_links[place] = relink.previous, self._places[place]
 
     def _links(self) -> None:
         """Reports deployments whose named predecessor is not the previous one in the journal.

@@ -28,7 +28,7 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH
 from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredCoding, inventory
 from mvc.repo.maintenance.quarantine import bytes_of, delete, files_in, purged
-from mvc.repo.maintenance.reachable import Reachable, names_of, reachable, tail_needs
+from mvc.repo.maintenance.reachable import Reachable, names_of, reachable
 from mvc.repo.maintenance.rewrite_plan import (
     EncodeRequest,
     RewritePlan,
@@ -245,11 +245,15 @@ def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
     """Raises ConcurrentRewrite if an operation published meanwhile needs what the plan deletes."""
     if recorded.entry.forgotten:
         raise ConcurrentRewrite("states were forgotten that were to stay")
-    if tail_needs(plan.reach, recorded):
+    reach = plan.reach
+    reach.commits.update((commit.id, commit) for commit in recorded.entry.commits)
+    named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
+    named |= {parent for commit in recorded.entry.commits for parent in commit.parents}
+    if not named <= reach.commits.keys():
         raise ConcurrentRewrite("an operation came to need a version that was to be collected")
 
     def goes(id_: bytes | None) -> bool:
-        return id_ in plan.found.codings and not plan.reach.needs(id_ or b"")
+        return id_ in plan.found.codings and not reach.needs(id_ or b"")
 
     for commit in recorded.entry.commits:
         manifest = manifests.load(context, commit.manifest)
@@ -425,10 +429,8 @@ class _KeptCodings:
 
     def _neighbour(self, id_: bytes) -> bytes | None:
         """A needed object that has a kept delta from this one."""
-        for coding in self._from.get(id_, ()):
-            if coding.place in self.places and self._is_base(coding.member.id):
-                return coding.member.id
-        return None
+        kept = (c.member.id for c in self._from.get(id_, ()) if c.place in self.places)
+        return next(filter(self._is_base, kept), None)
 
     def _is_base(self, id_: bytes) -> bool:
         return (id_, 0) in self._reached and self._reach.needs(id_)

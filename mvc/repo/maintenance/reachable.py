@@ -22,7 +22,7 @@ from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.journal.entries import Entry, RefValue
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["Reachable", "closure", "names_of", "reachable", "scan", "tail_needs"]
+__all__ = ["Reachable", "closure", "names_of", "reachable", "scan"]
 
 
 @dataclass
@@ -157,14 +157,3 @@ def _give_up(
         alone = {each for each in objects if not reach.needs(each)}
         reach.given_up |= alone
         reach.banned |= alone if named else set()
-
-
-def tail_needs(reach: Reachable, recorded: Recorded) -> set[CommitId]:
-    """Unreachable commits that an operation published meanwhile refers to.
-
-    Its own commits are added to ``reach``.
-    """
-    reach.commits.update((commit.id, commit) for commit in recorded.entry.commits)
-    named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
-    named |= {parent for commit in recorded.entry.commits for parent in commit.parents}
-    return {id_ for id_ in named if id_ not in reach.commits}

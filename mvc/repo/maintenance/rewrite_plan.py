@@ -247,8 +247,14 @@ class _Execution:
             # The patch of a manifest refers to the ids of the blobs in the same record.
             again = [member for member in kept if member.kind == MANIFEST]
             kept = [member for member in kept if member.kind != MANIFEST]
+        # The kept members become a record of their own; the others may be damaged.
+        moved, parts, at = [], [], 0
+        for member in kept:
+            parts.append(self._old.payload(record.pack, record.offset, record.header, member))
+            moved.append(replace(member, at=at))
+            at += member.stored
         if kept:
-            self._append(record, kept)
+            self._new.append(encode_header(moved, group=False, body_size=at), parts)
         return [self._request(member) for member in again]
 
     def _request(self, member: Member) -> EncodeRequest:
@@ -257,15 +263,6 @@ class _Execution:
     def _copy(self, pack: int, offset: int, header: RecordHeader) -> None:
         head, body = self._old.raw(pack, offset, header)
         self._new.append(head, [body])
-
-    def _append(self, record: StoredRecord, members: list[Member]) -> None:
-        """Writes some members as a record of their own; the others may be damaged."""
-        moved, parts, at = [], [], 0
-        for member in members:
-            parts.append(self._old.payload(record.pack, record.offset, record.header, member))
-            moved.append(replace(member, at=at))
-            at += member.stored
-        self._new.append(encode_header(moved, group=False, body_size=at), parts)
 
     def moved(self, recorded: Recorded) -> Entry:
         """An entry published meanwhile, with its records moved out of the packs to delete."""
@@ -304,8 +301,14 @@ class _Encoder:
         if requests:
             self._flush()
         for each in requests:
-            if each.id not in self._specs:
-                self._manifest(each)
+            if each.id in self._specs:
+                continue
+            data, base = self._source.manifest(each.id), None
+            if each.base is not None:
+                with suppress(DamagedData):  # a lost base is replaced by a full record
+                    base = (each.base, self._source.manifest(each.base))
+            self._writer.put_bytes(MANIFEST, each.id, data, base)
+            self._flush()
 
     def _blob(self, request: EncodeRequest) -> None:
         spec, base = self._specs[request.id], None
@@ -328,15 +331,6 @@ class _Encoder:
         )
         for start, part in verify_pieces(request.id, spec, read, wrong):
             self._writer.put(request.id, spec, start, part, base)
-
-    def _manifest(self, request: EncodeRequest) -> None:
-        data = self._source.manifest(request.id)
-        base = None
-        if request.base is not None:
-            with suppress(DamagedData):  # a lost base is replaced by a full record
-                base = (request.base, self._source.manifest(request.base))
-        self._writer.put_bytes(MANIFEST, request.id, data, base)
-        self._flush()
 
     def _drain(self) -> None:
         self._writer.drain()

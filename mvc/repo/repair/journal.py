@@ -36,6 +36,11 @@ __all__ = ["before_opening"]
 
 _MAX_FORMAT = 4096
 _MAINTENANCE = frozenset({"gc", "repack", "repair"})
+_NO_COPY = "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
+_OTHER_JOURNAL = (
+    "the journal given with --from does not continue this one there; it has to be a copy of this "
+    "very journal, with the entry and one behind it, made since the last gc or repack"
+)
 
 
 def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> list[Healed]:
@@ -112,22 +117,14 @@ class _Journal:
             except DamagedData as error:
                 frame = self._restored()
                 if frame is None:
-                    raise DamagedData(error.message, hint=self._advice()) from error
+                    hint = _NO_COPY if self._other is None else _OTHER_JOURNAL
+                    raise DamagedData(error.message, hint=hint) from error
                 yield self._written(frame)
                 continue
             end = self._lost_end()
             if end is None:
                 return
             yield self._written(end)
-
-    def _advice(self) -> str:
-        if self._other is None:
-            return "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
-        return (
-            "the journal given with --from does not continue this one there; it has to be a copy "
-            "of this very journal, with the entry and one behind it, made since the last gc or "
-            "repack"
-        )
 
     def _passed(self, recorded: Recorded) -> Iterator[Healed]:
         """Counts a readable entry and rewrites its second copy if that is damaged."""

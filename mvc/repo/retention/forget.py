@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from mvc.errors import DamagedData, RefConflict, WrongUsage
-from mvc.ids import CommitId, ManifestId
+from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.repo.context import Context, Progress
 from mvc.repo.gc.gc import DEFAULT_GRACE, Collection, plan_collection
 from mvc.repo.lookup import commits, manifests, refs
 from mvc.repo.lookup.revisions import resolve
-from mvc.repo.maintenance.inventory import Inventory, inventory
+from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.maintenance.reachable import reachable
 from mvc.repo.retention.rules import (
     Retention,
@@ -173,7 +173,9 @@ def preview(
     found = inventory(context.store.snapshot)
     going, kept = _Objects(), _Objects()
     for commit in chosen.commits:
-        going.add(_loaded(context, found, commit.manifest))
+        with suppress(DamagedData):
+            if commit.manifest in found.codings:
+                going.add(manifests.load(context, commit.manifest))
     holders: dict[bytes, list[CommitId]] = {}
     collection: Collection | None = None
     try:
@@ -219,11 +221,3 @@ class _Objects:
 def _content(commit: Commit) -> bytes:
     """Identifies the content of a version; without tensors by every byte of its files."""
     return commit.manifest if commit.root == manifests.EMPTY.root else commit.root
-
-
-def _loaded(context: Context, found: Inventory, id_: ManifestId) -> Manifest:
-    """A manifest; empty if it is deleted or damaged."""
-    with suppress(DamagedData):
-        if id_ in found.codings:
-            return manifests.load(context, id_)
-    return manifests.EMPTY

@@ -47,9 +47,27 @@ class _Rule:
     folders_only: bool
 
     def matches(self, path: Sequence[str], is_dir: bool) -> bool:
+        """``**`` matches any number of path parts, at the end at least one."""
         if (self.folders_only and not is_dir) or path[: len(self.base)] != self.base:
             return False
-        return _match(self.parts, path[len(self.base) :])
+        pattern, path = self.parts, path[len(self.base) :]
+        at = here = 0
+        star = restart = -1
+        while here < len(path):
+            wanted = pattern[at] if at < len(pattern) else None
+            if at < len(pattern) and wanted is None:
+                if at == len(pattern) - 1:
+                    return True
+                star, restart = at, here
+                at += 1
+            elif wanted is not None and wanted.fullmatch(path[here]):
+                at, here = at + 1, here + 1
+            elif star >= 0:
+                restart += 1
+                at, here = star + 1, restart
+            else:
+                return False
+        return at == len(pattern)
 
 
 class Ignore:
@@ -77,27 +95,6 @@ class Ignore:
             if rule.matches(parts, is_dir):
                 return not rule.negated
         return False
-
-
-def _match(pattern: Sequence[re.Pattern[str] | None], path: Sequence[str]) -> bool:
-    """Matches path parts; ``**`` matches any number of them, at the end at least one."""
-    at = here = 0
-    star = restart = -1
-    while here < len(path):
-        wanted = pattern[at] if at < len(pattern) else None
-        if at < len(pattern) and wanted is None:
-            if at == len(pattern) - 1:
-                return True
-            star, restart = at, here
-            at += 1
-        elif wanted is not None and wanted.fullmatch(path[here]):
-            at, here = at + 1, here + 1
-        elif star >= 0:
-            restart += 1
-            at, here = star + 1, restart
-        else:
-            return False
-    return at == len(pattern)
 
 
 def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:

@@ -86,7 +86,12 @@ def expand(
         if identity is None:
             raise _missing(context, cwd / path, name)
         if identity.is_dir:
-            names.update(_trackable(file.name) for file in files_in(fs, context.root, name, dead))
+            for file in files_in(fs, context.root, name, dead):
+                try:
+                    names.add(check_path(file.name))
+                except InvalidName as error:
+                    hint = f"rename the file, or leave it out by a line in {IGNORE_FILE}"
+                    raise InvalidName(error.message, hint=hint) from None
         elif identity.is_file:
             names.add(name)
         else:
@@ -107,15 +112,6 @@ def _missing(context: Context, path: Path, name: str) -> InvalidName | UnknownPa
             hint="rename it: the same letters have one form on every system then",
         )
     return UnknownPath(f"there is no file {printable(name)}", hint="see 'mvc status' and 'ls'")
-
-
-def _trackable(name: str) -> str:
-    try:
-        return check_path(name)
-    except InvalidName as error:
-        raise InvalidName(
-            error.message, hint=f"rename the file, or leave it out by a line in {IGNORE_FILE}"
-        ) from None
 
 
 def files_in(
