@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from mvc.errors import DamagedData, MvcError
 from mvc.store.graph.search import Step
@@ -164,18 +165,16 @@ def records_and_gaps(
     Of damaged bytes between them the header is None and the last item says what is wrong.
     """
     reasons: list[DamagedData] = []
-
-    def gap(start: int, end: int) -> Iterator[tuple[int, int, None, str]]:
-        if start < end:
-            yield start, end, None, reasons[0].message if reasons else "no record stands there"
-        reasons.clear()
-
     reached = region.start
-    for at, header in packs.sound_records(region, reasons.append):
-        yield from gap(reached, at)
-        reached = at + header.size
-        yield at, reached, header, ""
-    yield from gap(reached, region.start + region.length)
+    found = packs.sound_records(region, reasons.append)
+    for at, header in chain(found, [(_end(region), None)]):
+        if reached < at:
+            why = reasons[0].message if reasons else "no record stands there"
+            yield reached, at, None, why
+        reasons.clear()
+        if header is not None:
+            reached = at + header.size
+            yield at, reached, header, ""
 
 
 def claimed_twice(
