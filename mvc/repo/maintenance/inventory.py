@@ -166,8 +166,10 @@ def records_and_gaps(
     """
     reasons: list[DamagedData] = []
     reached = region.start
-    found = packs.sound_records(region, reasons.append)
-    for at, header in chain(found, [(_end(region), None)]):
+    found: Iterator[tuple[int, RecordHeader | None]] = chain(
+        packs.sound_records(region, reasons.append), [(_end(region), None)]
+    )
+    for at, header in found:
         if reached < at:
             why = reasons[0].message if reasons else "no record stands there"
             yield reached, at, None, why

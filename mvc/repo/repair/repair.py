@@ -174,7 +174,7 @@ class _Repair:
         other = None if self.other is None else held.enter_context(closing(open_other(self.other)))
         own = Recovery(store.snapshot, graph, store.pool)
         own.packs = graph.packs
-        working = WorkingFiles(store.fs, self.context.root)
+        working = WorkingFiles(self.context)
         held.callback(working.close)
         sources = Sources(own, working, other)
         needs = _needs_of(survey, graph, sources, working)
@@ -444,18 +444,13 @@ class _Rebuilder:
 
 
 def _replaced(template: Manifest, ids: Mapping[bytes, bytes]) -> Manifest:
-    return Manifest(_entry(entry, ids) for entry in template.entries)
-
-
-def _entry(entry: FileEntry, ids: Mapping[bytes, bytes]) -> FileEntry:
-    contents = tuple(
-        replace(content, id=BlobId(ids.get(content.id, content.id))) for content in entry.contents
-    )
-    skeleton = entry.skeleton
-    if skeleton is not None:
-        skeleton = BlobId(ids.get(skeleton, skeleton))
-    tensors = tuple(
-        each if each.view is not None else replace(each, id=contents[each.content].id)
-        for each in entry.tensors
-    )
-    return replace(entry, contents=contents, skeleton=skeleton, tensors=tensors)
+    entries = []
+    for entry in template.entries:
+        contents = tuple(replace(c, id=BlobId(ids.get(c.id, c.id))) for c in entry.contents)
+        skeleton = entry.skeleton and BlobId(ids.get(entry.skeleton, entry.skeleton))
+        tensors = tuple(
+            each if each.view is not None else replace(each, id=contents[each.content].id)
+            for each in entry.tensors
+        )
+        entries.append(replace(entry, contents=contents, skeleton=skeleton, tensors=tensors))
+    return Manifest(entries)

@@ -20,8 +20,10 @@ from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import hash_file, verify_pieces
+from mvc.repo.content.hashing import verify_pieces
+from mvc.repo.context import Context
 from mvc.repo.maintenance.rewrite_plan import ObjectSource
+from mvc.repo.worktree.worktree import entry_of
 from mvc.store.format import FORMAT
 from mvc.store.graph.search import Path as Way
 from mvc.store.snapshot import JOURNAL
@@ -68,9 +70,8 @@ class WorkingFiles:
     ``names``: the paths to look at; they are hashed at the first look-up.
     """
 
-    def __init__(self, fs: FileSystem, root: Path) -> None:
-        self._fs = fs
-        self._root = root
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self.names: dict[str, None] = {}
         self._found: dict[bytes, tuple[str, int]] | None = None
         self._open = ExitStack()
@@ -94,10 +95,7 @@ class WorkingFiles:
     def entry(self, name: str) -> FileEntry | None:
         """The manifest entry of a file as committing would make it; None if it cannot be read."""
         try:
-            identity = self._fs.stat(self._root / name)
-            if identity is None or not identity.is_file:
-                return None
-            return hash_file(self._file(name), name)
+            return entry_of(self._context, name)
         except MvcError:
             return None  # for example a file that changes meanwhile
 
@@ -121,7 +119,8 @@ class WorkingFiles:
     def _file(self, name: str) -> ParsedFile:
         if self._parsed is None or self._parsed[0] != name:
             self.close()
-            file = self._open.enter_context(self._fs.open_read(self._root / name))
+            path = self._context.root / name
+            file = self._open.enter_context(self._context.store.fs.open_read(path))
             self._parsed = (name, parse_file(file, name))
         return self._parsed[1]
 
