@@ -89,7 +89,7 @@ def diff(
             raise UnknownPath(f"neither side has the path {path}")
     pairs = list(_pairs(old, new))
     found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
-    files = tuple(_Distances(old, new, pairs, progress).fill(found))
+    files = tuple(_with_distances(old, new, pairs, found, progress))
     return Diff(old.label, new.label, files, sum(f.comparisons for f in files), new.from_head)
 
 
@@ -269,53 +269,44 @@ def _renamed(pairs: Sequence[_Pair], found: Sequence[FileDiff]) -> list[FileDiff
     return [f for f in result if f is not None]
 
 
-class _Distances:
+def _with_distances(
+    old: DiffSource,
+    new: DiffSource,
+    pairs: Sequence[_Pair],
+    found: Sequence[FileDiff],
+    progress: Progress | None,
+) -> Iterator[FileDiff]:
     """Reads the tensors that differ and computes their distances."""
+    from mvc.repo.diff.distance import measure
 
-    def __init__(
-        self,
-        old: DiffSource,
-        new: DiffSource,
-        pairs: Sequence[_Pair],
-        progress: Progress | None,
-    ) -> None:
-        self._sides = old, new
-        self._pairs = {path: (x, y) for path, x, y in pairs}
-        self._progress = progress
-        self._done = self._total = 0
-
-    def fill(self, files: Sequence[FileDiff]) -> Sequence[FileDiff]:
-        wanted = [t for f in files for t in f.tensors if _comparable(t)]
-        if not wanted:
-            return files
-        self._total = sum(t.new_spec.nbytes for t in wanted if t.new_spec is not None)
-        old, new = self._sides
-        buffers = old.buffer(), new.buffer()
-        return [self._file(f, *buffers) if any(map(_comparable, f.tensors)) else f for f in files]
-
-    def _file(self, found: FileDiff, first: memoryview, second: memoryview) -> FileDiff:
-        from mvc.repo.diff.distance import measure
-
-        (old, new), (x, y) = self._sides, self._pairs[found.path]
-        assert x is not None and y is not None  # else no tensor can be compared
+    wanted = [row.new_spec for file in found for row in file.tensors if _comparable(row)]
+    done, total = 0, sum(spec.nbytes for spec in wanted if spec is not None)
+    first, second = (old.buffer(), new.buffer()) if wanted else (memoryview(b""),) * 2
+    by_path = {path: (x, y) for path, x, y in pairs}
+    for file in found:
+        x, y = by_path[file.path]
+        if x is None or y is None or not any(map(_comparable, file.tensors)):
+            yield file
+            continue
         before, after = {t.key: t for t in x.tensors}, {t.key: t for t in y.tensors}
         rows = []
         with old.open(x) as read_old, new.open(y) as read_new:
-            for row in found.tensors:
-                if _comparable(row):
-                    u, v = before[row.renamed_from or row.key], after[row.key]
-                    distance = measure(
-                        u.spec.dtype,
-                        tensor_pieces(old, read_old, x, u, first),
-                        v.spec.dtype,
-                        tensor_pieces(new, read_new, y, v, second),
-                    )
-                    row = replace(row, **asdict(distance))
-                    self._done += v.spec.nbytes
-                    if self._progress is not None:
-                        self._progress(self._done, self._total, found.path)
-                rows.append(row)
-        return replace(found, tensors=tuple(rows))
+            for row in file.tensors:
+                if not _comparable(row):
+                    rows.append(row)
+                    continue
+                u, v = before[row.renamed_from or row.key], after[row.key]
+                distance = measure(
+                    u.spec.dtype,
+                    tensor_pieces(old, read_old, x, u, first),
+                    v.spec.dtype,
+                    tensor_pieces(new, read_new, y, v, second),
+                )
+                rows.append(replace(row, **asdict(distance)))
+                done += v.spec.nbytes
+                if progress is not None:
+                    progress(done, total, file.path)
+        yield replace(file, tensors=tuple(rows))
 
 
 def _comparable(row: TensorDiff) -> bool:

@@ -160,20 +160,15 @@ def _table(dtype: str) -> NDArray[Any]:
     if dtype == "float4_e2m1fn_x2":
         four = [*_FLOAT4, *(-v for v in _FLOAT4)]
         return np.array([(four[byte & 15], four[byte >> 4]) for byte in range(256)])
-    return np.array([_value(byte, *_SMALL[dtype]) for byte in range(256)])
-
-
-def _value(byte: int, exponent_bits: int, mantissa_bits: int, bias: int, special: str) -> float:
-    sign = -1.0 if byte >> 7 else 1.0
-    exponent = byte >> mantissa_bits & (1 << exponent_bits) - 1
-    mantissa = byte & (1 << mantissa_bits) - 1
-    top = exponent == (1 << exponent_bits) - 1
-    if special == "fnuz" and byte == 0x80:
-        return math.nan
-    if special == "fn" and byte & 0x7F == 0x7F:
-        return math.nan
-    if special == "ieee" and top:
-        return math.nan if mantissa else sign * math.inf
-    if exponent == 0:
-        return float(sign * mantissa * 2.0 ** (1 - bias - mantissa_bits))
-    return float(sign * (1 + mantissa / (1 << mantissa_bits)) * 2.0 ** (exponent - bias))
+    bits, fraction, bias, special = _SMALL[dtype]
+    codes = np.arange(256)
+    exponent, mantissa = codes >> fraction & (1 << bits) - 1, codes & (1 << fraction) - 1
+    significand = np.where(exponent == 0, mantissa, mantissa + (1 << fraction))
+    values = significand * 2.0 ** (np.maximum(exponent, 1) - bias - fraction)
+    values[128:] *= -1
+    if special == "ieee":
+        top = exponent == (1 << bits) - 1
+        values[top] = np.where(mantissa[top], math.nan, np.copysign(math.inf, values[top]))
+    else:
+        values[{"fn": [0x7F, 0xFF], "fnuz": [0x80]}[special]] = math.nan
+    return values

@@ -137,28 +137,20 @@ def files_in(
             continue
         above |= {(here.device, here.inode)}
         ignore = _with_rules(fs, root, at, ignore)
-        for file in _children(fs, root, at, ignore, set() if dead is None else dead):
-            if file.identity.is_dir:
-                waiting.append((file.name, ignore, above))
-            elif file.identity.is_file:
-                yield file
-
-
-def _children(
-    fs: FileSystem, root: Path, folder: str, ignore: Ignore, dead: set[str]
-) -> Iterator[FoundFile]:
-    """Entries of a folder that are not skipped; links that lead nowhere are added to ``dead``."""
-    for entry in fs.list(root / folder):
-        if entry.startswith(TEMPORARY) or entry.lower() in _NEVER:
-            continue
-        name = f"{folder}/{entry}" if folder else entry
-        identity = fs.stat(root / name)
-        if ignore.match(name, identity is not None and identity.is_dir):
-            continue
-        if identity is not None:
-            yield FoundFile(name, identity)
-        elif fs.stat(root / name, follow=False) is not None:  # otherwise deleted meanwhile
-            dead.add(name)
+        for entry in fs.list(root / at):
+            if entry.startswith(TEMPORARY) or entry.lower() in _NEVER:
+                continue
+            name = f"{at}/{entry}" if at else entry
+            identity = fs.stat(root / name)
+            if ignore.match(name, identity is not None and identity.is_dir):
+                continue
+            if identity is None:  # a link that leads nowhere, or a file deleted meanwhile
+                if dead is not None and fs.stat(root / name, follow=False) is not None:
+                    dead.add(name)
+            elif identity.is_dir:
+                waiting.append((name, ignore, above))
+            elif identity.is_file:
+                yield FoundFile(name, identity)
 
 
 def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Ignore:
