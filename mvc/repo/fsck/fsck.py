@@ -70,12 +70,9 @@ def check(
 def _stands(journal: JournalCheck) -> bool:
     """Whether the last entry that was checked is still there."""
     last = journal.last
-    if last is None:
-        return True
-    try:
-        return journal.snapshot.entry(last.offset).check == last.check
-    except DamagedData:
-        return False
+    with suppress(DamagedData):
+        return last is None or journal.snapshot.entry(last.offset).check == last.check
+    return False
 
 
 def _look(
@@ -470,11 +467,10 @@ class _VersionCheck:
         """Whether checkout recovers the object from damaged payloads, as its hash proves."""
         if not self.suspects or spec.nbytes > PIECE:
             return False
-        try:
+        with suppress(DamagedData):
             self.recovery.blob(id_, spec)
-        except DamagedData:
-            return False
-        return True
+            return True
+        return False
 
     def _views(self, entry: FileEntry, holders: list[Commit]) -> None:
         """Checks the ids of tensors that are views into a larger storage."""

@@ -34,15 +34,12 @@ class DamageSurvey:
     """``found``: every record with a sound header. ``damaged``: those of its codings whose
     payload is not. ``ranges``: where damaged bytes lie.
 
-    ``first``: by the first bytes of an id, the earliest entry that stores the object or names
-    it as a base; a new record of it belongs there. ``shared``: records (pack, offset) in bytes
-    that two entries claim.
+    ``shared``: records (pack, offset) in bytes that two entries claim.
     """
 
     found: Inventory
     damaged: set[CodingPlace] = field(default_factory=set)
     ranges: list[DamagedRange] = field(default_factory=list)
-    first: dict[bytes, int] = field(default_factory=dict)
     shared: set[tuple[int, int]] = field(default_factory=set)
 
     def give_up(self, place: CodingPlace, end: int, why: str) -> None:
@@ -78,7 +75,6 @@ def survey_damage(snapshot: Snapshot, progress: Progress | None = None) -> Damag
 
 
 def _read(survey: DamageSurvey, packs: PackReader, recorded: Recorded) -> None:
-    entry_index = len(survey.found.entries)
     records: list[tuple[int, int, RecordHeader]] = []
     for region in recorded.entry.regions:
         for at, end, header, why in records_and_gaps(packs, region):
@@ -86,10 +82,6 @@ def _read(survey: DamageSurvey, packs: PackReader, recorded: Recorded) -> None:
                 survey.ranges.append(DamagedRange(region.pack, at, end, why))
                 continue
             records.append((region.pack, at, header))
-            for member in header.members:
-                survey.first.setdefault(member.id[:BASE_BYTES], entry_index)
-                if member.base:
-                    survey.first.setdefault(member.base, entry_index)
             wrong = list(damaged_payloads(packs, region.pack, at, header))
             survey.damaged.update((region.pack, at, i) for hit, _ in wrong for i in hit)
             if wrong:

@@ -276,7 +276,12 @@ class _Planning:
         self._needs = needs
         self._sources = sources
         self._pieces: dict[bytes, set[int]] = {}
-        for _, place, member in survey.found.all_members():
+        # By the first bytes of an id, the earliest entry that stores the object or names it as a
+        # base; a new record of it belongs there.
+        self._first: dict[bytes, int] = {}
+        for record, place, member in survey.found.all_members():
+            for prefix in filter(None, (member.id[:BASE_BYTES], member.base)):
+                self._first.setdefault(prefix, record.entry_index)
             if place not in survey.damaged:
                 self._pieces.setdefault(member.id, set()).add(member.start)
         for id_, (spec, _) in needs.items():
@@ -335,7 +340,7 @@ class _Planning:
     def _entry_for(self, id_: bytes) -> int:
         """The entry for a new record of an object: no earlier entry has a delta from it."""
         last = len(self._survey.found.entries) - 1
-        first = self._survey.first.get(id_[:BASE_BYTES], last)
+        first = self._first.get(id_[:BASE_BYTES], last)
         return min(first, self._needs[id_][1] if id_ in self._needs else last)
 
     def plan(self) -> _RepairPlan:
