@@ -24,15 +24,7 @@ from mvc.repo.lookup import commits, manifests, refs
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.maintenance.reachable import reachable
-from mvc.repo.retention.rules import (
-    Retention,
-    Short,
-    given_up,
-    live_now,
-    protected,
-    served,
-    too_few,
-)
+from mvc.repo.retention.rules import Retention, Short, given_up, live_now, protected, too_few
 from mvc.store.journal.entries import Entry, Forgotten
 from mvc.store.journal.frames import Recorded
 
@@ -114,9 +106,7 @@ def _still_going(context: Context, chosen: Chosen) -> list[Commit]:
         _refuse_head(context, going)
         going = [c for c in going if _mark(context, c.id) is not True]
     else:
-        stay = protected(context)
-        if chosen.rules.unused is not None:
-            stay |= served(context, chosen.rules.unused)
+        stay = protected(context, chosen.rules.unused)
         going = [c for c in going if c.id not in stay and _mark(context, c.id) is None]
     if not going:
         raise _NothingLeft

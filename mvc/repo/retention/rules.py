@@ -104,10 +104,7 @@ def given_up(context: Context, rules: Retention) -> list[Commit]:
     """
     versions = _versions(context)
     _check_metrics(versions, rules)
-    stay = protected(context)
-    if rules.unused is not None:
-        deployments.check_target(context, rules.unused)
-        stay |= served(context, rules.unused)
+    stay = protected(context, rules.unused)
     if rules.keeps:
         stay |= kept(versions, rules)
     return [commit for commit in versions if commit.id not in stay]
@@ -188,8 +185,12 @@ def _versions(context: Context) -> list[Commit]:
     return [commit for id_, commit in known.items() if id_ in there]
 
 
-def protected(context: Context) -> set[CommitId]:
-    """Versions named by refs or HEAD, or live on any target now or later."""
+def protected(context: Context, unused: str | None) -> set[CommitId]:
+    """Versions named by refs or HEAD, or live on any target now or later.
+
+    ``unused``: also those of all deployments on this target that are not retracted. Raises
+    UnknownTarget.
+    """
     stay = {ref.commit for ref in (*refs.branches(context), *refs.tags(context))}
     at = refs.head(context).commit
     if at is not None:
@@ -201,6 +202,10 @@ def protected(context: Context) -> set[CommitId]:
                 break
             if not deployed.retracted:
                 stay.add(deployed.commit)
+    if unused is not None:
+        deployments.check_target(context, unused)
+        found = deployments.on_target(context.store.snapshot, unused)
+        stay |= {deployed.commit for deployed in found if not deployed.retracted}
     return stay | live_now(context).keys()
 
 
@@ -212,9 +217,3 @@ def live_now(context: Context) -> dict[CommitId, list[str]]:
             now = deployments.live_at(context, None, target)
             live.setdefault(now.commit, []).append(target)
     return live
-
-
-def served(context: Context, target: str) -> set[CommitId]:
-    """The versions of all deployments on a target that are not retracted."""
-    found = deployments.on_target(context.store.snapshot, target)
-    return {deployed.commit for deployed in found if not deployed.retracted}
