@@ -146,10 +146,9 @@ class JournalCheck:
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             if file.size() < self.last.after.offset:
                 return True
-            try:
+            with suppress(DamagedData):  # its writer took it back, or the journal was replaced
                 return read_entry(file, self.last.offset).copies < 2
-            except DamagedData:
-                return False  # its writer took it back, or the journal was replaced
+        return False
 
     def _rest(self) -> int:
         """Bytes behind the last entry that is there by now; others may have appended some."""
