@@ -164,7 +164,7 @@ def _table(dtype: str) -> NDArray[Any]:
     codes = np.arange(256)
     exponent, mantissa = codes >> fraction & (1 << bits) - 1, codes & (1 << fraction) - 1
     significand = np.where(exponent == 0, mantissa, mantissa + (1 << fraction))
-    values = significand * 2.0 ** (np.maximum(exponent, 1) - bias - fraction)
+    values: NDArray[np.float64] = significand * 2.0 ** (np.maximum(exponent, 1) - bias - fraction)
     values[128:] *= -1
     if special == "ieee":
         top = exponent == (1 << bits) - 1
