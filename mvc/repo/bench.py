@@ -37,7 +37,7 @@ from mvc.repo.content.bases import content_names
 from mvc.repo.content.hashing import hash_file, pieces
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context, Progress
-from mvc.repo.importing.checkpoints import Checkpoint, find_checkpoints
+from mvc.repo.importing.importing import Checkpoint, find_checkpoints
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.repository import Repository

@@ -107,9 +107,9 @@ def _headers(patch: Patch) -> None:
 
 
 def _first_bytes(patch: Patch) -> None:
-    from mvc.repo.fsck import packs
+    from mvc.repo.fsck import fsck
 
-    patch.setattr(packs, "PACK_HEADER", _AnyBytes(pack_reader.PACK_HEADER))
+    patch.setattr(fsck, "PACK_HEADER", _AnyBytes(pack_reader.PACK_HEADER))
 
 
 def _payloads(patch: Patch) -> None:

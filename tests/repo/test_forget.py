@@ -30,7 +30,7 @@ from mvc.repo.lookup.commits import get
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.oplog.undo import undo
 from mvc.repo.retention import forget
-from mvc.repo.retention.preview import preview
+from mvc.repo.retention.forget import preview
 from mvc.repo.retention.rules import Retention
 from mvc.store.journal.entries import Entry, RefChange
 from tests.faults.clock import FixedClock

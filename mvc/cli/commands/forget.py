@@ -24,7 +24,7 @@ from mvc.repo.retention.rules import Best, Retention
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.repo.retention.preview import ForgetPreview
+    from mvc.repo.retention.forget import Chosen, ForgetPreview
 
 _FIRST = 10
 _AT_LEAST_1 = click.IntRange(min=1)
@@ -69,7 +69,6 @@ def command(
     next 'mvc gc' removes the bytes.
     """
     from mvc.repo.gc.gc import grace_of
-    from mvc.repo.retention.preview import preview
 
     context, as_json = session.context, session.as_json
     best = tuple(Best.parse(text) for text in keep_best)
@@ -79,7 +78,8 @@ def command(
     if asks:
         _check_can_ask(as_json=as_json)
     with session.progress("looking at", counted=True) as progress:
-        cost = preview(context, chosen, grace=grace_of(context), progress=progress)
+        grace = grace_of(context)
+        cost = forget.preview(context, chosen, grace=grace, progress=progress)
     if not as_json and (asks or dry_run or session.verbosity >= 0):
         _print(session, chosen, cost)
     if not as_json:

@@ -1,28 +1,41 @@
 """diff: two versions, or a version and files on disk, compared tensor by tensor.
 
 Hashes decide what differs (``mvc.repo.content.compare``). Only tensors that differ are read,
-piece by piece, to compute the distances (``mvc.repo.diff.distance``).
+piece by piece, to compute the distances (``mvc.repo.diff.distance``); what is read is compared
+with its hash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
+from mvc.errors import (
+    DamagedData,
+    InvalidName,
+    MvcError,
+    SourceChanged,
+    UnknownPath,
+    UnknownRevision,
+    WrongUsage,
+)
 from mvc.ids import CommitId
-from mvc.model.manifest import FileEntry
+from mvc.limits import PIECE
+from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files
 from mvc.repo.context import Context, Progress
-from mvc.repo.diff import sources
-from mvc.repo.diff.sources import DiffSource
 from mvc.repo.display import diff_rows, html_table, text_table
+from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import resolve
+from mvc.repo.worktree import worktree
 
 __all__ = ["Diff", "FileDiff", "TensorDiff", "diff"]
+
+Read = Callable[[int, int, memoryview], None]
+"""Fills a buffer from byte ``start`` of content ``i``: (i, start, buffer)."""
 
 _Pair = tuple[str, FileEntry | None, FileEntry | None]
 
@@ -72,15 +85,87 @@ def diff(
     if paths and (old.single or new.single):
         raise WrongUsage("a file is compared by itself: name no further paths")
     for path in paths:
-        if not any(sources.is_under(p, [path]) for p in (*old.entries, *new.entries)):
+        if not any(_is_under(p, [path]) for p in (*old.entries, *new.entries)):
             raise UnknownPath(f"neither side has the path {path}")
     pairs = list(_pairs(old, new))
-    found = [compare_files(x, y, path) for path, x, y in pairs]
-    found = _renamed(pairs, found)
-    distances = _Distances(old, new, progress)
-    files = distances.fill(found)
-    comparisons = sum(f.comparisons for f in files)
-    return Diff(old.label, new.label, tuple(files), comparisons, new.from_head)
+    found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
+    files = tuple(_with_distances(old, new, pairs, found, progress))
+    return Diff(old.label, new.label, files, sum(f.comparisons for f in files), new.from_head)
+
+
+@dataclass(frozen=True)
+class DiffSource:
+    """One side of a diff: a version, the working tree, or one file on disk.
+
+    ``places``: where the files lie that are read from disk; the others are recovered.
+    ``single``: the source is one file, which may be compared with a path of another name.
+    ``from_head``: paths of the working tree whose entries are those of HEAD.
+    """
+
+    context: Context
+    label: str
+    entries: Mapping[str, FileEntry]
+    places: Mapping[str, Path] = field(default_factory=dict)
+    single: bool = False
+    from_head: tuple[str, ...] = ()
+
+    @contextmanager
+    def open(self, entry: FileEntry) -> Iterator[Read]:
+        """Reads the contents of a file. Raises SourceChanged if it is another on disk by now."""
+        from mvc.repo.content.sources import open_file
+
+        store = self.context.store
+        path = self.places.get(entry.path)
+        if path is None:
+
+            def read(i: int, start: int, out: memoryview) -> None:
+                store.recovery.piece(entry.contents[i].id, start, out)
+
+            yield read
+            return
+        if store.fs.stat(path) is None:
+            raise self.wrong(entry)
+        with open_file(store.fs, path, entry.path) as parsed:
+            layout = [(c.offset, c.spec) for c in parsed.contents]
+            if layout != [(c.offset, c.spec) for c in entry.contents]:
+                raise self.wrong(entry)
+            yield parsed.read
+
+    def wrong(self, entry: FileEntry) -> MvcError:
+        """The error if the bytes of a file do not match their hash."""
+        if entry.path in self.places:
+            return SourceChanged(
+                f"{entry.path} changed while it was being compared",
+                hint="wait until whatever writes it is done, then try again",
+            )
+        return DamagedData(
+            f"a tensor of {entry.path} in {self.label} does not match its hash after decoding",
+            hint="run 'mvc fsck' to see which versions it touches",
+        )
+
+    def only_state(self) -> FileEntry:
+        """The only file with tensors, or the only file; else raises UnknownPath."""
+        states = [e for e in self.entries.values() if e.tensors] or list(self.entries.values())
+        if len(states) == 1:
+            return states[0]
+        names = ", ".join(e.path for e in states[:10]) or "no files"
+        raise UnknownPath(
+            f"{self.label} has no path of this name and not exactly one state: {names}",
+            hint="give the file the name of the path it is to be compared with",
+        )
+
+    def entry_like(self, other: DiffSource) -> FileEntry:
+        """The entry that the other side's single file is compared with."""
+        if not self.single:
+            for name in other.entries:
+                if name in self.entries:
+                    return self.entries[name]
+        return self.only_state()
+
+    def buffer(self) -> memoryview:
+        """Memory for the largest piece of these files' contents."""
+        sizes = (c.spec.nbytes for e in self.entries.values() for c in e.contents)
+        return memoryview(bytearray(min(PIECE, max(sizes, default=0))))
 
 
 def _sides(
@@ -89,19 +174,19 @@ def _sides(
     tip = head(context).commit
     if a is not None and b is not None:
         return _side(context, a, paths), _side(context, b, paths)
-    first = sources.version(context, tip, "HEAD", paths) if a is None else _side(context, a, paths)
+    first = version(context, tip, "HEAD", paths) if a is None else _side(context, a, paths)
+    now = version(context, tip, "HEAD")
     if first.single:
-        return sources.version(context, tip, "HEAD"), first
-    now = sources.version(context, tip, "HEAD")
+        return now, first
     left_out = set(staged_removals(context))
     tracked = {path: entry for path, entry in now.entries.items() if path not in left_out}
-    return first, sources.working_folder(context, replace(now, entries=tracked), paths)
+    return first, working_folder(context, tracked, paths)
 
 
 def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> DiffSource:
     text = str(rev)
     try:
-        return sources.version(context, resolve(context, rev), text, paths)
+        return version(context, resolve(context, rev), text, paths)
     except UnknownRevision as error:
         if isinstance(rev, CommitId):
             raise
@@ -112,26 +197,63 @@ def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> DiffSo
             raise UnknownRevision(
                 f"{error.message}, and no file of this name", hint=error.hint
             ) from None
-        return sources.file(context, path, text)
+        try:  # inside the repository it has the name of its tracked path
+            name = worktree.tracked_name(context.root, path, fs.cwd(), fs=fs)
+        except InvalidName:
+            name = path.name
+        entry = worktree.entry_at(context, path, name)
+        return DiffSource(context, text, {name: entry}, {name: path}, single=True)
+
+
+def version(
+    context: Context, commit: CommitId | None, label: str, paths: Collection[str] = ()
+) -> DiffSource:
+    """The files of a commit; no files if ``commit`` is None."""
+    entries = manifests.of_commit(context, commit).entries
+    return DiffSource(context, label, {e.path: e for e in entries if _is_under(e.path, paths)})
+
+
+def working_folder(
+    context: Context, tracked: Mapping[str, FileEntry], paths: Collection[str]
+) -> DiffSource:
+    """Those of the ``tracked`` paths of HEAD that are files in the working tree now.
+
+    A Python state without a file equals HEAD, as it does for commit.
+    """
+    found: dict[str, FileEntry] = {}
+    from_head: dict[str, FileEntry] = {}
+    for name, entry in sorted(tracked.items()):
+        if not _is_under(name, paths):
+            continue
+        identity = context.store.fs.stat(context.root / name)
+        if identity is not None and identity.is_file:
+            found[name] = worktree.entry_of(context, name)
+        elif identity is None and worktree.is_python_state(entry):
+            from_head[name] = entry
+    return DiffSource(
+        context,
+        "HEAD" if from_head and not found else "the working folder",
+        found | from_head,
+        {name: context.root / name for name in found},
+        from_head=tuple(from_head),
+    )
+
+
+def _is_under(path: str, chosen: Collection[str]) -> bool:
+    """Whether ``path`` is one of ``chosen`` or inside one; true if none is chosen, or '' or '.'."""
+    return not chosen or any(
+        c in {"", "."} or path == c or path.startswith(c.rstrip("/") + "/") for c in chosen
+    )
 
 
 def _pairs(old: DiffSource, new: DiffSource) -> Iterator[_Pair]:
     """Pairs of files to compare, with their path."""
     if old.single or new.single:
-        x, y = _entry_like(old, new), _entry_like(new, old)
+        x, y = old.entry_like(new), new.entry_like(old)
         yield (x if new.single and not old.single else y).path, x, y
         return
     for path in sorted({*old.entries, *new.entries}, key=str.encode):
         yield path, old.entries.get(path), new.entries.get(path)
-
-
-def _entry_like(side: DiffSource, other: DiffSource) -> FileEntry:
-    """The entry of ``side`` that the other side's single file is compared with."""
-    if not side.single:
-        for name in other.entries:
-            if name in side.entries:
-                return side.entries[name]
-    return sources.only_state(side)
 
 
 def _renamed(pairs: Sequence[_Pair], found: Sequence[FileDiff]) -> list[FileDiff]:
@@ -147,78 +269,77 @@ def _renamed(pairs: Sequence[_Pair], found: Sequence[FileDiff]) -> list[FileDiff
     return [f for f in result if f is not None]
 
 
-class _Distances:
+def _with_distances(
+    old: DiffSource,
+    new: DiffSource,
+    pairs: Sequence[_Pair],
+    found: Sequence[FileDiff],
+    progress: Progress | None,
+) -> Iterator[FileDiff]:
     """Reads the tensors that differ and computes their distances."""
+    from mvc.repo.diff.distance import measure
 
-    def __init__(self, old: DiffSource, new: DiffSource, progress: Progress | None) -> None:
-        self._old = old
-        self._new = new
-        self._progress = progress
-        self._done = self._total = 0
-        self._buffers = memoryview(bytearray()), memoryview(bytearray())
-
-    def fill(self, files: Sequence[FileDiff]) -> list[FileDiff]:
-        wanted = [t for f in files for t in f.tensors if _comparable(t)]
-        self._total = sum(t.new_spec.nbytes for t in wanted if t.new_spec is not None)
-        if wanted:
-            sizes = (sources.buffer_size(side.entries.values()) for side in (self._old, self._new))
-            first, second = (memoryview(bytearray(size)) for size in sizes)
-            self._buffers = first, second
-        return [self._file(f) if any(map(_comparable, f.tensors)) else f for f in files]
-
-    def _file(self, found: FileDiff) -> FileDiff:
-        x, y = self._entry(self._old, self._new, found), self._entry(self._new, self._old, found)
-        before = {t.key: t for t in x.tensors}
-        after = {t.key: t for t in y.tensors}
-        with ExitStack() as stack:
-            reads = stack.enter_context(self._old.open(x)), stack.enter_context(self._new.open(y))
-            rows = []
-            for row in found.tensors:
+    wanted = [row.new_spec for file in found for row in file.tensors if _comparable(row)]
+    done, total = 0, sum(spec.nbytes for spec in wanted if spec is not None)
+    first, second = (old.buffer(), new.buffer()) if wanted else (memoryview(b""),) * 2
+    by_path = {path: (x, y) for path, x, y in pairs}
+    for file in found:
+        x, y = by_path[file.path]
+        if x is None or y is None or not any(map(_comparable, file.tensors)):
+            yield file
+            continue
+        before, after = {t.key: t for t in x.tensors}, {t.key: t for t in y.tensors}
+        rows = []
+        with old.open(x) as read_old, new.open(y) as read_new:
+            for row in file.tensors:
                 if not _comparable(row):
                     rows.append(row)
                     continue
                 u, v = before[row.renamed_from or row.key], after[row.key]
-                rows.append(
-                    _measured(
-                        row,
-                        sources.tensor_pieces(self._old, reads[0], x, u, self._buffers[0]),
-                        sources.tensor_pieces(self._new, reads[1], y, v, self._buffers[1]),
-                    )
+                distance = measure(
+                    u.spec.dtype,
+                    tensor_pieces(old, read_old, x, u, first),
+                    v.spec.dtype,
+                    tensor_pieces(new, read_new, y, v, second),
                 )
-                self._done += v.spec.nbytes
-                if self._progress is not None:
-                    self._progress(self._done, self._total, found.path)
-        return replace(found, tensors=tuple(rows))
-
-    @staticmethod
-    def _entry(side: DiffSource, other: DiffSource, found: FileDiff) -> FileEntry:
-        if side.single or other.single:
-            return _entry_like(side, other)
-        return side.entries[found.path]
+                rows.append(replace(row, **asdict(distance)))
+                done += v.spec.nbytes
+                if progress is not None:
+                    progress(done, total, file.path)
+        yield replace(file, tensors=tuple(rows))
 
 
 def _comparable(row: TensorDiff) -> bool:
     """Whether the distances are defined and not known from the hashes."""
-    known = row.changed_share is not None
-    return (
-        not known
-        and row.old_spec is not None
-        and row.new_spec is not None
-        and row.old_spec.shape == row.new_spec.shape
-    )
+    old, new = row.old_spec, row.new_spec
+    there = old is not None and new is not None and old.shape == new.shape
+    return there and row.changed_share is None
 
 
-def _measured(row: TensorDiff, old: Iterator[memoryview], new: Iterator[memoryview]) -> TensorDiff:
-    from mvc.repo.diff.distance import measure
+def tensor_pieces(
+    side: DiffSource, read: Read, entry: FileEntry, tensor: LogicalTensor, buffer: memoryview
+) -> Iterator[memoryview]:
+    """A tensor's row-major bytes, piece by piece in ``buffer``.
 
-    if row.old_spec is None or row.new_spec is None:
-        raise ValueError("only a tensor that both sides have can be measured")
-    found = measure(row.old_spec.dtype, old, row.new_spec.dtype, new)
-    return replace(
-        row,
-        changed_share=found.changed_share,
-        l2=found.l2,
-        max_abs=found.max_abs,
-        cosine=found.cosine,
-        nonfinite=found.nonfinite,
-    )
+    Raises the error of ``side.wrong`` at the end if they do not match their hash. For a view, the
+    whole storage is read first.
+    """
+    from mvc.adapters.views import extract
+    from mvc.repo.content.hashing import pieces, verify_pieces
+
+    whole: memoryview | None = None
+    if tensor.view is not None:
+        spec = entry.contents[tensor.content].spec
+        storage = memoryview(bytearray(spec.nbytes))
+        for start, length in pieces(spec):
+            read(tensor.content, start, storage[start : start + length])
+        whole = extract(storage, tensor.spec, tensor.view)
+
+    def piece(start: int, length: int) -> memoryview:
+        if whole is not None:
+            return whole[start : start + length]
+        read(tensor.content, start, buffer[:length])
+        return buffer[:length]
+
+    for _, part in verify_pieces(tensor.id, tensor.spec, piece, side.wrong(entry)):
+        yield part

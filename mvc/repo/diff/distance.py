@@ -24,19 +24,9 @@ _SAFE = (1e-140, 1e140)  # magnitudes whose squares neither overflow nor vanish
 _Floats = NDArray[np.float64]
 
 _NUMPY = {
-    "bool": "u1",
-    "complex32": "<f2",
-    "complex64": "<f4",
-    "complex128": "<f8",
-    "float16": "<f2",
-    "float32": "<f4",
-    "float64": "<f8",
-    "qint8": "i1",
-    "quint8": "u1",
-    "qint32": "<i4",
-    "raw": "u1",
-    **{f"int{8 * n}": f"<i{n}" for n in (1, 2, 4, 8)},
-    **{f"uint{8 * n}": f"<u{n}" for n in (1, 2, 4, 8)},
+    d.name: f"<{'f' if d.floating else 'i' if d.name.startswith(('int', 'qint')) else 'u'}{d.width}"
+    for d in DTYPES.values()
+    if d.name != "bfloat16" and (d.width > 1 or not d.floating)
 }
 
 # (exponent bits, mantissa bits, exponent bias, kind of special values). The formats are
@@ -75,12 +65,29 @@ def measure(
     Each piece except the last has a multiple of 65,536 elements. If the dtypes differ, all
     elements count as changed.
     """
-    total = _Total()
-    pairs = zip(_blocks(old, old_dtype), _blocks(new, new_dtype), strict=True)
+    elements = changed = nonfinite = 0
+    l2 = largest = dot = old_size = new_size = 0.0
+    itemsize, same = DTYPES[old_dtype].itemsize, old_dtype == new_dtype
     with np.errstate(all="ignore"):
-        for a, b in pairs:
-            total.add(a, old_dtype, b, new_dtype)
-    return total.done()
+        for a, b in zip(_blocks(old, old_dtype), _blocks(new, new_dtype), strict=True):
+            count = len(a) // itemsize
+            elements += count
+            changed += _changed(a, b, itemsize) if same else count
+            x, y = to_float64(a, old_dtype), to_float64(b, new_dtype)
+            apart = _apart(a, old_dtype, b, new_dtype, x, y)
+            if not np.isfinite(apart).all():
+                finite = np.isfinite(x) & np.isfinite(y)
+                nonfinite += count - int(finite.reshape(count, -1).all(axis=1).sum())
+                x, y, apart = x[finite], y[finite], apart[finite]
+            l2 = math.hypot(l2, _norm(apart))
+            largest = max(largest, float(apart.max(initial=0.0)))
+            old_size, new_size = math.hypot(old_size, _norm(x)), math.hypot(new_size, _norm(y))
+            dot += _product(x, y)
+    size = old_size * new_size
+    cosine = max(-1.0, min(1.0, dot / size)) if size else None
+    if not (math.isfinite(size) and math.isfinite(dot)):
+        cosine = None
+    return Distance(changed / elements if elements else 0.0, l2, largest, cosine, nonfinite)
 
 
 def _blocks(pieces: Iterable[memoryview], dtype: str) -> Iterator[memoryview]:
@@ -88,38 +95,6 @@ def _blocks(pieces: Iterable[memoryview], dtype: str) -> Iterator[memoryview]:
     for piece in pieces:
         for start in range(0, len(piece), step):
             yield piece[start : start + step]
-
-
-class _Total:
-    """Sums over the blocks so far."""
-
-    def __init__(self) -> None:
-        self._elements = self._changed = self._nonfinite = 0
-        self._l2 = self._max = self._dot = self._old = self._new = 0.0
-
-    def add(self, a: memoryview, a_dtype: str, b: memoryview, b_dtype: str) -> None:
-        count = len(a) // DTYPES[a_dtype].itemsize
-        self._elements += count
-        self._changed += _changed(a, b, DTYPES[a_dtype].itemsize) if a_dtype == b_dtype else count
-        old, new = to_float64(a, a_dtype), to_float64(b, b_dtype)
-        apart = _apart(a, a_dtype, b, b_dtype, old, new)
-        if not np.isfinite(apart).all():
-            finite = np.isfinite(old) & np.isfinite(new)
-            self._nonfinite += count - int(finite.reshape(count, -1).all(axis=1).sum())
-            old, new, apart = old[finite], new[finite], apart[finite]
-        self._l2 = math.hypot(self._l2, _norm(apart))
-        self._max = max(self._max, float(apart.max(initial=0.0)))
-        self._old = math.hypot(self._old, _norm(old))
-        self._new = math.hypot(self._new, _norm(new))
-        self._dot += _product(old, new)
-
-    def done(self) -> Distance:
-        share = self._changed / self._elements if self._elements else 0.0
-        size = self._old * self._new
-        cosine = max(-1.0, min(1.0, self._dot / size)) if size else None
-        if cosine is not None and not (math.isfinite(size) and math.isfinite(self._dot)):
-            cosine = None
-        return Distance(share, self._l2, self._max, cosine, self._nonfinite)
 
 
 def _changed(a: memoryview, b: memoryview, itemsize: int) -> int:
@@ -185,20 +160,15 @@ def _table(dtype: str) -> NDArray[Any]:
     if dtype == "float4_e2m1fn_x2":
         four = [*_FLOAT4, *(-v for v in _FLOAT4)]
         return np.array([(four[byte & 15], four[byte >> 4]) for byte in range(256)])
-    return np.array([_value(byte, *_SMALL[dtype]) for byte in range(256)])
-
-
-def _value(byte: int, exponent_bits: int, mantissa_bits: int, bias: int, special: str) -> float:
-    sign = -1.0 if byte >> 7 else 1.0
-    exponent = byte >> mantissa_bits & (1 << exponent_bits) - 1
-    mantissa = byte & (1 << mantissa_bits) - 1
-    top = exponent == (1 << exponent_bits) - 1
-    if special == "fnuz" and byte == 0x80:
-        return math.nan
-    if special == "fn" and byte & 0x7F == 0x7F:
-        return math.nan
-    if special == "ieee" and top:
-        return math.nan if mantissa else sign * math.inf
-    if exponent == 0:
-        return float(sign * mantissa * 2.0 ** (1 - bias - mantissa_bits))
-    return float(sign * (1 + mantissa / (1 << mantissa_bits)) * 2.0 ** (exponent - bias))
+    bits, fraction, bias, special = _SMALL[dtype]
+    codes = np.arange(256)
+    exponent, mantissa = codes >> fraction & (1 << bits) - 1, codes & (1 << fraction) - 1
+    significand = np.where(exponent == 0, mantissa, mantissa + (1 << fraction))
+    values: NDArray[np.float64] = significand * 2.0 ** (np.maximum(exponent, 1) - bias - fraction)
+    values[128:] *= -1
+    if special == "ieee":
+        top = exponent == (1 << bits) - 1
+        values[top] = np.where(mantissa[top], math.nan, np.copysign(math.inf, values[top]))
+    else:
+        values[{"fn": [0x7F, 0xFF], "fnuz": [0x80]}[special]] = math.nan
+    return values

@@ -1,8 +1,8 @@
 """fsck: read every byte of the repository, name what is damaged and what it touches.
 
-In this order: format, journal (both copies of every entry, the chain, what entries say
-about each other), packs (every header and payload), versions (every manifest, every
-object they name; ``full``: recovered and hashed), index (against journal and packs).
+In this order: format, journal (``journal``), packs (every header and payload, bytes that no
+entry names), versions (every manifest, every object they name; ``full``: recovered and
+hashed), index (against journal and packs).
 """
 
 from __future__ import annotations
@@ -13,39 +13,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mvc.adapters.views import extract
-from mvc.errors import DamagedData, MvcError, ReadOnly
+from mvc.errors import DamagedData, IoFailed, MvcError, ReadOnly
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.hashing import blob_id
-from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces, verify_pieces
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.journal import JournalCheck
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.repo.maintenance.quarantine import QUARANTINE, files_in
+from mvc.repo.maintenance.inventory import claimed_twice, damaged_payloads, records_and_gaps
+from mvc.repo.maintenance.quarantine import QUARANTINE, bytes_of, files_in
 from mvc.repo.maintenance.report import FsckReport, Problem
 from mvc.repo.maintenance.storage_graph import StorageGraph
 from mvc.store.format import FORMAT, read_features
+from mvc.store.graph.cost import Speed
 from mvc.store.index import keys
 from mvc.store.index.folder import CURRENT
-from mvc.store.journal.frames import Gap
+from mvc.store.journal.entries import Region
+from mvc.store.journal.frames import Gap, Recorded
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
+from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
+from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import INDEX, PACKS, Snapshot
 
-__all__ = [
-    "FsckReport",
-    "Problem",
-    "VersionCheck",
-    "check",
-    "forget_index",
-    "fsck",
-    "lost_end",
-    "rebuild_index",
-]
+__all__ = ["FsckReport", "PackCheck", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 
 
 def fsck(context: Context, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
@@ -74,62 +70,60 @@ def check(
 def _stands(journal: JournalCheck) -> bool:
     """Whether the last entry that was checked is still there."""
     last = journal.last
-    if last is None:
-        return True
-    try:
-        return journal.snapshot.entry(last.offset).check == last.check
-    except DamagedData:
-        return False
+    with suppress(DamagedData):
+        return last is None or journal.snapshot.entry(last.offset).check == last.check
+    return False
 
 
 def _look(
     context: Context, full: bool, progress: Progress | None
 ) -> tuple[FsckReport, JournalCheck]:
-    from mvc.repo.fsck.packs import PackCheck
-    from mvc.repo.lookup.manifest_stream import ManifestStream
-
     snapshot = context.fresh()
-    meter = _Meter(progress)
-    journal = JournalCheck(snapshot)
-    packs = PackCheck(snapshot)
-    meter.total = _pack_bytes(snapshot)
+    journal, packs = JournalCheck(snapshot), PackCheck(snapshot)
+    folder = snapshot.folder / PACKS
+    names = () if snapshot.fs.stat(folder) is None else snapshot.fs.list(folder)
+    total = bytes_of(snapshot.fs, [folder / name for name in names])
+
+    def tell(what: str) -> None:
+        if progress is not None:
+            done = packs.checked + versions.recovered
+            progress(done, max(done, total), what)
+
+    stream = ManifestStream(context.store)
+    versions = _VersionCheck(context.store.recovery, stream, packs.objects, full, tell)
     commits: dict[bytes, Commit] = {}
-    forgotten: set[bytes] = set()
     offsets: set[bytes] = set()
     for recorded in journal.entries():
         commits.update((commit.id, commit) for commit in recorded.entry.commits)
-        forgotten.update(each.commit for each in recorded.entry.forgotten)
         offsets.update(keys.entry_keys(recorded))
         packs.entry(recorded)
-        meter.to(packs.checked, "packs")
+        tell("packs")
     packs.rest()
     packs.objects.settle()
-    stream = ManifestStream(context.store)
-    versions = VersionCheck(context.store.recovery, stream, packs.objects, full, meter.more)
-    versions.suspects = {
-        id_
-        for problem in packs.problems
-        if problem.kind == "payload"
-        for id_ in problem.also or (bytes.fromhex(problem.object),)
-    }
-    versions.check(commit for id_, commit in commits.items() if id_ not in forgotten)
+    payloads = [problem for problem in packs.problems if problem.kind == "payload"]
+    versions.suspects = {id_ for problem in payloads for id_ in problem.ids}
+    versions.check(commit for id_, commit in commits.items() if id_ not in journal.forgotten)
     found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
-    problems = [*_format(context), *journal.problems, *_joined(found, versions.problems)]
+    problems = [*journal.problems, *_joined(found, versions.problems)]
+    try:
+        read_features(snapshot.fs, snapshot.folder)
+    except MvcError as error:
+        where = str(snapshot.folder / FORMAT)
+        problems.insert(0, Problem("format", FORMAT, where, error.message))
     if not journal.problems and not packs.problems:
         problems += _index(snapshot, offsets, packs.found_keys, journal.end.offset)
-    notes = (*journal.notes, *packs.notes, *_left(context))
-    lost = tuple(commit.id for commit in commits.values() if commit.id in versions.lost)
+    lost = (commit.id for commit in commits.values() if commit.id in versions.lost)
     report = FsckReport(
-        tuple(problems),
-        notes,
-        full,
-        journal.count,
-        len(commits) + len(journal.lost),
-        packs.records,
-        len(packs.objects),
-        journal.end.offset + packs.checked + versions.recovered,
-        len(forgotten & commits.keys()),
-        (*lost, *journal.lost),
+        problems=tuple(problems),
+        notes=(*journal.notes, *packs.notes, *_left(context)),
+        full=full,
+        entries=journal.count,
+        versions=len(commits) + len(journal.lost),
+        records=packs.records,
+        objects=len(packs.objects),
+        checked_bytes=journal.end.offset + packs.checked + versions.recovered,
+        forgotten=len(journal.forgotten & commits.keys()),
+        lost=(*lost, *journal.lost),
     )
     return report, journal
 
@@ -173,34 +167,10 @@ def forget_index(fs: FileSystem, folder: Path) -> None:
     fs.unlink(folder / HIGH_WATER_MARK, missing_ok=True)
 
 
-class _Meter:
-    """Adds up progress for a callback."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self.total = self._done = 0
-
-    def to(self, done: int, what: str) -> None:
-        self._done = done
-        self._tell(what)
-
-    def more(self, count: int, what: str) -> None:
-        self._done += count
-        self._tell(what)
-
-    def _tell(self, what: str) -> None:
-        if self._progress is not None:
-            self._progress(self._done, max(self._done, self.total), what)
-
-
 def _joined(damaged: list[Problem], others: list[Problem]) -> list[Problem]:
     """Merges the two problems of an object that has a damaged payload and no other path."""
-    position = {
-        id_.hex(): at
-        for at, p in enumerate(damaged)
-        if p.kind == "payload"
-        for id_ in p.also or (bytes.fromhex(p.object),)
-    }
+    payloads = [(at, p) for at, p in enumerate(damaged) if p.kind == "payload"]
+    position = {id_.hex(): at for at, p in payloads for id_ in p.ids}
     covered = [p for p in others if p.kind in {"lost", "manifest"} and p.object in position]
     lost = {position[p.object] for p in covered}
     joined = [
@@ -217,27 +187,10 @@ def _left(context: Context) -> Iterator[str]:
     if files:
         what = "temporary file" if len(files) == 1 else "temporary files"
         yield f"{len(files)} {what} of interrupted or running work; gc deletes what is left over"
-    kept = [identity.size for path in files_in(fs, folder) if (identity := fs.stat(path))]
+    kept = files_in(fs, folder)
     if kept:
         what = "1 file" if len(kept) == 1 else f"{len(kept)} files"
-        yield f"{folder / QUARANTINE} holds {what} of {sum(kept):,} bytes"
-
-
-def _pack_bytes(snapshot: Snapshot) -> int:
-    folder = snapshot.folder / PACKS
-    if snapshot.fs.stat(folder) is None:
-        return 0
-    sizes = (snapshot.fs.stat(folder / name) for name in snapshot.fs.list(folder))
-    return sum(identity.size for identity in sizes if identity is not None)
-
-
-def _format(context: Context) -> list[Problem]:
-    path = context.store.folder / FORMAT
-    try:
-        read_features(context.store.fs, context.store.folder)
-    except MvcError as error:
-        return [Problem("format", FORMAT, str(path), error.message)]
-    return []
+        yield f"{folder / QUARANTINE} holds {what} of {bytes_of(fs, kept):,} bytes"
 
 
 def _index(
@@ -270,25 +223,134 @@ def _index(
     return [Problem("index", INDEX, str(snapshot.folder / INDEX), why)]
 
 
+@dataclass
+class PackCheck:
+    """Reads every region that the journal names. Sound payloads go to ``objects``.
+
+    ``checked``: bytes read so far. ``found_keys``: by journal offset, the first bytes of the ids
+    in the entry's records, which the index must have.
+    """
+
+    snapshot: Snapshot
+    objects: StorageGraph = field(default_factory=StorageGraph)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    records: int = 0
+    checked: int = 0
+    found_keys: dict[int, set[bytes]] = field(default_factory=dict)
+    _speed: Speed = field(default_factory=Speed)
+    _claims: dict[int, list[tuple[Region, Recorded]]] = field(default_factory=dict)
+    _sizes: dict[int, int | None] = field(default_factory=dict)
+    _missing: dict[int, int] = field(default_factory=dict)  # bytes of records by pack
+
+    def entry(self, recorded: Recorded) -> None:
+        """Checks the records of one operation. Sound records after a damaged one are found."""
+        sound: list[Member] = []
+        found: set[bytes] = set()
+        whole = True
+        for region in filter(lambda region: region.length, recorded.entry.regions):
+            self._claims.setdefault(region.pack, []).append((region, recorded))
+            size = self._size(region.pack)
+            if size is None:
+                self._missing[region.pack] = self._missing.get(region.pack, 0) + region.length
+                whole = False
+                continue
+            for at, _, header, why in records_and_gaps(self.snapshot.packs, region):
+                if header is None:
+                    self._damaged("record", region.pack, f"byte {at}", why)
+                    whole = False
+                    continue
+                found.update(id_[:8] for id_ in header.by_id)
+                sound += self._payloads(region.pack, at, header)
+            self.checked += max(0, min(region.length, size - region.start))
+        if whole:
+            self.found_keys[recorded.offset] = found
+        for member in sound:
+            self.objects.add(member, self._speed.seconds(member))
+
+    def _payloads(self, pack: int, at: int, header: RecordHeader) -> list[Member]:
+        """Reads the payloads of a record; returns the members with sound ones."""
+        self.records += 1
+        members, wrong = header.members, set[int]()
+        for hit, error in damaged_payloads(self.snapshot.packs, pack, at, header, MvcError):
+            wrong.update(hit)
+            name, where = members[hit[0]].id.hex(), f"pack {pack}, byte {at}"
+            ids = tuple(member.id for member in members) if header.group else ()
+            self.problems.append(Problem("payload", name, where, error.message, also=ids))
+        for i in wrong:
+            self.objects.name(members[i].id)
+        return [member for i, member in enumerate(members) if i not in wrong]
+
+    def _damaged(self, kind: str, pack: int, where: str, why: str) -> None:
+        name = pack_path(self.snapshot.folder / PACKS, pack).name
+        self.problems.append(Problem(kind, name, where, why))
+
+    def _size(self, pack: int) -> int | None:
+        """Bytes of a pack; None if it is missing."""
+        if pack not in self._sizes:
+            identity = self.snapshot.fs.stat(pack_path(self.snapshot.folder / PACKS, pack))
+            self._sizes[pack] = None if identity is None else identity.size
+        return self._sizes[pack]
+
+    def rest(self) -> None:
+        """Checks missing packs, bytes claimed twice, the first bytes of packs, unused bytes."""
+        fs, folder = self.snapshot.fs, self.snapshot.folder / PACKS
+        if fs.stat(folder) is None:
+            self.problems.insert(
+                0, Problem("pack", PACKS, str(folder), "the folder with all packs is missing")
+            )
+            self.notes.append(f"restore the folder {PACKS} from a copy: it holds every tensor")
+            return
+        found, self.problems = self.problems, []
+        for pack, held in sorted(self._missing.items()):
+            self._damaged("pack", pack, "", f"the file is missing, with {held:,} bytes of records")
+        self.problems += found
+        self._claimed_twice()
+        unused = 0
+        for number in pack_numbers(fs, folder):
+            path = pack_path(folder, number)
+            claims = self._claims.get(number, ())
+            try:
+                with fs.open_read(path) as file:
+                    size, head = file.size(), file.read(0, len(PACK_HEADER))
+            except IoFailed:
+                if fs.stat(path) is not None:
+                    raise
+                if claims:  # maintenance has moved them: then the check looks again
+                    self._damaged("pack", number, "", f"{path.name} is gone")
+                continue
+            if claims and head != PACK_HEADER:
+                self._damaged("pack", number, "byte 0", f"{path.name} does not begin as a pack")
+            used = sum(region.length for region, _ in claims) + (len(PACK_HEADER) if claims else 0)
+            unused += max(0, size - used)
+        if unused:
+            self.notes.append(
+                f"{unused:,} bytes in packs belong to no version: interrupted or running commits, "
+                "or what was collected; gc rewrites a pack once 5 % of it would go"
+            )
+
+    def _claimed_twice(self) -> None:
+        """Bytes that two regions claim: one of the two operations lost what it wrote."""
+        claims = (claim for claims in self._claims.values() for claim in claims)
+        for part, first, second in claimed_twice(claims):
+            ids = dict.fromkeys(c.id for each in (first, second) for c in each.entry.commits)
+            self.problems.append(
+                Problem(
+                    "region",
+                    pack_path(self.snapshot.folder / PACKS, part.pack).name,
+                    f"bytes {part.start} to {part.start + part.length}",
+                    f"operations {first.sequence} and {second.sequence} claim the same bytes",
+                    tuple(ids),
+                )
+            )
+
+
 _MOST_NAMED = 1000  # versions or tensors listed with one problem
+_NO_RECORD = "no sound record leads to it"
 
 
 @dataclass
-class _Touched:
-    """The versions and tensors that use an object."""
-
-    versions: list[CommitId] = field(default_factory=list)
-    tensors: list[str] = field(default_factory=list)
-
-    def add(self, commit: CommitId, tensor: str) -> None:
-        if commit not in self.versions[-1:] and len(self.versions) < _MOST_NAMED:
-            self.versions.append(commit)
-        if tensor not in self.tensors and len(self.tensors) < _MOST_NAMED:
-            self.tensors.append(tensor)
-
-
-@dataclass
-class VersionCheck:
+class _VersionCheck:
     """Checks for every version that all its objects can be recovered; ``full``: recovers them.
 
     ``suspects``: ids of objects with a damaged payload. ``lost``: versions with an object that
@@ -299,13 +361,15 @@ class VersionCheck:
     stream: ManifestStream
     objects: StorageGraph
     full: bool
-    advance: Callable[[int, str], None]
+    tell: Callable[[str], None]
     suspects: set[bytes] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
     recovered: int = 0
     lost: set[CommitId] = field(default_factory=set)
     _manifests: dict[ManifestId, list[Commit]] = field(default_factory=dict)
-    _touched: dict[bytes, _Touched] = field(default_factory=dict)
+    _touched: dict[bytes, tuple[dict[CommitId, None], dict[str, None]]] = field(
+        default_factory=dict
+    )
     _verdicts: dict[bytes, str] = field(default_factory=dict)
     _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
 
@@ -317,7 +381,10 @@ class VersionCheck:
             manifest = self._load(id_, holders)
             if manifest is None:
                 continue
-            self._roots(manifest, holders)
+            for commit in holders:
+                if commit.root != manifest.root:
+                    why = f"commit {commit.id.short} has another Merkle root than its files"
+                    self.problems.append(Problem("manifest", str(commit.id), "", why, (commit.id,)))
             for entry in manifest.entries:
                 for blob, spec, name in _blobs(entry):
                     self._blob(blob, spec, f"{entry.path}: {name}", holders)
@@ -325,56 +392,58 @@ class VersionCheck:
                     self._views(entry, holders)
         for blob_, verdict in self._verdicts.items():
             if verdict:
-                self._report(blob_, verdict)
+                kind = "lost" if verdict == _NO_RECORD else "content"
+                uses = self._uses([blob_])
+                self.problems.append(Problem(kind, blob_.hex(), "", verdict, *uses))
 
     def touching(self, problem: Problem) -> Problem:
         """A payload's problem with the versions and tensors that name its objects."""
-        ids = problem.also or (bytes.fromhex(problem.object),)
+        versions, tensors = self._uses(problem.ids)
+        return replace(problem, versions=versions, tensors=tensors)
+
+    def _uses(self, ids: Iterable[bytes]) -> tuple[tuple[CommitId, ...], tuple[str, ...]]:
         uses = [self._touched[id_] for id_ in ids if id_ in self._touched]
-        versions = dict.fromkeys(v for use in uses for v in use.versions)
-        tensors = dict.fromkeys(t for use in uses for t in use.tensors)
-        return replace(problem, versions=tuple(versions), tensors=tuple(tensors))
+        versions = dict.fromkeys(version for use in uses for version in use[0])
+        tensors = dict.fromkeys(tensor for use in uses for tensor in use[1])
+        return tuple(versions), tuple(tensors)
 
     def _load(self, id_: ManifestId, holders: list[Commit]) -> Manifest | None:
-        for commit in holders if id_ in self.suspects else ():
-            self._use(id_, commit.id, "its list of files")
+        if id_ in self.suspects:
+            self._use(id_, "its list of files", holders)
         try:
             if self.objects.reach(id_) is not None:
                 return self.stream.load(id_)
             with suppress(DamagedData):
                 if self.suspects:  # a damaged payload may still decode to the right bytes
                     return self.stream.load(id_)
-            raise DamagedData("no sound record leads to it")
+            raise DamagedData(_NO_RECORD)
         except DamagedData as error:
             self.lost.update(commit.id for commit in holders)
             ids = tuple(commit.id for commit in holders[:_MOST_NAMED])
             self.problems.append(Problem("manifest", str(id_), "", error.message, ids))
             return None
 
-    def _roots(self, manifest: Manifest, holders: list[Commit]) -> None:
-        for commit in holders:
-            if commit.root != manifest.root:
-                why = f"commit {commit.id.short} has another Merkle root than its files"
-                self.problems.append(Problem("manifest", str(commit.id), "", why, (commit.id,)))
-
     def _blob(self, id_: BlobId, spec: TensorSpec, tensor: str, holders: list[Commit]) -> None:
-        verdict = self._verdicts.get(id_)
-        if verdict is None:
-            verdict = self._verdicts[id_] = self._verdict(id_, spec, tensor)
-        if verdict:
+        if id_ not in self._verdicts:
+            self._verdicts[id_] = self._verdict(id_, spec, tensor)
+        if self._verdicts[id_]:
             self.lost.update(commit.id for commit in holders)
-        if verdict or id_ in self.suspects:
-            for commit in holders:
-                self._use(id_, commit.id, tensor)
+        if self._verdicts[id_] or id_ in self.suspects:
+            self._use(id_, tensor, holders)
 
-    def _use(self, id_: bytes, commit: CommitId, tensor: str) -> None:
-        self._touched.setdefault(id_, _Touched()).add(commit, tensor)
+    def _use(self, id_: bytes, tensor: str, holders: list[Commit]) -> None:
+        versions, tensors = self._touched.setdefault(id_, ({}, {}))
+        for commit in holders:
+            if len(versions) < _MOST_NAMED:
+                versions[commit.id] = None
+        if len(tensors) < _MOST_NAMED:
+            tensors[tensor] = None
 
     def _verdict(self, id_: BlobId, spec: TensorSpec, tensor: str) -> str:
         """The message about a damaged object; empty if it is sound."""
         lost = any(self.objects.reach(id_, start) is None for start, _ in pieces(spec))
         if lost and not self.objects.is_whole(id_, spec.nbytes):
-            return "" if self._proves_itself(id_, spec) else "no sound record leads to it"
+            return "" if self._proves_itself(id_, spec) else _NO_RECORD
         if not self.full:
             return ""
         if len(self._buffer) < min(PIECE, spec.nbytes):
@@ -389,7 +458,7 @@ class VersionCheck:
         try:
             for _, part in verify_pieces(id_, spec, read, wrong):
                 self.recovered += len(part)
-                self.advance(len(part), tensor)
+                self.tell(tensor)
         except DamagedData as error:
             return error.message
         return ""
@@ -398,46 +467,28 @@ class VersionCheck:
         """Whether checkout recovers the object from damaged payloads, as its hash proves."""
         if not self.suspects or spec.nbytes > PIECE:
             return False
-        try:
+        with suppress(DamagedData):
             self.recovery.blob(id_, spec)
-        except DamagedData:
-            return False
-        return True
+            return True
+        return False
 
     def _views(self, entry: FileEntry, holders: list[Commit]) -> None:
         """Checks the ids of tensors that are views into a larger storage."""
-        viewed: dict[int, list[LogicalTensor]] = {}
+        viewed: dict[int, list[tuple[LogicalTensor, View]]] = {}
         for tensor in entry.tensors:
             if tensor.view is not None and tensor.id not in self._verdicts:
-                viewed.setdefault(tensor.content, []).append(tensor)
+                viewed.setdefault(tensor.content, []).append((tensor, tensor.view))
         for i, views in sorted(viewed.items()):
             content = entry.contents[i]
             if self._verdicts[content.id]:
                 continue
             whole = memoryview(self.recovery.blob(content.id, content.spec))
-            for tensor in views:
-                if tensor.view is None:
-                    continue
-                found = blob_id(tensor.spec, extract(whole, tensor.spec, tensor.view))
-                wrong = "" if found == tensor.id else "its storage holds other bytes"
-                self._verdicts[tensor.id] = wrong
-                for commit in holders if wrong else ():
-                    self.lost.add(commit.id)
-                    self._use(tensor.id, commit.id, f"{entry.path}: {tensor.key}")
-
-    def _report(self, id_: bytes, verdict: str) -> None:
-        use = self._touched.get(id_, _Touched())
-        lost = verdict.startswith("no sound record")
-        self.problems.append(
-            Problem(
-                "lost" if lost else "content",
-                id_.hex(),
-                "",
-                verdict,
-                tuple(use.versions),
-                tuple(use.tensors),
-            )
-        )
+            for tensor, view in views:
+                sound = blob_id(tensor.spec, extract(whole, tensor.spec, view)) == tensor.id
+                self._verdicts[tensor.id] = "" if sound else "its storage holds other bytes"
+                if not sound:
+                    self.lost.update(commit.id for commit in holders)
+                    self._use(tensor.id, f"{entry.path}: {tensor.key}", holders)
 
 
 def _blobs(entry: FileEntry) -> Iterator[tuple[BlobId, TensorSpec, str]]:

@@ -15,8 +15,16 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 
 __all__ = ["JournalCheck"]
 
-
 _LOCK_SECONDS = 10.0
+_HALVED = (
+    "nothing is lost while the other copy of an entry is read, but no later commit writes "
+    "the damaged one again: 'mvc fsck --repair' does"
+)
+_BROKEN = (
+    "what stands behind the damaged entry is read, but refs and deployments may lack what "
+    "it said, and versions that nothing else names are not counted; the entry itself is in a "
+    "copy of the same journal: 'mvc fsck --repair --from BACKUP'"
+)
 
 
 @dataclass
@@ -37,20 +45,9 @@ class JournalCheck:
     lost: dict[CommitId, None] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     relinks: list[Relink] = field(default_factory=list)
-    _halved = (
-        "nothing is lost while the other copy of an entry is read, but no later commit writes "
-        "the damaged one again: 'mvc fsck --repair' does"
-    )
-    _broken = (
-        "what stands behind the damaged entry is read, but refs and deployments may lack what "
-        "it said, and versions that nothing else names are not counted; the entry itself is in a "
-        "copy of the same journal: "
-        "'mvc fsck --repair --from BACKUP'"
-    )
     _commits: set[CommitId] = field(default_factory=set)
     _missing: dict[CommitId, None] = field(default_factory=dict)
     _newest: dict[str, int] = field(default_factory=dict)
-    _deployed: set[tuple[str, int]] = field(default_factory=set)
     _places: dict[tuple[str, int], int | None] = field(default_factory=dict)
     _sequences: set[int] = field(default_factory=set)
     _wrong_links: dict[tuple[str, int], tuple[int | None, int | None]] = field(default_factory=dict)
@@ -72,36 +69,24 @@ class JournalCheck:
                 self._gap(gap)
             self._finish()
         except DamagedData as error:
-            self._report(f"byte {at}", error.message)
-            self.notes.append(self._broken)
+            self._report(f"byte {at}", error.message, _BROKEN)
             yield from self._beyond(at)
         self._links()
-        self._name_lost()
-
-    def _gap(self, gap: Gap) -> None:
-        if gap.start.offset >= self.end.offset and gap not in self._lost_end:
-            return
-        self.gaps.append(gap)
-        if self._broken not in self.notes:
-            self.notes.append(self._broken)
-        ids = self._known_lost(gap)
-        named = f"; it had version {', '.join(ids)}" if ids else ""
-        what = "both copies are damaged" if gap.after.offset > gap.start.offset else "it is missing"
-        self._report(f"byte {gap.start.offset}", f"{gap} is lost, {what}{named}")
-
-    def _known_lost(self, gap: Gap) -> list[str]:
-        """The first digits of the versions of lost entries, as far as an index knew them."""
-        known = self.snapshot.commits_between(gap.start.offset, gap.after.offset)
-        return [id_.hex()[:10] for id_ in known]
-
-    def _name_lost(self) -> None:
-        """Reports versions that are named but that no sound entry holds, if entries are lost."""
-        if not self.gaps:
-            return
-        self.lost = {id_: None for id_ in self._missing if id_ not in self._commits}
+        if self.gaps:
+            self.lost = {id_: None for id_ in self._missing if id_ not in self._commits}
         for id_ in self.lost:
             why = "the journal entry that it was published with is lost"
             self.problems.append(Problem("lost", id_.hex(), "", why, (id_,)))
+
+    def _gap(self, gap: Gap) -> None:
+        start, end = gap.start.offset, gap.after.offset
+        if start >= self.end.offset and gap not in self._lost_end:
+            return
+        self.gaps.append(gap)
+        ids = [id_.hex()[:10] for id_ in self.snapshot.commits_between(start, end)]
+        named = f"; it had version {', '.join(ids)}" if ids else ""
+        what = "both copies are damaged" if end > start else "it is missing"
+        self._report(f"byte {start}", f"{gap} is lost, {what}{named}", _BROKEN)
 
     def _beyond(self, broken: int) -> Iterator[Recorded]:
         """Entries from a break in the chain on, by the index; the break itself is reported."""
@@ -125,29 +110,26 @@ class JournalCheck:
         return recorded
 
     def _half(self, recorded: Recorded) -> None:
-        if self._halved not in self.notes:
-            self.notes.append(self._halved)
         self._report(
             f"byte {recorded.offset}",
             f"one of the two copies of entry {recorded.sequence} is damaged; the other is read",
+            _HALVED,
         )
 
     def _finish(self) -> None:
         """Checks the last entry and the bytes after it, under the lock if they look damaged."""
         if not (self._is_half() or self._rest()):
             return
+        path = self.snapshot.folder / JOURNAL
         with ExitStack() as held:
             if self.snapshot.writable:
                 try:
-                    lock = self.snapshot.fs.lock(
-                        self.snapshot.folder / JOURNAL, timeout=_LOCK_SECONDS
-                    )
+                    held.enter_context(self.snapshot.fs.lock(path, timeout=_LOCK_SECONDS))
                 except Busy:
                     return  # somebody writes all the time: nothing was interrupted
-                held.enter_context(lock)
-            half, rest, size = self._is_half(), self._rest(), self._size()
+            half, rest, identity = self._is_half(), self._rest(), self.snapshot.fs.stat(path)
         if half and self.last is not None:
-            if self.last.after.offset > size:
+            if identity is None or self.last.after.offset > identity.size:
                 self.notes.append(
                     "the last operation's second copy was cut off; the next one completes it"
                 )
@@ -164,10 +146,9 @@ class JournalCheck:
         with self.snapshot.fs.open_read(self.snapshot.folder / JOURNAL) as file:
             if file.size() < self.last.after.offset:
                 return True
-            try:
+            with suppress(DamagedData):  # its writer took it back, or the journal was replaced
                 return read_entry(file, self.last.offset).copies < 2
-            except DamagedData:
-                return False  # its writer took it back, or the journal was replaced
+        return False
 
     def _rest(self) -> int:
         """Bytes behind the last entry that is there by now; others may have appended some."""
@@ -177,10 +158,6 @@ class JournalCheck:
                 for recorded in scan(file, self.end):
                     end = recorded.after.offset
             return max(0, size - end)
-
-    def _size(self) -> int:
-        identity = self.snapshot.fs.stat(self.snapshot.folder / JOURNAL)
-        return 0 if identity is None else identity.size
 
     def _references(self, entry: Entry, sequence: int) -> None:
         """Checks that everything an entry refers to was published before it or in it."""
@@ -199,25 +176,20 @@ class JournalCheck:
             if deployment.previous != before:
                 self._wrong_links[target, sequence] = deployment.previous, before
             self._newest[target] = sequence
-            self._deployed.add((target, sequence))
             self._places[target, sequence] = before
         for relink in entry.relinks:
-            self._relinked(relink, sequence)
+            place = relink.target, relink.sequence
+            if place not in self._places:
+                what = f"a deployment on {relink.target} is corrected that is not recorded"
+                self._wrong(relink.target, sequence, what)
+            elif relink.previous == self._places[place]:
+                self._wrong_links.pop(place, None)
+            else:
+                self._wrong_links[place] = relink.previous, self._places[place]
         for retraction in entry.retractions:
-            if (retraction.target, retraction.sequence) not in self._deployed:
+            if (retraction.target, retraction.sequence) not in self._places:
                 what = f"a deployment on {retraction.target} is retracted that is not recorded"
                 self._wrong(retraction.target, sequence, what)
-
-    def _relinked(self, relink: Relink, sequence: int) -> None:
-        """Checks a correction that an earlier repair recorded."""
-        place = relink.target, relink.sequence
-        if place not in self._places:
-            what = f"a deployment on {relink.target} is corrected that is not recorded"
-            self._wrong(relink.target, sequence, what)
-        elif relink.previous == self._places[place]:
-            self._wrong_links.pop(place, None)
-        else:
-            self._wrong_links[place] = relink.previous, self._places[place]
 
     def _links(self) -> None:
         """Reports deployments whose named predecessor is not the previous one in the journal.
@@ -244,5 +216,7 @@ class JournalCheck:
     def _wrong(self, what: str, sequence: int, why: str) -> None:
         self.problems.append(Problem("reference", what, f"journal entry {sequence}", why))
 
-    def _report(self, where: str, why: str) -> None:
+    def _report(self, where: str, why: str, note: str = "") -> None:
         self.problems.append(Problem("journal", JOURNAL, where, why))
+        if note and note not in self.notes:
+            self.notes.append(note)

@@ -1,41 +1,53 @@
 """gc: delete what is unreachable and free its space.
 
 The plan is a value; executing it is a separate step. It says what stays (``reachable``),
-which codings that needs (``storage``), which journal entries can be shortened, and which
-packs hold enough garbage to be rewritten.
+which codings that needs, which journal entries can be shortened, and which packs hold enough
+garbage to be rewritten.
+
+If the path to a needed object leads through unneeded ones, there are three choices: encode
+it against the next needed object (the deltas between become one), store it in full, or
+keep the unneeded objects as *phantoms*, which belong to no version. The cheapest is taken.
+An object of a state forgotten by name is never kept as a phantom.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
+from mvc.codecs.patch import encode_patch
 from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
+from mvc.limits import PIECE
+from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context, Progress
-from mvc.repo.gc.storage import Sampler, decide
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH
-from mvc.repo.maintenance.inventory import CodingPlace, Inventory, inventory
-from mvc.repo.maintenance.quarantine import delete, files_in, purged, total
-from mvc.repo.maintenance.reachable import Reachable, names_of, reachable, tail_needs
+from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredCoding, inventory
+from mvc.repo.maintenance.quarantine import bytes_of, delete, files_in, purged
+from mvc.repo.maintenance.reachable import Reachable, names_of, reachable
 from mvc.repo.maintenance.rewrite_plan import (
+    EncodeRequest,
     RewritePlan,
     check_writable,
+    encoding_policy,
     execute,
     retry_on_rewrite,
 )
+from mvc.repo.maintenance.storage_graph import Piece, Reachability
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
+from mvc.store.packs.records import BASE_BYTES
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import JOURNAL, PACKS
+from mvc.store.writing.choose import BasePiece, choose
 
 __all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection", "shortened"]
-
 
 DEFAULT_GRACE = timedelta(days=14)
 _WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage
@@ -100,15 +112,13 @@ def collect(
     """
     check_writable(context, "collected")
     before = _size(context)
-    done: list[_Plan] = []
 
-    def attempt() -> Recorded | None:
+    def attempt() -> Collection:
         plan = _plan(context, grace, None, progress)
-        done[:] = [plan]
         if not plan.rewrite:
             delete(context.store.fs, plan.quarantine)
             context.store.sweep()
-            return None
+            return plan.summary
         note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
 
         def last() -> Entry:
@@ -116,7 +126,7 @@ def collect(
             delete(context.store.fs, plan.quarantine)
             return Entry("gc", context.store.clock.now_ns(), note)
 
-        return execute(
+        execute(
             context,
             plan.found,
             plan.rewrite,
@@ -124,9 +134,10 @@ def collect(
             admit=lambda recorded: _admit(plan, recorded, context),
             progress=progress,
         )
+        return plan.summary
 
-    retry_on_rewrite(context, attempt)
-    return replace(done[0].summary, before=before, freed=before - _size(context))
+    summary = retry_on_rewrite(context, attempt)
+    return replace(summary, before=before, freed=before - _size(context))
 
 
 def _plan(
@@ -143,14 +154,14 @@ def _plan(
         )
     cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
     reach = reachable(context, found, cutoff, forget=forget, progress=progress)
-    kept = decide(found, reach, Sampler(context, reach.blobs))
+    kept = _KeptCodings(context, found, reach)
     leave = {c.place for c in found.all_codings() if c.place not in kept.places}
     leave |= set(_dangling(found, reach))
     packs = _packs(context, found, leave)
-    moved = {n for n, p in packs.items() if p.goes >= _WORTH * p.size}
+    moved = {n for n, (size, goes) in packs.items() if goes >= _WORTH * size}
     moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
     if reach.purge:
-        moved |= {n for n, p in packs.items() if p.goes}
+        moved |= {n for n, (_, goes) in packs.items() if goes}
     edits, shorter = shortened(found, reach, cutoff)
     gone = tuple(
         commit.id
@@ -158,7 +169,8 @@ def _plan(
         for commit in recorded.entry.commits
         if commit.id not in reach.commits
     )
-    worth = max(_BLOCK, _WORTH * _journal_size(context))
+    fs, folder = context.store.fs, context.store.folder
+    worth = max(_BLOCK, _WORTH * bytes_of(fs, [folder / JOURNAL]))
     saved = shorter if gone or shorter >= worth else 0
     # No object of a forgotten state may stay named, except as a base of others.
     split = {
@@ -172,7 +184,7 @@ def _plan(
     )
     if not (moved or split or saved or kept.add):
         rewrite = RewritePlan()
-    freed = saved + sum(packs[n].goes for n in moved if n in packs) - kept.added_bytes
+    freed = saved + sum(packs[n][1] for n in moved if n in packs) - kept.added_bytes
     stays = {place[:2] for place in kept.places} - split  # records
     lost = {
         id_
@@ -180,21 +192,19 @@ def _plan(
         if not reach.needs(id_)
         and not any(c.record.pack not in moved and c.place[:2] in stays for c in codings)
     }
-    fs, folder = context.store.fs, context.store.folder
     quarantine = purged(fs, folder, reach)
-    unquarantined = total(fs, quarantine)
     summary = Collection(
-        gone,
-        sum(id_ not in reach.states for id_ in reach.commits),
-        len(lost - kept.phantoms) if rewrite else 0,
-        len(kept.phantoms),
-        len(kept.add),
-        sum(made is None for made in rewrite.edits.values()),
-        len(moved),
-        _size(context),
-        max(0, freed),
-        total(fs, [path for path in files_in(fs, folder) if path not in quarantine]),
-        unquarantined,
+        commits=gone,
+        forgotten=sum(id_ not in reach.states for id_ in reach.commits),
+        objects=len(lost - kept.phantoms) if rewrite else 0,
+        phantoms=len(kept.phantoms),
+        recoded=len(kept.add),
+        operations=sum(made is None for made in rewrite.edits.values()),
+        packs=len(moved),
+        before=_size(context),
+        freed=max(0, freed),
+        quarantined=bytes_of(fs, set(files_in(fs, folder)) - set(quarantine)),
+        unquarantined=bytes_of(fs, quarantine),
     )
     return _Plan(reach, found, rewrite, quarantine, summary)
 
@@ -204,71 +214,61 @@ def _dangling(found: Inventory, reach: Reachable) -> Iterator[CodingPlace]:
 
     They cannot be decoded, and the ids of their bases may belong to forgotten states.
     """
-    for records in found.records:
-        for record in records:
-            for i, member in enumerate(record.header.members):
-                lost = member.base and found.resolve_prefix(member.base) is None
-                if lost and (member.id in found.codings or not reach.needs(member.id)):
-                    yield record.pack, record.offset, i
+    for _, place, member in found.all_members():
+        lost = member.base and found.base_of(member) is None
+        if lost and (member.id in found.codings or not reach.needs(member.id)):
+            yield place
 
 
-@dataclass
-class _Pack:
-    """Bytes of the file, and how many of them are garbage."""
+def _packs(
+    context: Context, found: Inventory, leave: set[CodingPlace]
+) -> dict[int, tuple[int, int]]:
+    """For every pack that an entry names: its bytes, and how many of them are garbage.
 
-    size: int
-    goes: int
-
-
-def _packs(context: Context, found: Inventory, leave: set[CodingPlace]) -> dict[int, _Pack]:
-    """Every pack that an entry names. Bytes between its records count as garbage."""
+    Bytes between its records count as garbage.
+    """
     stays: dict[int, int] = {}
-    for records in found.records:
-        for record in records:
-            members = record.header.members
-            kept = [i for i in range(len(members)) if (record.pack, record.offset, i) not in leave]
-            size = record.header.size
-            if not record.header.group and kept:
-                size -= sum(m.stored for m in members) - sum(members[i].stored for i in kept)
-            stays[record.pack] = stays.get(record.pack, 0) + (size if kept else 0)
+    for record in found.all_records():
+        going = [member.stored for place, member in record.members() if place in leave]
+        size = 0 if len(going) == len(record.header.members) else record.header.size
+        if size and not record.header.group:
+            size -= sum(going)
+        stays[record.pack] = stays.get(record.pack, 0) + size
     packs = {}
-    for number, bytes_ in stays.items():
-        path = pack_path(context.store.folder / PACKS, number)
-        identity = context.store.fs.stat(path)
-        size = 0 if identity is None else identity.size
-        packs[number] = _Pack(size, max(0, size - bytes_ - len(PACK_HEADER)))
+    for number, used in stays.items():
+        size = bytes_of(context.store.fs, [pack_path(context.store.folder / PACKS, number)])
+        packs[number] = size, max(0, size - used - len(PACK_HEADER))
     return packs
 
 
 def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
-    """Raises Outrun if an operation published meanwhile needs what the plan deletes."""
+    """Raises ConcurrentRewrite if an operation published meanwhile needs what the plan deletes."""
     if recorded.entry.forgotten:
         raise ConcurrentRewrite("states were forgotten that were to stay")
-    if tail_needs(plan.reach, recorded):
+    reach = plan.reach
+    reach.commits.update((commit.id, commit) for commit in recorded.entry.commits)
+    named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
+    named |= {parent for commit in recorded.entry.commits for parent in commit.parents}
+    if not named <= reach.commits.keys():
         raise ConcurrentRewrite("an operation came to need a version that was to be collected")
 
     def goes(id_: bytes | None) -> bool:
-        return id_ in plan.found.codings and not plan.reach.needs(id_ or b"")
+        return id_ in plan.found.codings and not reach.needs(id_ or b"")
 
     for commit in recorded.entry.commits:
         manifest = manifests.load(context, commit.manifest)
         if any(map(goes, (*manifests.objects(manifest), commit.manifest))):
             raise ConcurrentRewrite("a commit came to need an object that was to be collected")
     for _, _, header in context.store.snapshot.records(recorded.offset):
-        if any(goes(plan.found.resolve_prefix(m.base)) for m in header.members if m.base):
+        if any(goes(plan.found.base_of(member)) for member in header.members):
             raise ConcurrentRewrite("a commit came to build on an object that was to be collected")
-
-
-def _journal_size(context: Context) -> int:
-    identity = context.store.fs.stat(context.store.folder / JOURNAL)
-    return 0 if identity is None else identity.size
 
 
 def _size(context: Context) -> int:
     """Bytes of journal and packs, without the index, which is derived."""
-    fs, folder = context.store.fs, context.store.folder / PACKS
-    sizes = [fs.stat(pack_path(folder, number)) for number in pack_numbers(fs, folder)]
-    return _journal_size(context) + sum(each.size for each in sizes if each is not None)
+    fs, folder = context.store.fs, context.store.folder
+    packs = [pack_path(folder / PACKS, number) for number in pack_numbers(fs, folder / PACKS)]
+    return bytes_of(fs, [folder / JOURNAL, *packs])
 
 
 _MOST = timedelta(days=36_500)
@@ -333,15 +333,8 @@ def shortened(
             forgotten=tuple(each for each in entry.forgotten if each.commit in reach.commits),
             undoes=entry.undoes if whole else None,
         )
-        empty = not (
-            made.commits
-            or made.refs
-            or made.deployments
-            or made.retractions
-            or made.relinks
-            or made.forgotten
-        )
-        if empty and made.removed is None:
+        said = (made.commits, made.refs, made.deployments, made.retractions, made.relinks)
+        if not any(said) and not made.forgotten and made.removed is None:
             edits[entry_index] = None
             saved += recorded.after.offset - recorded.offset
         elif made != entry:
@@ -367,3 +360,116 @@ def _still(change: RefChange, reach: Reachable) -> bool:
     """Whether a branch's move can stay: both of its versions are reachable."""
     values = [v for v in (change.old, change.new) if isinstance(v, CommitId)]
     return change.name.startswith(BRANCH) and all(value in reach.commits for value in values)
+
+
+class _KeptCodings:
+    """The codings to keep, so that everything in ``reach`` can be recovered.
+
+    ``places``: codings that stay. ``add``: codings to make, of ``added_bytes`` as estimated.
+    ``phantoms``: unneeded objects that stay.
+    """
+
+    def __init__(self, context: Context, found: Inventory, reach: Reachable) -> None:
+        self.places: set[CodingPlace] = set()
+        self.add: list[EncodeRequest] = []
+        self.phantoms: set[bytes] = set()
+        self.added_bytes = 0
+        self._recovery = context.store.recovery
+        self._policy = encoding_policy(context)
+        self._found = found
+        self._reach = reach
+        self._reached = Reachability()
+        self._named: set[bytes] = set()  # objects with a coding of their own
+        self._from: dict[bytes, list[StoredCoding]] = {}  # reversible deltas by base
+        for coding in found.all_codings():
+            if coding.reversible and coding.base is not None:
+                self._from.setdefault(coding.base, []).append(coding)
+        needed = {id_: codings for id_, codings in found.codings.items() if self._stays(id_)}
+        for codings in needed.values():
+            for coding in codings:
+                if coding.base is None or self._stays(coding.base):
+                    self._take(coding)
+        # Find a path for every needed object that lost its own, oldest first. An object that is
+        # only the base of a kept delta needs a coding as well: a delta names its base by 8 bytes,
+        # and only a coding gives the full id.
+        for id_, codings in needed.items():
+            pieces = {(id_, coding.member.start) for coding in codings}
+            if id_ not in self._named or not self._reached.has_all(pieces):
+                self._reconnect(id_, pieces)
+
+    def _stays(self, id_: bytes) -> bool:
+        return self._reach.needs(id_) or id_[:BASE_BYTES] in self._found.ambiguous
+
+    def _take(self, coding: StoredCoding) -> None:
+        member = coding.member
+        self.places.add(coding.place)
+        self._named.add(member.id)
+        self._reached.add(member.id, member.start, coding.base, reversible=coding.reversible)
+
+    def _reconnect(self, id_: bytes, pieces: set[Piece]) -> None:
+        base, steps = self._way(id_) or (self._neighbour(id_), [])
+        size = self._estimate(id_, base)
+        if steps and sum(step.stored for step in steps) < size and self._are_fit(id_, steps):
+            for step in steps:
+                self.phantoms |= {step.member.id, step.base or b""} - {id_, base}
+                self._take(step)
+            if self._reached.has_all(pieces):
+                return
+        self.added_bytes += size
+        self.add.append(EncodeRequest(id_, base))
+        self._named.add(id_)
+        self._reached.reach(pieces)
+
+    def _are_fit(self, id_: bytes, steps: list[StoredCoding]) -> bool:
+        """Whether codings can stay as they are: both ends have codings, none is banned."""
+        ends = {end for step in steps for end in (step.member.id, step.base) if end is not None}
+        named = self._named | {step.member.id for step in steps}
+        shared = any(step.record.header.group for step in steps)
+        return not shared and {*ends, id_} <= named and not ends & self._reach.banned
+
+    def _neighbour(self, id_: bytes) -> bytes | None:
+        """A needed object that has a kept delta from this one."""
+        kept = (c.member.id for c in self._from.get(id_, ()) if c.place in self.places)
+        return next(filter(self._is_base, kept), None)
+
+    def _is_base(self, id_: bytes) -> bool:
+        return (id_, 0) in self._reached and self._reach.needs(id_)
+
+    def _way(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
+        """The nearest needed object behind unneeded ones, and the codings that lead from it."""
+        seen = {id_}
+        waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
+        while waiting:
+            at, steps = waiting.popleft()
+            for coding in (*self._found.codings.get(at, ()), *self._from.get(at, ())):
+                other = coding.base if coding.member.id == at else coding.member.id
+                if other is None or other in seen or coding.place in self.places:
+                    continue
+                seen.add(other)
+                if not self._stays(other):
+                    waiting.append((other, [coding, *steps]))
+                elif self._is_base(other):
+                    return other, [coding, *steps]
+        return None
+
+    def _estimate(self, id_: bytes, base: bytes | None) -> int:
+        """Bytes of a delta from ``base``, or of a full record if that is what would be stored.
+
+        A blob's size is estimated from its first piece (at most 32 MiB).
+        """
+        specs = self._reach.blobs
+        if id_ not in specs:
+            old = self._recovery.manifest(base) if base is not None else b""
+            return len(encode_patch(memoryview(self._recovery.manifest(id_)), memoryview(old)))
+        spec, base_spec = specs[id_], specs.get(base or b"")
+        piece = None
+        if base is not None and base_spec is not None and base_spec.dtype == spec.dtype:
+            piece = BasePiece(self._piece(base, base_spec), 0, 0)
+        new = self._piece(id_, spec)
+        choice = choose(spec, new, base_spec if piece else None, piece, self._policy)[0]
+        return round(choice.share * spec.nbytes)
+
+    def _piece(self, id_: bytes, spec: TensorSpec) -> memoryview:
+        out = memoryview(bytearray(min(PIECE, spec.nbytes)))
+        self._recovery.piece(id_, 0, out)
+        return out

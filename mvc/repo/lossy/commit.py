@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -34,29 +35,26 @@ from mvc.repo.lossy.reduce import ProducedFile, Weights, is_optimizer, reduce, w
 __all__ = ["LossyCommit"]
 
 
+@dataclass
 class LossyCommit:
-    """One lossy commit: replaces the weights of its changes by production weights."""
+    """One lossy commit: replaces the weights of its changes by production weights.
 
-    def __init__(
-        self,
-        context: Context,
-        text: str,
-        pipeline: Pipeline,
-        exact: Sequence[str],
-        loss: float | None,
-        setting: str | None,
-    ) -> None:
-        self.text = text
-        self._setting = setting
-        self._context = context
-        self._pipeline = pipeline
-        self._exact = frozenset(exact)
-        self._loss = loss
-        self._unknown = set(exact)
-        self._unseen: set[str] = set()
-        self._given_back = False
-        self._made: dict[str, ProducedFile] = {}
-        self._read: dict[str, FileIdentity | None] = {}
+    ``exact``: tensors that stay as they are. ``setting``: the pipeline, if the settings name it.
+    """
+
+    context: Context
+    text: str
+    pipeline: Pipeline
+    exact: frozenset[str]
+    loss: float | None
+    setting: str | None
+    _unseen: set[str] = field(default_factory=set)
+    _given_back: bool = False
+    _made: dict[str, ProducedFile] = field(default_factory=dict)
+    _read: dict[str, FileIdentity | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._unknown = set(self.exact)
 
     @classmethod
     def of(
@@ -80,29 +78,27 @@ class LossyCommit:
             return None
         if setting and files is not None and not any(map(_has_tensors, files)):
             return None
-        if pipeline.decisions and setting:
-            raise WrongUsage(
-                f"commit.pipeline is {setting}, whose stage {pipeline.decisions[0].text} decides "
-                "whether a version is saved, and a commit always saves",
-                hint="mvc.Recorder decides; for this commit name another one, such as "
-                "--pipeline lossless",
-            )
         if pipeline.decisions:
-            decided = {stage.text for stage in pipeline.decisions}
+            stage = pipeline.decisions[0].text
+            decided = {each.text for each in pipeline.decisions}
             words = [word.strip() for word in pipeline.text.split("|")]
-            raise WrongUsage(
-                f"stage {pipeline.decisions[0].text} decides whether a version is saved, "
-                "and a commit always saves",
-                hint="use mvc.Recorder, which decides, or leave it out: "
-                + " | ".join(word for word in words if word not in decided),
-            )
-        return cls(context, text, pipeline, exact, loss, setting)
+            rest = " | ".join(word for word in words if word not in decided)
+            why = f"stage {stage} decides whether a version is saved, and a commit always saves"
+            hint = f"use mvc.Recorder, which decides, or leave it out: {rest}"
+            if setting:
+                why = f"commit.pipeline is {setting}, whose {why}"
+                hint = (
+                    "mvc.Recorder decides; for this commit name another one, such as "
+                    "--pipeline lossless"
+                )
+            raise WrongUsage(why, hint=hint)
+        return cls(context, text, pipeline, frozenset(exact), loss, setting)
 
     def check_places(
         self, changes: Sequence[Change], output: Path | None, *, in_place: bool
     ) -> None:
         """Raises before anything is stored if the production weights cannot be written."""
-        check_places(self._context, changes, output, in_place=in_place, setting=self._setting)
+        check_places(self.context, changes, output, in_place=in_place, setting=self.setting)
 
     def changes(self, changes: Sequence[Change], *, given_back: bool) -> list[Change]:
         """The same paths with production weights; ``given_back``: ``state`` will be called."""
@@ -118,7 +114,7 @@ class LossyCommit:
     @contextmanager
     def _opened(self, change: Change, open_: Callable[[], Any]) -> Iterator[ParsedFile]:
         path = change.path
-        self._read[path] = self._context.store.fs.stat(self._context.root / path)
+        self._read[path] = self.context.store.fs.stat(self.context.root / path)
         with open_() as parsed:
             made = self._produced(parsed, path, change.last)
             if self._given_back:
@@ -127,35 +123,30 @@ class LossyCommit:
 
     def _produced(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> ProducedFile:
         self._unknown -= {tensor.key for tensor in parsed.tensors}
-        self._check_exact(path)
-        weights = Weights.of(parsed)
-        names = [
-            name
-            for name, i in weights.contents.items()
-            if parsed.contents[i].spec.dtype in FORMATS
-            and name not in self._exact
-            and not is_optimizer(name)
-        ]
-        at = head(self._context).commit
-        entry = manifests.of_commit(self._context, at).by_path.get(path)
-        made = reduce(
-            self._pipeline,
-            weights_before(self._context, entry, names, last) or None,
-            {name: weights.arrays[name] for name in names},
-            loss=self._loss,
-            dtypes=weights.dtypes,
-        )
-        contents = {weights.contents[name]: array_bytes(array) for name, array in made.items()}
-        return ProducedFile(parsed, contents)
-
-    def _check_exact(self, path: str) -> None:
-        """Raises UnknownPath after the last file if no tensor has a name of ``exact``."""
         self._unseen.discard(path)
         if self._unknown and not self._unseen:
             raise UnknownPath(
                 f"there is no tensor {sorted(self._unknown)[0]} to be kept exactly",
                 hint="'mvc ls' lists the names",
             )
+        weights = Weights.of(parsed)
+        names = [
+            name
+            for name, i in weights.contents.items()
+            if parsed.contents[i].spec.dtype in FORMATS
+            and name not in self.exact
+            and not is_optimizer(name)
+        ]
+        entry = manifests.of_commit(self.context, head(self.context).commit).by_path.get(path)
+        made = reduce(
+            self.pipeline,
+            weights_before(self.context, entry, names, last) or None,
+            {name: weights.arrays[name] for name in names},
+            loss=self.loss,
+            dtypes=weights.dtypes,
+        )
+        contents = {weights.contents[name]: array_bytes(array) for name, array in made.items()}
+        return ProducedFile(parsed, contents)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -180,38 +171,37 @@ class LossyCommit:
         Each file is recovered from the repository, so that it equals the stored version. Raises
         SourceChanged if a file to be replaced was written to meanwhile.
         """
+        fs, root, version = self.context.store.fs, self.context.root, kept.id.short
         written = []
         for path, entry in kept.entries.items():
             if output is None and not entry.tensors:
                 continue
-            target = self._context.root / path if output is None else output
-            if output is None and self._context.store.fs.stat(target) != self._read[path]:
+            target = root / path if output is None else output
+            by_hand = f"'mvc checkout {version} {path} -o FILE'"
+            if output is None and fs.stat(target) != self._read[path]:
                 raise SourceChanged(
                     f"{path} was written again while it was being committed",
-                    hint=f"its production weights are in the commit: 'mvc checkout "
-                    f"{kept.id.short} {path} -o FILE'",
+                    hint=f"its production weights are in the commit: {by_hand}",
                 )
-            self._write_one(kept, entry, target, None if output else self._context.root)
+            try:
+                fs.replace_file(
+                    target,
+                    partial(self._fill, entry),
+                    mode=None,
+                    durable=True,
+                    within=None if output else root,
+                )
+            except MvcError as error:
+                raise type(error)(
+                    f"version {version} is committed, but its production weights could not be "
+                    f"written: {error.message}",
+                    hint=f"{by_hand} writes it",
+                ) from error
             written.append(target)
         return tuple(written)
 
-    def _write_one(
-        self, kept: CommitResult, entry: FileEntry, target: Path, within: Path | None
-    ) -> None:
-        def fill(file: WriteFile) -> None:
-            write_file(self._context, entry, file.write_at)
-
-        try:
-            self._context.store.fs.replace_file(
-                target, fill, mode=None, durable=True, within=within
-            )
-        except MvcError as error:
-            hint = f"'mvc checkout {kept.id.short} {entry.path} -o FILE' writes it"
-            raise type(error)(
-                f"version {kept.id.short} is committed, but its production weights could not be "
-                f"written: {error.message}",
-                hint=hint,
-            ) from error
+    def _fill(self, entry: FileEntry, file: WriteFile) -> None:
+        write_file(self.context, entry, file.write_at)
 
 
 def _has_tensors(change: Change) -> bool:

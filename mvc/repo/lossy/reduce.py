@@ -99,14 +99,8 @@ def reduce(
     """As ``produce``, but tied weights (names with the same memory) stay equal."""
     firsts: dict[object, str] = {}
     first_of = {name: firsts.setdefault(_memory(a), name) for name, a in training.items()}
-    made = produce(
-        pipeline,
-        previous,
-        {name: training[name] for name in firsts.values()},
-        loss=loss,
-        exact=exact,
-        dtypes=dtypes,
-    )
+    chosen = {name: training[name] for name in firsts.values()}
+    made = produce(pipeline, previous, chosen, loss=loss, exact=exact, dtypes=dtypes)
     return {name: made[first] for name, first in first_of.items()}
 
 
@@ -118,10 +112,7 @@ def _memory(array: NDArray[Any]) -> object:
 
 
 def weights_before(
-    context: Context,
-    entry: FileEntry | None,
-    names: Sequence[str],
-    last: BaseCache | None = None,
+    context: Context, entry: FileEntry | None, names: Sequence[str], last: BaseCache | None = None
 ) -> dict[str, NDArray[Any]]:
     """Those of the named tensors that a stored version has; do not modify them.
 
@@ -130,18 +121,18 @@ def weights_before(
     if entry is None:
         return {}
     asked = set(names)
-    wanted = {t.key: t for t in entry.tensors if t.key in asked and t.view is None}
-    held = {key: last.content(key, t.id, t.spec) for key, t in wanted.items()} if last else {}
-    out = {
-        key: np.empty(t.spec.nbytes, np.uint8).data
-        for key, t in wanted.items()
-        if held.get(key) is None
-    }
-    context.store.recovery.fill(
-        Request(wanted[key].id, wanted[key].spec, data) for key, data in out.items()
-    )
-    found = {key: data for key, data in held.items() if data is not None} | out
-    return {key: _array(t.spec, found[key]) for key, t in wanted.items()}
+    found: dict[str, NDArray[Any]] = {}
+    missing: list[Request] = []
+    for tensor in entry.tensors:
+        if tensor.key not in asked or tensor.view is not None:
+            continue
+        data = last.content(tensor.key, tensor.id, tensor.spec) if last else None
+        if data is None:
+            data = np.empty(tensor.spec.nbytes, np.uint8).data
+            missing.append(Request(tensor.id, tensor.spec, data))
+        found[tensor.key] = _array(tensor.spec, data)
+    context.store.recovery.fill(missing)
+    return found
 
 
 class ProducedFile(ParsedFile):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mvc.errors import DamagedData
-from mvc.io.files import TEMPORARY, FileSystem, WriteFile
+from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
 from mvc.repo.maintenance.reachable import Reachable
 from mvc.repo.maintenance.report import Quarantined
 from mvc.store.journal.entries import Region
@@ -20,11 +20,21 @@ from mvc.store.packs.reader import PACK_HEADER, PackReader, pack_path
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.snapshot import PACKS
 
-__all__ = ["QUARANTINE", "DamagedRange", "delete", "files_in", "keep", "purged", "total"]
-
+__all__ = [
+    "QUARANTINE",
+    "DamagedRange",
+    "QuarantinePacks",
+    "bytes_of",
+    "delete",
+    "files_in",
+    "keep",
+    "purged",
+]
 
 QUARANTINE = "quarantine"
 _WINDOW = 1 << 20
+_BEYOND = 1 << 40  # from here on pack numbers mean files of the quarantine
+_MAX_OPEN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +49,12 @@ class DamagedRange:
 
 def files_in(fs: FileSystem, folder: Path) -> list[Path]:
     """The files in the quarantine of the repository folder ``folder``."""
+    return [path for path in _all(fs, folder) if path.name.endswith(".pack")]
+
+
+def _all(fs: FileSystem, folder: Path) -> list[Path]:
     place = folder / QUARANTINE
-    if fs.stat(place) is None:
-        return []
-    return [place / name for name in fs.list(place) if name.endswith(".pack")]
+    return [] if fs.stat(place) is None else [place / name for name in fs.list(place)]
 
 
 def keep(fs: FileSystem, folder: Path, ranges: Iterable[DamagedRange]) -> list[Quarantined]:
@@ -57,30 +69,22 @@ def keep(fs: FileSystem, folder: Path, ranges: Iterable[DamagedRange]) -> list[Q
             fs.make_dir(place, exist_ok=True)
             fs.sync_dir(folder)
         name = f"{part.pack:08d}-{part.start:012d}.pack"
-        length = _copy(fs, source, part, place / name)
-        kept[name] = Quarantined(name, length, part.why)
+        kept[name] = Quarantined(name, _copy(fs, source, part, place / name), part.why)
     return list(kept.values())
 
 
 def _copy(fs: FileSystem, source: Path, part: DamagedRange, target: Path) -> int:
     """Returns the bytes copied: the pack may end before the range does."""
-    copied = 0
     with fs.open_read(source) as pack:
+        end = max(part.start, min(part.end, pack.size()))
 
         def write(file: WriteFile) -> None:
-            nonlocal copied
             file.write(PACK_HEADER)
-            at = part.start
-            while at < part.end:
-                data = pack.read(at, min(_WINDOW, part.end - at))
-                if not data:
-                    break
-                file.write(data)
-                at += len(data)
-            copied = at - part.start
+            for at in range(part.start, end, _WINDOW):
+                file.write(pack.read(at, min(_WINDOW, end - at)))
 
         fs.replace_file(target, write, mode=None, durable=True)
-    return copied
+    return end - part.start
 
 
 def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
@@ -91,13 +95,26 @@ def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
     """
     if not reach.purge:
         return []
-    files = files_in(fs, folder)
     # An interrupted repair leaves the file that it was writing.
     cut_off = [path for path in _all(fs, folder) if path.name.startswith(TEMPORARY)]
-    if not files:
-        return cut_off
     needed = {bytes(id_)[:BASE_BYTES] for ids in (reach.blobs, reach.manifests) for id_ in ids}
-    return [path for path in files if not _only_needed(fs, path, reach, needed)] + cut_off
+    packs = QuarantinePacks(fs, folder)
+    try:
+        files = packs.files.items()
+        return [path for n, path in files if not _only_needed(packs, n, reach, needed)] + cut_off
+    finally:
+        packs.close()
+
+
+def _only_needed(packs: QuarantinePacks, number: int, reach: Reachable, needed: set[bytes]) -> bool:
+    try:
+        return all(
+            reach.needs(member.id) and (not member.base or member.base in needed)
+            for _, header in packs.records(packs.region(number))
+            for member in header.members
+        )
+    except DamagedData:
+        return False
 
 
 def delete(fs: FileSystem, files: Sequence[Path]) -> None:
@@ -108,38 +125,28 @@ def delete(fs: FileSystem, files: Sequence[Path]) -> None:
         fs.sync_dir(place)
 
 
-def total(fs: FileSystem, files: Sequence[Path]) -> int:
+def bytes_of(fs: FileSystem, files: Iterable[Path]) -> int:
     """Bytes of files; a missing file counts as 0."""
     sizes = [fs.stat(path) for path in files]
     return sum(each.size for each in sizes if each is not None)
 
 
-def _all(fs: FileSystem, folder: Path) -> list[Path]:
-    place = folder / QUARANTINE
-    return [] if fs.stat(place) is None else [place / name for name in fs.list(place)]
+class QuarantinePacks(PackReader):
+    """Reads packs, and the files of the quarantine under numbers that no pack has (``files``)."""
 
+    def __init__(self, fs: FileSystem, folder: Path) -> None:
+        super().__init__(fs, folder / PACKS)
+        self.files = dict(enumerate(files_in(fs, folder), _BEYOND))
 
-class _File(PackReader):
-    """Reads one file of the quarantine as pack 0."""
+    def region(self, number: int) -> Region:
+        """All bytes of a file behind the pack header; of negative length if it is cut off."""
+        return Region(number, len(PACK_HEADER), self._file(number).size() - len(PACK_HEADER))
 
-    def __init__(self, fs: FileSystem, path: Path) -> None:
-        super().__init__(fs, path.parent)
-        self._open[0] = fs.open_read(path)
-        self.size = self._open[0].size()
-
-
-def _only_needed(fs: FileSystem, path: Path, reach: Reachable, needed: set[bytes]) -> bool:
-    begin = len(PACK_HEADER)
-    file = _File(fs, path)
-    try:
-        if file.size < begin:
-            return False
-        return all(
-            reach.needs(member.id) and (not member.base or member.base in needed)
-            for _, header in file.records(Region(0, begin, file.size - begin))
-            for member in header.members
-        )
-    except DamagedData:
-        return False
-    finally:
-        file.close()
+    def _file(self, pack: int) -> ReadFile:
+        if pack not in self.files:
+            return super()._file(pack)
+        if pack not in self._open:
+            if len(self._open) >= _MAX_OPEN:
+                self._open = {}  # each is closed when the last thread that reads it lets go
+            self._open[pack] = self._fs.open_read(self.files[pack])
+        return self._open[pack]

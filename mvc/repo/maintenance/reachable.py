@@ -8,6 +8,7 @@ all its ancestors. The state of a version that stays is kept unless it was forgo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mvc.errors import DamagedData
@@ -21,12 +22,13 @@ from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.journal.entries import Entry, RefValue
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["Reachable", "closure", "names_of", "reachable", "tail_needs"]
+__all__ = ["Reachable", "closure", "names_of", "reachable", "scan"]
 
 
 @dataclass
 class Reachable:
-    """``commits`` stay; ``states`` are those of them whose state stays as well.
+    """``commits`` stay; ``states`` are those of them whose state stays as well. ``forgotten``:
+    whose state does not, by name (True) or by rule.
 
     ``blobs`` and ``manifests`` are the objects of these states. ``given_up`` are objects that
     only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
@@ -34,14 +36,14 @@ class Reachable:
     collection, so bytes that no entry names must be deleted as well.
     """
 
-    commits: dict[CommitId, Commit] = field(default_factory=dict)
-    states: set[CommitId] = field(default_factory=set)
+    commits: dict[CommitId, Commit]
+    states: set[CommitId]
+    forgotten: dict[CommitId, bool]
+    purge: bool
     manifests: set[ManifestId] = field(default_factory=set)
     blobs: dict[bytes, TensorSpec] = field(default_factory=dict)
     given_up: set[bytes] = field(default_factory=set)
     banned: set[bytes] = field(default_factory=set)
-    forgotten: dict[CommitId, bool] = field(default_factory=dict)
-    purge: bool = False
 
     def needs(self, id_: bytes) -> bool:
         """Whether a state that stays has this object."""
@@ -60,32 +62,54 @@ def reachable(
 
     ``forget``: further states to treat as forgotten (by name: True).
     """
-    reach = Reachable()
+    known, roots, forgotten = scan(found.entries, cutoff_ns)
+    last = max((i for i, r in enumerate(found.entries) if r.entry.operation == "gc"), default=0)
+    fresh = {  # forgotten by name since the last collection
+        each.commit for r in found.entries[last:] for each in r.entry.forgotten if each.named
+    }
+    for commit_id, named in (forget or {}).items():
+        forgotten[commit_id] = forgotten.get(commit_id, False) or named
+        fresh.update({commit_id} if named else ())
+    commits = closure(known, roots)
+    states = commits.keys() - forgotten.keys()
+    reach = Reachable(commits, states, forgotten, bool(fresh))
+    ids = {commits[each].manifest for each in states}
+    stream = ManifestStream(context.store)
+    specs: dict[TensorSpec, TensorSpec] = {}  # one instance of each spec
+    # Manifests are read once, oldest first.
+    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.entry_of.get(id_, 0))):
+        reach.manifests.add(id_)
+        codings = [coding.step for coding in found.codings.get(id_, ())]
+        for blob, spec in manifests.objects(stream.load(id_, codings)).items():
+            reach.blobs[blob] = specs.setdefault(spec, spec)
+        if progress is not None:
+            progress(done + 1, len(ids), "versions")
+    _give_up(context, found, reach, known, fresh)
+    return reach
+
+
+def scan(
+    entries: Iterable[Recorded], cutoff_ns: int | None = None
+) -> tuple[dict[CommitId, Commit], set[CommitId], dict[CommitId, bool]]:
+    """All commits in the order of publication, the roots, and what was forgotten (by name: True).
+
+    Operations from ``cutoff_ns`` on make what they name a root; None: no operation does.
+    """
     known: dict[CommitId, Commit] = {}
     refs: dict[str, RefValue] = {}
     roots: set[CommitId] = set()
-    fresh: set[CommitId] = set()  # forgotten by name since the last collection
-    for recorded in found.entries:
+    forgotten: dict[CommitId, bool] = {}
+    for recorded in entries:
         entry = recorded.entry
         known.update((commit.id, commit) for commit in entry.commits)
         refs.update((change.name, change.new) for change in entry.refs)
-        roots.update(d.commit for d in entry.deployments)
-        if entry.time_ns >= cutoff_ns:
+        roots.update(deployment.commit for deployment in entry.deployments)
+        if cutoff_ns is not None and entry.time_ns >= cutoff_ns:
             roots.update(names_of(entry))
         for each in entry.forgotten:
-            reach.forgotten[each.commit] = reach.forgotten.get(each.commit, False) or each.named
-        fresh = set() if entry.operation == "gc" else fresh
-        fresh.update(each.commit for each in entry.forgotten if each.named)
-    for id_, named in (forget or {}).items():
-        reach.forgotten[id_] = reach.forgotten.get(id_, False) or named
-        fresh.update({id_} if named else ())
+            forgotten[each.commit] = forgotten.get(each.commit, False) or each.named
     roots.update(value for value in refs.values() if isinstance(value, CommitId))
-    reach.commits = closure(known, roots)
-    reach.purge = bool(fresh)
-    reach.states = {id_ for id_ in reach.commits if id_ not in reach.forgotten}
-    _collect(context, found, reach, progress)
-    _give_up(context, found, reach, known, fresh)
-    return reach
+    return known, roots, forgotten
 
 
 def names_of(entry: Entry) -> set[CommitId]:
@@ -109,22 +133,6 @@ def closure(known: Mapping[CommitId, Commit], roots: Iterable[CommitId]) -> dict
     return into
 
 
-def _collect(
-    context: Context, found: Inventory, reach: Reachable, progress: Progress | None
-) -> None:
-    """The objects of every state that stays; manifests are read once, oldest first."""
-    ids = {commit.manifest for id_, commit in reach.commits.items() if id_ in reach.states}
-    stream = ManifestStream(context.store)
-    specs: dict[TensorSpec, TensorSpec] = {}  # one instance of each spec
-    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.entry_of.get(id_, 0))):
-        reach.manifests.add(id_)
-        codings = [coding.step for coding in found.codings.get(id_, ())]
-        for blob, spec in manifests.objects(stream.load(id_, codings)).items():
-            reach.blobs[blob] = specs.setdefault(spec, spec)
-        if progress is not None:
-            progress(done + 1, len(ids), "versions")
-
-
 def _give_up(
     context: Context,
     found: Inventory,
@@ -139,31 +147,13 @@ def _give_up(
     version needs is banned.
     """
     for id_, named in reach.forgotten.items():
-        objects = _objects_of(context, found, known.get(id_))
+        commit, objects = known.get(id_), set[bytes]()
+        if commit is not None and commit.manifest in found.codings:
+            with suppress(DamagedData):
+                manifest = manifests.load(context, commit.manifest)
+                objects = {*manifests.objects(manifest), commit.manifest}
         if named and not objects and id_ in fresh:
             objects = set(found.codings)
         alone = {each for each in objects if not reach.needs(each)}
         reach.given_up |= alone
         reach.banned |= alone if named else set()
-
-
-def _objects_of(context: Context, found: Inventory, commit: Commit | None) -> set[bytes]:
-    """The objects of a version and its manifest; empty if the manifest cannot be read."""
-    if commit is None or commit.manifest not in found.codings:
-        return set()
-    try:
-        manifest = manifests.load(context, commit.manifest)
-    except DamagedData:
-        return set()
-    return {*manifests.objects(manifest), commit.manifest}
-
-
-def tail_needs(reach: Reachable, recorded: Recorded) -> set[CommitId]:
-    """Unreachable commits that an operation published meanwhile refers to.
-
-    Its own commits are added to ``reach``.
-    """
-    reach.commits.update((commit.id, commit) for commit in recorded.entry.commits)
-    named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
-    named |= {parent for commit in recorded.entry.commits for parent in commit.parents}
-    return {id_ for id_ in named if id_ not in reach.commits}

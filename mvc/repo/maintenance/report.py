@@ -28,6 +28,11 @@ class Problem:
     tensors: tuple[str, ...] = ()
     also: tuple[bytes, ...] = ()
 
+    @property
+    def ids(self) -> tuple[bytes, ...]:
+        """The objects with the damaged payload; only for the kind payload."""
+        return self.also or (bytes.fromhex(self.object),)
+
 
 @dataclass(frozen=True)
 class FsckReport:

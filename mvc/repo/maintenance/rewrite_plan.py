@@ -3,28 +3,67 @@
 A plan names codings to drop, codings to make and packs to delete. Execution writes the rest
 of those packs and the new codings into new packs, entry by entry, and replaces the journal
 in one step (``mvc.store.publishing.rewrite``). Ids do not change, and an object stays with
-the operation that first published it.
+the operation that first published it. Whatever is encoded again is recovered and compared
+with its hash, piece by piece, so that damage is never copied and memory does not grow with
+the tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
+from mvc.codecs.pipeline import Pipeline
 from mvc.errors import Busy, DamagedData, ReadOnly
+from mvc.ids import BlobId
+from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
+from mvc.repo.content.bases import Recovers, StoredBase
+from mvc.repo.content.hashing import verify_pieces
 from mvc.repo.context import Context, Progress
-from mvc.repo.maintenance.encode import Encoder, EncodeRequest, ObjectSource
 from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
-from mvc.store.packs.records import BLOB, MANIFEST, Member, encode_header
+from mvc.store.packs.arena import Arena
+from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
+from mvc.store.writing.choose import Policy
+from mvc.store.writing.object_writer import ObjectWriter
 
-__all__ = ["RewritePlan", "check_writable", "execute", "retry_on_rewrite"]
+__all__ = [
+    "EncodeRequest",
+    "ObjectSource",
+    "RewritePlan",
+    "check_writable",
+    "encoding_policy",
+    "execute",
+    "retry_on_rewrite",
+]
 
 _TRIES = 8
+_ARENA = 2 * PIECE
+_UNBOUNDED = 1 << 30
+_T = TypeVar("_T")
+
+
+class ObjectSource(Recovers, Protocol):
+    """Gives the bytes of objects; normally the recovery of the repository itself."""
+
+    def manifest(self, id_: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeRequest:
+    """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
+
+    A delta that saves less than a tenth of the full record becomes a full record.
+    """
+
+    id: bytes
+    base: bytes | None
 
 
 @dataclass
@@ -63,7 +102,13 @@ def check_writable(context: Context, what: str) -> None:
     context.store.now_ns()
 
 
-def retry_on_rewrite(context: Context, attempt: Callable[[], Recorded | None]) -> Recorded | None:
+def encoding_policy(context: Context) -> Policy:
+    """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
+    pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
+    return Policy(pipeline, _UNBOUNDED, float("inf"))
+
+
+def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:
     """Runs ``attempt`` again while other operations rewrite the repository meanwhile.
 
     Damage found meanwhile may be data that others have moved, so it is retried as well.
@@ -79,19 +124,14 @@ def retry_on_rewrite(context: Context, attempt: Callable[[], Recorded | None]) -
         except DamagedData as error:
             snapshot.refresh()
             if snapshot.generation == generation:
-                raise _to_repair(error) from error
+                hint = error.hint if "--repair" in (error.hint or "") else None
+                raise DamagedData(
+                    error.message, hint=hint or "run 'mvc fsck --repair' first"
+                ) from error
     raise Busy(
         "other operations changed the repository again and again while this one ran",
         hint="run it again when fewer commits are made",
     )
-
-
-def _to_repair(error: DamagedData) -> DamagedData:
-    """The same error with the hint for maintenance verbs: repair first."""
-    hint = error.hint
-    if hint is None or "--repair" not in hint:
-        hint = "run 'mvc fsck --repair' first"
-    return DamagedData(error.message, hint=hint)
 
 
 def execute(
@@ -113,7 +153,7 @@ def execute(
     if snapshot.generation != found.generation:
         raise ConcurrentRewrite("the journal was replaced since the plan was made")
     with Rewrite(snapshot, context.store.pack_writer(fresh=True)) as rewrite:
-        work = _Work(context, found, plan, rewrite)
+        work = _Execution(context, found, plan, rewrite)
         try:
             for entry_index, recorded in enumerate(found.entries):
                 rewrite.keep(recorded, work.entry(entry_index))
@@ -155,88 +195,74 @@ def _marked(entry: Entry, everything: Iterable[Recorded], plan: RewritePlan) -> 
     return replace(entry, regions=(*entry.regions, *marks))
 
 
-class _Work:
-    """One execution."""
+class _Execution:
+    """One execution of a plan."""
 
     def __init__(
         self, context: Context, found: Inventory, plan: RewritePlan, rewrite: Rewrite
     ) -> None:
-        self._snapshot = context.store.snapshot
+        self._old = context.store.snapshot.packs
         self._found = found
         self._plan = plan
-        self._packs = rewrite.packs
-        self.encoder = Encoder(context, rewrite.packs, plan.specs, plan.source)
+        self._new = rewrite.packs
+        self.encoder = _Encoder(context, plan, rewrite)
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
             self._add.setdefault(found.entry_of[request.id], []).append(request)
 
     def entry(self, entry_index: int) -> Entry | None:
         """The new form of an entry, with its moved records and its new codings; None to drop it."""
-        recorded = self._found.entries[entry_index]
-        entry = self._plan.edits.get(entry_index, recorded.entry)
+        recorded, plan = self._found.entries[entry_index], self._plan
+        entry = plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
         requests: list[EncodeRequest] = []
         for record in self._found.records[entry_index]:
-            kept = [i for i in range(len(record.header.members)) if self._stays(record, i)]
-            at = record.pack, record.offset
-            if record.pack in self._plan.packs or at in self._plan.records:
-                requests += self._move(record, kept)
-                regions += self._packs.cut()
-            elif kept:
+            if record.pack in plan.packs or (record.pack, record.offset) in plan.records:
+                requests += self._move(record)
+                regions += self._new.cut()
+            elif any(place not in plan.leave for place, _ in record.members()):
                 regions.append(Region(record.pack, record.offset, record.header.size))
         requests += self._add.get(entry_index, ())
-        for each in requests:
-            if each.id in self._plan.specs:
-                self.encoder.blob(each)
-        if requests:
-            self.encoder.flush()
-        for each in requests:
-            if each.id not in self._plan.specs:
-                self.encoder.manifest(each)
-        regions += self._packs.cut()
+        self.encoder.encode(requests)
+        regions += self._new.cut()
         if entry is None:
             if not regions:
                 return None
             entry = Entry(recorded.entry.operation, recorded.entry.time_ns)
         return replace(entry, regions=_joined(regions))
 
-    def _stays(self, record: StoredRecord, i: int) -> bool:
-        return (record.pack, record.offset, i) not in self._plan.leave
-
-    def _move(self, record: StoredRecord, kept: list[int]) -> list[EncodeRequest]:
+    def _move(self, record: StoredRecord) -> list[EncodeRequest]:
         """Copies the kept members of a record; returns those that must be encoded again."""
-        members = record.header.members
+        members = list(record.members())
+        kept = [member for place, member in members if place not in self._plan.leave]
         if not kept:
             return []
         if len(kept) == len(members):
-            head, body = self._snapshot.packs.raw(record.pack, record.offset, record.header)
-            self._packs.append(head, [body])
+            self._copy(record.pack, record.offset, record.header)
             return []
         if record.header.group:
-            return [self._request(members[i]) for i in kept]
-        gone = [members[i] for i in range(len(members)) if i not in set(kept)]
-        requests: list[EncodeRequest] = []
-        if any(member.kind == BLOB for member in gone):
+            return [self._request(member) for member in kept]
+        again: list[Member] = []
+        if any(m.kind == BLOB for place, m in members if place in self._plan.leave):
             # The patch of a manifest refers to the ids of the blobs in the same record.
-            requests = [self._request(members[i]) for i in kept if members[i].kind == MANIFEST]
-            kept = [i for i in kept if members[i].kind != MANIFEST]
-        if kept:
-            self._append(record, [members[i] for i in kept])
-        return requests
-
-    def _request(self, member: Member) -> EncodeRequest:
-        base = self._found.resolve_prefix(member.base) if member.base else None
-        return EncodeRequest(member.id, base)
-
-    def _append(self, record: StoredRecord, members: list[Member]) -> None:
-        """Writes some members as a record of their own; the others may be damaged."""
-        packs = self._snapshot.packs
+            again = [member for member in kept if member.kind == MANIFEST]
+            kept = [member for member in kept if member.kind != MANIFEST]
+        # The kept members become a record of their own; the others may be damaged.
         moved, parts, at = [], [], 0
-        for member in members:
-            parts.append(packs.payload(record.pack, record.offset, record.header, member))
+        for member in kept:
+            parts.append(self._old.payload(record.pack, record.offset, record.header, member))
             moved.append(replace(member, at=at))
             at += member.stored
-        self._packs.append(encode_header(moved, group=False, body_size=at), parts)
+        if kept:
+            self._new.append(encode_header(moved, group=False, body_size=at), parts)
+        return [self._request(member) for member in again]
+
+    def _request(self, member: Member) -> EncodeRequest:
+        return EncodeRequest(member.id, self._found.base_of(member))
+
+    def _copy(self, pack: int, offset: int, header: RecordHeader) -> None:
+        head, body = self._old.raw(pack, offset, header)
+        self._new.append(head, [body])
 
     def moved(self, recorded: Recorded) -> Entry:
         """An entry published meanwhile, with its records moved out of the packs to delete."""
@@ -245,24 +271,88 @@ class _Work:
             if region.pack not in self._plan.packs:
                 regions.append(region)
                 continue
-            for at, header in self._snapshot.packs.records(region):
-                head, body = self._snapshot.packs.raw(region.pack, at, header)
-                self._packs.append(head, [body])
-            regions += self._packs.cut()
+            for at, header in self._old.records(region):
+                self._copy(region.pack, at, header)
+            regions += self._new.cut()
         return replace(recorded.entry, regions=_joined(regions))
+
+
+class _Encoder:
+    """Writes new codings through the packs of a rewrite."""
+
+    def __init__(self, context: Context, plan: RewritePlan, rewrite: Rewrite) -> None:
+        store = context.store
+        policy = encoding_policy(context)
+        self._source: ObjectSource = plan.source or store.recovery
+        self._specs = plan.specs
+        self._new, self._old = Arena(_ARENA), Arena(_ARENA)
+        self._taken = 0
+        store.require(policy.pipeline.features)
+        self._writer = ObjectWriter(store.graph, rewrite.packs, store.pool, policy, store.arenas)
+
+    def encode(self, requests: list[EncodeRequest]) -> None:
+        """Appends codings to the pack: blobs first, each manifest in a record of its own.
+
+        Raises DamagedData if an object cannot be recovered.
+        """
+        for each in requests:
+            if each.id in self._specs:
+                self._blob(each)
+        if requests:
+            self._flush()
+        for each in requests:
+            if each.id in self._specs:
+                continue
+            data, base = self._source.manifest(each.id), None
+            if each.base is not None:
+                with suppress(DamagedData):  # a lost base is replaced by a full record
+                    base = (each.base, self._source.manifest(each.base))
+            self._writer.put_bytes(MANIFEST, each.id, data, base)
+            self._flush()
+
+    def _blob(self, request: EncodeRequest) -> None:
+        spec, base = self._specs[request.id], None
+        if request.base is not None and request.base in self._specs:
+            base_spec = self._specs[request.base]
+            base = StoredBase(BlobId(request.base), base_spec, self._source, self._old)
+        self._writer.begin(request.id)
+
+        def read(start: int, length: int) -> memoryview:
+            if self._taken + length > PIECE:
+                self._drain()
+            self._taken += length
+            part = self._new.take(length)
+            self._source.piece(request.id, start, part)
+            return part
+
+        wrong = DamagedData(
+            f"object {request.id.hex()[:10]} does not match its hash",
+            hint="run 'mvc fsck --full --repair' first",
+        )
+        for start, part in verify_pieces(request.id, spec, read, wrong):
+            self._writer.put(request.id, spec, start, part, base)
+
+    def _drain(self) -> None:
+        self._writer.drain()
+        self._new.reset()
+        self._old.reset()
+        self._taken = 0
+
+    def _flush(self) -> None:
+        self._drain()
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def _joined(regions: list[Region]) -> tuple[Region, ...]:
     """Merges adjacent regions."""
     joined: list[Region] = []
     for region in regions:
-        before = joined[-1] if joined else None
-        if (
-            before is not None
-            and before.pack == region.pack
-            and (before.start + before.length == region.start)
-        ):
-            joined[-1] = Region(region.pack, before.start, before.length + region.length)
+        last = joined[-1] if joined else Region(-1, 0, 0)
+        if (last.pack, last.start + last.length) == (region.pack, region.start):
+            joined[-1] = replace(last, length=last.length + region.length)
         else:
             joined.append(region)
     return tuple(joined)

@@ -34,8 +34,7 @@ class CheapestPath(NamedTuple, Generic[_N, _S]):
 
 
 def cheapest_paths(
-    sources: Iterable[tuple[float, _N, _S]],
-    edges: Mapping[_N, Sequence[tuple[float, _N, _S]]],
+    sources: Iterable[tuple[float, _N, _S]], edges: Mapping[_N, Sequence[tuple[float, _N, _S]]]
 ) -> dict[_N, CheapestPath[_N, _S]]:
     """The cheapest path to every node that a source leads to, nearest first (Dijkstra).
 
@@ -78,13 +77,10 @@ class Reachability:
             self.reach([piece])
             return
         origin = (base, start)
-        self._edges.setdefault(origin, []).append(piece)
-        if origin in self._reached:
-            self.reach([piece])
-        if reversible:
-            self._edges.setdefault(piece, []).append(origin)
-            if piece in self._reached:
-                self.reach([origin])
+        for at, target in ((origin, piece), (piece, origin))[: 1 + reversible]:
+            self._edges.setdefault(at, []).append(target)
+            if at in self._reached:
+                self.reach([target])
 
     def reach(self, pieces: Iterable[Piece]) -> None:
         """Takes these pieces as reached, and all that can be reached from them."""
@@ -151,16 +147,13 @@ class StorageGraph:
 
     def reach(self, id_: bytes, start: int = 0) -> tuple[float, int] | None:
         """(seconds of one thread, deltas to apply) of a piece; None if nothing leads there."""
-        number = self._numbers.get(id_)
-        path = None if number is None else self._reached.get((number, start))
+        path = self._reached.get((self._numbers.get(id_, -1), start))
         return None if path is None else path[:2]
 
     def is_whole(self, id_: bytes, nbytes: int) -> bool:
         """Whether an object larger than a piece can be reached as one."""
-        number = self._numbers.get(id_, -1)
-        return (number, nbytes) in self._whole and (number, 0) in self._reached
+        return (self._numbers.get(id_, -1), nbytes) in self._whole and self.reach(id_) is not None
 
     def is_full(self, id_: bytes, start: int = 0) -> bool:
         """Whether the piece is stored by itself."""
-        number = self._numbers.get(id_)
-        return number is not None and (number, start) in self._sources
+        return (self._numbers.get(id_, -1), start) in self._sources

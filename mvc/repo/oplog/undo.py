@@ -23,7 +23,6 @@ from mvc.repo.oplog.oplog import Operation, find, label, undone_by
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
-from mvc.store.snapshot import Snapshot
 
 __all__ = ["Undoing", "plan", "undo"]
 
@@ -85,8 +84,7 @@ def undo(context: Context, number: int | None = None) -> Undoing:
 
 def _plan(context: Context, number: int | None) -> Undoing:
     snapshot = context.store.snapshot
-    operation, recorded = _chosen(snapshot, number)
-    revert = _Revert(context, recorded)
+    operation, revert = _chosen(context, number)
     revert.check()
     entry = Entry(
         "undo",
@@ -96,79 +94,71 @@ def _plan(context: Context, number: int | None) -> Undoing:
         removed=revert.removed,
         undoes=operation.number,
     )
-    return Undoing(
-        operation,
-        entry,
-        head(context),
-        revert.head(),
-        _standing(snapshot, operation),
+    standing = (
+        deployed
+        for made in operation.entry.deployments
+        for deployed in deployments.of_commit(snapshot, made.commit)
+        if (deployed.sequence, deployed.target) == (operation.number, made.target)
+        and not deployed.retracted
     )
+    return Undoing(operation, entry, head(context), revert.head(), tuple(standing))
 
 
-def _chosen(snapshot: Snapshot, number: int | None) -> tuple[Operation, Recorded]:
+def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
+    snapshot = context.store.snapshot
     if number is None:
-        return _newest(snapshot)
+        for recorded in snapshot.newest_first():
+            if recorded.entry.undoes is not None:
+                continue
+            revert = _Revert(context, recorded)
+            if revert.moves and undone_by(snapshot, recorded.sequence) is None:
+                return Operation(recorded.sequence, recorded.entry, None), revert
+        raise RefConflict("there is nothing to undo", hint="'mvc oplog' lists the operations")
     operation = find(snapshot, number)
-    recorded = snapshot.by_sequence(number)
-    assert recorded is not None
+    found = snapshot.by_sequence(number)
+    assert found is not None
     if operation.undone_by is not None:
         raise RefConflict(
             f"operation {number} is undone already, by operation {operation.undone_by}",
             hint=f"'mvc undo {operation.undone_by}' does it again",
         )
-    if not _moved(snapshot, recorded):
+    revert = _Revert(context, found)
+    if not revert.moves:
         name = operation.entry.operation
         what, hint = _NOT_UNDONE.get(name, ("moved no branch, no tag and not HEAD", None))
         raise RefConflict(
             f"operation {number} ({printable(name)}) {what}: there is nothing to undo", hint=hint
         )
-    return operation, recorded
-
-
-def _newest(snapshot: Snapshot) -> tuple[Operation, Recorded]:
-    for recorded in snapshot.newest_first():
-        if recorded.entry.undoes is None and _moved(snapshot, recorded):
-            undoer = undone_by(snapshot, recorded.sequence)
-            if undoer is None:
-                return Operation(recorded.sequence, recorded.entry, None), recorded
-    raise RefConflict("there is nothing to undo", hint="'mvc oplog' lists the operations")
-
-
-def _moved(snapshot: Snapshot, recorded: Recorded) -> bool:
-    if recorded.sequence == 0:  # it made the repository
-        return False
-    refs, removed = _inverse(snapshot, recorded)
-    return bool(refs) or removed is not None
-
-
-def _inverse(
-    snapshot: Snapshot, recorded: Recorded
-) -> tuple[tuple[RefChange, ...], tuple[str, ...] | None]:
-    """The inverse of an operation's changes, without those that changed nothing."""
-    first: dict[str, RefValue] = {}
-    last: dict[str, RefValue] = {}
-    for change in recorded.entry.refs:
-        first.setdefault(change.name, change.old)
-        last[change.name] = change.new
-    refs = tuple(RefChange(n, last[n], old) for n, old in first.items() if last[n] != old)
-    removed = recorded.entry.removed
-    if removed is None:
-        return refs, None
-    before = snapshot.staged_removals_before(recorded.offset)
-    old_list = () if before is None else before.entry.removed or ()
-    return refs, None if old_list == removed else old_list
+    return operation, revert
 
 
 class _Revert:
-    """The refs and staged removals after the undo."""
+    """The inverse of an operation's changes, without those that changed nothing.
+
+    ``refs`` and ``removed`` (the staged removals; None if they stay) are those of the undo.
+    """
 
     def __init__(self, context: Context, recorded: Recorded) -> None:
         self._context = context
         self._snapshot = context.store.snapshot
         self._recorded = recorded
-        self._number = recorded.sequence
-        self.refs, self.removed = _inverse(self._snapshot, recorded)
+        first: dict[str, RefValue] = {}
+        last: dict[str, RefValue] = {}
+        for change in recorded.entry.refs:
+            first.setdefault(change.name, change.old)
+            last[change.name] = change.new
+        self.refs = tuple(RefChange(n, last[n], old) for n, old in first.items() if last[n] != old)
+        self.removed: tuple[str, ...] | None = None
+        if recorded.entry.removed is not None:
+            before = self._snapshot.staged_removals_before(recorded.offset)
+            listed = () if before is None else before.entry.removed or ()
+            self.removed = None if listed == recorded.entry.removed else listed
         self._values: Mapping[str, RefValue] = {c.name: c.new for c in self.refs}
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is anything to undo; not in the operation that made the repository."""
+        return self._recorded.sequence != 0 and (bool(self.refs) or self.removed is not None)
 
     def head(self) -> Head:
         at = self._after(HEAD)
@@ -180,15 +170,14 @@ class _Revert:
     def check(self) -> None:
         """Raises RefConflict if the undo is not possible."""
         for change in self.refs:
+            shown = printable(label(change.name))
             if self._context.store.ref(change.name) != change.old:
                 later = self._snapshot.newest_ref_change(change.name)
-                raise self._since(f"{_shown(change.name)} has moved", later)
-            if (
-                isinstance(change.new, CommitId)
-                and commits.find(self._snapshot, change.new) is None
-            ):
+                raise self._since(f"{shown} has moved", later)
+            new = change.new
+            if isinstance(new, CommitId) and commits.find(self._snapshot, new) is None:
                 raise RefConflict(
-                    f"{_shown(change.name)} pointed to {change.new.short}, which is gone",
+                    f"{shown} pointed to {new.short}, which is gone",
                     hint="'mvc log' lists the versions there are",
                 )
         listed = self._recorded.entry.removed
@@ -212,7 +201,7 @@ class _Revert:
         return next(c.new for c in reversed(before.entry.refs) if c.name == name)
 
     def _since(self, what: str, later: Recorded | None) -> RefConflict:
-        since = f"{what} since operation {self._number}"
+        since = f"{what} since operation {self._recorded.sequence}"
         if later is None:
             return RefConflict(since, hint="'mvc oplog' lists the operations")
         return RefConflict(
@@ -239,8 +228,7 @@ class _Revert:
         at = self.head().commit
         if at is None or at == head(self._context).commit:
             return
-        time_ns = manifests.forgotten_ns(self._context, at)
-        if time_ns is not None:
+        if (time_ns := manifests.forgotten_ns(self._context, at)) is not None:
             when = format_time(time_ns, precise=False)
             raise RefConflict(
                 f"HEAD would stand on {at.short}, whose state was forgotten on {when}",
@@ -252,7 +240,7 @@ class _Revert:
         branch = self._after(HEAD)
         if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:
             return
-        if HEAD not in self._values and BRANCH + branch not in self._values:
+        if self._values.keys().isdisjoint({HEAD, BRANCH + branch}):
             return
         if self._before(HEAD) == branch and self._before(BRANCH + branch) is None:
             return
@@ -263,18 +251,3 @@ class _Revert:
             )
         later = self._snapshot.newest_ref_change(BRANCH + branch)
         raise self._since(f"{printable(branch)} went away", later)
-
-
-def _shown(ref: str) -> str:
-    return printable(label(ref))
-
-
-def _standing(snapshot: Snapshot, operation: Operation) -> tuple[Deployed, ...]:
-    return tuple(
-        deployed
-        for made in operation.entry.deployments
-        for deployed in deployments.of_commit(snapshot, made.commit)
-        if deployed.sequence == operation.number
-        and deployed.target == made.target
-        and not deployed.retracted
-    )

@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from mvc.errors import DamagedData
 from mvc.repo.context import Context, Progress
-from mvc.repo.maintenance.encode import EncodeRequest
 from mvc.repo.maintenance.inventory import inventory
-from mvc.repo.maintenance.rewrite_plan import RewritePlan
+from mvc.repo.maintenance.rewrite_plan import EncodeRequest, RewritePlan
 from mvc.repo.repack.candidates import Candidate, Candidates
 from mvc.repo.repack.costs import Costs
 from mvc.repo.repack.goal import Goal

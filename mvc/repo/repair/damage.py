@@ -1,21 +1,32 @@
-"""Repair: reads everything stored and separates sound from damaged records."""
+"""Repair: reads everything stored, separates sound from damaged records, and finds paths.
+
+An object whose record is damaged is in no pack and no index, but deltas may still lead to
+it, and manifests give its id. ``SoundGraph`` knows all ids of manifests, and the records in the
+quarantine. What is recovered over it is compared with its hash as usual.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mvc.errors import DamagedData
 from mvc.repo.context import Progress
-from mvc.repo.maintenance.inventory import CodingPlace, Inventory
-from mvc.repo.maintenance.quarantine import DamagedRange
-from mvc.store.journal.entries import Region
+from mvc.repo.maintenance.inventory import (
+    CodingPlace,
+    Inventory,
+    claimed_twice,
+    damaged_payloads,
+    records_and_gaps,
+)
+from mvc.repo.maintenance.quarantine import DamagedRange, QuarantinePacks
+from mvc.store.graph.cost import Speed
+from mvc.store.graph.search import Graph, Step
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, RecordHeader
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["DamageSurvey", "survey_damage"]
+__all__ = ["DamageSurvey", "SoundGraph", "survey_damage"]
 
 
 @dataclass
@@ -23,16 +34,17 @@ class DamageSurvey:
     """``found``: every record with a sound header. ``damaged``: those of its codings whose
     payload is not. ``ranges``: where damaged bytes lie.
 
-    ``first``: by the first bytes of an id, the earliest entry that stores the object or names
-    it as a base; a new record of it belongs there. ``shared``: records (pack, offset) in bytes
-    that two entries claim.
+    ``shared``: records (pack, offset) in bytes that two entries claim.
     """
 
     found: Inventory
     damaged: set[CodingPlace] = field(default_factory=set)
     ranges: list[DamagedRange] = field(default_factory=list)
-    first: dict[bytes, int] = field(default_factory=dict)
     shared: set[tuple[int, int]] = field(default_factory=set)
+
+    def give_up(self, place: CodingPlace, end: int, why: str) -> None:
+        """Puts the record of a coding, which ends at byte ``end``, into quarantine."""
+        self.ranges.append(DamagedRange(place[0], place[1], end, why))
 
 
 def survey_damage(snapshot: Snapshot, progress: Progress | None = None) -> DamageSurvey:
@@ -43,87 +55,92 @@ def survey_damage(snapshot: Snapshot, progress: Progress | None = None) -> Damag
     """
     snapshot.refresh()
     snapshot.packs.forget()
-    made = DamageSurvey(Inventory(snapshot.generation))
+    survey = DamageSurvey(Inventory(snapshot.generation))
     entries = list(snapshot.entries())
     total = sum(region.length for recorded in entries for region in recorded.entry.regions)
     done = 0
     for recorded in entries:
-        _entry(made, snapshot.packs, recorded)
+        _read(survey, snapshot.packs, recorded)
         done += sum(region.length for region in recorded.entry.regions)
         if progress is not None:
             progress(done, total, "packs")
-    _share(made)
-    return made
-
-
-def _share(made: DamageSurvey) -> None:
-    """Finds records in bytes that more than one entry claims."""
-    claimed: dict[int, list[tuple[int, int, int]]] = {}
-    for entry_index, recorded in enumerate(made.found.entries):
-        for region in recorded.entry.regions:
-            if region.length:
-                end = region.start + region.length
-                claimed.setdefault(region.pack, []).append((region.start, end, entry_index))
+    claims = ((region, r) for r in entries for region in r.entry.regions if region.length)
     twice: dict[int, list[tuple[int, int]]] = {}
-    for pack, claims in claimed.items():
-        reached = 0
-        for start, end, _ in sorted(claims):
-            if start < reached:
-                twice.setdefault(pack, []).append((start, min(end, reached)))
-            reached = max(reached, end)
-    for records in made.found.records if twice else ():
-        for record in records:
-            end = record.offset + record.header.size
-            if any(a < end and record.offset < b for a, b in twice.get(record.pack, ())):
-                made.shared.add((record.pack, record.offset))
+    for part, _, _ in claimed_twice(claims):
+        twice.setdefault(part.pack, []).append((part.start, part.start + part.length))
+    for record in survey.found.all_records() if twice else ():
+        if any(a < record.end and record.offset < b for a, b in twice.get(record.pack, ())):
+            survey.shared.add((record.pack, record.offset))
+    return survey
 
 
-def _entry(made: DamageSurvey, packs: PackReader, recorded: Recorded) -> None:
-    entry_index = len(made.found.entries)
+def _read(survey: DamageSurvey, packs: PackReader, recorded: Recorded) -> None:
     records: list[tuple[int, int, RecordHeader]] = []
     for region in recorded.entry.regions:
-        for at, header in _sound(made, packs, region):
+        for at, end, header, why in records_and_gaps(packs, region):
+            if header is None:
+                survey.ranges.append(DamagedRange(region.pack, at, end, why))
+                continue
             records.append((region.pack, at, header))
-            for member in header.members:
-                made.first.setdefault(member.id[:BASE_BYTES], entry_index)
-                if member.base:
-                    made.first.setdefault(member.base, entry_index)
-            _payloads(made, packs, region.pack, at, header)
-    made.found.add(recorded, records)
+            wrong = list(damaged_payloads(packs, region.pack, at, header))
+            survey.damaged.update((region.pack, at, i) for hit, _ in wrong for i in hit)
+            if wrong:
+                survey.ranges.append(DamagedRange(region.pack, at, end, wrong[0][1].message))
+    survey.found.add(recorded, records)
 
 
-def _sound(
-    made: DamageSurvey, packs: PackReader, region: Region
-) -> Iterator[tuple[int, RecordHeader]]:
-    """The sound records of a region; the bytes between them are damaged."""
-    reasons: list[DamagedData] = []
-    reached, end = region.start, region.start + region.length
-    for at, header in packs.sound_records(region, reasons.append):
-        _give_up(made, region.pack, reached, at, reasons)
-        reached = at + header.size
-        yield at, header
-    _give_up(made, region.pack, reached, end, reasons)
+class SoundGraph(Graph):
+    """All sound records in memory. ``name`` adds the id of an object that has none."""
 
+    def __init__(self, snapshot: Snapshot, survey: DamageSurvey) -> None:
+        super().__init__(snapshot, Speed())
+        self._named: dict[bytes, bytes] = {}
+        self._to: dict[bytes, list[Step]] = {}
+        self._from: dict[bytes, list[Step]] = {}
+        self.packs = QuarantinePacks(snapshot.fs, snapshot.folder)
+        for record in survey.found.all_records():
+            self._add(record.pack, record.offset, record.header, survey.damaged)
+        for number in self.packs.files:
+            # Damage in the quarantine was reported when the bytes were put there.
+            region = self.packs.region(number)
+            for at, header in self.packs.sound_records(region, lambda _: None):
+                wrong = damaged_payloads(self.packs, number, at, header)
+                self._add(number, at, header, {(number, at, i) for hit, _ in wrong for i in hit})
 
-def _give_up(
-    made: DamageSurvey, pack: int, start: int, end: int, reasons: list[DamagedData]
-) -> None:
-    if end > start:
-        why = reasons[0].message if reasons else "no record stands there"
-        made.ranges.append(DamagedRange(pack, start, end, why))
-    reasons.clear()
+    def _add(self, pack: int, at: int, header: RecordHeader, damaged: set[CodingPlace]) -> None:
+        for i, member in enumerate(header.members):
+            self.name(member.id)
+            if (pack, at, i) in damaged:
+                continue
+            self._to.setdefault(member.id, []).append(Step(pack, at, header, member, False))
+            if member.base and not member.coding.transform:
+                undone = Step(pack, at, header, member, True)
+                self._from.setdefault(member.base, []).append(undone)
 
+    def name(self, id_: bytes) -> None:
+        """Adds an id. Of several objects with the same first bytes, the first is the base."""
+        self._named.setdefault(id_[:BASE_BYTES], id_)
 
-def _payloads(
-    made: DamageSurvey, packs: PackReader, pack: int, at: int, header: RecordHeader
-) -> None:
-    why = ""
-    for i, member in enumerate(header.members[:1] if header.group else header.members):
-        try:
-            packs.payload(pack, at, header, member)
-        except DamagedData as error:
-            why = why or error.message
-            hit = range(len(header.members)) if header.group else (i,)
-            made.damaged.update((pack, at, j) for j in hit)
-    if why:
-        made.ranges.append(DamagedRange(pack, at, at + header.size, why))
+    def resolve_prefix(self, prefix: bytes) -> bytes | None:
+        return self._named.get(prefix)
+
+    def steps(self, id_: bytes) -> list[Step]:
+        """Every sound coding of an object."""
+        return self._to.get(id_, [])
+
+    def _neighbours(
+        self, node: tuple[bytes, int]
+    ) -> Iterator[tuple[tuple[bytes, int] | None, Step]]:
+        id_, start = node
+        for step in self._to.get(id_, ()):
+            base = step.member.base
+            if step.member.start != start:
+                continue
+            if not base:
+                yield None, step
+            elif (origin := self.resolve_prefix(base)) is not None:
+                yield (origin, start), step
+        if self.nameable(id_):
+            for step in self._from.get(id_[:BASE_BYTES], ()):
+                if step.member.start == start and step.member.id != id_:
+                    yield (step.member.id, start), step

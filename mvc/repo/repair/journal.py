@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.errors import DamagedData, InvalidPipeline, UnsupportedFormat
+from mvc.errors import DamagedData, InvalidPipeline
 from mvc.io.files import FileSystem, ReadFile, WriteFile
 from mvc.repo.maintenance.report import Healed
 from mvc.store.format import FORMAT, format_line, parse_format
@@ -20,7 +20,6 @@ from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import (
     GENESIS,
     OVERHEAD,
-    Position,
     Recorded,
     complete,
     frame_of,
@@ -37,6 +36,11 @@ __all__ = ["before_opening"]
 
 _MAX_FORMAT = 4096
 _MAINTENANCE = frozenset({"gc", "repack", "repair"})
+_NO_COPY = "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
+_OTHER_JOURNAL = (
+    "the journal given with --from does not continue this one there; it has to be a copy of this "
+    "very journal, with the entry and one behind it, made since the last gc or repack"
+)
 
 
 def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> list[Healed]:
@@ -50,12 +54,9 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
     known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
     try:
         parse_format(known or b"")
-    except UnsupportedFormat:
-        raise
+        sound = True
     except DamagedData:
         sound = False
-    else:
-        sound = True
     if fs.stat(folder / JOURNAL) is None:
         raise DamagedData(
             "the repository has no journal",
@@ -116,22 +117,14 @@ class _Journal:
             except DamagedData as error:
                 frame = self._restored()
                 if frame is None:
-                    raise DamagedData(error.message, hint=self._advice()) from error
+                    hint = _NO_COPY if self._other is None else _OTHER_JOURNAL
+                    raise DamagedData(error.message, hint=hint) from error
                 yield self._written(frame)
                 continue
             end = self._lost_end()
             if end is None:
                 return
             yield self._written(end)
-
-    def _advice(self) -> str:
-        if self._other is None:
-            return "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
-        return (
-            "the journal given with --from does not continue this one there; it has to be a copy "
-            "of this very journal, with the entry and one behind it, made since the last gc or "
-            "repack"
-        )
 
     def _passed(self, recorded: Recorded) -> Iterator[Healed]:
         """Counts a readable entry and rewrites its second copy if that is damaged."""
@@ -160,61 +153,41 @@ class _Journal:
 
     def _restored(self) -> bytes | None:
         """The other journal's frame for the place where the chain breaks; None without one."""
-        at, size = self._at, self._file.size()
-        rest = self._file.read(at.offset, size - at.offset)
-        begin, length = self._next_sound(rest)
-        found = self._elsewhere()
-        # A frame holds the hash of the frames before it: if the other journal has the next
-        # sound frame of this one, both are equal up to there.
-        follows = rest[begin : begin + length]
-        if found is None or not self._fits(found) or not length:
+        found, other, at = self._elsewhere(), self._other, self._at
+        if found is None or other is None:
             return None
-        if self._other is None or self._other.read(at.offset + begin, length) != follows:
-            return None
-        return found
-
-    def _next_sound(self, rest: bytes) -> tuple[int, int]:
-        """(begin, length) of the next frame that can be read; length 0 if there is none."""
+        rest = self._file.read(at.offset, self._file.size() - at.offset)
         for begin, (payload, sequence, _, _) in frames_behind(rest, 1):
-            if sequence >= self._at.sequence:
-                return begin, OVERHEAD + len(payload)
-        return len(rest), 0
-
-    def _fits(self, frame: bytes) -> bool:
-        """Whether a frame is sound and continues the chain."""
-        found = frame_of(frame)
-        return found is not None and found[1] >= self._at.sequence and found[2] == self._at.chain
+            if sequence >= at.sequence:
+                # A frame holds the hash of the frames before it: if the other journal has the
+                # next sound frame of this one, both are equal up to there.
+                follows = rest[begin : begin + OVERHEAD + len(payload)]
+                same = other.read(at.offset + begin, len(follows)) == follows
+                return found if same else None
+        return None
 
     def _elsewhere(self) -> bytes | None:
-        """The frame at the same offset of the other journal."""
-        other, at = self._other, self._at.offset
-        if other is None or other.size() <= at:
+        """The sound frame at the same offset of the other journal, if it continues the chain."""
+        other, at = self._other, self._at
+        if other is None or other.size() <= at.offset:
             return None
-        try:
-            found = read_entry(other, at)
-        except DamagedData:
-            return None
-        for begin in (at, at + found.half):
-            data = other.read(begin, found.half)
-            if frame_of(data) is not None:
-                return data
+        with suppress(DamagedData):
+            half = read_entry(other, at.offset).half
+            for begin in (at.offset, at.offset + half):
+                frame = frame_of(data := other.read(begin, half))
+                if frame is not None and frame[1] >= at.sequence and frame[2] == at.chain:
+                    return data
         return None
 
     def _lost_end(self) -> bytes | None:
         """The next entry, if the journal ends before its high-water mark; None without one."""
-        at = self._at
-        first = read_entry(self._file, 0) if at.offset else None
-        reached = (
-            None if first is None else read_high_water_mark(self._fs, self._folder, first.check)
-        )
-        if reached is None or reached.sequence <= at.sequence or not self._knows(reached):
+        at, other = self._at, self._other
+        if other is None or not at.offset:
             return None
-        found = self._elsewhere()
-        return found if found is not None and self._fits(found) else None
-
-    def _knows(self, reached: Position) -> bool:
-        """Whether the other journal has the very entry that was the last one here."""
-        other = self._other
-        if other is None or other.size() < reached.offset:
-            return False
-        return other.read(reached.offset - len(reached.chain), len(reached.chain)) == reached.chain
+        first = read_entry(self._file, 0)
+        reached = read_high_water_mark(self._fs, self._folder, first.check)
+        if reached is None or reached.sequence <= at.sequence or other.size() < reached.offset:
+            return None
+        # The other journal must have the very entry that was the last one here.
+        chain = other.read(reached.offset - len(reached.chain), len(reached.chain))
+        return self._elsewhere() if chain == reached.chain else None

@@ -7,10 +7,8 @@ count only if they have the object's hash.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 from mvc.adapters.files.detect import parse_file
 from mvc.adapters.parsed import ParsedFile
@@ -22,22 +20,17 @@ from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import hash_file, verify_pieces
+from mvc.repo.content.hashing import verify_pieces
+from mvc.repo.context import Context
+from mvc.repo.maintenance.rewrite_plan import ObjectSource
+from mvc.repo.worktree.worktree import entry_of
 from mvc.store.format import FORMAT
 from mvc.store.graph.search import Path as Way
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER, Store
 
-__all__ = ["OtherRepository", "Sources", "WorkingFiles", "folder_of"]
-
-_NO_WAY = Way((), 0.0)
-
-
-class ObjectSource(Protocol):
-    def piece(self, id_: bytes, start: int, out: memoryview) -> Way: ...
-
-    def manifest(self, id_: bytes) -> bytes: ...
+__all__ = ["Sources", "WorkingFiles", "folder_of", "open_other"]
 
 
 def folder_of(fs: FileSystem, path: Path) -> Path:
@@ -63,24 +56,13 @@ class _Untouched(FileSystem):
         return False
 
 
-class OtherRepository:
-    """Objects of another repository, by their ids."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            self._store = Store(_Untouched(), Clock(), folder)
-        except MvcError as error:
-            error.message = f"{printable(str(folder))}: {error.message}"
-            raise
-
-    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
-        return self._store.recovery.piece(id_, start, out)
-
-    def manifest(self, id_: bytes) -> bytes:
-        return self._store.recovery.manifest(id_)
-
-    def close(self) -> None:
-        self._store.close()
+def open_other(folder: Path) -> Store:
+    """Opens another repository to read its objects; close it. Errors name the folder."""
+    try:
+        return Store(_Untouched(), Clock(), folder)
+    except MvcError as error:
+        error.message = f"{printable(str(folder))}: {error.message}"
+        raise
 
 
 class WorkingFiles:
@@ -89,10 +71,9 @@ class WorkingFiles:
     ``names``: the paths to look at; they are hashed at the first look-up.
     """
 
-    def __init__(self, fs: FileSystem, root: Path, names: Iterable[str]) -> None:
-        self._fs = fs
-        self._root = root
-        self.names = list(names)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.names: dict[str, None] = {}
         self._found: dict[bytes, tuple[str, int]] | None = None
         self._open = ExitStack()
         self._parsed: tuple[str, ParsedFile] | None = None
@@ -107,7 +88,7 @@ class WorkingFiles:
             out[:] = skeleton
         else:
             parsed.read(content, start, out)
-        return _NO_WAY
+        return Way((), 0.0)
 
     def manifest(self, id_: bytes) -> bytes:
         raise DamagedData(f"manifest {id_.hex()[:10]} is no file of the working folder")
@@ -115,10 +96,7 @@ class WorkingFiles:
     def entry(self, name: str) -> FileEntry | None:
         """The manifest entry of a file as committing would make it; None if it cannot be read."""
         try:
-            identity = self._fs.stat(self._root / name)
-            if identity is None or not identity.is_file:
-                return None
-            return hash_file(self._file(name), name)
+            return entry_of(self._context, name)
         except MvcError:
             return None  # for example a file that changes meanwhile
 
@@ -127,27 +105,23 @@ class WorkingFiles:
         return printable(self._at(id_)[0])
 
     def _at(self, id_: bytes) -> tuple[str, int]:
+        """The file that has an object, and the content's number; -1 for the skeleton."""
         if self._found is None:
             self._found = {}
-            for name in self.names:
-                self._hash(name, self._found)
+            for entry in filter(None, map(self.entry, self.names)):
+                for i, content in enumerate(entry.contents):
+                    self._found.setdefault(content.id, (entry.path, i))
+                if entry.skeleton is not None:
+                    self._found.setdefault(entry.skeleton, (entry.path, -1))
         if id_ not in self._found:
             raise DamagedData("no file of the working folder has it")
         return self._found[id_]
 
-    def _hash(self, name: str, found: dict[bytes, tuple[str, int]]) -> None:
-        entry = self.entry(name)
-        if entry is None:
-            return
-        for i, content in enumerate(entry.contents):
-            found.setdefault(content.id, (name, i))
-        if entry.skeleton is not None:
-            found.setdefault(entry.skeleton, (name, -1))
-
     def _file(self, name: str) -> ParsedFile:
         if self._parsed is None or self._parsed[0] != name:
             self.close()
-            file = self._open.enter_context(self._fs.open_read(self._root / name))
+            path = self._context.root / name
+            file = self._open.enter_context(self._context.store.fs.open_read(path))
             self._parsed = (name, parse_file(file, name))
         return self._parsed[1]
 
@@ -171,7 +145,7 @@ class DamagedRecords:
         if id_ not in self.specs:
             raise DamagedData(f"object {id_.hex()[:10]} has several pieces")
         out[:] = memoryview(self._recovery.blob(id_, self.specs[id_]))[start : start + len(out)]
-        return _NO_WAY
+        return Way((), 0.0)
 
     def manifest(self, id_: bytes) -> bytes:
         return self._recovery.manifest(id_)
@@ -181,22 +155,18 @@ class Sources:
     """All sources as one: each object comes from the source where its hash was right."""
 
     def __init__(
-        self,
-        own: ObjectSource,
-        readers: Recovery,
-        working: WorkingFiles,
-        other: OtherRepository | None,
+        self, own: ObjectSource, readers: Recovery, working: WorkingFiles, other: Store | None
     ) -> None:
         self._own = own
         self._working = working
         self._damaged = DamagedRecords(readers)
-        self._sources: list[tuple[str, ObjectSource]] = [
-            ("another path", own),
-            ("its damaged record", self._damaged),
-        ]
+        self._sources: dict[str, ObjectSource] = {
+            "another path": own,
+            "its damaged record": self._damaged,
+        }
         if other is not None:
-            self._sources.append(("the other repository", other))
-        self._sources.append(("a file", working))
+            self._sources["the other repository"] = other.recovery
+        self._sources["a file"] = working
         self._chosen: dict[bytes, ObjectSource] = {}
         self._made: dict[bytes, Manifest] = {}
         self._buffer = memoryview(bytearray())
@@ -207,7 +177,7 @@ class Sources:
             return "other versions and files"
         if spec is not None and spec.nbytes <= PIECE:
             self._damaged.specs[id_] = spec
-        for name, source in self._sources:
+        for name, source in self._sources.items():
             try:
                 sound = self._sound(source, id_, spec)
             except DamagedData:
@@ -237,17 +207,11 @@ class Sources:
 
     def load(self, id_: ManifestId) -> Manifest | None:
         """A manifest from the first source that has it; None if it is lost."""
-        if self.find(id_, None) is None:
-            return None
-        return Manifest.decode(self.manifest(id_))
+        return None if self.find(id_, None) is None else Manifest.decode(self.manifest(id_))
 
     def adopt(self, manifest: Manifest) -> None:
         """Adds a manifest that was made from a neighbour's."""
         self._made[manifest.id] = manifest
-
-    def entry(self, name: str) -> FileEntry | None:
-        """The manifest entry of a file of the working folder; None if it cannot be read."""
-        return self._working.entry(name)
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
         return self._chosen.get(id_, self._own).piece(id_, start, out)

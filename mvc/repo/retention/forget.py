@@ -1,6 +1,7 @@
 """forget: delete the states of versions; their commits, ids and history stay.
 
-Choosing (``choose``) and recording (``forget``) are separate. The record is one journal
+Choosing (``choose``), saying what that frees (``preview``) and recording (``forget``) are
+separate. The record is one journal
 entry. From then on a forgotten state cannot be read, and the next ``gc`` deletes its bytes.
 Versions are forgotten by name or by rule. Of a state forgotten by name ``gc`` leaves
 nothing, not even objects that other deltas start from.
@@ -8,21 +9,26 @@ nothing, not even objects that other deltas start from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
 
-from mvc.errors import RefConflict, WrongUsage
+from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.repo.context import Context
-from mvc.repo.lookup import commits
-from mvc.repo.lookup import refs as pointers
+from mvc.model.manifest import Manifest
+from mvc.repo.context import Context, Progress
+from mvc.repo.gc.gc import DEFAULT_GRACE, Collection, plan_collection
+from mvc.repo.lookup import commits, manifests, refs
 from mvc.repo.lookup.revisions import resolve
-from mvc.repo.retention.rules import Retention, Short, given_up, protected, served, too_few
+from mvc.repo.maintenance.inventory import inventory
+from mvc.repo.maintenance.reachable import reachable
+from mvc.repo.retention.rules import Retention, Short, given_up, live_now, protected, too_few
 from mvc.store.journal.entries import Entry, Forgotten
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["Chosen", "choose", "forget"]
+__all__ = ["Chosen", "ForgetPreview", "choose", "forget", "preview"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,7 @@ class Chosen:
 
 
 def choose(
-    context: Context,
-    revs: Iterable[str | CommitId] = (),
-    rules: Retention | None = None,
+    context: Context, revs: Iterable[str | CommitId] = (), rules: Retention | None = None
 ) -> Chosen:
     """The versions that are named, or that ``rules`` select.
 
@@ -79,35 +83,30 @@ def forget(context: Context, chosen: Chosen) -> Recorded | None:
     """
     if not chosen.commits:
         return None
-    made: list[Recorded] = []
 
     def make() -> Entry:
-        going = _still_going(context, chosen)
-        marks = tuple(Forgotten(commit.id, chosen.named) for commit in going)
+        marks = tuple(Forgotten(c.id, chosen.named) for c in _still_going(context, chosen))
         note = "by name" if chosen.rules is None else chosen.rules.text
         return Entry("forget", context.store.clock.now_ns(), note, forgotten=marks)
 
     try:
-        made.append(context.store.publish(make))
+        return context.store.publish(make)
     except _NothingLeft:
         return None
-    return made[0]
 
 
 class _NothingLeft(Exception):
     """All chosen versions are needed by now, or forgotten already."""
 
 
-def _still_going(context: Context, chosen: Chosen) -> Sequence[Commit]:
+def _still_going(context: Context, chosen: Chosen) -> list[Commit]:
     """The chosen versions that may still be forgotten; runs under the journal's lock."""
     going = [c for c in chosen.commits if commits.find(context.store.snapshot, c.id) is not None]
     if chosen.rules is None:
         _refuse_head(context, going)
         going = [c for c in going if _mark(context, c.id) is not True]
     else:
-        stay = protected(context)
-        if chosen.rules.unused is not None:
-            stay |= served(context, chosen.rules.unused)
+        stay = protected(context, chosen.rules.unused)
         going = [c for c in going if c.id not in stay and _mark(context, c.id) is None]
     if not going:
         raise _NothingLeft
@@ -115,7 +114,7 @@ def _still_going(context: Context, chosen: Chosen) -> Sequence[Commit]:
 
 
 def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
-    at = pointers.head(context)
+    at = refs.head(context)
     if at.commit is not None and any(commit.id == at.commit for commit in going):
         raise RefConflict(
             f"HEAD stands on {at.commit.short}: its state is that of the working files",
@@ -125,11 +124,90 @@ def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
 
 def _mark(context: Context, id_: CommitId) -> bool | None:
     """Whether a version was forgotten by name (True), by rule (False) or not at all (None)."""
-    recorded = context.store.snapshot.forgotten(id_)
-    if recorded is None:
+    if (recorded := context.store.snapshot.forgotten(id_)) is None:
         return None
     return any(each.named for each in recorded.entry.forgotten if each.commit == id_)
 
 
 def _sorted(found: Iterable[Commit]) -> tuple[Commit, ...]:
     return tuple(sorted(found, key=lambda commit: (commit.time_ns, commit.id), reverse=True))
+
+
+@dataclass(frozen=True)
+class ForgetPreview:
+    """``tensors`` would be deleted; ``shared`` ones stay, because other versions have them.
+    Likewise ``files`` and ``shared_files`` for files without tensors.
+
+    ``same``: by chosen version, versions that stay and have the same content. ``live``: by
+    chosen version, the targets it is live on. ``collection``: what the next ``gc`` would do,
+    None if the repository is damaged; then the counts hold for what is sound.
+    """
+
+    tensors: int
+    shared: int
+    files: int
+    shared_files: int
+    same: Mapping[CommitId, tuple[CommitId, ...]]
+    live: Mapping[CommitId, tuple[str, ...]]
+    collection: Collection | None
+
+
+def preview(
+    context: Context,
+    chosen: Chosen,
+    *,
+    grace: timedelta = DEFAULT_GRACE,
+    progress: Progress | None = None,
+) -> ForgetPreview:
+    """Reads every manifest, and a sample of the tensors that would be encoded again."""
+    found = inventory(context.store.snapshot)
+    going, kept = _Objects(), _Objects()
+    for commit in chosen.commits:
+        with suppress(DamagedData):
+            if commit.manifest in found.codings:
+                going.add(manifests.load(context, commit.manifest))
+    holders: dict[bytes, list[CommitId]] = {}
+    collection: Collection | None = None
+    try:
+        cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
+        reach = reachable(context, found, cutoff, forget=chosen.marks)
+        for id_ in reach.states:
+            holders.setdefault(_content(reach.commits[id_]), []).append(id_)
+        for manifest_id in reach.manifests:
+            kept.add(manifests.load(context, manifest_id))
+        collection = plan_collection(context, grace=grace, forget=chosen.marks, progress=progress)
+    except DamagedData:
+        pass
+    live = live_now(context)
+    return ForgetPreview(
+        tensors=len(going.tensors - kept.tensors),
+        shared=len(going.tensors & kept.tensors),
+        files=len(going.files - kept.files),
+        shared_files=len(going.files & kept.files),
+        same={
+            commit.id: tuple(holders[content])
+            for commit in chosen.commits
+            if (content := _content(commit)) in holders
+        },
+        live={c.id: tuple(live[c.id]) for c in chosen.commits if c.id in live},
+        collection=collection,
+    )
+
+
+@dataclass
+class _Objects:
+    """The tensors of manifests; and their files without tensors, by all of their bytes."""
+
+    tensors: set[bytes] = field(default_factory=set)
+    files: set[bytes] = field(default_factory=set)
+
+    def add(self, manifest: Manifest) -> None:
+        for entry in manifest.entries:
+            self.tensors.update(tensor.id for tensor in entry.tensors)
+            if not entry.tensors:
+                self.files.add(entry.content_id)
+
+
+def _content(commit: Commit) -> bytes:
+    """Identifies the content of a version; without tensors by every byte of its files."""
+    return commit.manifest if commit.root == manifests.EMPTY.root else commit.root

@@ -7,7 +7,7 @@ their state. Versions that undo left behind are not among them: ``gc`` collects 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -18,14 +18,13 @@ from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
-from mvc.repo.lookup import refs as pointers
-from mvc.repo.maintenance.reachable import closure
+from mvc.repo.lookup import refs
+from mvc.repo.maintenance.reachable import closure, scan
 from mvc.repo.times import local_zone_minutes
-from mvc.store.journal.entries import RefValue
 
 __all__ = ["Best", "Retention", "Short", "given_up", "live_now", "protected", "too_few"]
 
-_SECOND = 1_000_000_000
+_SECOND, _HOUR, _DAY = 1_000_000_000, 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +104,7 @@ def given_up(context: Context, rules: Retention) -> list[Commit]:
     """
     versions = _versions(context)
     _check_metrics(versions, rules)
-    stay = protected(context)
-    if rules.unused is not None:
-        deployments.check_target(context, rules.unused)
-        stay |= served(context, rules.unused)
+    stay = protected(context, rules.unused)
     if rules.keeps:
         stay |= kept(versions, rules)
     return [commit for commit in versions if commit.id not in stay]
@@ -161,8 +157,8 @@ def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
     places = {commit.id: i for i, commit in enumerate(versions)}
     newest_first = sorted(versions, key=lambda c: (c.time_ns, places[c.id]), reverse=True)
     stay = {commit.id for commit in newest_first[: rules.last or 0]}
-    stay |= _last_of_each(newest_first, _hour, rules.hourly or 0)
-    stay |= _last_of_each(newest_first, _day, rules.daily or 0)
+    stay |= _last_of_each(newest_first, _HOUR, rules.hourly or 0)
+    stay |= _last_of_each(newest_first, _DAY, rules.daily or 0)
     for best in rules.best:
         measured = best.measured(newest_first)
         # The sort is stable: of equal values the newest version comes first.
@@ -171,47 +167,32 @@ def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
     return stay
 
 
-def _last_of_each(
-    newest_first: Iterable[Commit], span: Callable[[Commit], Hashable], count: int
-) -> set[CommitId]:
-    """The newest version of each of the ``count`` newest non-empty spans."""
-    newest: dict[Hashable, CommitId] = {}
+def _last_of_each(newest_first: Iterable[Commit], seconds: int, count: int) -> set[CommitId]:
+    """The newest version of each of the ``count`` newest non-empty spans of local time."""
+    newest: dict[tuple[int, int], CommitId] = {}
     for commit in newest_first:
-        newest.setdefault(span(commit), commit.id)
+        minutes = local_zone_minutes(commit.time_ns)
+        span = (commit.time_ns // _SECOND + 60 * minutes) // seconds
+        # An hour that a clock change repeats counts as two.
+        newest.setdefault((span, minutes if seconds == _HOUR else 0), commit.id)
     return set(islice(newest.values(), count))
-
-
-def _hour(commit: Commit) -> Hashable:
-    """The local hour. An hour that a clock change repeats counts as two."""
-    minutes = local_zone_minutes(commit.time_ns)
-    return (commit.time_ns // _SECOND + 60 * minutes) // 3600, minutes
-
-
-def _day(commit: Commit) -> Hashable:
-    return (commit.time_ns // _SECOND + 60 * local_zone_minutes(commit.time_ns)) // 86_400
 
 
 def _versions(context: Context) -> list[Commit]:
     """Reachable versions that still have their state, in the order of publication."""
-    known: dict[CommitId, Commit] = {}
-    refs: dict[str, RefValue] = {}
-    roots: set[CommitId] = set()
-    forgotten: set[CommitId] = set()
-    for recorded in context.fresh().entries():
-        entry = recorded.entry
-        known.update((commit.id, commit) for commit in entry.commits)
-        refs.update((change.name, change.new) for change in entry.refs)
-        roots.update(deployment.commit for deployment in entry.deployments)
-        forgotten.update(each.commit for each in entry.forgotten)
-    roots.update(value for value in refs.values() if isinstance(value, CommitId))
-    there = closure(known, roots).keys() - forgotten
+    known, roots, forgotten = scan(context.fresh().entries())
+    there = closure(known, roots).keys() - forgotten.keys()
     return [commit for id_, commit in known.items() if id_ in there]
 
 
-def protected(context: Context) -> set[CommitId]:
-    """Versions named by refs or HEAD, or live on any target now or later."""
-    stay = {ref.commit for ref in (*pointers.branches(context), *pointers.tags(context))}
-    at = pointers.head(context).commit
+def protected(context: Context, unused: str | None) -> set[CommitId]:
+    """Versions named by refs or HEAD, or live on any target now or later.
+
+    ``unused``: also those of all deployments on this target that are not retracted. Raises
+    UnknownTarget.
+    """
+    stay = {ref.commit for ref in (*refs.branches(context), *refs.tags(context))}
+    at = refs.head(context).commit
     if at is not None:
         stay.add(at)
     now = context.store.now_ns()
@@ -221,6 +202,10 @@ def protected(context: Context) -> set[CommitId]:
                 break
             if not deployed.retracted:
                 stay.add(deployed.commit)
+    if unused is not None:
+        deployments.check_target(context, unused)
+        found = deployments.on_target(context.store.snapshot, unused)
+        stay |= {deployed.commit for deployed in found if not deployed.retracted}
     return stay | live_now(context).keys()
 
 
@@ -232,9 +217,3 @@ def live_now(context: Context) -> dict[CommitId, list[str]]:
             now = deployments.live_at(context, None, target)
             live.setdefault(now.commit, []).append(target)
     return live
-
-
-def served(context: Context, target: str) -> set[CommitId]:
-    """The versions of all deployments on a target that are not retracted."""
-    found = deployments.on_target(context.store.snapshot, target)
-    return {deployed.commit for deployed in found if not deployed.retracted}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, of_commit
 from mvc.repo.lookup import manifests
@@ -17,7 +17,6 @@ from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import branches, head, tags
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
-from mvc.store.journal.entries import Entry
 
 __all__ = ["Identified", "earlier", "identify", "is_held"]
 
@@ -76,12 +75,11 @@ def earlier(
     versions are skipped.
     """
     same_state = None
-    for commit, same in _versions(context, entry, _undamaged):
-        if same is None or same.path != entry.path or commit.id == besides:
-            continue
-        if same.content_id == entry.content_id:
-            return commit.id
-        same_state = same_state or commit.id
+    for id_, exact in _at_its_path(context, entry):
+        if exact and id_ != besides:
+            return id_
+        if same_state is None and id_ != besides:
+            same_state = id_
     return same_state
 
 
@@ -93,61 +91,47 @@ def is_held(context: Context, entry: FileEntry) -> bool:
     tips = {ref.commit for ref in (*branches(context), *tags(context))}
     at = head(context).commit
     named = Ancestors(context.store.snapshot, tips if at is None else tips | {at})
-    return any(
-        same is not None
-        and same.path == entry.path
-        and same.content_id == entry.content_id
-        and commit.id in named
-        for commit, same in _versions(context, entry, _undamaged)
-    )
+    return any(exact and id_ in named for id_, exact in _at_its_path(context, entry))
 
 
-def _undamaged(context: Context, id_: CommitId) -> Manifest | None:
-    try:
-        return manifests.if_kept(context, id_)
-    except DamagedData:
-        return None
+def _at_its_path(context: Context, entry: FileEntry) -> Iterator[tuple[CommitId, bool]]:
+    """Undamaged versions with this state at this path; whether all bytes are equal."""
+    for commit, same in _versions(context, entry, skip_damaged=True):
+        if same is not None and same.path == entry.path:
+            yield commit.id, same.content_id == entry.content_id
 
 
 def _versions(
-    context: Context,
-    entry: FileEntry,
-    load: Callable[[Context, CommitId], Manifest | None] = manifests.if_kept,
+    context: Context, entry: FileEntry, *, skip_damaged: bool = False
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
     """Versions with the entry that has the state; None in its place for a forgotten version."""
     snapshot = context.store.snapshot
-    mark = bytes(entry.state.root if entry.tensors else entry.content_id)[: keys.ID_BYTES]
+    root = _root(entry)
+    mark = bytes(root or entry.content_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
-
-    def look() -> list[Entry]:
-        return [snapshot.entry(at).entry for at in reversed(snapshot.marked(mark))]
-
-    for recorded in snapshot.retry_on_rewrite(look):
+    entries = snapshot.retry_on_rewrite(
+        lambda: [snapshot.entry(at).entry for at in reversed(snapshot.marked(mark))]
+    )
+    for recorded in entries:
         for commit in recorded.commits:
             if commit.id in seen:
                 continue
             seen.add(commit.id)
-            manifest = load(context, commit.id)
-            if manifest is None:
-                if _had(recorded, commit, entry, mark):
-                    yield commit, None
+            try:
+                manifest = manifests.if_kept(context, commit.id)
+            except DamagedData:
+                if not skip_damaged:
+                    raise
                 continue
-            for same in _matching(manifest.entries, entry):
-                yield commit, same
+            if manifest is not None:
+                for same in manifest.entries:
+                    if same.content_id == entry.content_id or (root and _root(same) == root):
+                        yield commit, same
+            elif commit.root == root or (mark in recorded.marks and len(recorded.commits) == 1):
+                # A mark of an entry with several commits cannot be assigned to one of them.
+                yield commit, None
 
 
-def _had(recorded: Entry, commit: Commit, entry: FileEntry, mark: bytes) -> bool:
-    """Whether a forgotten version had the state, by its journal entry."""
-    if entry.tensors and commit.root == entry.state.root:
-        return True
-    # A mark of an entry with several commits cannot be assigned to one of them.
-    return mark in recorded.marks and len(recorded.commits) == 1
-
-
-def _matching(candidates: Iterable[FileEntry], entry: FileEntry) -> Iterator[FileEntry]:
-    for candidate in candidates:
-        same_state = (
-            entry.tensors and candidate.tensors and candidate.state.root == entry.state.root
-        )
-        if same_state or candidate.content_id == entry.content_id:
-            yield candidate
+def _root(entry: FileEntry) -> bytes | None:
+    """The Merkle root of a file's state; None without tensors."""
+    return entry.state.root if entry.tensors else None

@@ -1,8 +1,9 @@
 """Matches paths against ``.mvcignore``, in the syntax and with the results of gitignore(5).
 
 A pattern is matched one path part at a time. Within a part, a regular expression never
-backtracks behind a ``*`` that it has matched, so that no pattern is slow. Invariant: the last
-matching pattern decides, and no path inside an ignored folder can be included again.
+backtracks behind a ``*`` that it has matched, so that no pattern is slow. The last matching
+pattern decides. Whoever walks a tree skips ignored folders, so that no path inside one can be
+included again.
 """
 
 from __future__ import annotations
@@ -46,9 +47,27 @@ class _Rule:
     folders_only: bool
 
     def matches(self, path: Sequence[str], is_dir: bool) -> bool:
+        """``**`` matches any number of path parts, at the end at least one."""
         if (self.folders_only and not is_dir) or path[: len(self.base)] != self.base:
             return False
-        return _match(self.parts, path[len(self.base) :])
+        pattern, path = self.parts, path[len(self.base) :]
+        at = here = 0
+        star = restart = -1
+        while here < len(path):
+            wanted = pattern[at] if at < len(pattern) else None
+            if at < len(pattern) and wanted is None:
+                if at == len(pattern) - 1:
+                    return True
+                star, restart = at, here
+                at += 1
+            elif wanted is not None and wanted.fullmatch(path[here]):
+                at, here = at + 1, here + 1
+            elif star >= 0:
+                restart += 1
+                at, here = star + 1, restart
+            else:
+                return False
+        return at == len(pattern)
 
 
 class Ignore:
@@ -70,51 +89,19 @@ class Ignore:
         return more
 
     def match(self, path: str, is_dir: bool = False) -> bool:
-        """Whether ``path`` (relative, '/' between parts) or a folder above it is ignored."""
+        """Whether ``path`` (relative, '/' between parts) is ignored, if no folder above it is."""
         parts = tuple(path.split("/"))
-        if not self._rules:
-            return False
-        return any(self._last(parts[:n], n < len(parts) or is_dir) for n in _lengths(parts))
-
-    def match_last(self, path: str, is_dir: bool) -> bool:
-        """As ``match`` for a path whose folders are known not to be ignored."""
-        return self._last(tuple(path.split("/")), is_dir)
-
-    def _last(self, parts: tuple[str, ...], is_dir: bool) -> bool:
         for rule in reversed(self._rules):
             if rule.matches(parts, is_dir):
                 return not rule.negated
         return False
 
 
-def _lengths(parts: Sequence[str]) -> range:
-    return range(1, len(parts) + 1)
-
-
-def _match(pattern: Sequence[re.Pattern[str] | None], path: Sequence[str]) -> bool:
-    """Matches path parts; ``**`` matches any number of them, at the end at least one."""
-    at = here = 0
-    star = restart = -1
-    while here < len(path):
-        wanted = pattern[at] if at < len(pattern) else None
-        if at < len(pattern) and wanted is None:
-            if at == len(pattern) - 1:
-                return True
-            star, restart = at, here
-            at += 1
-        elif wanted is not None and wanted.fullmatch(path[here]):
-            at, here = at + 1, here + 1
-        elif star >= 0:
-            restart += 1
-            at, here = star + 1, restart
-        else:
-            return False
-    return at == len(pattern)
-
-
 def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:
     """The rule of one line; None for a comment, an empty or a malformed line."""
-    text = _strip(line.rstrip("\r\n"))
+    text = line.rstrip("\r\n")
+    while text.endswith(" ") and not _escapes(text[:-1]):
+        text = text[:-1]
     if not text or text.startswith("#"):
         return None
     negated = text.startswith("!")
@@ -123,10 +110,12 @@ def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:
     text = text[:-1] if folders_only else text
     if not text:
         return None
-    names = _unescape_slashes(text.removeprefix("/").split("/"))
+    # A slash after a backslash separates like any other; more than two stars mean ``**``.
+    names = text.removeprefix("/").split("/")
+    names = [name[:-1] if _escapes(name) else name for name in names[:-1]] + names[-1:]
     try:
         if "/" in text:
-            parts = [None if _any_depth(name) else _compile(name) for name in names]
+            parts = [None if len(n) > 1 and not n.strip("*") else _compile(n) for n in names]
         else:
             parts = [None, _compile(text)]
     except _Malformed:
@@ -134,27 +123,9 @@ def _rule(line: str, base: tuple[str, ...]) -> _Rule | None:
     return _Rule(base, tuple(parts), negated, folders_only)
 
 
-def _any_depth(name: str) -> bool:
-    """``**`` between slashes; like git, more than two stars mean the same."""
-    return len(name) > 1 and not name.strip("*")
-
-
-def _strip(text: str) -> str:
-    """Strips trailing spaces, except one after a backslash."""
-    while text.endswith(" "):
-        before = text[:-1]
-        if (len(before) - len(before.rstrip("\\"))) % 2:
-            return text
-        text = before
-    return text
-
-
-def _unescape_slashes(names: list[str]) -> list[str]:
-    r"""``\/`` is a slash like any other."""
-    for i, name in enumerate(names[:-1]):
-        if (len(name) - len(name.rstrip("\\"))) % 2:
-            names[i] = name[:-1]
-    return names
+def _escapes(text: str) -> bool:
+    """Whether the backslashes at the end escape what follows: their number is odd."""
+    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
 
 def _compile(glob: str) -> re.Pattern[str]:

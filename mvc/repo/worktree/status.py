@@ -15,7 +15,7 @@ from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
-from mvc.repo.worktree.worktree import FoundFile, entry_of, files_under, is_python_state
+from mvc.repo.worktree.worktree import FoundFile, entry_of, files_in, is_python_state
 
 __all__ = ["Change", "Status", "status"]
 
@@ -75,10 +75,8 @@ def status(context: Context, *, untracked: bool = True) -> Status:
     dead: set[str] = set()
     if untracked:
         known = tracked.keys() - removed
-        found = sorted(
-            (f for f in files_under(context, dead=dead) if f.name not in known),
-            key=lambda f: f.name,
-        )
+        files = files_in(context.store.fs, context.root, dead=dead)
+        found = sorted((f for f in files if f.name not in known), key=lambda f: f.name)
         missing = [tracked[path] for path, c in changes.items() if c.kind == "missing"]
         moved = dict(_renames(context, missing, found))
         for old, new in moved.items():
@@ -125,8 +123,4 @@ def _renames(
         for f in reversed(found)
         if f.identity.size in sizes
     }
-    pairs = []
-    for entry in missing:
-        if (name := there.pop(entry.content_id, None)) is not None:
-            pairs.append((entry.path, name))
-    return pairs
+    return [(e.path, name) for e in missing if (name := there.pop(e.content_id, None)) is not None]

@@ -25,7 +25,6 @@ __all__ = [
     "entry_of",
     "expand",
     "files_in",
-    "files_under",
     "is_python_state",
     "tracked_name",
 ]
@@ -53,8 +52,7 @@ def tracked_name(root: Path, path: str | Path, cwd: Path, *, fs: FileSystem | No
     absolute = Path(posixpath.normpath(cwd / path))
     inside = _below(root, absolute)
     if inside is None and fs is not None:
-        real = fs.realpath(absolute.parent) / absolute.name
-        inside = _below(fs.realpath(root), real)
+        inside = _below(fs.realpath(root), fs.realpath(absolute.parent) / absolute.name)
     if inside is None:
         raise InvalidName(
             f"{shown} lies outside the repository {printable(str(root))}",
@@ -77,7 +75,7 @@ def expand(
 ) -> list[str]:
     """The tracked names of ``paths``, sorted; a folder means the files in it.
 
-    A file that is named itself is taken even if it is ignored. ``dead``: see ``files_under``.
+    A file that is named itself is taken even if it is ignored. ``dead``: see ``files_in``.
     Raises UnknownPath for a path that does not exist, InvalidName for one that cannot be tracked.
     """
     fs = context.store.fs
@@ -88,7 +86,12 @@ def expand(
         if identity is None:
             raise _missing(context, cwd / path, name)
         if identity.is_dir:
-            names.update(_trackable(file.name) for file in files_under(context, name, dead))
+            for file in files_in(fs, context.root, name, dead):
+                try:
+                    names.add(check_path(file.name))
+                except InvalidName as error:
+                    hint = f"rename the file, or leave it out by a line in {IGNORE_FILE}"
+                    raise InvalidName(error.message, hint=hint) from None
         elif identity.is_file:
             names.add(name)
         else:
@@ -111,32 +114,16 @@ def _missing(context: Context, path: Path, name: str) -> InvalidName | UnknownPa
     return UnknownPath(f"there is no file {printable(name)}", hint="see 'mvc status' and 'ls'")
 
 
-def _trackable(name: str) -> str:
-    try:
-        return check_path(name)
-    except InvalidName as error:
-        raise InvalidName(
-            error.message, hint=f"rename the file, or leave it out by a line in {IGNORE_FILE}"
-        ) from None
-
-
-def files_under(
-    context: Context, folder: str = "", dead: set[str] | None = None
+def files_in(
+    fs: FileSystem, root: Path, folder: str = "", dead: set[str] | None = None
 ) -> Iterator[FoundFile]:
-    """Every file below ``folder`` that is not ignored, in no promised order.
+    """Every file below ``folder`` that is not ignored, in no promised order; names from ``root``.
 
     ``folder`` itself is entered even if it is ignored. Symbolic links are followed; a folder
     that contains itself through a link is entered once. Temporary files of mvc, special files,
     links that lead nowhere, and the folders of version control systems are skipped. The names of
     such links are added to ``dead`` unless they are ignored.
     """
-    return files_in(context.store.fs, context.root, folder, dead)
-
-
-def files_in(
-    fs: FileSystem, root: Path, folder: str = "", dead: set[str] | None = None
-) -> Iterator[FoundFile]:
-    """As ``files_under`` for any folder ``root``; names are relative to it."""
     ignore = Ignore()
     parts = folder.split("/") if folder else []
     for depth in range(len(parts)):
@@ -150,28 +137,20 @@ def files_in(
             continue
         above |= {(here.device, here.inode)}
         ignore = _with_rules(fs, root, at, ignore)
-        for file in _children(fs, root, at, ignore, set() if dead is None else dead):
-            if file.identity.is_dir:
-                waiting.append((file.name, ignore, above))
-            elif file.identity.is_file:
-                yield file
-
-
-def _children(
-    fs: FileSystem, root: Path, folder: str, ignore: Ignore, dead: set[str]
-) -> Iterator[FoundFile]:
-    """Entries of a folder that are not skipped; links that lead nowhere are added to ``dead``."""
-    for entry in fs.list(root / folder):
-        if entry.startswith(TEMPORARY) or entry.lower() in _NEVER:
-            continue
-        name = f"{folder}/{entry}" if folder else entry
-        identity = fs.stat(root / name)
-        if ignore.match_last(name, identity is not None and identity.is_dir):
-            continue
-        if identity is not None:
-            yield FoundFile(name, identity)
-        elif fs.stat(root / name, follow=False) is not None:  # otherwise deleted meanwhile
-            dead.add(name)
+        for entry in fs.list(root / at):
+            if entry.startswith(TEMPORARY) or entry.lower() in _NEVER:
+                continue
+            name = f"{at}/{entry}" if at else entry
+            identity = fs.stat(root / name)
+            if ignore.match(name, identity is not None and identity.is_dir):
+                continue
+            if identity is None:  # a link that leads nowhere, or a file deleted meanwhile
+                if dead is not None and fs.stat(root / name, follow=False) is not None:
+                    dead.add(name)
+            elif identity.is_dir:
+                waiting.append((name, ignore, above))
+            elif identity.is_file:
+                yield FoundFile(name, identity)
 
 
 def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Ignore:

@@ -8,7 +8,7 @@ import torch
 from mvc.errors import DamagedData, SourceChanged, UnknownPath, UnknownRevision, WrongUsage
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.content.compare import FileDiff
-from mvc.repo.diff import sources
+from mvc.repo.diff import diff as module
 from mvc.repo.diff.diff import Diff
 from mvc.repo.repository import Repository
 from tests.repo.working import tensors_of, write_model
@@ -72,13 +72,13 @@ def test_the_working_folder_is_the_default(repo: Repository) -> None:
 
 def test_only_tensors_that_differ_are_read(repo: Repository, monkeypatch) -> None:
     read = []
-    original = sources.tensor_pieces
+    original = module.tensor_pieces
 
     def spy(side, reader, entry, tensor, buffer):
         read.append((side.label, tensor.key))
         return original(side, reader, entry, tensor, buffer)
 
-    monkeypatch.setattr(sources, "tensor_pieces", spy)
+    monkeypatch.setattr(module, "tensor_pieces", spy)
     repo.diff("HEAD~1", "HEAD")
     assert sorted(read) == [("HEAD", "layer1.weight"), ("HEAD~1", "layer1.weight")]
 
@@ -190,13 +190,13 @@ def test_views_are_compared_as_tensors(repo: Repository) -> None:
 
 def test_a_file_that_changes_meanwhile(repo: Repository) -> None:
     change(repo, 1.0)
-    head = sources.version(repo.context, repo.find("HEAD"), "HEAD")
-    side = sources.working_folder(repo.context, head, [])
+    head = module.version(repo.context, repo.find("HEAD"), "HEAD")
+    side = module.working_folder(repo.context, head.entries, [])
     entry = side.entries[NAME]
     change(repo, 7.0)
     tensor = next(t for t in entry.tensors if t.key == "layer1.weight")
     with side.open(entry) as read, pytest.raises(SourceChanged, match=NAME):
-        list(sources.tensor_pieces(side, read, entry, tensor, memoryview(bytearray(2400))))
+        list(module.tensor_pieces(side, read, entry, tensor, memoryview(bytearray(2400))))
     write_model(repo.root / NAME, layers=5)
     with pytest.raises(SourceChanged), side.open(entry):
         pass

@@ -7,8 +7,12 @@ import pytest
 
 from mvc.errors import InvalidTime, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.repo.importing.checkpoints import Checkpoint, find_checkpoints
-from mvc.repo.importing.importing import Imported, import_checkpoints
+from mvc.repo.importing.importing import (
+    Checkpoint,
+    Imported,
+    find_checkpoints,
+    import_checkpoints,
+)
 from mvc.repo.repository import Repository
 from tests.repo.working import write_model
 

@@ -116,7 +116,7 @@ def test_deep_folders(context: Context) -> None:
         if len(str(deep)) > 1500:
             break
         deep.mkdir()
-    assert list(worktree.files_under(context)) == []
+    assert list(worktree.files_in(context.store.fs, context.root)) == []
 
 
 def test_an_entry_is_the_files_content(context: Context) -> None:
