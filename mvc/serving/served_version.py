@@ -14,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from mvc.adapters.files.safetensors import parse_header, parse_safetensors
+from mvc.adapters.files.safetensors import (
+    LENGTH_BYTES,
+    header_bytes,
+    parse_header,
+    parse_safetensors,
+)
 from mvc.adapters.parsed import ParsedFile, SourceFile
 from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import DamagedData, WrongUsage
@@ -27,8 +32,6 @@ __all__ = ["ServedVersion", "decode", "encode"]
 
 _COMMIT, _TIME, _CHECK, _STRUCTURE = "mvc.commit", "mvc.time", "mvc.check", "mvc"
 _TAG = b"mvc.served.1"
-_LENGTH_BYTES = 8
-_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,12 @@ def encode(version: ServedVersion) -> tuple[memoryview, ...]:
     """The file in consecutive parts, which borrow the memory of the state where they can."""
     parsed = from_state(version.state)
     tensors = tuple(_content(parsed, i) for i in range(len(parsed.contents)))
-    header = parse_header(parsed.skeleton()[_LENGTH_BYTES:], "version")
+    header = parse_header(parsed.skeleton()[LENGTH_BYTES:], "version")
     facts = header["__metadata__"]
     facts |= {_COMMIT: version.commit.hex(), _TIME: str(version.time_ns)}
     facts[_CHECK] = _check(facts, _entry(parsed, "version", b"", tensors).state.root)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
-    head = memoryview(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
-    return head, *tensors
+    head = header_bytes(json.dumps(header, separators=(",", ":")))
+    return memoryview(head), *tensors
 
 
 def decode(data: memoryview, name: str) -> ServedVersion:
@@ -73,7 +74,7 @@ def decode(data: memoryview, name: str) -> ServedVersion:
     tensors = tuple(data[c.offset : c.end] for c in parsed.contents)
     skeleton = parsed.skeleton()
     entry = _entry(parsed, name, skeleton, tensors)
-    facts = parse_header(skeleton[_LENGTH_BYTES:], name).get("__metadata__", {})
+    facts = parse_header(skeleton[LENGTH_BYTES:], name).get("__metadata__", {})
     if _COMMIT not in facts:
         raise WrongUsage(
             f"{name} was not written by a sink", hint="a FileSink writes files for a FileReader"

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from mvc.adapters.files.safetensors import NAMES, parse_header, to_file_shape
+from mvc.adapters.files.safetensors import LENGTH_BYTES, header_bytes, header_entry, parse_header
 from mvc.adapters.keys import Names
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.adapters.python.numpy_arrays import array_bytes, array_spec, has_dtype, make_array
@@ -40,9 +40,6 @@ __all__ = ["Buffers", "Deferred", "from_state", "to_state", "values"]
 
 Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
-
-_ALIGNMENT = 64
-_LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,21 +173,15 @@ def _header(structure: str, arrays: list[_Array]) -> bytes:
     parts = [_json({"__metadata__": metadata})[:-1]]
     end = 0
     for array in arrays:
-        described = {
-            "dtype": NAMES[array.spec.dtype],
-            "shape": to_file_shape(array.spec),
-            "data_offsets": [end, end + array.spec.nbytes],
-        }
-        parts.append(_json({array.key: described})[1:-1])
+        parts.append(_json({array.key: header_entry(array.spec, end)})[1:-1])
         end += array.spec.nbytes
-    text = (",".join(parts) + "}").encode()
-    text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
-    if len(text) > MAX_SAFETENSORS_HEADER:
+    header = header_bytes(",".join(parts) + "}")
+    if len(header) - LENGTH_BYTES > MAX_SAFETENSORS_HEADER:
         raise UnsupportedTensor(
             f"the state's values beside its tensors take more than {MAX_SAFETENSORS_HEADER} bytes",
             hint="keep long lists of numbers as arrays",
         )
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    return header
 
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
@@ -211,7 +202,7 @@ def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:
         array = reader.array(reader.find(name), "torch" if tag == "torch" else "numpy")
         return array[()] if tag == "scalar" else array
 
-    header = parse_header(skeleton[_LENGTH_BYTES:], entry.path)
+    header = parse_header(skeleton[LENGTH_BYTES:], entry.path)
     structure = header.get("__metadata__", {}).get("mvc")
     if structure is None:
         raise DamagedData(f"{entry.path} has lost the structure of its state")
