@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mvc.adapters.python.numpy_arrays import has_dtype, make_array
+from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.adapters.views import extract
 from mvc.repo.content.contents import in_memory
 from mvc.repo.diff.distance import to_float64

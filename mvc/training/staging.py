@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from mvc.adapters.keys import part_name
-from mvc.adapters.python.torch_arrays import tensor_spec
-from mvc.adapters.structure import MAX_DEPTH
+from mvc.adapters.python.arrays import tensor_spec
+from mvc.adapters.structure import MAX_DEPTH, part_name
 from mvc.errors import UnsupportedTensor
 
 __all__ = ["Slot", "measure"]

@@ -19,16 +19,18 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from mvc.adapters.files.safetensors import LENGTH_BYTES, header_bytes, header_entry, parse_header
-from mvc.adapters.keys import Names
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.adapters.python.numpy_arrays import array_bytes, array_spec, has_dtype, make_array
-from mvc.adapters.python.torch_arrays import contiguous, make_tensor, tensor_bytes, tensor_spec
-from mvc.adapters.structure import decode, encode
+from mvc.adapters.python.arrays import (
+    array_bytes, array_spec, contiguous, has_dtype, make_array, make_tensor, tensor_bytes,
+    tensor_spec,
+)  # fmt: skip
+from mvc.adapters.structure import Names, decode, encode
 from mvc.adapters.views import extract
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.limits import MAX_SAFETENSORS_HEADER
@@ -91,20 +93,18 @@ class _Collector:
 
     def leaf(self, place: str, value: Any) -> tuple[str, str] | None:
         if self._torch is not None and isinstance(value, self._torch.Tensor):
-            return "torch", self._add(place, tensor_spec(value, place), value, is_torch=True)
-        if isinstance(value, Deferred):
-            return "torch", self._add(place, value.spec, value, is_torch=True)
-        if isinstance(value, np.generic):
-            array = np.asarray(value)
-            return "scalar", self._add(place, array_spec(array, place), array, is_torch=False)
-        if type(value) in {np.ndarray, np.memmap}:
-            return "numpy", self._add(place, array_spec(value, place), value, is_torch=False)
-        return None
-
-    def _add(self, place: str, spec: TensorSpec, value: Any, *, is_torch: bool) -> str:
+            tag, spec = "torch", tensor_spec(value, place)
+        elif isinstance(value, Deferred):
+            tag, spec = "torch", value.spec
+        elif isinstance(value, np.generic):
+            tag, spec, value = "scalar", array_spec(value, place), np.asarray(value)
+        elif type(value) in {np.ndarray, np.memmap}:
+            tag, spec = "numpy", array_spec(value, place)
+        else:
+            return None
         key = check_key(self._names.unique(place))
-        self.arrays.append(_Array(key, spec, value, is_torch))
-        return key
+        self.arrays.append(_Array(key, spec, value, tag == "torch"))
+        return tag, key
 
 
 class _ParsedState(ParsedFile):
@@ -119,28 +119,26 @@ class _ParsedState(ParsedFile):
         self._lock = threading.Lock()
         # The last array that had to be copied; one at a time bounds the memory.
         self._copied: tuple[int, memoryview] | None = None
-        contents, end = [], len(header)
-        for array in arrays:
-            contents.append(ParsedContent(end, array.spec))
-            end += array.spec.nbytes
-        self.contents = tuple(contents)
+        ends = list(accumulate((a.spec.nbytes for a in arrays), initial=len(header)))
+        specs = (a.spec for a in arrays)
+        self.contents = tuple(map(ParsedContent, ends, specs))
         self.tensors = tuple(ParsedTensor(a.key, a.spec, i) for i, a in enumerate(arrays))
-        self.size = end
+        self.size = ends[-1]
 
     def borrow(self, content: int) -> memoryview | None:
         return self._arrays[content].borrow()
 
     def read(self, content: int, start: int, out: memoryview) -> None:
-        value = self._arrays[content].value
-        if isinstance(value, Deferred):
-            value.read(start, out)
+        array = self._arrays[content]
+        if isinstance(array.value, Deferred):
+            array.value.read(start, out)
             return
-        view = self.borrow(content)
+        view = array.borrow()
         if view is None:
             with self._lock:
                 if self._copied is None or self._copied[0] != content:
                     self._copied = None
-                    self._copied = (content, self._arrays[content].copy())
+                    self._copied = (content, array.copy())
                 view = self._copied[1]
         out[:] = view[start : start + len(out)]
 
@@ -241,10 +239,10 @@ class _Reader:
         return self.by_key[key]
 
     def array(self, tensor: LogicalTensor, library: str) -> Any:
-        make: Any = (
-            make_array if library == "numpy" and has_dtype(tensor.spec.dtype) else make_tensor
-        )
-        return make(tensor.spec, self._bytes(tensor))
+        data = self._bytes(tensor)
+        if library == "numpy" and has_dtype(tensor.spec.dtype):
+            return make_array(tensor.spec, data)
+        return make_tensor(tensor.spec, data)
 
     def _bytes(self, tensor: LogicalTensor) -> memoryview:
         if tensor.view is None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mvc.adapters.python.numpy_arrays import array_bytes
+from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
