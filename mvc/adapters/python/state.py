@@ -27,7 +27,13 @@ import numpy as np
 from mvc.adapters.files.safetensors import LENGTH_BYTES, header_bytes, header_entry, parse_header
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.adapters.python.arrays import (
-    array_bytes, array_spec, contiguous, has_dtype, make_array, make_tensor, tensor_bytes,
+    array_bytes,
+    array_spec,
+    contiguous,
+    has_dtype,
+    make_array,
+    make_tensor,
+    tensor_bytes,
     tensor_spec,
 )  # fmt: skip
 from mvc.adapters.structure import Names, decode, encode

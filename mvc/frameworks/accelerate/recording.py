@@ -27,9 +27,8 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import opened
-from mvc.training.recorder import Recorder, Report
+from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.resume import Resumed
-from mvc.training.shutdown import complete
 
 __all__ = ["Attached", "attach"]
 
