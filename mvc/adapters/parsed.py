@@ -21,6 +21,7 @@ from mvc.model.tensor import TensorSpec
 
 __all__ = [
     "FileParts",
+    "MemorySource",
     "ParsedContent",
     "ParsedFile",
     "ParsedTensor",
@@ -41,6 +42,24 @@ class Source(Protocol):
     def read(self, offset: int, length: int) -> bytes: ...
 
     def read_into(self, offset: int, buffer: memoryview) -> int: ...
+
+
+class MemorySource:
+    """Bytes in memory as a ``Source``."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._data[offset : offset + length])
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        part = self._data[offset : offset + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,7 @@ class Queue:
     """Passes states from the thread that trains to the one that commits."""
 
     def __init__(self, mode: str, limit: int | None) -> None:
-        """``mode`` is one of ``MODES``; ``limit``: staged bytes, None for twice the newest state."""
+        """``mode``: one of ``MODES``. ``limit``: staged bytes, None for twice the newest state."""
         self._mode = mode
         self._limit = limit
         self._changed = threading.Condition()

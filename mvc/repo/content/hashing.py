@@ -16,7 +16,7 @@ from mvc.model.manifest import Content, FileEntry, LogicalTensor
 from mvc.model.tensor import TensorSpec
 from mvc.model.zeros import zero_blob_id, zeros
 
-__all__ = ["entry_from", "hash_file", "pieces", "verify_pieces"]
+__all__ = ["entry_from", "hash_file", "pieces", "verify_pieces", "whole"]
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
@@ -27,7 +27,7 @@ def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
     buffer = np.empty(_largest_piece(parsed), np.uint8).data
     ids = [_hash_content(parsed, i, buffer) for i in range(len(parsed.contents))]
     skeleton = parsed.skeleton()
-    return entry_from(parsed, path, ids, skeleton, lambda i: _whole(parsed, i))
+    return entry_from(parsed, path, ids, skeleton, lambda i: whole(parsed, i))
 
 
 def entry_from(
@@ -111,7 +111,8 @@ def _hash_content(parsed: ParsedFile, i: int, buffer: memoryview) -> BlobId:
     return hasher.done()
 
 
-def _whole(parsed: ParsedFile, i: int) -> memoryview:
+def whole(parsed: ParsedFile, i: int) -> memoryview:
+    """A content in memory, borrowed where it can be."""
     if (borrowed := parsed.borrow(i)) is not None:
         return borrowed
     out = np.empty(parsed.contents[i].spec.nbytes, np.uint8).data
