@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from mvc.repo.maintenance.report import Repaired
     from mvc.serving.served_version import ServedVersion
-    from mvc.training.load import Loaded
     from mvc.training.recorder import Recorder
-    from mvc.training.resume import Resumed
+    from mvc.training.resume import Loaded, Resumed
 
 __all__ = ["Repository", "WatchOptions"]
 
@@ -116,7 +115,7 @@ class Repository(StoredRepository):
         DoesNotFit, before anything is changed, where shapes or dtypes differ, and with
         ``strict`` where a key is missing or unexpected.
         """
-        from mvc.training.load import load
+        from mvc.training.resume import load
 
         return load(model, self.checkout(rev, at=at, target=target, path=path), strict=strict)
 

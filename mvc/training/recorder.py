@@ -165,27 +165,15 @@ class Recorder:
 
     @overload
     def step(
-        self,
-        loss: Any = ...,
-        batch: Any = ...,
-        metrics: Metrics | None = ...,
-        *,
-        number: int | None = ...,
-        data: Any = ...,
-        wait: Literal[False] = ...,
-    ) -> bool: ...
+        self, loss: Any = ..., batch: Any = ..., metrics: Metrics | None = ..., *,
+        number: int | None = ..., data: Any = ..., wait: Literal[False] = ...,
+    ) -> bool: ...  # fmt: skip
 
     @overload
     def step(
-        self,
-        loss: Any = ...,
-        batch: Any = ...,
-        metrics: Metrics | None = ...,
-        *,
-        number: int | None = ...,
-        data: Any = ...,
-        wait: Literal[True],
-    ) -> ServedVersion | None: ...
+        self, loss: Any = ..., batch: Any = ..., metrics: Metrics | None = ..., *,
+        number: int | None = ..., data: Any = ..., wait: Literal[True],
+    ) -> ServedVersion | None: ...  # fmt: skip
 
     def step(
         self,
