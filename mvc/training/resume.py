@@ -120,13 +120,9 @@ def training_state(
             f"{commit.short} has no {missing}", hint="only versions of a Recorder can be resumed"
         )
     kept = repo.checkout(commit, path=path)
-    schemas = (
-        (kept.get("schema"), kept.get("of", parts.SCHEMA)) if isinstance(kept, Mapping) else ()
-    )
-    if not isinstance(kept, Mapping) or schemas not in {
-        (parts.SCHEMA, parts.SCHEMA),
-        (parts.PRODUCTION, parts.SCHEMA),
-    }:
+    kept = kept if isinstance(kept, Mapping) else {}
+    schemas = kept.get("schema"), kept.get("of", parts.SCHEMA)
+    if schemas not in {(own, parts.SCHEMA) for own in _OWN}:
         made = next((s for s in schemas if isinstance(s, str) and s not in _OWN), None)
         raise CannotResume(
             f"{path} of {commit.short} is no training state of a Recorder"
@@ -167,10 +163,9 @@ def training_weights(
     repo: Repository, commit: CommitId, name: str, kept: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """The weights that training continues from; ``kept`` is the result of ``training_state``."""
-    if kept["schema"] == parts.PRODUCTION:
-        weights: Mapping[str, Any] = kept["weights"]
-        return weights
-    return repo.checkout(commit, path=name)  # type: ignore[no-any-return]
+    own = kept["schema"] == parts.PRODUCTION
+    weights: Mapping[str, Any] = kept["weights"] if own else repo.checkout(commit, path=name)
+    return weights
 
 
 def _check_part(commit: CommitId, part: str, kept: Any, passed: Any) -> None:
@@ -208,7 +203,7 @@ def check_model(
             raise CannotResume(
                 f"{key} of the model has no data (device meta)", hint="model.to_empty(device=...)"
             )
-        if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+        if _kind(mine) != _kind(theirs):
             raise CannotResume(
                 f"{key} is {_kind(theirs)} in the version, {_kind(mine)} in the model",
                 hint="make the model as it was when the version was recorded",
@@ -301,11 +296,9 @@ def load(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Loaded:
             "what both have, if shapes and dtypes agree",
         )
     fitting = {
-        key: value
-        if isinstance(value, torch.Tensor) or not isinstance(here[key], torch.Tensor)
-        else torch.as_tensor(value)
-        for key, value in state.items()
-        if key in here
+        key: torch.as_tensor(state[key]) if isinstance(mine, torch.Tensor) else state[key]
+        for key, mine in here.items()
+        if key in state
     }
     model.load_state_dict(fitting, strict=False)
     return Loaded(missing, unexpected)
