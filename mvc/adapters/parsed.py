@@ -20,16 +20,9 @@ from mvc.model.names import check_key
 from mvc.model.tensor import TensorSpec
 
 __all__ = [
-    "FileParts",
-    "MemorySource",
-    "ParsedContent",
-    "ParsedFile",
-    "ParsedTensor",
-    "Source",
-    "SourceFile",
-    "gaps",
-    "read_exactly",
-]
+    "CHECK_BYTES", "FileParts", "MemorySource", "ParsedContent", "ParsedFile", "ParsedTensor",
+    "Source", "SourceFile", "gaps", "read_exactly",
+]  # fmt: skip
 
 CHECK_BYTES = 4
 

@@ -56,6 +56,9 @@ class RecorderOptions:
         return metrics_from(given)
 
 
+_PATH = "an open mvc.Repository, or the path of one"
+
+
 def opened(
     given: Repository | str | PathLike[str], kind: type[Repository] = Repository
 ) -> tuple[Repository, bool]:
@@ -70,7 +73,7 @@ def opened(
             raise WrongUsage("this repository is closed", hint="open it again")
         return given, False
     if not isinstance(given, str | PathLike):
-        raise _wrong("repo", given, "an open mvc.Repository, or the path of one")
+        raise _wrong("repo", given, _PATH)
     try:
         return kind.open(given, discover=False), True
     except NotARepository as error:

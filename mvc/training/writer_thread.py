@@ -172,9 +172,4 @@ def _reducer_for(
             "a lossy pipeline must know which tensors are no weights, and these states do not say",
             hint="name the buffers: exact=[...]",
         )
-    named = frozenset(options.exact or ())
-    exact = named if buffers is None else named.union(buffers())
-    return StateReducer(
-        repo, options.name, pipeline,
-        evaluate=options.evaluate, monitor=options.monitor, exact=exact, named=named,
-    )  # fmt: skip
+    return StateReducer(repo, options, () if buffers is None else buffers())

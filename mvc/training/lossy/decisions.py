@@ -128,8 +128,7 @@ class DriftDetector:
             from river import drift
         except ImportError as error:
             raise NotInstalled(
-                f"stage {stage.text} needs the package river",
-                hint=how_to_install("drift"),
+                f"stage {stage.text} needs the package river", hint=how_to_install("drift")
             ) from error
         kinds = {"adwin": drift.ADWIN, "page-hinkley": drift.PageHinkley}
         self.text = stage.text

@@ -26,6 +26,7 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.lossy.reduce import Arrays, Weights, reduce, weights_before
 from mvc.repo.repository import Repository
+from mvc.training.checks import RecorderOptions
 from mvc.training.lossy.decisions import DriftDetector, ErrorDecay, Evaluate, Monitor
 
 __all__ = ["Decision", "Production", "StateReducer"]
@@ -194,23 +195,18 @@ class StateReducer:
     _form: _Form
 
     def __init__(
-        self,
-        repo: Repository,
-        name: str,
-        pipeline: Pipeline,
-        *,
-        evaluate: Evaluate | None,
-        monitor: Monitor | None,
-        exact: Collection[str],
-        named: Collection[str] = (),
+        self, repo: Repository, options: RecorderOptions, buffers: Collection[str]
     ) -> None:
-        """``named``: the names in ``exact`` that the user wrote, to be checked for errors."""
+        """``buffers`` are the tensors that must not change, beside those that the user names."""
         self._repo = repo
-        self._name = name
+        self._name = options.name
+        evaluate, self._unseen = options.evaluate, frozenset(options.exact or ())
         judge = evaluate and (lambda arrays, data: evaluate(self._form.state(arrays), data))
-        self._engine = Production(pipeline, evaluate=judge, monitor=monitor, exact=exact)
+        self._engine = Production(
+            options.pipeline, evaluate=judge, monitor=options.monitor,
+            exact=self._unseen.union(buffers),
+        )  # fmt: skip
         self._begun = False
-        self._unseen = frozenset(named)
         self.check = self._engine.check
         self.take_back = self._engine.take_back
 
