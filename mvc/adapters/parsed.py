@@ -8,11 +8,12 @@ file. So the file is restored exactly even if the parser misread the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from mvc.errors import BadModelFile, SourceChanged
+from mvc.ids import BlobId
 from mvc.io.handles import ReadFile
 from mvc.limits import MAX_SKELETON, MAX_TENSORS
 from mvc.model.manifest import Check, View
@@ -94,6 +95,8 @@ class ParsedFile(ABC):
     contents: tuple[ParsedContent, ...]
     checks: tuple[Check, ...]
     tensors: tuple[ParsedTensor, ...]
+    ids: Sequence[BlobId] | None = None
+    """Ids of the contents, if they were hashed before and nobody has written to them since."""
 
     @abstractmethod
     def read(self, content: int, start: int, out: memoryview) -> None:

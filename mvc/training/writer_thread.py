@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mvc.adapters.python.state import from_state
+from mvc.adapters.python.state import HashedState, from_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from mvc.repo.commit.result import CommitResult
@@ -107,9 +107,10 @@ class WriterThread(threading.Thread):
             training["origin"] = str(options.origin)
         states = {training_path(options.name): training}
         if self._weights:
-            root = hash_file(from_state(model), options.name).state.root
-            training["root"] = root.hex()
-            states = {options.name: model, **states}
+            entry = hash_file(from_state(model), options.name)
+            training["root"] = entry.state.root.hex()
+            hashed = HashedState(model, [content.id for content in entry.contents])
+            states = {options.name: hashed, **states}
         (name, first), *others = states.items()
         # Production weights are made here, so they were not live when the step was called.
         as_of_call = options.deploy is not None and not reduced

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -39,12 +39,13 @@ from mvc.adapters.python.arrays import (
 from mvc.adapters.structure import Names, decode, encode
 from mvc.adapters.views import extract
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
+from mvc.ids import BlobId
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import check_key
 from mvc.model.tensor import DTYPES, TensorSpec
 
-__all__ = ["Buffers", "Deferred", "from_state", "to_state", "values"]
+__all__ = ["Buffers", "Deferred", "HashedState", "from_state", "to_state", "values"]
 
 Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
@@ -60,6 +61,26 @@ class Deferred:
 
     spec: TensorSpec
     read: Callable[[int, memoryview], None]
+
+
+class HashedState(Mapping[str, Any]):
+    """A state that nobody writes to, with the ids of its contents in the order of ``from_state``.
+
+    A commit takes it as the state itself, and does not hash it again.
+    """
+
+    def __init__(self, state: Mapping[str, Any], ids: Sequence[BlobId]) -> None:
+        self.state = state
+        self.ids = ids
+
+    def __getitem__(self, key: str) -> Any:
+        return self.state[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.state)
+
+    def __len__(self) -> int:
+        return len(self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +185,11 @@ def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
             hint="commit model.state_dict(), or a dictionary that holds the tensor",
         )
     collector = _Collector()
-    structure = encode(obj, collector.leaf)
+    structure = encode(obj.state if isinstance(obj, HashedState) else obj, collector.leaf)
     arrays = sorted(collector.arrays, key=lambda a: -DTYPES[a.spec.dtype].itemsize)
-    return _ParsedState(_header(structure, arrays), arrays)
+    parsed = _ParsedState(_header(structure, arrays), arrays)
+    parsed.ids = obj.ids if isinstance(obj, HashedState) else None
+    return parsed
 
 
 def _header(structure: str, arrays: list[_Array]) -> bytes:
