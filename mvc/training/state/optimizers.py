@@ -62,13 +62,13 @@ def _names(
     for name, parameter in model.named_parameters(remove_duplicate=False):
         known.setdefault(id(parameter), name)
     names = {}
-    for g, i, parameter, number in _parameters(optimizer, packed):
-        if id(parameter) not in known:
+    for g, i, tensor, number in _parameters(optimizer, packed):
+        if id(tensor) not in known:
             raise UnsupportedTensor(
                 f"parameter {i} of the optimizer's group {g} is none of the model's",
                 hint="pass the module that holds every parameter of the optimizer",
             )
-        names[number] = known[id(parameter)]
+        names[number] = known[id(tensor)]
     return names
 
 
