@@ -79,6 +79,11 @@ class WriterThread(threading.Thread):
                 self.first_failure = self.first_failure or error
             finally:
                 self._queue.give_back(item)
+        if self.reducer is not None:
+            try:
+                self.reducer.remember()
+            except BaseException as error:
+                self.first_failure = self.first_failure or error
 
     def _commit(self, item: Item) -> CommitResult | None:
         """Commits a staged state; None if the pipeline skips it."""
@@ -99,10 +104,10 @@ class WriterThread(threading.Thread):
         options = self._options
         training = item.slot.state["training"]
         reduced = self.reducer is not None
-        if reduced:
+        if self.reducer is not None:
             kept = item.slot.state["model"] if options.keep_training else None
             training |= {"of": training.get("schema"), "schema": PRODUCTION, "weights": kept}
-            training["pipeline"] = options.pipeline
+            training |= {"pipeline": options.pipeline, "decisions": self.reducer.memory()}
         if options.origin is not None:
             training["origin"] = str(options.origin)
         states = {training_path(options.name): training}
@@ -173,4 +178,9 @@ def _reducer_for(
             "a lossy pipeline must know which tensors are no weights, and these states do not say",
             hint="name the buffers: exact=[...]",
         )
-    return StateReducer(repo, options, () if buffers is None else buffers())
+    named = frozenset(options.exact or ())
+    return StateReducer(
+        repo, options.name, options.pipeline, evaluate=options.evaluate, monitor=options.monitor,
+        exact=named if buffers is None else named.union(buffers()), named=named,
+        origin=options.origin,
+    )  # fmt: skip

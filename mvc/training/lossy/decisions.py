@@ -18,6 +18,7 @@ reset themselves when they detect a drift.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
@@ -33,6 +34,10 @@ __all__ = ["DriftDetector", "ErrorDecay", "Evaluate", "Monitor"]
 
 Evaluate: TypeAlias = Callable[[Mapping[str, NDArray[Any]], Any], float | tuple[float, int]]
 Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
+
+_PART = 4096
+_REMEMBERED = 64 * _PART
+"""Numbers that a drift detector is at least brought back with after a restart."""
 
 
 class ErrorDecay:
@@ -67,6 +72,17 @@ class ErrorDecay:
         if self._last_only:
             self._batches.clear()
         self._batches.append((data, count))
+
+    def memory(self) -> dict[str, Any]:
+        """What ``restore`` takes, in another process; empty right after a save."""
+        if not self._seen:
+            return {}
+        return {"batches": self._batches, "seen": self._seen, "accuracy": str(self._old)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Remembers what ``memory`` returned."""
+        self._batches = list(kept.get("batches", ()))
+        self._seen, self._old = kept.get("seen", 0), Fraction(kept.get("accuracy", 0))
 
     def good_enough(self, made: Mapping[str, NDArray[Any]]) -> str | None:
         """The reason why the deployed weights suffice; None if the new ones are to be saved.
@@ -134,6 +150,28 @@ class DriftDetector:
         self.text = stage.text
         self._detector: Any = kinds[stage.detector]()
         self._monitor = monitor or _input_means
+        self._seen = array("d")  # since the last drift, after which the detector begins anew
+
+    def memory(self) -> dict[str, Any]:
+        """What ``restore`` takes, in another process, in parts that mostly stay as they are."""
+        seen = np.array(self._seen)
+        return {f"watched.{i}": seen[i : i + _PART] for i in range(0, len(seen), _PART)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Brings the detector where it was, by the numbers that it saw."""
+        for i in range(0, len(kept) * _PART, _PART):
+            for number in kept.get(f"watched.{i}", ()):
+                self._update(float(number))
+
+    def _update(self, number: float) -> bool:
+        self._detector.update(number)
+        self._seen.append(number)
+        found = bool(self._detector.drift_detected)
+        if found:
+            del self._seen[:]
+        elif len(self._seen) > 2 * _REMEMBERED:
+            del self._seen[:_REMEMBERED]
+        return found
 
     def drifted(self, data: Any) -> bool:
         """Whether a drift was detected in the batch. Raises WrongUsage for a bad monitor."""
@@ -147,8 +185,7 @@ class DriftDetector:
                 raise _wrong_result("monitor", value, "a number, or one for each sample")
             if not np.isfinite(number):
                 raise WrongUsage(f"the monitor of {self.text} gave {number}, which is no number")
-            self._detector.update(number)
-            found = bool(self._detector.drift_detected) or found
+            found = self._update(number) or found
         return found
 
 

@@ -8,26 +8,33 @@ version that is skipped is rolled back: the next one builds on the deployed vers
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
+from mvc.adapters import structure
+from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
 from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages import Drift, Dsed, Every, TopK
-from mvc.errors import WrongUsage
-from mvc.ids import BlobId
+from mvc.errors import MvcError, UnsupportedTensor, WrongUsage
+from mvc.ids import BlobId, CommitId
+from mvc.repo.content.contents import skeleton_of
 from mvc.repo.content.hashing import entry_from
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.lossy.reduce import Arrays, Weights, reduce, weights_before
 from mvc.repo.repository import Repository
-from mvc.training.checks import RecorderOptions
+from mvc.serving.served_version import ServedVersion, decode, encode
 from mvc.training.lossy.decisions import DriftDetector, ErrorDecay, Evaluate, Monitor
+from mvc.training.state.parts import training_path
 
 __all__ = ["Decision", "Production", "StateReducer"]
 
@@ -139,6 +146,28 @@ class Production:
             self._carried = carried if self._carries else 0.0
             self._undo = None
 
+    def memory(self) -> dict[str, Any]:
+        """What the decisions on later versions depend on, beside the weights; often nothing."""
+        if not self.pipeline.decisions and not self._carries:
+            return {}
+        told: dict[str, Any] = {
+            "pipeline": self.pipeline.text, "offers": self._offers, "carried": self._carried,
+            "drifted": self._drifted,
+        }  # fmt: skip
+        for decision in (self._drift, self._decay):
+            told |= decision.memory() if decision is not None else {}
+        return told
+
+    def restore(self, told: Mapping[str, Any]) -> None:
+        """Goes on from what ``memory`` returned; ignores the memory of another pipeline."""
+        if told.get("pipeline") != self.pipeline.text:
+            return
+        self._offers, self._drifted = told["offers"], told["drifted"]
+        self._carried = told["carried"]
+        for decision in (self._drift, self._decay):
+            if decision is not None:
+                decision.restore(told)
+
     def _before(self, data: Any) -> str | None:
         """The reason to skip the version before it is made; None if there is none.
 
@@ -195,19 +224,24 @@ class StateReducer:
     _form: _Form
 
     def __init__(
-        self, repo: Repository, options: RecorderOptions, buffers: Collection[str]
-    ) -> None:
-        """``buffers`` are the tensors that must not change, beside those that the user names."""
+        self, repo: Repository, name: str, pipeline: str, *,
+        evaluate: Evaluate | None, monitor: Monitor | None, exact: Collection[str],
+        named: Collection[str], origin: CommitId | None,
+    ) -> None:  # fmt: skip
+        """``named``: the names in ``exact`` that the user wrote, to be checked for errors.
+
+        ``origin`` is the version that the training resumed from, whose decisions are continued.
+        """
         self._repo = repo
-        self._name = options.name
-        evaluate, self._unseen = options.evaluate, frozenset(options.exact or ())
+        self._name = name
+        self._origin = origin
+        self._unseen = frozenset(named)
+        self._skipped = False  # since the last version
         judge = evaluate and (lambda arrays, data: evaluate(self._form.state(arrays), data))
-        self._engine = Production(
-            options.pipeline, evaluate=judge, monitor=options.monitor,
-            exact=self._unseen.union(buffers),
-        )  # fmt: skip
+        self._engine = Production(pipeline, evaluate=judge, monitor=monitor, exact=exact)
         self._begun = False
         self.check = self._engine.check
+        self.memory = self._engine.memory
         self.take_back = self._engine.take_back
 
     def check_names(self, state: Mapping[str, Any]) -> None:
@@ -235,8 +269,11 @@ class StateReducer:
         self._form = form = _Form(state)
         if not self._begun:
             self._engine.live, self._engine.dtypes = self._previous(form), form.weights.dtypes
+            if self._engine.live is not None:
+                self._engine.restore(self._remembered())
             self._begun = True
         decision = self._engine.offer(form.weights.arrays, loss=loss, data=data)
+        self._skipped = not decision.saved
         return form.state(decision.production) if decision.saved else None
 
     def live_state(self) -> dict[str, Any]:
@@ -256,3 +293,46 @@ class StateReducer:
             return None
         found = weights_before(context, entry, list(form.specs))
         return found if len(found) == len(form.specs) else None
+
+    def remember(self) -> None:
+        """Writes what the decisions remember since the last version, for the next Recorder.
+
+        Batches that are no tensors, numbers and texts cannot be kept: ``dsed`` then begins anew.
+        """
+        context = self._repo.context
+        context.fresh()
+        at, memory = head(context).commit, self.memory()
+        if not self._skipped or at is None or not memory:
+            return
+        now = context.store.clock.now_ns()
+        try:
+            parts = encode(ServedVersion(memory, at, now))
+        except UnsupportedTensor:
+            less = {k: v for k, v in memory.items() if k not in {"batches", "seen", "accuracy"}}
+            parts = encode(ServedVersion(less, at, now))
+        fs, path = context.store.fs, self._record()
+        fs.replace_file(path, lambda file: file.write(parts), mode=None, durable=True)
+
+    def _record(self) -> Path:
+        name = blake3(self._name.encode()).hexdigest(16)
+        return self._repo.context.store.folder / f"decisions-{name}"
+
+    def _remembered(self) -> Mapping[str, Any]:
+        """What was remembered at the version at HEAD, or with the version that was resumed."""
+        context = self._repo.context
+        at, path = head(context).commit, self._record()
+        if self._origin is None and context.store.fs.stat(path) is not None:
+            with suppress(MvcError), context.store.fs.open_read(path) as file:
+                kept = decode(memoryview(file.read(0, file.size())), str(path))
+                if kept.commit == at:
+                    return kept.state
+        entries = manifests.of_commit(context, self._origin or at).by_path
+        entry = entries.get(training_path(self._name))
+        if entry is None or entry.format != "state":
+            return {}
+        keys = [t.key for t in entry.tensors if t.key.startswith("decisions.")]
+        arrays = weights_before(context, entry, keys)
+        header = parse_header(skeleton_of(context, entry)[LENGTH_BYTES:], entry.path)
+        state = structure.decode(header["__metadata__"]["mvc"], lambda _, key: arrays.get(key))
+        found: Mapping[str, Any] = state.get("decisions") or {}
+        return found
