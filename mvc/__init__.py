@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from mvc.repo.history.log import LogEntry
     from mvc.repo.maintenance.report import FsckReport
     from mvc.requirements import Requirements
-    from mvc.training.load import Loaded
     from mvc.training.recorder import Recorder, Report
-    from mvc.training.resume import Resumed
+    from mvc.training.resume import Loaded, Resumed
 
 __all__ = [
     "CommitOptions",
@@ -48,7 +47,7 @@ _LAZY = {
     "CommitResult": "mvc.repo.commit.result",
     "Deployed": "mvc.repo.deployments",
     "FsckReport": "mvc.repo.maintenance.report",
-    "Loaded": "mvc.training.load",
+    "Loaded": "mvc.training.resume",
     "LogEntry": "mvc.repo.history.log",
     "Recorder": "mvc.training.recorder",
     "Report": "mvc.training.recorder",

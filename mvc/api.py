@@ -16,9 +16,8 @@ from mvc.repo.repository import Rev, Time
 if TYPE_CHECKING:
     import torch
 
-    from mvc.training.load import Loaded
     from mvc.training.recorder import Recorder
-    from mvc.training.resume import Resumed
+    from mvc.training.resume import Loaded, Resumed
     from mvc.training.watch import WatchOptions
 
 __all__ = ["Repository"]
@@ -91,7 +90,7 @@ class Repository(StoredRepository):
         DoesNotFit, before anything is changed, where shapes or dtypes differ, and with
         ``strict`` where a key is missing or unexpected.
         """
-        from mvc.training.load import load
+        from mvc.training.resume import load
 
         return load(model, self.checkout(rev, at=at, target=target, path=path), strict=strict)
 

@@ -8,11 +8,12 @@ file. So the file is restored exactly even if the parser misread the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mvc.errors import BadModelFile, SourceChanged
+from mvc.ids import BlobId
 from mvc.io.handles import ReadFile
 from mvc.limits import MAX_SKELETON, MAX_TENSORS
 from mvc.model.manifest import Check, View
@@ -20,15 +21,9 @@ from mvc.model.names import check_key
 from mvc.model.tensor import TensorSpec
 
 __all__ = [
-    "FileParts",
-    "ParsedContent",
-    "ParsedFile",
-    "ParsedTensor",
-    "Source",
-    "SourceFile",
-    "gaps",
-    "read_exactly",
-]
+    "CHECK_BYTES", "FileParts", "MemorySource", "ParsedContent", "ParsedFile", "ParsedTensor",
+    "Source", "SourceFile", "gaps", "read_exactly",
+]  # fmt: skip
 
 CHECK_BYTES = 4
 
@@ -41,6 +36,24 @@ class Source(Protocol):
     def read(self, offset: int, length: int) -> bytes: ...
 
     def read_into(self, offset: int, buffer: memoryview) -> int: ...
+
+
+class MemorySource:
+    """Bytes in memory as a ``Source``."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._data[offset : offset + length])
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        part = self._data[offset : offset + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +78,7 @@ class ParsedTensor:
     view: View | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FileParts:
+class FileParts(NamedTuple):
     """The result of a format's parser."""
 
     format: str
@@ -83,6 +95,8 @@ class ParsedFile(ABC):
     contents: tuple[ParsedContent, ...]
     checks: tuple[Check, ...]
     tensors: tuple[ParsedTensor, ...]
+    ids: Sequence[BlobId] | None = None
+    """Ids of the contents, if they were hashed before and nobody has written to them since."""
 
     @abstractmethod
     def read(self, content: int, start: int, out: memoryview) -> None:
@@ -114,19 +128,15 @@ class SourceFile(ParsedFile):
         self._source = source
         self._name = name
         self.size = size
-        self.format = parts.format
-        self.contents = parts.contents
-        self.checks = parts.checks
-        self.tensors = parts.tensors
+        self.format, self.contents, self.tensors, self.checks = parts
         _validate(self, name)
 
     def read(self, content: int, start: int, out: memoryview) -> None:
         read_exactly(self._source, self._name, self.contents[content].offset + start, out)
 
     def is_hole(self, content: int, start: int, length: int) -> bool:
-        file = self._source
         at = self.contents[content].offset + start
-        return isinstance(file, ReadFile) and file.is_hole(at, length)
+        return isinstance(self._source, ReadFile) and self._source.is_hole(at, length)
 
     def skeleton(self) -> bytes:
         outside = gaps([(c.offset, c.spec.nbytes) for c in self.contents], self.size)
@@ -146,14 +156,10 @@ class SourceFile(ParsedFile):
 def gaps(spans: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
     """(start, length) of every run of bytes in [0, size) outside sorted (offset, length) spans."""
     end = 0
-    for offset, length in spans:
-        if not length:
-            continue
+    for offset, length in (*(span for span in spans if span[1]), (size, 0)):
         if offset > end:
             yield end, offset - end
         end = offset + length
-    if size > end:
-        yield end, size - end
 
 
 def read_exactly(source: Source, name: str, offset: int, out: memoryview) -> None:
@@ -166,32 +172,25 @@ def read_exactly(source: Source, name: str, offset: int, out: memoryview) -> Non
 
 
 def _validate(parsed: SourceFile, name: str) -> None:
-    end = 0
-    spans: list[tuple[int, int]] = []
-    for content in parsed.contents:
-        if content.offset < end:
-            raise BadModelFile(f"{name}: two tensors lie over each other")
-        end = content.end
-        spans.append((content.offset, content.spec.nbytes))
-    if end > parsed.size:
-        raise BadModelFile(f"{name}: a tensor reaches past the end of the file")
-    if parsed.size - sum(n for _, n in spans) > MAX_SKELETON:
-        raise BadModelFile(f"{name}: more than {MAX_SKELETON} bytes lie outside its tensors")
-    if len(parsed.contents) > MAX_TENSORS or len(parsed.tensors) > MAX_TENSORS:
-        raise BadModelFile(f"{name}: it has more than {MAX_TENSORS} tensors")
-    _validate_checks(parsed, name, spans)
-    for tensor in parsed.tensors:
+    contents, tensors, size = parsed.contents, parsed.tensors, parsed.size
+    fields = [(c.position, c.position + CHECK_BYTES) for c in parsed.checks]
+    outside = size - sum(c.spec.nbytes for c in contents)
+    problems = {
+        "two tensors lie over each other": _overlap([(c.offset, c.end) for c in contents]),
+        "a tensor reaches past the end of the file": any(c.end > size for c in contents),
+        f"more than {MAX_SKELETON} bytes lie outside its tensors": outside > MAX_SKELETON,
+        f"it has more than {MAX_TENSORS} tensors": max(len(contents), len(tensors)) > MAX_TENSORS,
+        "a checksum field lies inside a tensor": any(stop > size for _, stop in fields)
+        or _overlap(sorted([(c.offset, c.end) for c in contents if c.spec.nbytes] + fields)),
+        "two tensors have one name": len({t.key for t in tensors}) != len(tensors),
+    }
+    for problem, found in problems.items():
+        if found:
+            raise BadModelFile(f"{name}: {problem}")
+    for tensor in tensors:
         check_key(tensor.key)
-    if len({t.key for t in parsed.tensors}) != len(parsed.tensors):
-        raise BadModelFile(f"{name}: two tensors have one name")
 
 
-def _validate_checks(parsed: SourceFile, name: str, spans: list[tuple[int, int]]) -> None:
-    marks = [(o, o + n) for o, n in spans if n]
-    marks += [(c.position, c.position + CHECK_BYTES) for c in parsed.checks]
-    marks.sort()
-    end = 0
-    for start, stop in marks:
-        if start < end or stop > parsed.size:
-            raise BadModelFile(f"{name}: a checksum field lies inside a tensor")
-        end = stop
+def _overlap(spans: list[tuple[int, int]]) -> bool:
+    """Whether one of these (start, end) begins before the one before it ends, or before 0."""
+    return any(start < end for (start, _), (_, end) in zip(spans, [(0, 0), *spans], strict=False))

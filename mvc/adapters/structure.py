@@ -1,5 +1,8 @@
 """Nested Python values as JSON, exactly: what a state holds beside and around its tensors.
 
+A tensor's name is its place: keys and positions joined with '.'. Torch files and Python states
+name tensors by the same rules, so that one state has one Merkle root however it came in.
+
 A node is ``null``, a boolean, a number, a text or a list for itself, and an
 object with one tag for everything else:
 
@@ -27,18 +30,55 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from mvc.adapters.keys import join, part_name
 from mvc.errors import DamagedData, UnsupportedTensor
 
-__all__ = ["MAX_DEPTH", "decode", "encode"]
+__all__ = ["MAX_DEPTH", "Names", "decode", "encode", "join", "part_name"]
 
 MAX_DEPTH = 100
 """Containers inside each other; also what ends a state that contains itself."""
 
 _VERSION = 1
+_DECIMAL_BITS = 256
 
 Leaf = Callable[[str, Any], tuple[str, str] | None]
 Lookup = Callable[[str, str], Any]
+
+
+def part_name(key: object) -> str:
+    """The text that stands for one dictionary key or position in a tensor's name."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool) or key is None or isinstance(key, float):
+        return repr(key)
+    if isinstance(key, int):
+        # Python refuses to write very long integers in decimal.
+        return str(key) if key.bit_length() <= _DECIMAL_BITS else hex(key)
+    if isinstance(key, bytes):
+        return key.decode("latin-1")
+    if isinstance(key, tuple):
+        return ",".join("()" if isinstance(k, tuple) else part_name(k) for k in key)
+    return "object"
+
+
+def join(path: str | None, part: str) -> str:
+    """The name of ``part`` inside ``path``; None is the outermost container."""
+    return part if path is None else f"{path}.{part}"
+
+
+class Names:
+    """Makes names unique: the second tensor named ``a`` becomes ``a#2``."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def unique(self, name: str | None) -> str:
+        """``name`` or its next free variant; a tensor without a name is ``tensor``."""
+        name = made = name or "tensor"
+        while made in self._counts:
+            self._counts[name] += 1
+            made = f"{name}#{self._counts[name]}"
+        self._counts[made] = 1
+        return made
 
 
 def encode(value: Mapping[Any, Any], leaf: Leaf) -> str:
@@ -47,68 +87,59 @@ def encode(value: Mapping[Any, Any], leaf: Leaf) -> str:
     ``leaf(place, x)`` is asked about everything that is no plain value: it gives
     (tag, name) for a tensor it has taken, or None. Raises UnsupportedTensor.
     """
-    node = _Encoder(leaf).node(value, None, 0)
+    node = _encode(leaf, value, None, 0)
     return json.dumps({"version": _VERSION, "state": node}, separators=(",", ":"))
 
 
-class _Encoder:
-    def __init__(self, leaf: Leaf) -> None:
-        self._leaf = leaf
-
-    def node(self, value: Any, path: str | None, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise UnsupportedTensor(
-                f"{_place(path)[:200]} is nested deeper than {MAX_DEPTH} levels or contains itself"
-            )
-        plain = _plain(value)
-        if plain is not None or value is None:
-            return plain
-        found = self._leaf(path or "", value)
-        if found is not None:
-            tag, name = found
-            return {} if (tag, name) == ("torch", path) else {tag: name}
-        if isinstance(value, Mapping):
-            return self._mapping(value, path, depth)
-        if type(value) is list:
-            return self._items(value, path, depth)
-        # torch.Size is a tuple of integers under another name.
-        if type(value) is tuple or (type(value).__module__, type(value).__name__) == (
-            "torch",
-            "Size",
-        ):
-            return {"tuple": self._items(value, path, depth)}
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+def _encode(leaf: Leaf, value: Any, path: str | None, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise UnsupportedTensor(
+            f"{_place(path)[:200]} is nested deeper than {MAX_DEPTH} levels or contains itself"
+        )
+    plain = _plain(value)
+    if plain is not None or value is None:
+        return plain
+    found = leaf(path or "", value)
+    if found is not None:
+        tag, name = found
+        return {} if (tag, name) == ("torch", path) else {tag: name}
+    if isinstance(value, Mapping):
+        return _encode_mapping(leaf, value, path, depth)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    # torch.Size is a tuple of integers under another name.
+    if type(value) not in {list, tuple} and kind != "torch.Size":
         raise UnsupportedTensor(
             f"{_place(path)} is of type {kind}, which a state cannot hold",
             hint="keep tensors, arrays, dictionaries, lists, tuples, numbers, texts and bytes",
         )
+    # Histories are long lists of plain numbers: these need no place of their own.
+    items = [
+        plain
+        if (plain := _plain(v)) is not None
+        else _encode(leaf, v, join(path, str(i)), depth + 1)
+        for i, v in enumerate(value)
+    ]
+    return items if type(value) is list else {"tuple": items}
 
-    def _items(self, values: Any, path: str | None, depth: int) -> list[Any]:
-        # Histories are long lists of plain numbers: these need no place of their own.
-        return [
-            plain
-            if (plain := _plain(v)) is not None
-            else self.node(v, join(path, str(i)), depth + 1)
-            for i, v in enumerate(values)
-        ]
 
-    def _mapping(self, value: Mapping[Any, Any], path: str | None, depth: int) -> Any:
-        tag = "ordered" if type(value) is OrderedDict else "dict"
-        pairs = [(k, self.node(v, join(path, part_name(k)), depth + 1)) for k, v in value.items()]
-        if all(type(k) is str for k, _ in pairs):
-            return {tag: dict(pairs)}
-        return {tag: [[self._key(k, path), v] for k, v in pairs]}
+def _encode_mapping(leaf: Leaf, value: Mapping[Any, Any], path: str | None, depth: int) -> Any:
+    tag = "ordered" if type(value) is OrderedDict else "dict"
+    pairs = [(k, _encode(leaf, v, join(path, part_name(k)), depth + 1)) for k, v in value.items()]
+    if all(type(k) is str for k, _ in pairs):
+        return {tag: dict(pairs)}
+    return {tag: [[_encode_key(k, path), v] for k, v in pairs]}
 
-    def _key(self, key: Any, path: str | None) -> Any:
-        if type(key) is tuple:
-            return {"tuple": [self._key(k, path) for k in key]}
-        node = _plain(key)
-        if node is None and key is not None:
-            raise UnsupportedTensor(
-                f"{_place(path)} has a key of type {type(key).__qualname__}",
-                hint="use texts, numbers, bytes or tuples of them as keys",
-            )
-        return node
+
+def _encode_key(key: Any, path: str | None) -> Any:
+    if type(key) is tuple:
+        return {"tuple": [_encode_key(k, path) for k in key]}
+    node = _plain(key)
+    if node is None and key is not None:
+        raise UnsupportedTensor(
+            f"{_place(path)} has a key of type {type(key).__qualname__}",
+            hint="use texts, numbers, bytes or tuples of them as keys",
+        )
+    return node
 
 
 def _place(path: str | None) -> str:
@@ -137,50 +168,39 @@ def decode(text: str, lookup: Lookup) -> Any:
         top = json.loads(text)
         if not isinstance(top, dict) or top.get("version") != _VERSION or "state" not in top:
             raise DamagedData("the structure of a state is of an unknown version")
-        return _Decoder(lookup).value(top["state"], None, 0)
+        return _decode(lookup, top["state"], None, 0)
     except (ValueError, TypeError, KeyError, RecursionError, struct.error) as error:
         raise DamagedData("the structure of a state is malformed") from error
 
 
-class _Decoder:
-    def __init__(self, lookup: Lookup) -> None:
-        self._lookup = lookup
-
-    def value(self, node: Any, path: str | None, depth: int) -> Any:
-        if depth > MAX_DEPTH + 1:
-            raise DamagedData("the structure of a state is nested too deeply")
-        if isinstance(node, list):
-            return [self.value(n, join(path, str(i)), depth + 1) for i, n in enumerate(node)]
-        if not isinstance(node, dict):
-            return node
-        if not node:
-            return self._lookup("torch", path or "")
-        if len(node) != 1:
-            raise DamagedData("the structure of a state has a node with several tags")
-        ((tag, body),) = node.items()
-        if tag in {"torch", "numpy", "scalar"} and isinstance(body, str):
-            return self._lookup(tag, body)
-        if tag in {"dict", "ordered"}:
-            return self._mapping(tag, body, path, depth)
-        if tag == "tuple":
-            return tuple(self.value(body, path, depth))
+def _decode(lookup: Lookup, node: Any, path: str | None, depth: int) -> Any:
+    if depth > MAX_DEPTH + 1:
+        raise DamagedData("the structure of a state is nested too deeply")
+    if isinstance(node, list):
+        return [_decode(lookup, n, join(path, str(i)), depth + 1) for i, n in enumerate(node)]
+    if not isinstance(node, dict):
+        return node
+    if not node:
+        return lookup("torch", path or "")
+    if len(node) != 1:
+        raise DamagedData("the structure of a state has a node with several tags")
+    ((tag, body),) = node.items()
+    if tag in {"torch", "numpy", "scalar"} and isinstance(body, str):
+        return lookup(tag, body)
+    if tag == "tuple":
+        return tuple(_decode(lookup, body, path, depth))
+    if tag not in {"dict", "ordered"}:
         return _simple(tag, body)
-
-    def _mapping(self, tag: str, body: Any, path: str | None, depth: int) -> dict[Any, Any]:
-        pairs = (
-            body.items()
-            if isinstance(body, dict)
-            else [(_KEYS.value(k, "", depth), v) for k, v in body]
-        )
-        made = {k: self.value(v, join(path, part_name(k)), depth + 1) for k, v in pairs}
-        return OrderedDict(made) if tag == "ordered" else made
+    if isinstance(body, dict):
+        pairs = list(body.items())
+    else:
+        pairs = [(_decode(_no_tensor, k, "", depth), v) for k, v in body]
+    made = {k: _decode(lookup, v, join(path, part_name(k)), depth + 1) for k, v in pairs}
+    return OrderedDict(made) if tag == "ordered" else made
 
 
 def _no_tensor(_tag: str, name: str) -> NoReturn:
     raise DamagedData(f"the structure of a state has the tensor {name} as a key")
-
-
-_KEYS = _Decoder(_no_tensor)
 
 
 def _simple(tag: str, body: Any) -> Any:

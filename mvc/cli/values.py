@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mvc.adapters.python.numpy_arrays import has_dtype, make_array
+from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.adapters.views import extract
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.repo.content.contents import in_memory

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
-from mvc.adapters.files.suspect import suspicion
+from mvc.adapters.files.detect import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import BadModelFile, DamagedData, InvalidName, WrongUsage

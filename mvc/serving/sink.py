@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 
 from mvc.errors import IoFailed, WrongUsage
-from mvc.io.files import FileSystem, WriteFile
+from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.serving.served_version import ServedVersion, encode
@@ -41,8 +41,4 @@ class FileSink:
     def __call__(self, version: ServedVersion) -> None:
         """Writes a version, durable when the call returns. Raises IoFailed."""
         parts = encode(version)
-
-        def fill(file: WriteFile) -> None:
-            file.write(parts)
-
-        self._fs.replace_file(self._path, fill, mode=None, durable=True)
+        self._fs.replace_file(self._path, lambda file: file.write(parts), mode=None, durable=True)

@@ -1,24 +1,60 @@
-"""Checks of a Recorder's arguments before anything begins; each error names the argument."""
+"""A Recorder's arguments, checked before anything begins; each error names the argument."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import NotARepository, WrongUsage
-from mvc.model.names import check_path, check_ref
-from mvc.repo.commit.request import check_author
+from mvc.ids import CommitId
+from mvc.model.names import DEFAULT_STATE, check_path, check_ref
+from mvc.repo.commit.request import check_author, metrics_from
 from mvc.repo.repository import Repository
+from mvc.serving.served_version import ServedVersion
+from mvc.training.lossy.decisions import Evaluate, Monitor
+from mvc.training.staging import MODES
 
-if TYPE_CHECKING:
-    from mvc.training.writer_thread import RecorderOptions
+__all__ = ["Metrics", "RecorderOptions", "check_objects", "check_options", "opened", "whole"]
 
-__all__ = ["check_objects", "check_options", "opened", "whole"]
+Metrics = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RecorderOptions:
+    """Options of a Recorder; its docstring explains each of them."""
+
+    deploy: str | None = None
+    pipeline: str = "lossless"
+    every: int = 1
+    when_full: str = "block"
+    metrics: Metrics | Callable[[], Metrics] | None = field(default=None, hash=False)
+    name: str = DEFAULT_STATE
+    queue_bytes: int | None = None
+    start: int = 0
+    on_deploy: Callable[[ServedVersion], object] | None = None
+    evaluate: Evaluate | None = None
+    monitor: Monitor | None = None
+    exact: Sequence[str] | None = field(default=None, hash=False)
+    keep_training: bool = False
+    message: str = ""
+    author: str | None = None
+    origin: CommitId | None = None
+    """The version that the training resumed from."""
+
+    def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
+        """The metrics of one version: those of every version, those of the step, and its loss."""
+        common = self.metrics
+        given = {**((common() if callable(common) else common) or {}), **(metrics or {})}
+        if loss is not None:
+            given["loss"] = loss
+        return metrics_from(given)
+
 
 _PATH = "an open mvc.Repository, or the path of one"
 
@@ -67,27 +103,27 @@ def check_options(options: RecorderOptions) -> None:
     whole("start", options.start, 0)
     if options.queue_bytes is not None:
         whole("queue_bytes", options.queue_bytes, 0)
-    for name in ("pipeline", "name", "message"):
-        _is_text(name, getattr(options, name))
+    for name in ("pipeline", "name", "message", "deploy", "author"):
+        value = getattr(options, name)
+        if not isinstance(value, str) and (value is not None or name not in {"deploy", "author"}):
+            raise _wrong(name, value, "text")
     Pipeline.parse(options.pipeline)
-    check_path(options.name)
-    _check_place(options.name)
+    _check_place(check_path(options.name))
     if options.deploy is not None:
-        _is_text("deploy", options.deploy)
         check_ref("deployment target", options.deploy)
     if options.author is not None:
-        _is_text("author", options.author)
         check_author(options.author)
-    if not (
-        options.metrics is None or callable(options.metrics) or isinstance(options.metrics, Mapping)
-    ):
-        raise _wrong("metrics", options.metrics, "a mapping, or a function that returns one")
+    metrics = options.metrics
+    if not (metrics is None or callable(metrics) or isinstance(metrics, Mapping)):
+        raise _wrong("metrics", metrics, "a mapping, or a function that returns one")
     for name in ("on_deploy", "evaluate", "monitor"):
         value = getattr(options, name)
         if value is not None and not callable(value):
             raise _wrong(name, value, "a function")
     if isinstance(options.exact, str) or not isinstance(options.exact, Iterable | None):
         raise _wrong("exact", options.exact, "names of tensors in a list")
+    if options.when_full not in MODES:
+        raise WrongUsage(f"when_full is {options.when_full!r}", hint=f"it takes {', '.join(MODES)}")
 
 
 def whole(name: str, value: Any, least: int) -> int:
@@ -98,11 +134,6 @@ def whole(name: str, value: Any, least: int) -> int:
     if number < least:
         raise WrongUsage(f"{name} must be at least {least}, but is {number}")
     return number
-
-
-def _is_text(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise _wrong(name, value, "text")
 
 
 def _check_place(name: str) -> None:

@@ -6,12 +6,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 (registers its hook, which must come first)
 import os
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, overload
+from weakref import WeakSet
 
 import torch
 
@@ -20,17 +24,15 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
-from mvc.training import shutdown
-from mvc.training.checks import check_objects, check_options, opened, whole
-from mvc.training.lossy.drift import Monitor
-from mvc.training.lossy.dsed import Evaluate
-from mvc.training.queue import Queue
+from mvc.training import checks
+from mvc.training.checks import Metrics, RecorderOptions
+from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.resume import Resumed
-from mvc.training.staging import measure
+from mvc.training.staging import Item, Queue, measure
 from mvc.training.state.parts import StateSource, TrainingParts
-from mvc.training.writer_thread import Metrics, RecorderOptions, WriterThread, reducer_for
+from mvc.training.writer_thread import WriterThread
 
-__all__ = ["Recorder", "Report"]
+__all__ = ["Recorder", "Report", "complete"]
 
 
 @dataclass(frozen=True)
@@ -111,24 +113,12 @@ class Recorder:
     ) -> None:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
         options = RecorderOptions(
-            deploy=deploy,
-            pipeline=pipeline,
-            every=every,
-            when_full=when_full,
-            metrics=metrics,
-            name=name,
-            queue_bytes=queue_bytes,
-            start=done,
-            on_deploy=on_deploy,
-            evaluate=evaluate,
-            monitor=monitor,
-            exact=exact,
-            keep_training=keep_training,
-            message=message,
-            author=author,
-            origin=origin,
-        )
-        check_objects(model, optimizer, scheduler, scaler)
+            deploy=deploy, pipeline=pipeline, every=every, when_full=when_full, metrics=metrics,
+            name=name, queue_bytes=queue_bytes, start=done, on_deploy=on_deploy, evaluate=evaluate,
+            monitor=monitor, exact=exact, keep_training=keep_training, message=message,
+            author=author, origin=origin,
+        )  # fmt: skip
+        checks.check_objects(model, optimizer, scheduler, scaler)
         parts = TrainingParts.chosen(model, optimizer, scheduler, scaler, include=include)
         self._begin(repo, parts, options)
 
@@ -147,7 +137,7 @@ class Recorder:
     def _begin(
         self, repo: Repository | str | PathLike[str], source: StateSource, options: RecorderOptions
     ) -> None:
-        check_options(options)
+        checks.check_options(options)
         self._source = source
         self._options = options
         self._queue = Queue(options.when_full, options.queue_bytes)
@@ -156,17 +146,14 @@ class Recorder:
         self._on_close: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._closed = False
-        self._repo, self._own = opened(repo)
+        self._repo, self._own = checks.opened(repo)
         try:
-            self._reducer = reducer_for(self._repo, source, options)
-            self._writer = WriterThread(
-                self._repo, self._queue, options, weights=source.weights, reducer=self._reducer
-            )
+            self._writer = WriterThread(self._repo, self._queue, source, options)
         except BaseException:
             self._close_own_repo()
             raise
         self._forget = self._repo.before_close(self.close)
-        shutdown.before_exit(self)
+        _open.add(self)
 
     def _close_own_repo(self) -> None:
         if self._own:
@@ -181,27 +168,15 @@ class Recorder:
 
     @overload
     def step(
-        self,
-        loss: Any = ...,
-        batch: Any = ...,
-        metrics: Metrics | None = ...,
-        *,
-        number: int | None = ...,
-        data: Any = ...,
-        wait: Literal[False] = ...,
-    ) -> bool: ...
+        self, loss: Any = ..., batch: Any = ..., metrics: Metrics | None = ..., *,
+        number: int | None = ..., data: Any = ..., wait: Literal[False] = ...,
+    ) -> bool: ...  # fmt: skip
 
     @overload
     def step(
-        self,
-        loss: Any = ...,
-        batch: Any = ...,
-        metrics: Metrics | None = ...,
-        *,
-        number: int | None = ...,
-        data: Any = ...,
-        wait: Literal[True],
-    ) -> ServedVersion | None: ...
+        self, loss: Any = ..., batch: Any = ..., metrics: Metrics | None = ..., *,
+        number: int | None = ..., data: Any = ..., wait: Literal[True],
+    ) -> ServedVersion | None: ...  # fmt: skip
 
     def step(
         self,
@@ -226,46 +201,33 @@ class Recorder:
         pipeline needs a loss or data that are missing; UnsupportedTensor for a value that cannot
         be recorded.
         """
-        taken = self._take(
-            loss=loss, batch=batch, metrics=metrics, number=number, data=data, awaited=wait
-        )
+        self._check_open()
+        called_ns = self._repo.context.store.clock.now_ns()
+        self._writer.raise_failure()
+        first = self._options.start
+        self._steps = self._steps + 1 if number is None else checks.whole("number", number, first)
+        taken = False
+        if not (self._steps - first) % self._options.every:
+            numbers = self._options.numbers(loss, metrics)
+            taken = self._take(Item(self._steps, called_ns, numbers, data, awaited=wait), batch)
         if not wait:
             return taken
         self.flush()
         return self.production
 
-    def _take(
-        self,
-        *,
-        loss: Any,
-        batch: Any,
-        metrics: Metrics | None,
-        number: int | None,
-        data: Any,
-        awaited: bool,
-    ) -> bool:
-        self._check_open()
-        called_ns = self._repo.context.store.clock.now_ns()
-        self._writer.raise_failure()
-        least = self._options.start
-        self._steps = self._steps + 1 if number is None else whole("number", number, least)
-        if (self._steps - self._options.start) % self._options.every:
-            return False
-        numbers = self._options.numbers(loss, metrics)
-        if self._reducer is not None:
-            self._reducer.check(loss=numbers.get("loss"), data=data)
+    def _take(self, item: Item, batch: Any) -> bool:
+        reducer = self._writer.reducer
+        if reducer is not None:
+            reducer.check(loss=item.metrics.get("loss"), data=item.data)
         live = self._collect(batch)
-        if self._reducer is not None:
-            self._reducer.check_names(live["model"])
-        item, waited = self._queue.reserve(measure(live))
-        if item is None:
+        if reducer is not None:
+            reducer.check_names(live["model"])
+        waited = self._queue.reserve(item, measure(live))
+        if waited is None:
             return False
         try:
             self._writer.raise_failure()
             item.slot.fill(self._collect(batch) if waited else live)
-            item.step, item.called_ns = self._steps, called_ns
-            item.metrics = numbers
-            item.loss, item.data, item.awaited = numbers.get("loss"), data, awaited
         except BaseException:
             self._queue.give_back(item)
             raise
@@ -304,18 +266,11 @@ class Recorder:
         writer, queue = self._writer, self._queue
         step, newest = writer.newest or (None, None)
         return Report(
-            steps=self._steps - self._options.start,
-            taken=self._taken,
-            durable=writer.durable,
-            failed=writer.failed,
-            coalesced=queue.coalesced,
-            dropped=queue.dropped,
-            newest=newest,
-            newest_step=step,
-            waiting_bytes=queue.held,
-            peak_bytes=queue.peak,
+            steps=self._steps - self._options.start, taken=self._taken, durable=writer.durable,
+            failed=writer.failed, coalesced=queue.coalesced, dropped=queue.dropped, newest=newest,
+            newest_step=step, waiting_bytes=queue.held, peak_bytes=queue.peak,
             skipped=writer.skipped,
-        )
+        )  # fmt: skip
 
     def close(self) -> Report:
         """Commits what is queued, frees the buffers and returns the final report.
@@ -328,8 +283,8 @@ class Recorder:
         for act in self._on_close:
             act()
         self._queue.close()
-        self._writer.end()
-        shutdown.closed(self)
+        self._writer.join()
+        _open.discard(self)
         self._forget()
         self._close_own_repo()
         if self._writer.first_failure is not None:
@@ -345,7 +300,7 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        shutdown.complete(self.close, error)
+        complete(self.close, error)
 
     def _check_open(self) -> None:
         if self._pid != os.getpid():
@@ -355,3 +310,29 @@ class Recorder:
             )
         if self._closed:
             raise WrongUsage("this recorder is closed")
+
+
+def complete(close: Callable[[], object], error: BaseException | None) -> None:
+    """Ends a ``with`` block: an error of ``close`` becomes a note of the error in the block."""
+    try:
+        close()
+    except BaseException as failure:
+        if error is None:
+            raise
+        if failure is not error:
+            error.add_note(f"mvc: a version could not be recorded either: {failure}")
+
+
+_open: WeakSet[Recorder] = WeakSet()
+
+
+def _close_all() -> None:
+    with ExitStack() as all_:
+        for recorder in list(_open):
+            all_.callback(recorder.close)
+
+
+# Queued versions are committed before the interpreter ends. A recorder's thread cannot do that by
+# itself: once the main thread has ended, the thread pools that encode take no more work. This is
+# the only hook that can run before theirs, because it is registered later; atexit runs after it.
+getattr(threading, "_register_atexit")(_close_all)  # noqa: B009 (private, so not in stubs)

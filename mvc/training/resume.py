@@ -1,51 +1,38 @@
 """resume: sets a training back to a recorded version, bit for bit on the same machine.
 
-Everything is compared before anything is changed, so that a refusal leaves model, optimizer and
-random generators as they were.
+``load`` takes a version's weights alone. Both compare everything before anything is changed, so
+that a refusal leaves model, optimizer and random generators as they were.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 
-from mvc.errors import CannotResume
+from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.training.checks import check_objects
+from mvc.training.state import parts
 from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement
-from mvc.training.state.parts import (
-    PREFIXES,
-    PRODUCTION,
-    SCHEMA,
-    passing_buffers,
-    setting,
-    tied_names,
-    training_path,
-    unwrap,
-)
 from mvc.training.state.rng import check_rng, set_rng_state
 
 __all__ = [
-    "Resumed",
-    "check_model",
-    "check_types",
-    "differences",
-    "load_model",
-    "resume",
-    "training_state",
-    "training_weights",
-    "typed_as",
-]
+    "Loaded", "Resumed", "check_model", "check_types", "differences", "load", "load_model",
+    "resume", "training_state", "training_weights", "typed_as",
+]  # fmt: skip
 
-
-_OWN = (SCHEMA, PRODUCTION)
+_OWN = (parts.SCHEMA, parts.PRODUCTION)
+_SHOWN = 10  # reasons in a message
+_WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 
 
 @dataclass(frozen=True)
@@ -92,7 +79,7 @@ def resume(
     check_rng(kept["rng"])
     weights = training_weights(repo, commit, name, kept)
     if set(weights) != set(model.state_dict()):  # equal if recorded with the wrapper's names
-        model = unwrap(model)
+        model = parts.unwrap(model)
     check_model(model, weights, kept)
     more = check_types(kept, scheduler=scheduler, scaler=scaler)
     placement = None if optimizer is None else Placement(model, optimizer, kept["optimizer"])
@@ -112,8 +99,8 @@ def resume(
 def check_types(kept: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
     """``check_type`` for each part; older versions, which have no types, are not compared."""
     kinds = kept.get("kinds", {})
-    found = [check_type(part, kinds.get(part), value) for part, value in passed.items()]
-    return tuple(line for lines in found for line in lines)
+    lines = (check_type(part, kinds.get(part), value) for part, value in passed.items())
+    return tuple(chain.from_iterable(lines))
 
 
 def training_state(
@@ -126,15 +113,16 @@ def training_state(
     ``production`` and take the weights from ``training_weights``.
     """
     entries = repo.manifest(commit).by_path
-    path = training_path(name)
+    path = parts.training_path(name)
     if name not in entries or path not in entries:
         missing = name if name not in entries else path
         raise CannotResume(
             f"{commit.short} has no {missing}", hint="only versions of a Recorder can be resumed"
         )
     kept = repo.checkout(commit, path=path)
-    schemas = (kept.get("schema"), kept.get("of", SCHEMA)) if isinstance(kept, Mapping) else ()
-    if not isinstance(kept, Mapping) or schemas not in {(SCHEMA, SCHEMA), (PRODUCTION, SCHEMA)}:
+    kept = kept if isinstance(kept, Mapping) else {}
+    schemas = kept.get("schema"), kept.get("of", parts.SCHEMA)
+    if schemas not in {(own, parts.SCHEMA) for own in _OWN}:
         made = next((s for s in schemas if isinstance(s, str) and s not in _OWN), None)
         raise CannotResume(
             f"{path} of {commit.short} is no training state of a Recorder"
@@ -151,7 +139,7 @@ def training_state(
             "the model was committed later, without its training state",
             hint="resume from the version before",
         )
-    if kept["schema"] == PRODUCTION:
+    if kept["schema"] == parts.PRODUCTION:
         _check_production(commit, kept, production)
     return kept
 
@@ -161,8 +149,7 @@ def _check_production(commit: CommitId, kept: Mapping[str, Any], production: boo
         raise CannotResume(
             f"{commit.short} holds production weights, made by {kept['pipeline']!r}; the "
             "training weights that they were made of were not kept",
-            hint="record with keep_training=True; for the production weights alone use "
-            "model.load_state_dict(repo.checkout(rev))",
+            hint=f"record with keep_training=True; for the production weights alone use {_WEIGHTS}",
         )
     if not production:
         raise CannotResume(
@@ -176,10 +163,9 @@ def training_weights(
     repo: Repository, commit: CommitId, name: str, kept: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """The weights that training continues from; ``kept`` is the result of ``training_state``."""
-    if kept["schema"] == PRODUCTION:
-        weights: Mapping[str, Any] = kept["weights"]
-        return weights
-    return repo.checkout(commit, path=name)  # type: ignore[no-any-return]
+    own = kept["schema"] == parts.PRODUCTION
+    weights: Mapping[str, Any] = kept["weights"] if own else repo.checkout(commit, path=name)
+    return weights
 
 
 def _check_part(commit: CommitId, part: str, kept: Any, passed: Any) -> None:
@@ -188,16 +174,12 @@ def _check_part(commit: CommitId, part: str, kept: Any, passed: Any) -> None:
             f"{commit.short} was recorded without the {part}", hint=f"pass the {part} to Recorder"
         )
     if passed is None and kept is not None:
+        article = "an" if part[0] in "aeiou" else "a"
         raise CannotResume(
-            f"{commit.short} has the state of {_a(part)}, but none was passed: "
+            f"{commit.short} has the state of {article} {part}, but none was passed: "
             "training would not go on as it was",
-            hint=f"pass the {part}; for the weights alone use "
-            "model.load_state_dict(repo.checkout(rev))",
+            hint=f"pass the {part}; for the weights alone use {_WEIGHTS}",
         )
-
-
-def _a(word: str) -> str:
-    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
 
 
 def check_model(
@@ -206,13 +188,10 @@ def check_model(
     """Raises CannotResume for a model with other names, shapes, dtypes or ties."""
     here = model.state_dict()
     for key in [*here, *weights]:
-        if key not in weights:
+        if key not in weights or key not in here:
+            one, other = ("no ", "has") if key in here else ("", "does not have")
             raise CannotResume(
-                f"the version has no {key}, which the model has", hint=_names_hint(here, weights)
-            )
-        if key not in here:
-            raise CannotResume(
-                f"the version has {key}, which the model does not have",
+                f"the version has {one}{key}, which the model {other}",
                 hint=_names_hint(here, weights),
             )
         mine, theirs = here[key], weights[key]
@@ -224,34 +203,32 @@ def check_model(
             raise CannotResume(
                 f"{key} of the model has no data (device meta)", hint="model.to_empty(device=...)"
             )
-        if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+        if _kind(mine) != _kind(theirs):
             raise CannotResume(
                 f"{key} is {_kind(theirs)} in the version, {_kind(mine)} in the model",
                 hint="make the model as it was when the version was recorded",
             )
-    if kept["tied"] != tied_names(model):
+    tied = parts.tied_names(model)
+    if kept["tied"] != tied:
         raise CannotResume(
-            f"the model ties {tied_names(model) or 'no parameters'}, the version {kept['tied']}",
+            f"the model ties {tied or 'no parameters'}, the version {kept['tied']}",
             hint="tie the same parameters before resuming",
         )
 
 
 def _names_hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
     """The hint for a different model, or for one with a wrapper around some layers."""
-
-    def bare(names: Mapping[str, Any]) -> set[str]:
-        found = set(names)
-        for prefix in PREFIXES:
-            found = {name.replace(prefix, "") for name in found}
-        return found
-
-    if bare(here) == bare(there):
+    prefix = re.compile("|".join(map(re.escape, parts.PREFIXES)))
+    if {prefix.sub("", name) for name in here} == {prefix.sub("", name) for name in there}:
         return "a layer is compiled or wrapped in one of the two: wrap the same layers as then"
     return "make the model as it was when the version was recorded"
 
 
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+def _kind(value: Any) -> str:
+    """``float32 (2, 3)``, of torch tensors and numpy arrays alike."""
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return f"a {type(value).__name__}"
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
 
 
 def load_model(
@@ -261,7 +238,7 @@ def load_model(
     state = OrderedDict(weights)
     state._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
     model.load_state_dict(state, strict=True)
-    present = passing_buffers(model)
+    present = parts.passing_buffers(model)
     for name, value in buffers.items():
         owner, _, leaf = name.rpartition(".")
         device = present[name].device if name in present else value.device
@@ -278,9 +255,50 @@ def typed_as(pattern: Any, value: Any) -> Any:
 
 def differences(kept: Mapping[str, str]) -> tuple[str, ...]:
     """The entries of a stored ``setting`` that differ here, as ``threads: 4, not 2``."""
-    here = setting()
-    return tuple(
-        f"{what}: {here.get(what)}, not {value}"
-        for what, value in kept.items()
-        if here.get(what) != value
-    )
+    here = parts.setting()
+    pairs = ((what, here.get(what), value) for what, value in kept.items())
+    return tuple(f"{what}: {mine}, not {value}" for what, mine, value in pairs if mine != value)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What did not fit: keys that the version lacks (``missing``), and that the module lacks."""
+
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+def load(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Loaded:
+    """Copies ``state``, a flat mapping of tensors, into the module's parameters and buffers.
+
+    Everything is compared first: where it raises, the module is as it was. Raises DoesNotFit,
+    listing every tensor whose shape or dtype differs, and with ``strict`` every key that only
+    one side has.
+    """
+    if not isinstance(state, Mapping):
+        raise DoesNotFit(f"the version holds a {type(state).__name__}, not named tensors")
+    here = model.state_dict()
+    missing = tuple(key for key in here if key not in state)
+    unexpected = tuple(key for key in state if key not in here)
+    wrong = [
+        f"{key}: {_kind(state[key])} in the version, {_kind(mine)} in the model"
+        for key, mine in here.items()
+        if key in state and isinstance(mine, torch.Tensor) and _kind(state[key]) != _kind(mine)
+    ]
+    if strict:
+        wrong += [f"{key}: the version lacks it" for key in missing]
+        wrong += [f"{key}: the model lacks it" for key in unexpected]
+    if wrong:
+        more = f"; and {len(wrong) - _SHOWN:,} more" if len(wrong) > _SHOWN else ""
+        raise DoesNotFit(
+            f"the version does not fit the model: {'; '.join(wrong[:_SHOWN])}{more}",
+            hint="make the model as it was when the version was committed; strict=False loads "
+            "what both have, if shapes and dtypes agree",
+        )
+    fitting = {
+        key: torch.as_tensor(state[key]) if isinstance(mine, torch.Tensor) else state[key]
+        for key, mine in here.items()
+        if key in state
+    }
+    model.load_state_dict(fitting, strict=False)
+    return Loaded(missing, unexpected)

@@ -1,4 +1,4 @@
-"""Copies of a training state in buffers that are reused.
+"""Copies of a training state in buffers that are reused, and the queue in which they wait.
 
 ``Slot.fill`` is what a training loop waits for. It calls ``copy_`` once per tensor, into buffers
 that already exist, and makes new containers around them, so that later steps change neither the
@@ -6,23 +6,29 @@ tensors nor the numbers of the copy. Tensors that share memory share a buffer.
 
 A CUDA tensor is copied on a separate stream into pinned memory. The training's stream waits for
 that copy, the host does not: ``Slot.ready`` waits, before the bytes are read.
+
+``Queue`` keeps the order and a bound in bytes. There is always room for two states: one that is
+being committed and one that waits.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from mvc.adapters.keys import part_name
-from mvc.adapters.python.torch_arrays import tensor_spec
-from mvc.adapters.structure import MAX_DEPTH
+from mvc.adapters.python.arrays import tensor_spec
+from mvc.adapters.structure import MAX_DEPTH, part_name
 from mvc.errors import UnsupportedTensor
 
-__all__ = ["Slot", "measure"]
+__all__ = ["MODES", "Item", "Queue", "Slot", "measure"]
+
+MODES = ("block", "coalesce", "drop")
 
 _Place: TypeAlias = tuple[object, ...]
 _Leaf: TypeAlias = Callable[[_Place, torch.Tensor], Any]
@@ -152,3 +158,108 @@ def _walk(value: Any, place: _Place, leaf: _Leaf) -> Any:
 
 def _text(place: _Place) -> str:
     return ".".join(part_name(key) for key in place)
+
+
+@dataclass
+class Item:
+    """A step whose state is staged. ``called_ns``: when ``step`` took it, in ns since 1970.
+
+    ``data`` is its batch, for a lossy pipeline. ``awaited``: the caller waits for its production
+    weights. ``nbytes`` is the room that it takes in the queue.
+    """
+
+    step: int
+    called_ns: int
+    metrics: Mapping[str, float]
+    data: Any
+    awaited: bool
+    slot: Slot = field(default_factory=Slot)
+    nbytes: int = 0
+
+
+class Queue:
+    """Passes states from the thread that trains to the one that commits."""
+
+    def __init__(self, mode: str, limit: int | None) -> None:
+        """``mode``: one of ``MODES``. ``limit``: staged bytes, None for twice the newest state."""
+        self._mode = mode
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._waiting: deque[Item] = deque()
+        self._free: list[Slot] = []
+        self.held = 0  # bytes that are being filled, wait, or are being committed
+        self._busy = 0  # items being filled or written
+        self._closed = False
+        self.dropped = 0
+        self.coalesced = 0
+        self.peak = 0
+
+    def reserve(self, item: Item, nbytes: int) -> bool | None:
+        """Gives ``item`` room; whether the call had to wait, or None if the item is dropped."""
+        with self._changed:
+            waited = False
+            while not self._fits(nbytes):
+                if self._mode == "drop":
+                    self.dropped += 1
+                    return None
+                waited = True
+                self._changed.wait()
+            if self._mode == "coalesce" and self._waiting:
+                replaced = self._waiting.pop()
+                self.held -= replaced.nbytes
+                self._free.append(replaced.slot)
+                self.coalesced += 1
+            self.held += nbytes
+            self.peak = max(self.peak, self.held)
+            self._busy += 1
+            item.nbytes = nbytes
+            if self._free:
+                item.slot = self._free.pop()
+            return waited
+
+    def _fits(self, nbytes: int) -> bool:
+        held = self.held
+        if self._mode == "coalesce" and self._waiting:
+            held -= self._waiting[-1].nbytes
+        return held + nbytes <= max(self._limit or 0, 2 * nbytes)
+
+    def put(self, item: Item) -> None:
+        """Queues a filled item."""
+        with self._changed:
+            self._busy -= 1
+            self._waiting.append(item)
+            self._changed.notify_all()
+
+    def give_back(self, item: Item) -> None:
+        """Frees the room of an item that is durable or has failed."""
+        with self._changed:
+            self._busy -= 1
+            self.held -= item.nbytes
+            if self._closed:
+                self._free.clear()
+            else:
+                self._free.append(item.slot)
+            self._changed.notify_all()
+
+    def take(self) -> Item | None:
+        """Waits for the oldest item; None once the queue is closed and empty."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            if not self._waiting:
+                self._free.clear()
+                return None
+            self._busy += 1
+            return self._waiting.popleft()
+
+    def join(self) -> None:
+        """Waits until every item was given back."""
+        with self._changed:
+            while self._waiting or self._busy:
+                self._changed.wait()
+
+    def close(self) -> None:
+        """No more items will be put; those that wait can still be taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

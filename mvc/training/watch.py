@@ -10,8 +10,7 @@ import torch
 from mvc.errors import WrongUsage
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
-from mvc.training.lossy.drift import Monitor
-from mvc.training.lossy.dsed import Evaluate
+from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.recorder import Recorder
 from mvc.training.resume import Resumed
 from mvc.training.writer_thread import Metrics

@@ -4,7 +4,7 @@ import pytest
 
 from mvc.adapters.files.pickle_nodes import Call, Dict, Global, Persistent
 from mvc.adapters.files.torch_zip import find_tensors
-from mvc.adapters.keys import Names, part_name
+from mvc.adapters.structure import Names, part_name
 from mvc.errors import BadModelFile
 from mvc.model.tensor import TensorSpec
 

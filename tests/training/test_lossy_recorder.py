@@ -423,3 +423,56 @@ def test_drift_watches_the_batches(tmp_path: Path) -> None:
                 recorder.step(data=data)
         steps = [int(e.commit.message.split()[1]) for e in repo.log()][::-1]
     assert steps[0] == 1 and 21 <= steps[1] <= 24
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_drift_after_a_restart_is_saved(tmp_path: Path, resumed: bool) -> None:
+    """The detector needs the data of before: by itself, the data after shows no change."""
+    pytest.importorskip("river")
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    random = np.random.default_rng(1)
+    options: dict[str, Any] = {"pipeline": f"drift:adwin | {LSB}", "keep_training": True}
+
+    def train(recorder: mvc.Recorder, mean: float, steps: int) -> None:
+        for _ in range(steps):
+            recorder.step(data=(random.normal(mean, 0.1, (40, 2)), np.zeros(40)))
+
+    with mvc.Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, model, optimizer, **options) as recorder:
+            train(recorder, 0.0, 20)
+        assert recorder.report.durable == 1 and recorder.report.skipped == 19
+        with mvc.Recorder(repo, model, optimizer, **options) as recorder:
+            train(recorder, 3.0, 10)
+        assert recorder.report.durable == 1
+        if resumed:  # as of the drift: the record of what came later does not count
+            start = repo.resume(model, optimizer)
+            with mvc.Recorder(repo, model, optimizer, start=start, **options) as recorder:
+                train(recorder, 3.0, 10)
+            assert recorder.report.durable == 0
+            with mvc.Recorder(repo, model, optimizer, **options) as recorder:
+                train(recorder, 0.0, 10)
+            assert recorder.report.durable == 1
+        assert not repo.fsck(full=True).problems
+
+
+def test_other_decisions_survive_a_restart(tmp_path: Path) -> None:
+    """Of ``every`` the phase, of ``carry`` the losses, of ``dsed`` the batches since the save."""
+    pipeline = "every:2/3 | topk:0.5,loss=linear,carry | xor | dsed:0 | sparse | zstd:1"
+    found = []
+    for name, restarts in (("a", (12,)), ("b", (1, 3, 2, 1, 5))):
+        torch.manual_seed(0)
+        trained, judge = run(), Judge()
+        with mvc.Repository.init(tmp_path / name) as repo:
+            for steps in restarts:
+                with mvc.Recorder(
+                    repo, trained.model, pipeline=pipeline, evaluate=judge
+                ) as recorder:
+                    for _ in range(steps):
+                        data = batch(trained)
+                        recorder.step(loss=trained.train() / 10, data=data)
+            states = [tensor_bits(repo.checkout(entry.id, path="model.safetensors"))
+                      for entry in repo.log()]  # fmt: skip
+            found.append((states, judge.asked))
+    assert found[0] == found[1]
+    assert 1 < len(found[0][0]) < 12

@@ -15,6 +15,7 @@ from torch import nn
 
 import mvc
 from mvc.errors import InvalidPipeline, StorageFull, UnsupportedTensor, WrongUsage
+from mvc.model.hashing import BlobHasher
 from tests.training.gate import Gate
 from tests.training.runs import Bits, tensor_bits
 
@@ -66,6 +67,26 @@ def test_every_version_is_the_state_at_its_call(tmp_path: Path) -> None:
         ]
         assert repo.live(target="prod").commit == log[-1].id
         assert tensor_bits(repo.checkout(target="prod")) == expected[-1]  # weights by themselves
+
+
+def test_a_state_is_hashed_once_and_what_was_encoded_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update, hashed = BlobHasher.update, []
+
+    def counted(hasher: BlobHasher, data: Any) -> None:
+        hashed.append(memoryview(data).nbytes)
+        update(hasher, data)
+
+    monkeypatch.setattr(BlobHasher, "update", counted)
+    model = nn.Linear(1000, 1000, bias=False)
+    with mvc.Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, model, include=["model"]) as recorder:
+            for _ in range(2):
+                change(model)
+                recorder.step()
+        assert sum(n for n in hashed if n > 1_000_000) == 2 * 2 * 4_000_000
+        assert tensor_bits(repo.checkout()) == tensor_bits(model.state_dict())
 
 
 def test_weights_that_change_while_they_are_written(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ layout is checked.
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 from mvc.adapters.parsed import CHECK_BYTES, gaps
 from mvc.errors import DamagedData
-from mvc.model.manifest import FileEntry
+from mvc.model.manifest import Check, FileEntry
 
 __all__ = ["assemble"]
 
@@ -34,99 +35,80 @@ def assemble(
     """
     if len(skeleton) != entry.skeleton_size:
         raise DamagedData(f"the skeleton of {entry.path} has a wrong length")
-    sums = _Sums(entry)
-    writer = _Writer(sums, write_at)
+    out = _Writer(entry, write_at)
     spans = [(c.offset, c.spec.nbytes) for c in entry.contents]
-    outside = list(gaps(spans, entry.size))
+    parts = [(start, length, i) for i, (start, length) in enumerate(spans) if length]
+    parts += [(start, length, -1) for start, length in gaps(spans, entry.size)]
     rest = memoryview(skeleton)
-    at = 0
-    for index, (offset, length) in enumerate(spans):
-        if not length:
-            continue
-        if at < len(outside) and outside[at][0] < offset:
-            writer.gap(outside[at][0], rest[: outside[at][1]])
-            rest = rest[outside[at][1] :]
-            at += 1
-        if writer.position != offset:
+    for start, length, i in sorted(parts):
+        if out.position != start:
             raise DamagedData(f"contents of {entry.path} overlap")
-        for piece in content(index):
-            writer.put(piece)
-        if writer.position != offset + length:
+        if i < 0:
+            out.gap(rest[:length])
+            rest = rest[length:]
+        else:
+            for piece in content(i):
+                out.put(piece)
+        if out.position != start + length:
             raise DamagedData(f"a content of {entry.path} has a wrong length")
-    if rest.nbytes:
-        writer.gap(outside[at][0], rest)
-    if writer.position != entry.size:
+    if rest.nbytes or out.position != entry.size:
         raise DamagedData(f"the parts of {entry.path} do not add up to its size")
-    writer.patch()
-
-
-class _Sums:
-    """CRC-32 of the ranges that an entry's checks cover; ranges do not overlap."""
-
-    def __init__(self, entry: FileEntry) -> None:
-        self.fields = sorted((c.position, c.start, c.length) for c in entry.checks)
-        self._ranges = sorted({(c.start, c.start + c.length) for c in entry.checks if c.length})
-        self._current = 0
-        self.done: dict[tuple[int, int], int] = {}
-        self._value = 0
-        if any(a[1] > b[0] for a, b in pairwise(self._ranges)):
-            raise DamagedData(f"checksums of {entry.path} cover the same bytes twice")
-
-    def feed(self, position: int, piece: memoryview) -> None:
-        end = position + piece.nbytes
-        while self._current < len(self._ranges):
-            start, stop = self._ranges[self._current]
-            if start >= end:
-                return
-            part = piece[max(start - position, 0) : stop - position]
-            self._value = zlib.crc32(part, self._value)
-            if stop > end:
-                return
-            self.done[start, stop - start] = self._value
-            self._value = 0
-            self._current += 1
-
-    def value(self, start: int, length: int) -> bytes | None:
-        found = self.done.get((start, length), None if length else 0)
-        return None if found is None else found.to_bytes(CHECK_BYTES, "little")
+    out.patch()
 
 
 class _Writer:
-    """Writes forward, feeding the sums; keeps the check fields that have to wait."""
+    """Writes forward, and computes the CRC-32 of the ranges that the entry's checks cover."""
 
-    def __init__(self, sums: _Sums, write_at: Write) -> None:
+    def __init__(self, entry: FileEntry, write_at: Write) -> None:
         self.position = 0
-        self._sums = sums
         self._write_at = write_at
-        self._next = 0
-        self._waiting: list[tuple[int, int, int]] = []
+        self._fields = deque(sorted(entry.checks, key=lambda c: c.position))
+        self._late: list[Check] = []
+        ranges = sorted({(c.start, c.start + c.length) for c in entry.checks if c.length})
+        if any(a[1] > b[0] for a, b in pairwise(ranges)):
+            raise DamagedData(f"checksums of {entry.path} cover the same bytes twice")
+        self._ranges = deque(ranges)
+        self._sum = 0
+        self._sums: dict[tuple[int, int], int] = {}
 
     def put(self, piece: memoryview) -> None:
         piece = piece.cast("B") if piece.nbytes else memoryview(b"")
         self._write_at(self.position, piece)
-        self._sums.feed(self.position, piece)
-        self.position += piece.nbytes
+        end = self.position + piece.nbytes
+        while self._ranges and self._ranges[0][0] < end:
+            start, stop = self._ranges[0]
+            part = piece[max(start - self.position, 0) : stop - self.position]
+            self._sum = zlib.crc32(part, self._sum)
+            if stop > end:
+                break
+            self._sums[self._ranges.popleft()] = self._sum
+            self._sum = 0
+        self.position = end
 
-    def gap(self, start: int, piece: memoryview) -> None:
-        """Skeleton bytes at ``start``, with every check field in them filled in if known."""
-        fields = self._sums.fields
-        end = start + piece.nbytes
-        if self._next < len(fields) and fields[self._next][0] < end:
+    def gap(self, piece: memoryview) -> None:
+        """Writes skeleton bytes, with every check field in them filled in if known."""
+        end = self.position + piece.nbytes
+        if self._fields and self._fields[0].position < end:
             patched = bytearray(piece)
-            while self._next < len(fields) and fields[self._next][0] < end:
-                position, first, length = fields[self._next]
-                value = self._sums.value(first, length)
+            while self._fields and self._fields[0].position < end:
+                check = self._fields.popleft()
+                at = check.position - self.position
+                value = self._value(check)
                 if value is None:
-                    self._waiting.append(fields[self._next])
+                    self._late.append(check)
                 else:
-                    patched[position - start : position - start + CHECK_BYTES] = value
-                self._next += 1
-            piece = memoryview(patched)[: end - start]
+                    patched[at : at + CHECK_BYTES] = value
+            piece = memoryview(patched)[: piece.nbytes]
         self.put(piece)
 
     def patch(self) -> None:
-        for position, start, length in self._waiting:
-            value = self._sums.value(start, length)
+        for check in self._late:
+            value = self._value(check)
             if value is None:
                 raise DamagedData("a checksum covers bytes past the end of a file")
-            self._write_at(position, value)
+            self._write_at(check.position, value)
+
+    def _value(self, check: Check) -> bytes | None:
+        found = self._sums.get((check.start, check.start + check.length))
+        found = found if check.length else 0
+        return None if found is None else found.to_bytes(CHECK_BYTES, "little")

@@ -18,26 +18,13 @@ from mvc.model.tensor import TensorSpec
 __all__ = ["DESCRIPTIONS", "MAGIC", "parse_npy", "parse_npz"]
 
 DESCRIPTIONS = {
-    "|b1": "bool",
-    "|i1": "int8",
-    "|u1": "uint8",
-    "<i2": "int16",
-    "<u2": "uint16",
-    "<i4": "int32",
-    "<u4": "uint32",
-    "<i8": "int64",
-    "<u8": "uint64",
-    "<f2": "float16",
-    "<f4": "float32",
-    "<f8": "float64",
-    "<c8": "complex64",
-    "<c16": "complex128",
-}
+    "|b1": "bool", "|i1": "int8", "<i2": "int16", "<i4": "int32", "<i8": "int64",
+    "|u1": "uint8", "<u2": "uint16", "<u4": "uint32", "<u8": "uint64",
+    "<f2": "float16", "<f4": "float32", "<f8": "float64", "<c8": "complex64", "<c16": "complex128",
+}  # fmt: skip
 """numpy's name of a little-endian dtype (``dtype.str``) -> name in ``mvc.model.tensor``."""
 
 MAGIC = b"\x93NUMPY"
-_SUFFIX = ".npy"
-_KEY = "array"
 _MAX_HEADER = 1 << 16
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-z][0-9]{1,2})', 'fortran_order': False, "
@@ -48,7 +35,7 @@ _HEADER = re.compile(
 def parse_npy(source: Source, name: str) -> FileParts:
     """One array under the key ``array``. Raises BadModelFile for what is no plain array."""
     start, spec = _array(source, 0, source.size(), name)
-    return FileParts("npy", (ParsedContent(start, spec),), (ParsedTensor(_KEY, spec, 0),))
+    return FileParts("npy", (ParsedContent(start, spec),), (ParsedTensor("array", spec, 0),))
 
 
 def parse_npz(source: Source, name: str, members: tuple[Member, ...]) -> FileParts:
@@ -63,8 +50,7 @@ def parse_npz(source: Source, name: str, members: tuple[Member, ...]) -> FilePar
         except BadModelFile:
             contents.append(ParsedContent(member.start, TensorSpec("raw", (member.size,))))
             continue
-        key = member.name.removesuffix(_SUFFIX)
-        tensors.append(ParsedTensor(key, spec, len(contents)))
+        tensors.append(ParsedTensor(member.name.removesuffix(".npy"), spec, len(contents)))
         contents.append(ParsedContent(start, spec))
     return FileParts("npz", tuple(contents), tuple(tensors), find_checks(source, name, members))
 

@@ -17,60 +17,40 @@ from mvc.limits import MAX_SAFETENSORS_HEADER, MAX_TENSORS
 from mvc.model.tensor import TensorSpec, shared_spec
 
 __all__ = [
-    "CODES",
-    "NAMES",
-    "from_file_shape",
-    "parse_header",
-    "parse_safetensors",
-    "to_file_shape",
-]
+    "CODES", "LENGTH_BYTES", "NAMES",
+    "header_bytes", "header_entry", "parse_header", "parse_safetensors",
+]  # fmt: skip
 
 CODES = {
     "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "U16": "uint16",
-    "I16": "int16",
-    "U32": "uint32",
-    "I32": "int32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F4": "float4_e2m1fn_x2",
+    "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
+    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2",
     # Not part of the format: mvc writes these where it has no name for a dtype,
     # and no other reader takes such a file.
-    "C32": "complex32",
-    "C128": "complex128",
-}
+    "C32": "complex32", "C128": "complex128",
+}  # fmt: skip
 """dtype names in the header -> names in ``mvc.model.tensor``."""
 
 NAMES = {name: code for code, name in CODES.items()}
 """The other way round."""
 
+LENGTH_BYTES = 8
+_ALIGNMENT = 64
 _PACKED = "float4_e2m1fn_x2"
-_LENGTH_BYTES = 8
 
 
 def parse_safetensors(source: Source, name: str) -> FileParts:
     """Raises BadModelFile unless the file is one safetensors file and nothing else."""
-    size = source.size()
-    length = int.from_bytes(source.read(0, _LENGTH_BYTES), "little")
-    if size < _LENGTH_BYTES or not 2 <= length <= min(size - _LENGTH_BYTES, MAX_SAFETENSORS_HEADER):
+    rest = source.size() - LENGTH_BYTES
+    length = int.from_bytes(source.read(0, LENGTH_BYTES), "little")
+    if not 2 <= length <= min(rest, MAX_SAFETENSORS_HEADER):
         raise BadModelFile(f"{name}: its header is longer than the file or than the limit")
-    header = source.read(_LENGTH_BYTES, length)
-    entries = parse_header(header, name)
+    entries = parse_header(source.read(LENGTH_BYTES, length), name)
     structure = entries.pop("__metadata__", {}).get("mvc")
-    start = _LENGTH_BYTES + length
-    contents, tensors = _layout(name, entries, start, size - start)
+    contents, tensors = _layout(name, entries, LENGTH_BYTES + length, rest - length)
     is_state = structure is not None and _describes(structure, entries)
     return FileParts("state" if is_state else "safetensors", contents, tensors)
 
@@ -107,7 +87,7 @@ def parse_header(header: bytes, name: str) -> dict[str, Any]:
         raise BadModelFile(f"{name}: its header holds {text}")
 
     try:
-        entries = json.loads(
+        entries: dict[str, Any] = json.loads(
             header.decode("utf-8"), object_pairs_hook=once, parse_constant=constant
         )
     except (ValueError, RecursionError) as error:
@@ -115,7 +95,7 @@ def parse_header(header: bytes, name: str) -> dict[str, Any]:
     metadata = entries.get("__metadata__", {})
     if not isinstance(metadata, dict) or any(not isinstance(v, str) for v in metadata.values()):
         raise BadModelFile(f"{name}: its metadata is not a map of texts")
-    return entries  # type: ignore[no-any-return]
+    return entries
 
 
 def _layout(
@@ -125,17 +105,15 @@ def _layout(
         raise BadModelFile(f"{name}: it has more than {MAX_TENSORS} tensors")
     placed = [(*_entry(name, key, value), key) for key, value in entries.items()]
     placed.sort(key=lambda row: row[:2])
-    contents, tensors = [], []
     end = 0
-    for at, (begin, stop, spec, key) in enumerate(placed):
+    for begin, stop, spec, key in placed:
         if begin != end or stop - begin != spec.nbytes:
             raise BadModelFile(f"{name}: {key} does not follow the tensor before it")
         end = stop
-        contents.append(ParsedContent(start + begin, spec))
-        tensors.append(ParsedTensor(key, spec, at))
     if end != length:
         raise BadModelFile(f"{name}: its tensors do not fill it to the end")
-    return tuple(contents), tuple(tensors)
+    contents = tuple(ParsedContent(start + begin, spec) for begin, _, spec, _ in placed)
+    return contents, tuple(ParsedTensor(key, spec, i) for i, (_, _, spec, key) in enumerate(placed))
 
 
 def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
@@ -146,24 +124,28 @@ def _entry(name: str, key: str, value: Any) -> tuple[int, int, TensorSpec]:
         raise BadModelFile(f"{name}: {key} has an unknown dtype")
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
         raise BadModelFile(f"{name}: shape or offsets of {key} are malformed")
-    return offsets[0], offsets[1], shared_spec(CODES[code], from_file_shape(CODES[code], shape))
+    if CODES[code] == _PACKED:  # the header counts the 4-bit halves
+        if not shape or shape[-1] % 2:
+            raise BadModelFile("a tensor of 4-bit numbers does not fill whole bytes")
+        shape = [*shape[:-1], shape[-1] // 2]
+    return offsets[0], offsets[1], shared_spec(CODES[code], tuple(shape))
 
 
 def _naturals(values: Any) -> bool:
     return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in values)
 
 
-def from_file_shape(dtype: str, shape: list[int]) -> tuple[int, ...]:
-    """The tensor's shape for the shape in the header: F4 counts its 4-bit halves."""
-    if dtype != _PACKED:
-        return tuple(shape)
-    if not shape or shape[-1] % 2:
-        raise BadModelFile("a tensor of 4-bit numbers does not fill whole bytes")
-    return (*shape[:-1], shape[-1] // 2)
+def header_entry(spec: TensorSpec, start: int) -> dict[str, Any]:
+    """The header's entry for a tensor at ``start``, counted from the end of the header."""
+    shape = list(spec.shape)
+    if spec.dtype == _PACKED and shape:
+        shape[-1] *= 2
+    offsets = [start, start + spec.nbytes]
+    return {"dtype": NAMES[spec.dtype], "shape": shape, "data_offsets": offsets}
 
 
-def to_file_shape(spec: TensorSpec) -> list[int]:
-    """The shape in the header for a tensor's shape."""
-    if spec.dtype != _PACKED or not spec.shape:
-        return list(spec.shape)
-    return [*spec.shape[:-1], spec.shape[-1] * 2]
+def header_bytes(text: str) -> bytes:
+    """The file up to its first tensor: length and header, padded so that tensors are aligned."""
+    header = text.encode()
+    header += b" " * (-(len(header) + LENGTH_BYTES) % _ALIGNMENT)
+    return len(header).to_bytes(LENGTH_BYTES, "little") + header

@@ -155,12 +155,7 @@ def _locate(source: Source, entry: _Listed, name: str) -> Member:
         raise BadModelFile(f"{name}: a zip member lies outside the file")
     row = _LOCAL.unpack_from(head)
     same = (row[2], row[3], row[9], head[_LOCAL.size :])
-    if row[0] != b"PK\x03\x04" or same != (
-        entry.flags,
-        entry.method,
-        len(entry.name),
-        entry.name,
-    ):
+    if row[0] != b"PK\x03\x04" or same != (entry.flags, entry.method, len(entry.name), entry.name):
         raise BadModelFile(f"{name}: a zip member differs from its entry in the directory")
     start = entry.header + len(head) + row[10]
     fields = [entry.header + _LOCAL_CRC, entry.crc_at]

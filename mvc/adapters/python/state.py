@@ -17,32 +17,38 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from mvc.adapters.files.safetensors import NAMES, parse_header, to_file_shape
-from mvc.adapters.keys import Names
+from mvc.adapters.files.safetensors import LENGTH_BYTES, header_bytes, header_entry, parse_header
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.adapters.python.numpy_arrays import array_bytes, array_spec, has_dtype, make_array
-from mvc.adapters.python.torch_arrays import contiguous, make_tensor, tensor_bytes, tensor_spec
-from mvc.adapters.structure import decode, encode
+from mvc.adapters.python.arrays import (
+    array_bytes,
+    array_spec,
+    contiguous,
+    has_dtype,
+    make_array,
+    make_tensor,
+    tensor_bytes,
+    tensor_spec,
+)  # fmt: skip
+from mvc.adapters.structure import Names, decode, encode
 from mvc.adapters.views import extract
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
+from mvc.ids import BlobId
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import check_key
 from mvc.model.tensor import DTYPES, TensorSpec
 
-__all__ = ["Buffers", "Deferred", "from_state", "to_state", "values"]
+__all__ = ["Buffers", "Deferred", "HashedState", "from_state", "to_state", "values"]
 
 Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
-
-_ALIGNMENT = 64
-_LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,26 @@ class Deferred:
 
     spec: TensorSpec
     read: Callable[[int, memoryview], None]
+
+
+class HashedState(Mapping[str, Any]):
+    """A state that nobody writes to, with the ids of its contents in the order of ``from_state``.
+
+    A commit takes it as the state itself, and does not hash it again.
+    """
+
+    def __init__(self, state: Mapping[str, Any], ids: Sequence[BlobId]) -> None:
+        self.state = state
+        self.ids = ids
+
+    def __getitem__(self, key: str) -> Any:
+        return self.state[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.state)
+
+    def __len__(self) -> int:
+        return len(self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +120,18 @@ class _Collector:
 
     def leaf(self, place: str, value: Any) -> tuple[str, str] | None:
         if self._torch is not None and isinstance(value, self._torch.Tensor):
-            return "torch", self._add(place, tensor_spec(value, place), value, is_torch=True)
-        if isinstance(value, Deferred):
-            return "torch", self._add(place, value.spec, value, is_torch=True)
-        if isinstance(value, np.generic):
-            array = np.asarray(value)
-            return "scalar", self._add(place, array_spec(array, place), array, is_torch=False)
-        if type(value) in {np.ndarray, np.memmap}:
-            return "numpy", self._add(place, array_spec(value, place), value, is_torch=False)
-        return None
-
-    def _add(self, place: str, spec: TensorSpec, value: Any, *, is_torch: bool) -> str:
+            tag, spec = "torch", tensor_spec(value, place)
+        elif isinstance(value, Deferred):
+            tag, spec = "torch", value.spec
+        elif isinstance(value, np.generic):
+            tag, spec, value = "scalar", array_spec(value, place), np.asarray(value)
+        elif type(value) in {np.ndarray, np.memmap}:
+            tag, spec = "numpy", array_spec(value, place)
+        else:
+            return None
         key = check_key(self._names.unique(place))
-        self.arrays.append(_Array(key, spec, value, is_torch))
-        return key
+        self.arrays.append(_Array(key, spec, value, tag == "torch"))
+        return tag, key
 
 
 class _ParsedState(ParsedFile):
@@ -122,28 +146,26 @@ class _ParsedState(ParsedFile):
         self._lock = threading.Lock()
         # The last array that had to be copied; one at a time bounds the memory.
         self._copied: tuple[int, memoryview] | None = None
-        contents, end = [], len(header)
-        for array in arrays:
-            contents.append(ParsedContent(end, array.spec))
-            end += array.spec.nbytes
-        self.contents = tuple(contents)
+        ends = list(accumulate((a.spec.nbytes for a in arrays), initial=len(header)))
+        specs = (a.spec for a in arrays)
+        self.contents = tuple(map(ParsedContent, ends, specs))
         self.tensors = tuple(ParsedTensor(a.key, a.spec, i) for i, a in enumerate(arrays))
-        self.size = end
+        self.size = ends[-1]
 
     def borrow(self, content: int) -> memoryview | None:
         return self._arrays[content].borrow()
 
     def read(self, content: int, start: int, out: memoryview) -> None:
-        value = self._arrays[content].value
-        if isinstance(value, Deferred):
-            value.read(start, out)
+        array = self._arrays[content]
+        if isinstance(array.value, Deferred):
+            array.value.read(start, out)
             return
-        view = self.borrow(content)
+        view = array.borrow()
         if view is None:
             with self._lock:
                 if self._copied is None or self._copied[0] != content:
                     self._copied = None
-                    self._copied = (content, self._arrays[content].copy())
+                    self._copied = (content, array.copy())
                 view = self._copied[1]
         out[:] = view[start : start + len(out)]
 
@@ -163,9 +185,11 @@ def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
             hint="commit model.state_dict(), or a dictionary that holds the tensor",
         )
     collector = _Collector()
-    structure = encode(obj, collector.leaf)
+    structure = encode(obj.state if isinstance(obj, HashedState) else obj, collector.leaf)
     arrays = sorted(collector.arrays, key=lambda a: -DTYPES[a.spec.dtype].itemsize)
-    return _ParsedState(_header(structure, arrays), arrays)
+    parsed = _ParsedState(_header(structure, arrays), arrays)
+    parsed.ids = obj.ids if isinstance(obj, HashedState) else None
+    return parsed
 
 
 def _header(structure: str, arrays: list[_Array]) -> bytes:
@@ -176,21 +200,15 @@ def _header(structure: str, arrays: list[_Array]) -> bytes:
     parts = [_json({"__metadata__": metadata})[:-1]]
     end = 0
     for array in arrays:
-        described = {
-            "dtype": NAMES[array.spec.dtype],
-            "shape": to_file_shape(array.spec),
-            "data_offsets": [end, end + array.spec.nbytes],
-        }
-        parts.append(_json({array.key: described})[1:-1])
+        parts.append(_json({array.key: header_entry(array.spec, end)})[1:-1])
         end += array.spec.nbytes
-    text = (",".join(parts) + "}").encode()
-    text += b" " * (-(len(text) + _LENGTH_BYTES) % _ALIGNMENT)
-    if len(text) > MAX_SAFETENSORS_HEADER:
+    header = header_bytes(",".join(parts) + "}")
+    if len(header) - LENGTH_BYTES > MAX_SAFETENSORS_HEADER:
         raise UnsupportedTensor(
             f"the state's values beside its tensors take more than {MAX_SAFETENSORS_HEADER} bytes",
             hint="keep long lists of numbers as arrays",
         )
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    return header
 
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
@@ -211,7 +229,7 @@ def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:
         array = reader.array(reader.find(name), "torch" if tag == "torch" else "numpy")
         return array[()] if tag == "scalar" else array
 
-    header = parse_header(skeleton[_LENGTH_BYTES:], entry.path)
+    header = parse_header(skeleton[LENGTH_BYTES:], entry.path)
     structure = header.get("__metadata__", {}).get("mvc")
     if structure is None:
         raise DamagedData(f"{entry.path} has lost the structure of its state")
@@ -250,10 +268,10 @@ class _Reader:
         return self.by_key[key]
 
     def array(self, tensor: LogicalTensor, library: str) -> Any:
-        make: Any = (
-            make_array if library == "numpy" and has_dtype(tensor.spec.dtype) else make_tensor
-        )
-        return make(tensor.spec, self._bytes(tensor))
+        data = self._bytes(tensor)
+        if library == "numpy" and has_dtype(tensor.spec.dtype):
+            return make_array(tensor.spec, data)
+        return make_tensor(tensor.spec, data)
 
     def _bytes(self, tensor: LogicalTensor) -> memoryview:
         if tensor.view is None:

@@ -25,11 +25,9 @@ from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
-from mvc.training.checks import opened
-from mvc.training.recorder import Recorder, Report
+from mvc.training.checks import RecorderOptions, opened
+from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.resume import Resumed
-from mvc.training.shutdown import complete
-from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["Attached", "attach"]
 

@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from mvc.errors import WrongUsage
-from mvc.training.checks import check_options
-from mvc.training.queue import Queue
+from mvc.training.checks import RecorderOptions, check_options
 from mvc.training.state.parts import PARTS
-from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["checked", "included"]
 
 
 def checked(**options: Any) -> dict[str, Any]:
     """Returns ``options``. Raises WrongUsage, InvalidName or InvalidPipeline naming one of them."""
-    chosen = RecorderOptions(**options)
-    check_options(chosen)
-    Queue(chosen.when_full, chosen.queue_bytes)
+    check_options(RecorderOptions(**options))
     return options
 
 

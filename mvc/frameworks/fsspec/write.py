@@ -18,8 +18,7 @@ from typing import Any, Self
 
 from fsspec.transaction import Transaction
 
-from mvc.adapters.files.detect import parse_file
-from mvc.adapters.files.suspect import suspicion
+from mvc.adapters.files.detect import parse_file, suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.errors import BadModelFile, NothingToCommit, WrongUsage
 from mvc.frameworks.fsspec.location import Opened

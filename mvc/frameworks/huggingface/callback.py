@@ -30,9 +30,8 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import opened, whole
-from mvc.training.recorder import Recorder, Report
+from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
-from mvc.training.shutdown import complete
 from mvc.training.state.parts import unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
 from mvc.training.writer_thread import RecorderOptions

@@ -35,8 +35,7 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import whole
-from mvc.training.lossy.drift import Monitor
-from mvc.training.lossy.dsed import Evaluate
+from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
 from mvc.training.state.parts import PARTS

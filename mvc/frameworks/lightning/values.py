@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from lightning.fabric.utilities.data import AttributeDict
 
-from mvc.adapters.keys import part_name
-from mvc.adapters.structure import MAX_DEPTH
+from mvc.adapters.structure import MAX_DEPTH, part_name
 from mvc.errors import DamagedData, UnsupportedTensor
 
 __all__ = ["original", "plain"]

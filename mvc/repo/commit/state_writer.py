@@ -120,7 +120,7 @@ class StateWriter:
         if borrowed is None and spec.nbytes > PIECE:
             return self._large(parsed, i, path, name)
         data = borrowed if borrowed is not None else self._read(parsed, i, spec.nbytes)
-        id_ = blob_id(spec, data, parallel=True)
+        id_ = parsed.ids[i] if parsed.ids else blob_id(spec, data, parallel=True)
         if not self._wanted(id_):
             if last is not None:
                 last.unchanged(name, id_, spec, data)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mvc.adapters.files.detect import parse_file
+from mvc.adapters.files.detect import parse_file, suspicion
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import BadModelFile, SourceChanged
 from mvc.io.files import FileSystem
@@ -25,14 +25,11 @@ def open_file(
     with fs.open_read(path) as file:
         before = file.identity()
         parsed = parse_file(file, name)
-        if strict and parsed.format == "opaque":
-            from mvc.adapters.files.suspect import suspicion
-
-            if why := suspicion(file, path.name):
-                raise BadModelFile(
-                    f"{name} is no sound model file: {why}",
-                    hint="write it again; to keep it as it is, add --opaque",
-                )
+        if strict and parsed.format == "opaque" and (why := suspicion(file, path.name)):
+            raise BadModelFile(
+                f"{name} is no sound model file: {why}",
+                hint="write it again; to keep it as it is, add --opaque",
+            )
         yield parsed
         after = file.identity()
     if (before.size, before.mtime_ns, before.ctime_ns) != (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.adapters.python.numpy_arrays import array_bytes
+from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import to_state
 from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline

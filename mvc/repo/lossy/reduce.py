@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.adapters.python.numpy_arrays import has_dtype, make_array
+from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.produce import produce
 from mvc.model.manifest import FileEntry

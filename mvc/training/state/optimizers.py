@@ -62,17 +62,24 @@ def _names(
     for name, parameter in model.named_parameters(remove_duplicate=False):
         known.setdefault(id(parameter), name)
     names = {}
-    for g, (group, short) in enumerate(
-        zip(optimizer.param_groups, packed["param_groups"], strict=True)
-    ):
-        for i, (parameter, number) in enumerate(zip(group["params"], short["params"], strict=True)):
-            if id(parameter) not in known:
-                raise UnsupportedTensor(
-                    f"parameter {i} of the optimizer's group {g} is none of the model's",
-                    hint="pass the module that holds every parameter of the optimizer",
-                )
-            names[number] = known[id(parameter)]
+    for g, i, tensor, number in _parameters(optimizer, packed):
+        if id(tensor) not in known:
+            raise UnsupportedTensor(
+                f"parameter {i} of the optimizer's group {g} is none of the model's",
+                hint="pass the module that holds every parameter of the optimizer",
+            )
+        names[number] = known[id(tensor)]
     return names
+
+
+def _parameters(
+    optimizer: torch.optim.Optimizer, packed: Mapping[str, Any]
+) -> Iterator[tuple[int, int, torch.Tensor, int]]:
+    """(group, position in it, parameter, torch's number) of every parameter."""
+    pairs = zip(optimizer.param_groups, packed["param_groups"], strict=True)
+    for g, (group, short) in enumerate(pairs):
+        both = zip(group["params"], short["params"], strict=True)
+        yield from ((g, i, parameter, number) for i, (parameter, number) in enumerate(both))
 
 
 class Placement:
@@ -88,19 +95,17 @@ class Placement:
                 f"the optimizer was {kept['kind']}, not {_kind(optimizer)}",
                 hint=_other_kind(optimizer),
             )
-        aliases: dict[str, int] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            aliases[name] = id(parameter)
         self._packed = optimizer.state_dict()
         self._names = _names(model, optimizer, self._packed)
-        first = _first_names(self._names, aliases)
+        # A tied parameter has several names: a stored one becomes the one that is used here.
+        ids = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+        first = {ids[name]: name for name in self._names.values()}
+        here = {name: first.get(ids[name], name) for name in ids}
         groups = {
-            frozenset(_canonical(name, first, aliases) for name in group["names"]): group["values"]
+            frozenset(here.get(name, name) for name in group["names"]): group["values"]
             for group in kept["groups"]
         }
-        self._state = {
-            _canonical(name, first, aliases): values for name, values in kept["state"].items()
-        }
+        self._state = {here.get(name, name): values for name, values in kept["state"].items()}
         self._other = kept["other"]
         self._values = [
             self._group(groups, group["params"], i)
@@ -136,24 +141,8 @@ class Placement:
             for own, values in zip(self._packed["param_groups"], self._values, strict=True)
         ]
         self._optimizer.load_state_dict({"state": {**state, **self._other}, "param_groups": groups})
-        for parameter, number in self._parameters():
+        for _, _, parameter, number in _parameters(self._optimizer, self._packed):
             for key, value in state.get(number, {}).items():
                 loaded = self._optimizer.state[parameter][key]
                 if isinstance(value, torch.Tensor) and value.dtype != loaded.dtype:
                     self._optimizer.state[parameter][key] = value.to(loaded.device)
-
-    def _parameters(self) -> Iterator[tuple[torch.Tensor, int]]:
-        for group, short in zip(
-            self._optimizer.param_groups, self._packed["param_groups"], strict=True
-        ):
-            yield from zip(group["params"], short["params"], strict=True)
-
-
-def _first_names(names: Mapping[int, str], aliases: Mapping[str, int]) -> dict[int, str]:
-    """The optimizer's name of each parameter."""
-    return {aliases[name]: name for name in names.values()}
-
-
-def _canonical(name: str, first: Mapping[int, str], aliases: Mapping[str, int]) -> str:
-    """A stored name as this model gives it; a tied parameter has several names."""
-    return first.get(aliases.get(name, -1), name)

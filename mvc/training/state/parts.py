@@ -21,18 +21,9 @@ from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.rng import rng_state
 
 __all__ = [
-    "PARTS",
-    "PREFIXES",
-    "PRODUCTION",
-    "SCHEMA",
-    "StateSource",
-    "TrainingParts",
-    "no_weights",
-    "setting",
-    "tied_names",
-    "training_path",
-    "unwrap",
-]
+    "PARTS", "PREFIXES", "PRODUCTION", "SCHEMA", "StateSource", "TrainingParts",
+    "no_weights", "passing_buffers", "setting", "tied_names", "training_path", "unwrap",
+]  # fmt: skip
 
 SCHEMA = "mvc.training/1"
 PRODUCTION = "mvc.training.lossy.production/1"
@@ -96,25 +87,19 @@ class TrainingParts:
 
         Raises WrongUsage for an unknown name, a part that was not passed, or no name.
         """
-        passed = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         if include is None:
             return cls(model, optimizer, scheduler, scaler)
         names = [include] if isinstance(include, str) else list(include)
         if not names:
             raise WrongUsage("include names nothing", hint="it takes " + ", ".join(PARTS))
+        passed = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         for name in names:
             if name not in PARTS:
                 raise WrongUsage(f"include names {name!r}", hint="it takes " + ", ".join(PARTS))
-            if name != "rng" and passed[name] is None:
+            if name in passed and passed[name] is None:
                 raise WrongUsage(f"include names the {name}, but none was passed")
-        return cls(
-            model,
-            optimizer if "optimizer" in names else None,
-            scheduler if "scheduler" in names else None,
-            scaler if "scaler" in names else None,
-            rng="rng" in names,
-            weights="model" in names,
-        )
+        chosen = {part: value for part, value in passed.items() if part in names}
+        return cls(model, **chosen, rng="rng" in names, weights="model" in names)
 
     def exact(self) -> list[str]:
         """Names of the tensors that a lossy pipeline must not change."""

@@ -19,23 +19,19 @@ __all__ = ["check_rng", "rng_state", "set_rng_state"]
 
 _PYTHON_WORDS = 625
 _NUMPY_WORDS = 624
+_NUMPY = ("kind", "keys", "position", "has_gauss", "cached")
 
 
 def rng_state() -> dict[str, Any]:
     """The states of all generators, as copies that later draws do not change."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    numpy = (str(kind), np.array(keys, np.uint32), int(position), int(has_gauss), float(cached))
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if cuda else [],
-        "numpy": {
-            "kind": str(kind),
-            "keys": np.array(keys, np.uint32),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "cached": float(cached),
-        },
+        "numpy": dict(zip(_NUMPY, numpy, strict=True)),
         "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
     }
 
@@ -69,15 +65,7 @@ def set_rng_state(kept: Mapping[str, Any]) -> None:
     """Sets the generators to a state that ``check_rng`` has accepted."""
     python, numpy = kept["python"], kept["numpy"]
     random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    np.random.set_state(
-        (
-            numpy["kind"],
-            numpy["keys"],
-            numpy["position"],
-            numpy["has_gauss"],
-            numpy["cached"],
-        )
-    )
+    np.random.set_state(tuple(numpy[key] for key in _NUMPY))
     if kept["cuda"]:
         torch.cuda.set_rng_state_all(kept["cuda"])
     torch.set_rng_state(kept["torch"])

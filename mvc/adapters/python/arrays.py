@@ -1,18 +1,60 @@
-"""torch tensors to and from tensor specs and bytes. torch is imported only when one is met."""
+"""numpy arrays and torch tensors to and from tensor specs and bytes.
+
+torch is imported only when a tensor is met. numpy has no bfloat16 and no 8-bit floats of its own;
+those dtypes exist as torch tensors only.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from mvc.adapters.files.numpy_files import DESCRIPTIONS
 from mvc.errors import UnsupportedTensor
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["contiguous", "make_tensor", "tensor_bytes", "tensor_spec"]
+__all__ = [
+    "array_bytes", "array_spec", "contiguous", "has_dtype", "make_array", "make_tensor",
+    "tensor_bytes", "tensor_spec",
+]  # fmt: skip
 
+# Quantised integers are the plain integers that they are made of.
 _INTEGERS = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "raw": "uint8"}
+_DTYPES = {name: np.dtype(text) for text, name in DESCRIPTIONS.items()}
+_DTYPES |= {name: _DTYPES[plain] for name, plain in _INTEGERS.items() if name != "raw"}
+
+
+def has_dtype(name: str) -> bool:
+    """Whether numpy has a dtype for these numbers."""
+    return name in _DTYPES
+
+
+def array_spec(array: np.ndarray[Any, Any] | np.generic[Any], place: str) -> TensorSpec:
+    """Raises UnsupportedTensor naming ``place`` for any dtype that has no exact name here."""
+    name = DESCRIPTIONS.get(array.dtype.str)
+    if name is None:
+        raise UnsupportedTensor(
+            f"{place} is a numpy array of dtype {array.dtype.str!r}, which cannot be kept",
+            hint="convert it to a little-endian number type first",
+        )
+    return shared_spec(name, array.shape)
+
+
+def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
+    """The bytes of a C-contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b"")
+
+
+def make_array(spec: TensorSpec, data: memoryview) -> np.ndarray[Any, Any]:
+    """An array over ``data``, without a copy; as writable as ``data`` is."""
+    dtype = _DTYPES[spec.dtype]
+    if not spec.nbytes:
+        return np.empty(spec.shape, dtype)
+    return np.frombuffer(data, dtype).reshape(spec.shape)
 
 
 def tensor_spec(tensor: torch.Tensor, place: str) -> TensorSpec:
