@@ -9,31 +9,39 @@ the version holds production weights; the folder is accelerate's, exact as ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from os import PathLike
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from mvc.api import Repository as PublicRepository
-from mvc.errors import WrongUsage
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
-from mvc.frameworks.accelerate.resume import load
-from mvc.frameworks.accelerate.state import AcceleratorSource
-from mvc.frameworks.common.options import checked
-from mvc.frameworks.common.stages import refuse_decisions, stage_by_loss
-from mvc.frameworks.huggingface.state import refuse_sharded
+from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
+from mvc.frameworks.common.options import Options, checked, stage_by_loss
+from mvc.frameworks.common.ranks import own_of, refuse_sharded, rng_of_others
+from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
-from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import opened
 from mvc.training.recorder import Recorder, Report
-from mvc.training.resume import Resumed
+from mvc.training.resume import (
+    Resumed,
+    check_model,
+    check_types,
+    differences,
+    training_state,
+    training_weights,
+    typed_as,
+)
 from mvc.training.shutdown import complete
+from mvc.training.state.component_types import component_type
+from mvc.training.state.optimizers import optimizer_state
+from mvc.training.state.parts import TrainingParts, no_weights
+from mvc.training.state.rng import check_rng, set_rng_state
 
 __all__ = ["Attached", "attach"]
-
-Metrics = Mapping[str, Any]
 
 
 def attach(
@@ -41,15 +49,7 @@ def attach(
     repo: Repository | str | PathLike[str],
     *,
     wait: bool = True,
-    deploy: str | None = None,
-    pipeline: str = "lossless",
-    when_full: str = "block",
-    metrics: Metrics | Callable[[], Metrics] | None = None,
-    name: str = DEFAULT_STATE,
-    queue_bytes: int | None = None,
-    on_deploy: Callable[[ServedVersion], object] | None = None,
-    exact: Sequence[str] = (),
-    keep_training: bool = False,
+    **options: Unpack[Options],
 ) -> Attached:
     """Makes a version of every ``save_state`` from now on.
 
@@ -58,35 +58,35 @@ def attach(
     of ``mvc.Recorder``. Raises WrongUsage where no process holds the whole model, and for a
     pipeline that decides whether to save: ``save_state`` is told to.
     """
-    refuse_sharded()
-    options = checked(
-        deploy=deploy, pipeline=pipeline, when_full=when_full, metrics=metrics, name=name,
-        queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact, keep_training=keep_training,
-    )  # fmt: skip
-    refuse_decisions(pipeline, "save_state always saves")
-    stage = stage_by_loss(pipeline)
-    if stage is not None and metrics is None:
-        raise WrongUsage(
-            f"stage {stage} goes by the loss, which save_state does not know",
-            hint='pass metrics=lambda: {"loss": ...}',
-        )
-    return Attached(accelerator, opened(repo, PublicRepository)[0], options, wait=wait)
+    return Attached(accelerator, repo, options, wait=wait)
 
 
 class Attached:
-    """The result of ``attach``: ``load`` restores a version, ``detach`` ends recording."""
+    """The result of ``attach``: ``load`` restores a version, ``detach`` ends recording.
+
+    ``weights``, ``exact``, ``model_state`` and ``training_state`` are called by the Recorder.
+    """
+
+    weights = True
 
     def __init__(
-        self, accelerator: Any, repo: Repository, options: dict[str, Any], *, wait: bool
+        self,
+        accelerator: Any,
+        repo: Repository | str | PathLike[str],
+        options: Options,
+        *,
+        wait: bool,
     ) -> None:
-        self.repo = repo
+        refuse_sharded()
+        self._options = checked(options)
+        _check_stages(self._options.pipeline, loss=self._options.metrics is not None)
+        self.repo = opened(repo, PublicRepository)[0]
         self.saves = 0
         self._origin: CommitId | None = None
         self._accelerator = accelerator
-        self._options = options
         self._wait = wait
         self._epochs = Epochs(accelerator)
-        self._source = AcceleratorSource(accelerator, self._epochs)
+        self._others: list[dict[str, Any]] = []  # the generators of the other processes
         self._recorder: Recorder | None = None
         self._hook = accelerator.register_save_state_pre_hook(self._on_save)
 
@@ -95,20 +95,59 @@ class Attached:
     def _on_save(self, _models: Any, _weights: Any, _output_dir: Any) -> None:
         """Accelerate's hook; every process calls it, the first one writes."""
         self.saves += 1
-        self._source.gather()
+        self._others = rng_of_others()
         if not self._accelerator.is_main_process:
             return
         if self._recorder is None:
-            self._recorder = Recorder.of(
-                self.repo,
-                self._source,
-                start=self.saves - 1,
-                origin=self._origin,
-                **self._options,
-            )
+            options = replace(self._options, start=self.saves - 1, origin=self._origin)
+            self._recorder = Recorder.of(self.repo, self, **vars(options))
         self._recorder.step(number=self.saves)
         if self._wait:
             self._recorder.flush()
+
+    def exact(self) -> list[str]:
+        """Names of the tensors that a lossy pipeline leaves as they are."""
+        return no_weights(model_of(self._accelerator))
+
+    def model_state(self) -> dict[str, Any]:
+        """The tensors of all models by name."""
+        return dict(model_of(self._accelerator).state_dict())
+
+    def training_state(self, step: int, batch: Any) -> dict[str, Any]:
+        """Everything else; ``step`` is the number of the save."""
+        accelerator = self._accelerator
+        model, schedulers = model_of(accelerator), prepared(accelerator, "schedulers")
+        optimizer, optimizers = alone(
+            [optimizer_state(model, one) for one in optimizers_of(accelerator)]
+        )
+        kinds = [component_type(one) for one in schedulers]
+        state = TrainingParts(model, scaler=accelerator.scaler).training_state(step, batch)
+        scheduler, others = alone([one.state_dict() for one in schedulers])
+        return {
+            **state,
+            "kinds": {**state["kinds"], "scheduler": alone(kinds)[0]},
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "accelerate": {
+                "step": accelerator.step,
+                "processes": accelerator.num_processes,
+                "others": self._others,
+                "optimizers": optimizers,
+                "schedulers": others,
+                "kinds": kinds,
+                "objects": [one.state_dict() for one in prepared(accelerator, "custom_objects")],
+                "loaders": self._epochs.state(),
+                "draws": self._epochs.drawing.seen,
+                "gradients": self._pending_gradients(),
+            },
+        }
+
+    def _pending_gradients(self) -> dict[str, Any]:
+        """Accumulated gradients not yet applied, by parameter; accelerate does not save them."""
+        if self._accelerator.sync_gradients:
+            return {}
+        parameters = model_of(self._accelerator).named_parameters()
+        return {name: p.grad for name, p in parameters if p.grad is not None}
 
     @property
     def report(self) -> Report | None:
@@ -125,6 +164,12 @@ class Attached:
         self._hook.remove()
         if self._recorder is not None:
             self._recorder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        complete(self.detach, error)
 
     # -- the data --------------------------------------------------------------------------
 
@@ -148,18 +193,91 @@ class Attached:
         ``Resumed.step`` is the number of the save. Raises CannotResume where the version does
         not fit what was prepared and registered; then nothing has changed.
         """
-        commit = self.repo.find(rev)
-        resumed = load(self.repo, commit, self._options["name"], self._accelerator, self._epochs)
-        self.saves, self._origin = resumed.step, resumed.commit
-        return resumed
+        commit, name = self.repo.find(rev), self._options.name
+        kept = training_state(self.repo, commit, name, production=True)
+        saved = kept.get("accelerate")
+        if saved is None:
+            raise CannotResume(
+                f"{commit.short} was not saved by accelerate",
+                hint="for a Recorder's version use repo.resume",
+            )
+        weights = training_weights(self.repo, commit, name, kept)
+        differs = _restore(self._accelerator, self._epochs, commit, kept, weights)
+        self.saves, self._origin = kept["step"], commit
+        return Resumed(commit, kept["step"], kept["batch"], tuple(differs))
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        complete(self.detach, error)
+def _check_stages(pipeline: str, *, loss: bool) -> None:
+    """Raises WrongUsage for a pipeline that may skip a save, or asks for an unknown loss."""
+    decides = Pipeline.parse(pipeline).decisions
+    if decides:
+        raise WrongUsage(
+            f"stage {decides[0].text} decides whether there is a version, "
+            "but save_state always saves",
+            hint="leave it out",
+        )
+    stage = stage_by_loss(pipeline)
+    if stage is not None and not loss:
+        raise WrongUsage(
+            f"stage {stage} goes by the loss, which save_state does not know",
+            hint='pass metrics=lambda: {"loss": ...}',
+        )
+
+
+def _restore(
+    accelerator: Any,
+    epochs: Epochs,
+    commit: CommitId,
+    kept: Mapping[str, Any],
+    weights: Mapping[str, Any],
+) -> list[str]:
+    """Restores a version; what is not as it was then. All checks come before the first change."""
+    saved = kept["accelerate"]
+    states = {
+        "optimizers": several(kept["optimizer"], saved["optimizers"]),
+        "schedulers": several(kept["scheduler"], saved["schedulers"]),
+        "objects": saved["objects"],
+        "loaders": saved["loaders"],
+    }
+    live = {
+        "optimizers": optimizers_of(accelerator),
+        "schedulers": prepared(accelerator, "schedulers"),
+        "objects": prepared(accelerator, "custom_objects"),
+        "loaders": prepared(accelerator, "dataloaders"),
+    }
+    for what, objects in live.items():
+        if len(states[what]) != len(objects):
+            raise CannotResume(
+                f"{commit.short} has {len(states[what])} {what}, here are {len(objects)}",
+                hint="prepare and register the same things in the same order",
+            )
+    if (kept["scaler"] is None) != (accelerator.scaler is None):
+        raise CannotResume("gradients were scaled then or are now, but not both")
+    differs = [*differences(kept["setting"]), *check_types(kept, scaler=accelerator.scaler)]
+    differs += check_schedulers(saved.get("kinds", []), live["schedulers"])
+    differs += epochs.check_sizes(saved["loaders"])
+    rng = own_of(kept["rng"], saved["others"])
+    check_rng(rng)
+    model = model_of(accelerator)
+    check_model(model, weights, kept)
+
+    load_with_optimizers(model, weights, kept["buffers"], live["optimizers"], states["optimizers"])
+    for key, parameter in model.named_parameters():
+        gradient = saved["gradients"].get(key)
+        parameter.grad = None if gradient is None else gradient.to(parameter.device)
+    for what in ("schedulers", "objects"):
+        for obj, state in zip(live[what], states[what], strict=True):
+            obj.load_state_dict(typed_as(obj.state_dict(), state))
+    if accelerator.scaler is not None:
+        accelerator.scaler.load_state_dict(kept["scaler"])
+    accelerator.step = saved["step"]
+    set_rng_state(rng)
+    epochs.restore(saved["loaders"], rng, draws=saved["draws"])
+    processes = saved["processes"]
+    if processes != accelerator.num_processes:
+        differs.append(f"processes: {accelerator.num_processes}, not {processes}")
+    if processes > 1 and saved["gradients"]:
+        differs.append("pending gradients: only those of the first process were kept")
+    if saved["draws"] and any(loader["done"] for loader in saved["loaders"]):
+        differs.append("data: the next batches draw random numbers of their own")
+    return differs

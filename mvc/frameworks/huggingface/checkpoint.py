@@ -76,16 +76,10 @@ def _write_tensors(fs: FileSystem, path: Path, state: Mapping[str, Any]) -> None
 
 
 def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
-    files = {}
-    if kept["config"] is not None:
-        files["config.json"] = kept["config"].encode()
-    if kept["optimizer"] is not None:
-        files["optimizer.pt"] = _torch(_numbered(kept["optimizer"]))
-    if kept["scheduler"] is not None:
-        files["scheduler.pt"] = _torch(kept["scheduler"])
-    if kept["scaler"] is not None:
-        files["scaler.pt"] = _torch(kept["scaler"])
-    return files
+    optimizer = kept["optimizer"] and _numbered(kept["optimizer"])
+    states = {"optimizer": optimizer, "scheduler": kept["scheduler"], "scaler": kept["scaler"]}
+    files = {f"{name}.pt": _torch(state) for name, state in states.items() if state is not None}
+    return files if kept["config"] is None else {"config.json": kept["config"].encode(), **files}
 
 
 def _numbered(kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,28 +101,18 @@ def _generators(kept: Mapping[str, Any]) -> dict[str, bytes]:
         if "cuda" in own:
             own["cuda"] = own["cuda"][torch.cuda.current_device()]
         return {"rng_state.pth": _torch(own)}
-    return {
-        f"rng_state_{i}.pth": _torch(_rng(state))
-        for i, state in enumerate([kept["rng"], *kept["others"]])
-    }
+    states = [kept["rng"], *kept["others"]]
+    return {f"rng_state_{i}.pth": _torch(_rng(state)) for i, state in enumerate(states)}
 
 
 def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
     python, numpy = kept["python"], kept["numpy"]
-    states: dict[str, Any] = {
+    states = {
         "python": (python["version"], tuple(python["words"].tolist()), python["gauss"]),
-        "numpy": (
-            numpy["kind"],
-            numpy["keys"],
-            numpy["position"],
-            numpy["has_gauss"],
-            numpy["cached"],
-        ),
+        "numpy": tuple(numpy[key] for key in ("kind", "keys", "position", "has_gauss", "cached")),
         "cpu": kept["torch"],
     }
-    if kept["cuda"]:
-        states["cuda"] = kept["cuda"]
-    return states
+    return {**states, "cuda": kept["cuda"]} if kept["cuda"] else states
 
 
 def _torch(value: Any) -> bytes:
