@@ -13,9 +13,8 @@ import argparse
 import datetime
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,12 +27,11 @@ from mvc.errors import DamagedData, UnsupportedTensor
 __all__ = ["original", "plain"]
 
 Place = tuple[Any, ...]
-_AS_THEY_ARE = {type(None), bool, int, float, complex, str, bytes}
+_AS_THEY_ARE = {type(None), bool, int, float, complex, str, bytes, dict, OrderedDict, list, tuple}
 _FACTORIES: dict[str, Any] = {f.__name__: f for f in (bool, dict, float, int, list, set, str)}
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A type with the conversions of its values to plain values and back."""
 
     type: type
@@ -108,49 +106,46 @@ def plain(value: Any, name: str) -> dict[str, Any]:
     Tensors are the same objects. Raises UnsupportedTensor naming the place below ``name``.
     """
     kinds: list[list[Any]] = []
-    return {"value": _Out(name, kinds).value(value, ()), "kinds": kinds}
+    return {"value": _out(value, (), name, kinds), "kinds": kinds}
 
 
-class _Out:
-    def __init__(self, name: str, kinds: list[list[Any]]) -> None:
-        self._name = name
-        self._kinds = kinds
-
-    def value(self, value: Any, place: Place) -> Any:
-        if len(place) > MAX_DEPTH // 2:
-            raise UnsupportedTensor(f"{self._text(place)[:200]} is nested too deeply")
-        kind = self._kind(value, place)
-        if kind is not None:
-            self._kinds.append([list(place), kind])
-            value = _KINDS[kind].out(value)
-        if type(value) in {dict, OrderedDict}:
-            return type(value)((k, self.value(v, (*place, k))) for k, v in value.items())
-        if type(value) in {list, tuple}:
-            return type(value)(self.value(v, (*place, i)) for i, v in enumerate(value))
-        return value
-
-    def _kind(self, value: Any, place: Place) -> str | None:
-        if type(value) is OrderedDict and hasattr(value, "_metadata"):
-            return "state-dict"
-        if type(value) is defaultdict and value.default_factory not in {None, *_FACTORIES.values()}:
-            raise self._refusal(value, place)
-        if type(value) in _NAMES:
-            return _NAMES[type(value)]
-        known = type(value) in {*_AS_THEY_ARE, dict, OrderedDict, list, tuple}
-        if not known and not isinstance(value, torch.Tensor | np.ndarray | np.generic):
-            raise self._refusal(value, place)
-        return None
-
-    def _refusal(self, value: Any, place: Place) -> UnsupportedTensor:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        return UnsupportedTensor(
-            f"{self._text(place)} is of type {kind}, which mvc cannot keep exactly",
+def _out(value: Any, place: Place, name: str, kinds: list[list[Any]]) -> Any:
+    if len(place) > MAX_DEPTH // 2:
+        raise UnsupportedTensor(f"{_text(name, place)[:200]} is nested too deeply")
+    kind = _NAMES.get(type(value))
+    if type(value) is OrderedDict and hasattr(value, "_metadata"):
+        kind = "state-dict"
+    if not _is_known(value, kind):
+        cls = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise UnsupportedTensor(
+            f"{_text(name, place)} is of type {cls}, which mvc cannot keep exactly",
             hint="keep numbers, texts, tensors and containers of them; for hyper-parameters "
             "use save_hyperparameters(ignore=[...])",
         )
+    if kind is not None:
+        kinds.append([list(place), kind])
+        value = _KINDS[kind].out(value)
+    return _each(value, place, lambda inner, where: _out(inner, where, name, kinds))
 
-    def _text(self, place: Place) -> str:
-        return ".".join([self._name, *(part_name(key) for key in place)])
+
+def _is_known(value: Any, kind: str | None) -> bool:
+    if type(value) is defaultdict:
+        return value.default_factory in {None, *_FACTORIES.values()}
+    plain_type = kind is not None or type(value) in _AS_THEY_ARE
+    return plain_type or isinstance(value, torch.Tensor | np.ndarray | np.generic)
+
+
+def _text(name: str, place: Place) -> str:
+    return ".".join([name, *(part_name(key) for key in place)])
+
+
+def _each(value: Any, place: Place, convert: Callable[[Any, Place], Any]) -> Any:
+    """A container with its items converted; any other value itself."""
+    if type(value) in {dict, OrderedDict}:
+        return type(value)((k, convert(v, (*place, k))) for k, v in value.items())
+    if type(value) in {list, tuple}:
+        return type(value)(convert(v, (*place, i)) for i, v in enumerate(value))
+    return value
 
 
 def original(kept: Any) -> Any:
@@ -163,8 +158,5 @@ def original(kept: Any) -> Any:
 
 
 def _back(value: Any, place: Place, kinds: dict[Place, _Kind]) -> Any:
-    if type(value) in {dict, OrderedDict}:
-        value = type(value)((k, _back(v, (*place, k), kinds)) for k, v in value.items())
-    elif type(value) in {list, tuple}:
-        value = type(value)(_back(v, (*place, i), kinds) for i, v in enumerate(value))
+    value = _each(value, place, lambda inner, where: _back(inner, where, kinds))
     return kinds[place].back(value) if place in kinds else value
