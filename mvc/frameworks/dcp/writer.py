@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
+    ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
     TensorStorageMetadata,
@@ -23,7 +24,6 @@ from mvc.adapters.parsed import Source, read_exactly
 from mvc.adapters.python.torch_arrays import contiguous, tensor_bytes, tensor_spec
 from mvc.errors import (
     BadModelFile,
-    InvalidName,
     MvcError,
     NothingToCommit,
     UnknownRevision,
@@ -31,10 +31,9 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.frameworks.common.repository import GivenRepository
-from mvc.frameworks.common.staging import check_new_path
-from mvc.frameworks.dcp.chunks import Chunk, whole
+from mvc.frameworks.common.staging import check_new_path, is_path
 from mvc.frameworks.dcp.objects import objects_path, plain_value
-from mvc.frameworks.dcp.shards import Record, Shard, open_shard, remove_shards
+from mvc.frameworks.dcp.shards import Chunk, Record, Shard, open_shard, remove_shards, whole
 from mvc.ids import CommitId
 from mvc.limits import MAX_TENSORS
 from mvc.model.manifest import Manifest
@@ -143,10 +142,7 @@ class MvcWriter(StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:
         """Whether this can be a path of a version."""
-        try:
-            return bool(check_path(str(checkpoint_id)))
-        except InvalidName:
-            return False
+        return is_path(checkpoint_id)
 
     # -- helpers -------------------------------------------------------------------------------
 
@@ -165,14 +161,14 @@ class MvcWriter(StorageWriter):
         context = self._context
         context.store.snapshot.refresh()
         at = head(context)
-        if self._branch is None or self._branch == at.branch:
-            return manifests.of_commit(context, at.commit)
-        tip = context.store.ref(BRANCH + self._branch)
-        if not isinstance(tip, CommitId):
-            raise UnknownRevision(
-                f"there is no branch {printable(self._branch[:100])}",
-                hint="make it with 'mvc branch NAME'",
-            )
+        tip: Any = at.commit
+        if self._branch not in {None, at.branch}:
+            tip = context.store.ref(f"{BRANCH}{self._branch}")
+            if not isinstance(tip, CommitId):
+                raise UnknownRevision(
+                    f"there is no branch {printable(str(self._branch)[:100])}",
+                    hint="make it with 'mvc branch NAME'",
+                )
         return manifests.of_commit(context, tip)
 
     def _commit(self, saved: _Saved) -> None:
@@ -238,21 +234,20 @@ class _Saved:
 
     def tensors(self) -> dict[str, Any]:
         """Whole tensors, read when they are needed."""
-        found: dict[str, Any] = {}
-        for name, entry in self._entries.items():
-            if isinstance(entry, TensorStorageMetadata):
-                spec = TensorSpec(_dtype(name, entry.properties.dtype), tuple(entry.size))
-                found[name] = whole(name, spec, self._chunks(name, entry))
-        return found
+        return {
+            name: whole(
+                name,
+                TensorSpec(_dtype(name, entry.properties.dtype), tuple(entry.size)),
+                [self._chunk(name, box) for box in entry.chunks],
+            )
+            for name, entry in self._entries.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
 
-    def _chunks(self, name: str, entry: TensorStorageMetadata) -> list[Chunk]:
-        chunks = []
-        for box in entry.chunks:
-            record = self._record(MetadataIndex(name, box.offsets))
-            source = self._shards[record.shard]
-            offsets, sizes = tuple(box.offsets), tuple(box.sizes)
-            chunks.append(Chunk(offsets, sizes, source, record.offset, record.length))
-        return chunks
+    def _chunk(self, name: str, box: ChunkStorageMetadata) -> Chunk:
+        record = self._record(MetadataIndex(name, box.offsets))
+        source = self._shards[record.shard]
+        return Chunk(tuple(box.offsets), tuple(box.sizes), source, record.offset, record.length)
 
     def objects(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         """Everything else: plain values as themselves, all others as their saved bytes."""
@@ -271,24 +266,23 @@ class _Saved:
         return plain, other
 
     def _record(self, index: MetadataIndex) -> Record:
-        record = self._records.get(index)
-        if record is None:
+        if index not in self._records:
             raise BadModelFile(f"no rank has written {index.fqn}")
-        return record
+        return self._records[index]
 
     def nested(self, flat: Mapping[str, Any]) -> dict[str, Any]:
         """Dictionaries and lists again. Items missing in a list are empty dictionaries."""
         top = _Folder()
         for name, value in flat.items():
-            place = self._places.get(name, (name,))
+            *above, last = place = self._places.get(name, (name,))
             at = top
-            for key in place[:-1]:
+            for key in above:
                 at = at.setdefault(key, _Folder())
                 if not isinstance(at, _Folder):
-                    raise _one_place(place)
-            if place[-1] in at:
-                raise _one_place(place)
-            at[place[-1]] = value
+                    break
+            if not isinstance(at, _Folder) or last in at:
+                raise BadModelFile(f"two values of the checkpoint lie in one place: {place}")
+            at[last] = value
         return {str(key): _built(value) for key, value in top.items()}
 
 
@@ -304,7 +298,3 @@ def _built(value: Any) -> Any:
     if any(type(key) is not int or not 0 <= key < MAX_TENSORS for key in value):
         raise BadModelFile("a place in the checkpoint is both a list and a dictionary")
     return [_built(value[i]) if i in value else {} for i in range(max(value) + 1)]
-
-
-def _one_place(place: tuple[str | int, ...]) -> BadModelFile:
-    return BadModelFile(f"two values of the checkpoint lie in one place: {place}")

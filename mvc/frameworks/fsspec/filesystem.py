@@ -3,20 +3,38 @@
 Any revision can be read; a branch can be written, and what is written becomes a commit: a
 file when it is closed, everything in ``with fs.transaction`` at its end. Checkpoints of
 torch.distributed.checkpoint are refused: ``mvc.frameworks.dcp`` is for them.
+
+What is written is gathered in a temporary file in the repository's folder, which has no name any
+more, so nothing is left of it when the process dies.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fsspec import AbstractFileSystem
+from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
 
-from mvc.errors import NotARepository, UnknownRevision, WrongUsage
-from mvc.frameworks.common.staging import check_new_path, scratch
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.files.suspect import suspicion
+from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.errors import (
+    BadModelFile,
+    NotARepository,
+    NothingToCommit,
+    UnknownRevision,
+    WrongUsage,
+)
+from mvc.frameworks.common.staging import Readable, check_new_path, scratch
 from mvc.frameworks.fsspec.location import (
     Location,
     NoSuchFile,
@@ -28,24 +46,171 @@ from mvc.frameworks.fsspec.location import (
     version_of,
 )
 from mvc.frameworks.fsspec.parts import PartsFile, entry_parts
-from mvc.frameworks.fsspec.write import (
-    OneCommit,
-    Planned,
-    Spool,
-    keep,
-    opening,
-    stored,
-)
 from mvc.io.files import WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
-from mvc.repo.commit.request import Change
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.content.contents import skeleton_of
+from mvc.repo.context import Context
 
 __all__ = ["MvcFileSystem"]
 
 _BLOCK = 1 << 20
 _CHECKPOINT = re.compile(r"__[0-9]+_[0-9]+\.distcp|(__[0-9]+)?\.metadata(\.tmp)?")
 """What torch.distributed.checkpoint calls its files."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """Changes of one branch that go into one commit, and its message."""
+
+    opened: Opened
+    branch: str
+    changes: tuple[Change, ...]
+    message: str
+
+
+def _commit_plans(plans: Iterable[_Planned]) -> None:
+    """One commit for each branch of each repository; none where nothing would change.
+
+    Of several changes of a path the last one counts.
+    """
+    groups: dict[tuple[int, str], list[_Planned]] = {}
+    for plan in plans:
+        groups.setdefault((id(plan.opened), plan.branch), []).append(plan)
+    for group in groups.values():
+        opened, branch = group[0].opened, group[0].branch
+        changes = {change.path: change for plan in group for change in plan.changes}
+        _check_apart({path for path, change in changes.items() if change.open is not None})
+        said = {plan.message for plan in group}
+        message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
+        request = CommitRequest(tuple(changes.values()), message, branch=branch)
+        with opened.lock, suppress(NothingToCommit):
+            commit(opened.context, request)
+
+
+def _check_apart(paths: set[str]) -> None:
+    """Raises WrongUsage if one of the paths would be a folder above another."""
+    for path in paths:
+        above = path.rpartition("/")[0]
+        while above:
+            if above in paths:
+                raise WrongUsage(f"{above} is to be a file, and a folder for {path}")
+            above = above.rpartition("/")[0]
+
+
+class Spool(io.RawIOBase):
+    """A file that is being written. When it is closed, ``plan`` is committed.
+
+    With a ``transaction`` the end of that commits it; what was written stays there until
+    ``discard``. An exception that leaves the ``with`` block, or under which the file is closed,
+    discards it.
+    """
+
+    mode = "wb"
+
+    def __init__(
+        self, file: WriteFile, name: str, plan: _Planned, transaction: OneCommit | None
+    ) -> None:
+        super().__init__()
+        self._file = file
+        self._plan = plan
+        self._transaction = transaction
+        self._outside = sys.exception()
+        self.path = self.name = name
+        if transaction is not None:
+            transaction.spools.append(self)
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.position}
+        at = offset + (base[whence] if whence in base else self._file.size())
+        if at < 0:
+            raise ValueError("a place before the beginning of the file")
+        self._file.position = at
+        return at
+
+    def truncate(self, size: int | None = None, /) -> int:
+        at = self._file.position
+        self._file.truncate(at if size is None else size)
+        self._file.position = at
+        return self._file.size()
+
+    def write(self, data: Any, /) -> int:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        view = memoryview(data)
+        self._file.write(view)
+        return view.nbytes
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        # fsspec closes files at the end of a block without saying that the block failed.
+        error = sys.exception()
+        if error is not None and error is not self._outside:
+            self.discard()
+            return
+        super().close()
+        if self._transaction is not None:
+            self._transaction.plans.append(self._plan)
+            return
+        try:
+            _commit_plans([self._plan])
+        finally:
+            self._file.close()
+
+    def discard(self) -> None:
+        """Discards what was written."""
+        super().close()
+        self._file.close()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        if not self.closed:
+            warnings.warn(
+                f"{self.name} was never closed, so it was not committed", ResourceWarning, 2
+            )
+            self.discard()
+
+
+class OneCommit(Transaction):
+    """``with fs.transaction``: everything until its end is one commit, or nothing is kept."""
+
+    def __init__(self, fs: Any, **options: Any) -> None:
+        super().__init__(fs, **options)
+        self.fs: Any = fs
+        self.spools: list[Spool] = []
+        self.plans: list[_Planned] = []
+
+    def complete(self, commit: bool = True) -> None:
+        """Makes the commit, or discards everything."""
+        self.files.clear()
+        spools, plans = self.spools, self.plans
+        self.spools, self.plans = [], []
+        try:
+            if commit:
+                _commit_plans(plans)
+        finally:
+            for spool in spools:
+                spool.discard()
+            if self.fs is not None:
+                self.fs._intrans = False
+                self.fs._transaction = None
+                self.fs = None
 
 
 class MvcFileSystem(AbstractFileSystem):
@@ -74,16 +239,18 @@ class MvcFileSystem(AbstractFileSystem):
         """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
         del kwargs
         at, _, commit, manifest = self._look(path)
-        found = described(at, commit, manifest)
-        if found is None:
-            raise absent(at)
-        return found
+        entry = manifest.by_path.get(at.path)
+        if entry is not None:
+            return _file(at, commit, entry)
+        if not _is_folder(manifest, at.path):
+            raise _absent(at)
+        return _folder(at.name(at.path), commit)
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """The entries of a folder of a version, by name. For a file, its own entry."""
         del kwargs
         at, _, commit, manifest = self._look(path)
-        found = listed(at, commit, manifest)
+        found = _listed(at, commit, manifest)
         if not found and at.path:
             found = [self.info(path)]
         return found if detail else [entry["name"] for entry in found]
@@ -95,7 +262,7 @@ class MvcFileSystem(AbstractFileSystem):
             at, _, _, manifest = self._look(path)
         except (NotARepository, UnknownRevision):
             return False
-        return at.path in manifest.by_path or is_folder(manifest, at.path)
+        return at.path in manifest.by_path or _is_folder(manifest, at.path)
 
     def ukey(self, path: str) -> str:
         """A text that changes when the content changes."""
@@ -127,26 +294,20 @@ class MvcFileSystem(AbstractFileSystem):
         entry = manifest.by_path.get(at.path)
         if entry is not None:
             return PartsFile(entry_parts(here.context, entry), at.name(at.path))
-        if is_folder(manifest, at.path):
+        if _is_folder(manifest, at.path):
             raise IsADirectoryError(f"a folder: {at.name(at.path)}")
         _refuse_checkpoint(at.path)
-        raise absent(at)
+        raise _absent(at)
 
     def _open_write(self, path: str, autocommit: bool) -> Spool:
         at, here, branch, manifest = self._target(path)
         _refuse_checkpoint(at.path)
         check_new_path(manifest, at.path)
-        plans = None if autocommit else self.transaction.plans
-
-        def finish(file: WriteFile) -> None:
-            change = Change(at.path, opening(file, at.path))
-            plan = Planned(here, branch, (change,), f"write {at.path}")
-            keep([plan]) if plans is None else plans.append(plan)
-
-        spool = Spool(scratch(here.context), at.name(at.path), finish, later=not autocommit)
-        if not autocommit:
-            self.transaction.spools.append(spool)
-        return spool
+        file = scratch(here.context)
+        change = Change(at.path, partial(_parsed, file, at.path))
+        plan = _Planned(here, branch, (change,), f"write {at.path}")
+        transaction = None if autocommit else self.transaction
+        return Spool(file, at.name(at.path), plan, transaction)
 
     # -- changing names ------------------------------------------------------------------------
 
@@ -161,15 +322,15 @@ class MvcFileSystem(AbstractFileSystem):
         names = [path] if isinstance(path, str) else path
         self._keep([p for name in names for p in self._removals(name, recursive, maxdepth)])
 
-    def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[Planned]:
+    def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[_Planned]:
         at = locate(self._strip_protocol(path))
         message = f"remove {at.path or 'everything'}"
         for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
             at, here, branch, manifest = self._target(name)
             if at.path in manifest.by_path:
-                yield Planned(here, branch, (Change(at.path, None),), message)
-            elif not is_folder(manifest, at.path):
-                raise absent(at)
+                yield _Planned(here, branch, (Change(at.path, None),), message)
+            elif not _is_folder(manifest, at.path):
+                raise _absent(at)
             elif not recursive:
                 raise IsADirectoryError(f"a folder: {at.name(at.path)}")
 
@@ -195,14 +356,14 @@ class MvcFileSystem(AbstractFileSystem):
             if source.path and f"{entry.path}/".startswith(f"{source.path}/")
         }
         if not moved:
-            raise absent(source)
+            raise _absent(source)
         check_new_path(Manifest(()), target.path)
         changes = [Change(name, None) for name in moved if name not in moved.values()]
         for name, new in moved.items():
             check_new_path(Manifest(e for e in manifest.entries if e.path not in moved), new)
-            changes.append(stored(here.context, manifest.by_path[name], new))
+            changes.append(_stored(here.context, manifest.by_path[name], new))
         message = f"move {source.path} to {target.path}"
-        self._keep([Planned(here, branch, tuple(changes), message)])
+        self._keep([_Planned(here, branch, tuple(changes), message)])
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """A commit with a copy of a file, which may come from any version."""
@@ -210,7 +371,7 @@ class MvcFileSystem(AbstractFileSystem):
         source, here, _, manifest = self._look(path1)
         entry = manifest.by_path.get(source.path)
         target, there, branch, onto = self._target(path2)
-        if entry is None and is_folder(manifest, source.path):
+        if entry is None and _is_folder(manifest, source.path):
             return  # folders exist by their files
         if entry is None or here is not there:
             with self.open(path1, "rb") as old, self.open(path2, "wb") as new:
@@ -218,9 +379,9 @@ class MvcFileSystem(AbstractFileSystem):
                     new.write(data)
             return
         check_new_path(onto, target.path)
-        change = stored(here.context, entry, target.path)
+        change = _stored(here.context, entry, target.path)
         message = f"copy {source.path} to {target.path}"
-        self._keep([Planned(there, branch, (change,), message)])
+        self._keep([_Planned(there, branch, (change,), message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Creates nothing: a folder exists if it has files. Checks that it could be written."""
@@ -239,18 +400,18 @@ class MvcFileSystem(AbstractFileSystem):
         """The location of a path, and the version that it names."""
         at = locate(self._strip_protocol(path))
         here = opened(at.root)
-        commit, manifest = version_of(here.context, at)
+        commit, manifest = version_of(here, at)
         return at, here, None if commit is None else str(commit), manifest
 
     def _target(self, path: str) -> tuple[Location, Opened, str, Manifest]:
         """The location of a path, and the branch that a commit there moves."""
         at = locate(self._strip_protocol(path))
         here = opened(at.root)
-        branch = branch_of(here.context, at)
-        return at, here, branch, version_of(here.context, at)[1]
+        branch = branch_of(here, at)
+        return at, here, branch, version_of(here, at)[1]
 
-    def _keep(self, plans: Iterable[Planned]) -> None:
-        self.transaction.plans.extend(plans) if self._intrans else keep(plans)
+    def _keep(self, plans: Iterable[_Planned]) -> None:
+        self.transaction.plans.extend(plans) if self._intrans else _commit_plans(plans)
 
 
 def _refuse_checkpoint(path: str) -> None:
@@ -264,20 +425,49 @@ def _refuse_checkpoint(path: str) -> None:
         )
 
 
-def is_folder(manifest: Manifest, path: str) -> bool:
+def _parsed(file: WriteFile, path: str) -> AbstractContextManager[ParsedFile]:
+    """The bytes written so far, as the model file that they are.
+
+    Raises BadModelFile for a file that claims to be a model but is cut off.
+    """
+    written = Readable(file.size, file.read)
+    parsed = parse_file(written, path)
+    if parsed.format == "opaque" and (why := suspicion(written, path)):
+        raise BadModelFile(
+            f"{path} is no sound model file: {why}",
+            hint="write it again; to keep it as it is: mvc commit --opaque",
+        )
+    return nullcontext(parsed)
+
+
+def _stored(context: Context, entry: FileEntry, path: str) -> Change:
+    """The change that stores a file of a version under another name."""
+    return Change(path, lambda: nullcontext(_Stored(context, entry)))
+
+
+class _Stored(ParsedFile):
+    """A file of a version as input of a commit. It keeps its format and its tensors."""
+
+    def __init__(self, context: Context, entry: FileEntry) -> None:
+        self._context, self._entry = context, entry
+        self._parts = entry_parts(context, entry)
+        self.format, self.size, self.checks = entry.format, entry.size, entry.checks
+        self.contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
+        self.tensors = tuple(ParsedTensor(t.key, t.spec, t.content, t.view) for t in entry.tensors)
+
+    def read(self, content: int, start: int, out: memoryview) -> None:
+        self._parts.read_into(self.contents[content].offset + start, out)
+
+    def skeleton(self) -> bytes:
+        return skeleton_of(self._context, self._entry)
+
+
+def _is_folder(manifest: Manifest, path: str) -> bool:
     """Whether there are files below ``path``. The version itself is always a folder."""
     return not path or any(e.path.startswith(f"{path}/") for e in manifest.entries)
 
 
-def described(at: Location, commit: str | None, manifest: Manifest) -> dict[str, Any] | None:
-    """The file or folder at a location; None if the version has neither."""
-    entry = manifest.by_path.get(at.path)
-    if entry is not None:
-        return _file(at, commit, entry)
-    return _folder(at.name(at.path), commit) if is_folder(manifest, at.path) else None
-
-
-def listed(at: Location, commit: str | None, manifest: Manifest) -> list[dict[str, Any]]:
+def _listed(at: Location, commit: str | None, manifest: Manifest) -> list[dict[str, Any]]:
     """The entries of a folder, by name. For a file, its own entry."""
     start = f"{at.path}/" if at.path else ""
     found: dict[str, dict[str, Any]] = {}
@@ -291,7 +481,7 @@ def listed(at: Location, commit: str | None, manifest: Manifest) -> list[dict[st
     return [found[name] for name in sorted(found)]
 
 
-def absent(at: Location) -> NoSuchFile:
+def _absent(at: Location) -> NoSuchFile:
     """The error for a path that a version does not hold."""
     return NoSuchFile(
         f"{printable(at.prefix)} has no path {printable(at.path)}",

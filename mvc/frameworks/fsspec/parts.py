@@ -96,9 +96,6 @@ class PartsFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         if at < 0:
@@ -107,7 +104,8 @@ class PartsFile(io.RawIOBase):
         return at
 
     def readinto(self, buffer: Any, /) -> int:
-        self._check_open()
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
         count = self._parts.read_into(self._at, memoryview(buffer).cast("B"))
         self._at += count
         return count
@@ -121,22 +119,14 @@ class PartsFile(io.RawIOBase):
     def readall(self) -> bytes:
         return self.read()
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
-
 
 def entry_parts(context: Context, entry: FileEntry) -> Parts:
     """Every byte of a path of a version."""
-    source = _Entry(context, entry)
-    source.parts = Parts([length for length, _, _ in source.layout], source.load)
-    return source.parts
+    return _Entry(context, entry).parts
 
 
 class _Entry:
     """A file as contents, runs of its skeleton, and checksums that follow from the rest."""
-
-    parts: Parts
 
     def __init__(self, context: Context, entry: FileEntry) -> None:
         self._context = context
@@ -152,10 +142,11 @@ class _Entry:
                 kind = "skeleton" if check is None else "check"
                 found.append((at, n, kind, done if check is None else check))
                 done += n
-        self.layout = [(n, kind, i) for _, n, kind, i in sorted(found)]
+        self._layout = [(n, kind, i) for _, n, kind, i in sorted(found)]
+        self.parts = Parts([length for length, _, _ in self._layout], self._load)
 
-    def load(self, index: int) -> Mapping[int, Bytes]:
-        length, kind, at = self.layout[index]
+    def _load(self, index: int) -> Mapping[int, Bytes]:
+        length, kind, at = self._layout[index]
         if kind == "content":
             return self._contents(index)
         if kind == "check":
@@ -168,8 +159,8 @@ class _Entry:
         """One content, and the following ones as long as they are small together."""
         chosen: dict[int, int] = {}
         total = 0
-        for index in range(first, len(self.layout)):
-            length, kind, content = self.layout[index]
+        for index in range(first, len(self._layout)):
+            length, kind, content = self._layout[index]
             if kind != "content":
                 continue
             total += length
