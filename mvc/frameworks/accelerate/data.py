@@ -15,15 +15,7 @@ import torch
 
 from mvc.errors import WrongUsage
 from mvc.frameworks.accelerate.prepared import prepared
-from mvc.frameworks.common.data import (
-    Drawing,
-    changed,
-    order_generator,
-    order_seed,
-    refuse_middle,
-    set_order_seed,
-    sizes,
-)
+from mvc.frameworks.common import data
 from mvc.training.state.rng import rng_state, set_rng_state
 
 __all__ = ["Epochs"]
@@ -54,13 +46,12 @@ class Epochs:
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
         self._positions: dict[int, _Position] = {}
-        self.drawing = Drawing()
+        self.drawing = data.Drawing()
 
     def epoch(self, loader: Any) -> int:
         """The number of the epoch that ``batches`` would give now, from 0."""
-        position = self._position(loader)
-        left = position.rng is not None and position.restored is None
-        return position.epoch + left
+        at = self._position(loader)
+        return at.epoch + (at.rng is not None and at.restored is None)
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """The batches of an epoch, or its remaining batches after ``restore``."""
@@ -99,18 +90,20 @@ class Epochs:
             "done": at.done,
             "rng": at.rng,
             "order": _order(loader) if at.rng is None else at.order,
-            "order_seed": order_seed(loader),
+            "order_seed": data.order_seed(loader),
             "loader": loader.state_dict() if stateful else None,
-            "sizes": sizes(loader),
+            "sizes": data.sizes(loader),
         }
 
     def check_sizes(self, kept: list[Mapping[str, Any]]) -> list[str]:
         """What differs of the data's amount; CannotResume if that is in the middle of an epoch."""
         found = []
         for loader, at in zip(prepared(self._accelerator, "dataloaders"), kept, strict=True):
-            lines = changed(at.get("sizes", {}), sizes(loader))  # versions of before do not say
+            lines = data.changed(
+                at.get("sizes", {}), data.sizes(loader)
+            )  # versions of before do not say
             if at["rng"] is not None:
-                refuse_middle("the version", lines)
+                data.refuse_middle("the version", lines)
             found += lines
         return found
 
@@ -119,17 +112,16 @@ class Epochs:
     ) -> None:
         """Sets the positions; ``rng`` are the generators at the save."""
         for loader, at in zip(prepared(self._accelerator, "dataloaders"), kept, strict=True):
-            inside = rng if at["rng"] is not None else None
-            self._positions[id(loader)] = _Position(
-                at["epoch"], at["done"], at["rng"], at["order"], inside
-            )
-            generator = order_generator(loader)
+            inside = None if at["rng"] is None else rng
+            position = _Position(at["epoch"], at["done"], at["rng"], at["order"], inside)
+            self._positions[id(loader)] = position
+            generator = data.order_generator(loader)
             if generator is not None and at["order"] is not None:
                 generator.set_state(at["order"])
-            set_order_seed(loader, at["order_seed"])
+            data.set_order_seed(loader, at["order_seed"])
             if at["loader"] is not None and getattr(loader, "use_stateful_dataloader", False):
                 loader.load_state_dict(at["loader"])
-        self.drawing = Drawing(seen=draws)
+        self.drawing = data.Drawing(seen=draws)
 
     def _position(self, loader: Any) -> _Position:
         if not any(loader is known for known in prepared(self._accelerator, "dataloaders")):
@@ -140,5 +132,5 @@ class Epochs:
 
 
 def _order(loader: Any) -> torch.Tensor | None:
-    generator = order_generator(loader)
+    generator = data.order_generator(loader)
     return generator.get_state() if generator is not None else None

@@ -24,17 +24,10 @@ from mvc.frameworks.common.ranks import own_of, refuse_sharded, rng_of_others
 from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
+from mvc.training import resume
 from mvc.training.checks import opened
 from mvc.training.recorder import Recorder, Report
-from mvc.training.resume import (
-    Resumed,
-    check_model,
-    check_types,
-    differences,
-    training_state,
-    training_weights,
-    typed_as,
-)
+from mvc.training.resume import Resumed
 from mvc.training.shutdown import complete
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
@@ -194,14 +187,14 @@ class Attached:
         not fit what was prepared and registered; then nothing has changed.
         """
         commit, name = self.repo.find(rev), self._options.name
-        kept = training_state(self.repo, commit, name, production=True)
+        kept = resume.training_state(self.repo, commit, name, production=True)
         saved = kept.get("accelerate")
         if saved is None:
             raise CannotResume(
                 f"{commit.short} was not saved by accelerate",
                 hint="for a Recorder's version use repo.resume",
             )
-        weights = training_weights(self.repo, commit, name, kept)
+        weights = resume.training_weights(self.repo, commit, name, kept)
         differs = _restore(self._accelerator, self._epochs, commit, kept, weights)
         self.saves, self._origin = kept["step"], commit
         return Resumed(commit, kept["step"], kept["batch"], tuple(differs))
@@ -253,13 +246,16 @@ def _restore(
             )
     if (kept["scaler"] is None) != (accelerator.scaler is None):
         raise CannotResume("gradients were scaled then or are now, but not both")
-    differs = [*differences(kept["setting"]), *check_types(kept, scaler=accelerator.scaler)]
+    differs = [
+        *resume.differences(kept["setting"]),
+        *resume.check_types(kept, scaler=accelerator.scaler),
+    ]
     differs += check_schedulers(saved.get("kinds", []), live["schedulers"])
     differs += epochs.check_sizes(saved["loaders"])
     rng = own_of(kept["rng"], saved["others"])
     check_rng(rng)
     model = model_of(accelerator)
-    check_model(model, weights, kept)
+    resume.check_model(model, weights, kept)
 
     load_with_optimizers(model, weights, kept["buffers"], live["optimizers"], states["optimizers"])
     for key, parameter in model.named_parameters():
@@ -267,7 +263,7 @@ def _restore(
         parameter.grad = None if gradient is None else gradient.to(parameter.device)
     for what in ("schedulers", "objects"):
         for obj, state in zip(live[what], states[what], strict=True):
-            obj.load_state_dict(typed_as(obj.state_dict(), state))
+            obj.load_state_dict(resume.typed_as(obj.state_dict(), state))
     if accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(kept["scaler"])
     accelerator.step = saved["step"]

@@ -9,13 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint import metadata as kinds
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
@@ -124,15 +119,11 @@ class MvcWriter(StorageWriter):
 
         Raises BadModelFile, UnsupportedTensor; then nothing was committed.
         """
-        records: dict[MetadataIndex, Record] = {
-            result.index: result.storage_data for rank in results for result in rank
-        }
+        records = {result.index: result.storage_data for rank in results for result in rank}
         names = {record.shard for record in records.values()}
         try:
             with ExitStack() as held:
-                shards: dict[str, Source] = {
-                    name: held.enter_context(open_shard(self._context, name)) for name in names
-                }
+                shards = {n: held.enter_context(open_shard(self._context, n)) for n in names}
                 self._commit(_Saved(metadata, records, shards))
         finally:
             remove_shards(self._context, names | ({self._shard.name} if self._shard else set()))
@@ -161,14 +152,14 @@ class MvcWriter(StorageWriter):
         context = self._context
         context.store.snapshot.refresh()
         at = head(context)
-        tip: Any = at.commit
-        if self._branch not in {None, at.branch}:
-            tip = context.store.ref(f"{BRANCH}{self._branch}")
-            if not isinstance(tip, CommitId):
-                raise UnknownRevision(
-                    f"there is no branch {printable(str(self._branch)[:100])}",
-                    hint="make it with 'mvc branch NAME'",
-                )
+        if self._branch is None or self._branch == at.branch:
+            return manifests.of_commit(context, at.commit)
+        tip = context.store.ref(BRANCH + self._branch)
+        if not isinstance(tip, CommitId):
+            raise UnknownRevision(
+                f"there is no branch {printable(self._branch[:100])}",
+                hint="make it with 'mvc branch NAME'",
+            )
         return manifests.of_commit(context, tip)
 
     def _commit(self, saved: _Saved) -> None:
@@ -186,7 +177,6 @@ class MvcWriter(StorageWriter):
 
 
 def _written(shard: Shard, item: WriteItem, planner: SavePlanner) -> WriteResult:
-    """Writes a chunk of a tensor or the bytes of an object."""
     data = planner.resolve_data(item)
     if isinstance(data, torch.Tensor):
         record = shard.write(_chunk_bytes(item, data))
@@ -199,12 +189,9 @@ def _written(shard: Shard, item: WriteItem, planner: SavePlanner) -> WriteResult
 
 def _chunk_bytes(item: WriteItem, tensor: torch.Tensor) -> memoryview:
     """The row-major bytes of a chunk that is what the plan says."""
-    name = item.index.fqn
+    name, planned = item.index.fqn, item.tensor_data
     spec = tensor_spec(tensor, name)
-    planned = item.tensor_data
-    if planned is None or spec != TensorSpec(
-        _dtype(name, planned.properties.dtype), tuple(planned.chunk.sizes)
-    ):
+    if planned is None or spec != _spec(name, planned.properties.dtype, planned.chunk.sizes):
         raise BadModelFile(f"the planner gives another tensor for {name} than it has planned")
     data = tensor_bytes(contiguous(tensor))
     if data is None:
@@ -212,21 +199,18 @@ def _chunk_bytes(item: WriteItem, tensor: torch.Tensor) -> memoryview:
     return data
 
 
-def _dtype(name: str, dtype: torch.dtype) -> str:
+def _spec(name: str, dtype: torch.dtype, size: torch.Size) -> TensorSpec:
     text = str(dtype).removeprefix("torch.")
     if text not in DTYPES:
         raise UnsupportedTensor(f"{name} has the dtype {text}, which cannot be kept exactly")
-    return text
+    return TensorSpec(text, tuple(size))
 
 
 class _Saved:
     """What all ranks have written, by the flat names of torch's planner."""
 
     def __init__(
-        self,
-        metadata: Metadata,
-        records: Mapping[MetadataIndex, Record],
-        shards: Mapping[str, Source],
+        self, metadata: Metadata, records: Mapping[Any, Record], shards: Mapping[str, Source]
     ) -> None:
         self._entries = metadata.state_dict_metadata
         self._places = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
@@ -234,17 +218,14 @@ class _Saved:
 
     def tensors(self) -> dict[str, Any]:
         """Whole tensors, read when they are needed."""
-        return {
-            name: whole(
-                name,
-                TensorSpec(_dtype(name, entry.properties.dtype), tuple(entry.size)),
-                [self._chunk(name, box) for box in entry.chunks],
-            )
-            for name, entry in self._entries.items()
-            if isinstance(entry, TensorStorageMetadata)
-        }
+        found: dict[str, Any] = {}
+        for name, entry in self._entries.items():
+            if isinstance(entry, kinds.TensorStorageMetadata):
+                spec = _spec(name, entry.properties.dtype, entry.size)
+                found[name] = whole(name, spec, [self._chunk(name, box) for box in entry.chunks])
+        return found
 
-    def _chunk(self, name: str, box: ChunkStorageMetadata) -> Chunk:
+    def _chunk(self, name: str, box: kinds.ChunkStorageMetadata) -> Chunk:
         record = self._record(MetadataIndex(name, box.offsets))
         source = self._shards[record.shard]
         return Chunk(tuple(box.offsets), tuple(box.sizes), source, record.offset, record.length)
@@ -254,7 +235,7 @@ class _Saved:
         plain: dict[str, Any] = {}
         other: dict[str, np.ndarray[Any, Any]] = {}
         for name, entry in self._entries.items():
-            if not isinstance(entry, BytesStorageMetadata):
+            if not isinstance(entry, kinds.BytesStorageMetadata):
                 continue
             record = self._record(MetadataIndex(name))
             out = bytearray(record.length)

@@ -8,6 +8,8 @@ What is written is gathered in a temporary file in the repository's folder, whic
 more, so nothing is left of it when the process dies.
 """
 
+# ruff: noqa: ARG002 (fsspec prescribes what its methods take)
+
 from __future__ import annotations
 
 import io
@@ -18,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -27,13 +30,7 @@ from fsspec.utils import stringify_path
 from mvc.adapters.files.detect import parse_file
 from mvc.adapters.files.suspect import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.errors import (
-    BadModelFile,
-    NotARepository,
-    NothingToCommit,
-    UnknownRevision,
-    WrongUsage,
-)
+from mvc.errors import BadModelFile, NotARepository, NothingToCommit, UnknownRevision, WrongUsage
 from mvc.frameworks.common.staging import Readable, check_new_path, scratch
 from mvc.frameworks.fsspec.location import (
     Location,
@@ -45,7 +42,7 @@ from mvc.frameworks.fsspec.location import (
     opened,
     version_of,
 )
-from mvc.frameworks.fsspec.parts import PartsFile, entry_parts
+from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
 from mvc.io.files import WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
@@ -93,11 +90,8 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
 def _check_apart(paths: set[str]) -> None:
     """Raises WrongUsage if one of the paths would be a folder above another."""
     for path in paths:
-        above = path.rpartition("/")[0]
-        while above:
-            if above in paths:
-                raise WrongUsage(f"{above} is to be a file, and a folder for {path}")
-            above = above.rpartition("/")[0]
+        for above in paths.intersection(map(str, PurePosixPath(path).parents)):
+            raise WrongUsage(f"{above} is to be a file, and a folder for {path}")
 
 
 class Spool(io.RawIOBase):
@@ -132,12 +126,8 @@ class Spool(io.RawIOBase):
         return self._file.fileno()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._file.position}
-        at = offset + (base[whence] if whence in base else self._file.size())
-        if at < 0:
-            raise ValueError("a place before the beginning of the file")
-        self._file.position = at
-        return at
+        self._file.position = place(offset, whence, self._file.position, self._file.size())
+        return self._file.position
 
     def truncate(self, size: int | None = None, /) -> int:
         at = self._file.position
@@ -148,16 +138,14 @@ class Spool(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         if self.closed:
             raise ValueError("I/O operation on closed file")
-        view = memoryview(data)
-        self._file.write(view)
-        return view.nbytes
+        self._file.write(memoryview(data))
+        return memoryview(data).nbytes
 
     def close(self) -> None:
         if self.closed:
             return
         # fsspec closes files at the end of a block without saying that the block failed.
-        error = sys.exception()
-        if error is not None and error is not self._outside:
+        if sys.exception() not in (None, self._outside):
             self.discard()
             return
         super().close()
@@ -181,9 +169,8 @@ class Spool(io.RawIOBase):
 
     def __del__(self) -> None:
         if not self.closed:
-            warnings.warn(
-                f"{self.name} was never closed, so it was not committed", ResourceWarning, 2
-            )
+            text = f"{self.name} was never closed, so it was not committed"
+            warnings.warn(text, ResourceWarning, 2)
             self.discard()
 
 
@@ -237,7 +224,6 @@ class MvcFileSystem(AbstractFileSystem):
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
-        del kwargs
         at, _, commit, manifest = self._look(path)
         entry = manifest.by_path.get(at.path)
         if entry is not None:
@@ -248,16 +234,14 @@ class MvcFileSystem(AbstractFileSystem):
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """The entries of a folder of a version, by name. For a file, its own entry."""
-        del kwargs
         at, _, commit, manifest = self._look(path)
         found = _listed(at, commit, manifest)
         if not found and at.path:
-            found = [self.info(path)]
+            raise _absent(at)
         return found if detail else [entry["name"] for entry in found]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Whether the version has this path. False also if there is no such version."""
-        del kwargs
         try:
             at, _, _, manifest = self._look(path)
         except (NotARepository, UnknownRevision):
@@ -272,15 +256,8 @@ class MvcFileSystem(AbstractFileSystem):
     # -- reading and writing -----------------------------------------------------------------
 
     def _open(
-        self,
-        path: str,
-        mode: str = "rb",
-        block_size: int | None = None,
-        autocommit: bool = True,
-        cache_options: Any = None,
-        **kwargs: Any,
+        self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **_: Any
     ) -> io.RawIOBase:
-        del block_size, cache_options, kwargs
         if mode == "rb":
             return self._open_read(path)
         if mode not in {"wb", "xb"}:
@@ -315,16 +292,13 @@ class MvcFileSystem(AbstractFileSystem):
         """A commit that removes this path."""
         self.rm(path)
 
-    def rm(
-        self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None
-    ) -> None:
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: Any = None) -> None:
         """One commit that removes these paths. ``recursive`` removes folders as well."""
         names = [path] if isinstance(path, str) else path
         self._keep([p for name in names for p in self._removals(name, recursive, maxdepth)])
 
     def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[_Planned]:
-        at = locate(self._strip_protocol(path))
-        message = f"remove {at.path or 'everything'}"
+        message = f"remove {locate(self._strip_protocol(path)).path or 'everything'}"
         for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
             at, here, branch, manifest = self._target(name)
             if at.path in manifest.by_path:
@@ -335,15 +309,9 @@ class MvcFileSystem(AbstractFileSystem):
                 raise IsADirectoryError(f"a folder: {at.name(at.path)}")
 
     def mv(
-        self,
-        path1: str,
-        path2: str,
-        recursive: bool = False,
-        maxdepth: int | None = None,
-        **kwargs: Any,
+        self, path1: str, path2: str, recursive: bool = False, maxdepth: Any = None, **kwargs: Any
     ) -> None:
         """One commit that renames a file or folder."""
-        del kwargs
         source, here, branch, _ = self._target(path1)
         target, there, other, manifest = self._target(path2)
         if here is not there or branch != other:
@@ -359,15 +327,15 @@ class MvcFileSystem(AbstractFileSystem):
             raise _absent(source)
         check_new_path(Manifest(()), target.path)
         changes = [Change(name, None) for name in moved if name not in moved.values()]
+        others = Manifest(e for e in manifest.entries if e.path not in moved)
         for name, new in moved.items():
-            check_new_path(Manifest(e for e in manifest.entries if e.path not in moved), new)
+            check_new_path(others, new)
             changes.append(_stored(here.context, manifest.by_path[name], new))
         message = f"move {source.path} to {target.path}"
         self._keep([_Planned(here, branch, tuple(changes), message)])
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """A commit with a copy of a file, which may come from any version."""
-        del kwargs
         source, here, _, manifest = self._look(path1)
         entry = manifest.by_path.get(source.path)
         target, there, branch, onto = self._target(path2)
@@ -385,7 +353,6 @@ class MvcFileSystem(AbstractFileSystem):
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Creates nothing: a folder exists if it has files. Checks that it could be written."""
-        del create_parents, kwargs
         self.makedirs(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
@@ -415,7 +382,6 @@ class MvcFileSystem(AbstractFileSystem):
 
 
 def _refuse_checkpoint(path: str) -> None:
-    """Raises WrongUsage for a file of torch.distributed.checkpoint."""
     if _CHECKPOINT.fullmatch(path.rpartition("/")[2]):
         raise WrongUsage(
             "torch.distributed.checkpoint does not go through mvc:// paths: "

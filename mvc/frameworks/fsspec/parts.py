@@ -22,7 +22,7 @@ from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.types import Bytes
 
-__all__ = ["Parts", "PartsFile", "entry_parts"]
+__all__ = ["Parts", "PartsFile", "entry_parts", "place"]
 
 _KEPT = 64 * MIB
 _TOGETHER = 8 * MIB  # contents of a file that are recovered in one go: a record's worth
@@ -97,11 +97,8 @@ class PartsFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
-        if at < 0:
-            raise ValueError("a place before the beginning of the file")
-        self._at = at
-        return at
+        self._at = place(offset, whence, self._at, self.size)
+        return self._at
 
     def readinto(self, buffer: Any, /) -> int:
         if self.closed:
@@ -118,6 +115,14 @@ class PartsFile(io.RawIOBase):
 
     def readall(self) -> bytes:
         return self.read()
+
+
+def place(offset: int, whence: int, at: int, size: int) -> int:
+    """Where ``seek`` goes in a file of ``size`` bytes from ``at``."""
+    found = offset + {io.SEEK_SET: 0, io.SEEK_CUR: at, io.SEEK_END: size}[whence]
+    if found < 0:
+        raise ValueError("a place before the beginning of the file")
+    return found
 
 
 def entry_parts(context: Context, entry: FileEntry) -> Parts:

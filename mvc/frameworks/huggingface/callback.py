@@ -22,14 +22,7 @@ from transformers import TrainerCallback
 
 from mvc.api import Repository as PublicRepository
 from mvc.errors import CannotResume, WrongUsage
-from mvc.frameworks.common.data import (
-    Drawing,
-    order_generator,
-    order_seed,
-    set_order_seed,
-    sizes,
-    unlike,
-)
+from mvc.frameworks.common import data
 from mvc.frameworks.common.options import Options, checked, included, refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.huggingface.checkpoint import write_checkpoint
@@ -79,7 +72,7 @@ class MVCCallback(TrainerCallback):
         self._by_loss = stage_by_loss(pipeline) if self._options.metrics is None else None
         self._recorder: Recorder | None = None
         self._source: _Source | None = None
-        self._drawing = Drawing()
+        self._drawing = data.Drawing()
         self._pending = False
         self._logged: dict[str, float] = {}
         self._going_on: tuple[CommitId, Mapping[str, Any]] | None = None
@@ -151,18 +144,12 @@ class MVCCallback(TrainerCallback):
     def _go_on(
         self, source: _Source, commit: CommitId, kept: Mapping[str, Any], parts: TrainingParts
     ) -> None:
-        resumed = resume(
-            self.repo,
-            parts.model,
-            parts.optimizer,
-            scheduler=parts.scheduler,
-            scaler=parts.scaler,
-            rev=commit,
-            name=self._options.name,
-        )
-        set_order_seed(source.loader, kept["order_seed"])
+        model, optimizer, name = parts.model, parts.optimizer, self._options.name
+        others = {"scheduler": parts.scheduler, "scaler": parts.scaler}
+        resumed = resume(self.repo, model, optimizer, **others, rev=commit, name=name)
+        data.set_order_seed(source.loader, kept["order_seed"])
         self._epoch_rng = kept["epoch_rng"]
-        self._drawing = Drawing(seen=kept["data_draws"])
+        self._drawing = data.Drawing(seen=kept["data_draws"])
         differs = (*resumed.differs, *source.differences(kept))
         self.resumed = dataclasses.replace(resumed, differs=differs)
 
@@ -208,7 +195,8 @@ class MVCCallback(TrainerCallback):
         pending, self._pending = self._pending, False
         if not pending or self._source is None:
             return
-        self._source.gather()
+        if self._source.rng:
+            self._source.others = rng_of_others()  # every process must call it
         if self._recorder is not None:
             self._source.data_draws = self._drawing.seen
             step = int(state.global_step)
@@ -252,6 +240,7 @@ class _Source:
 
     def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:
         self.weights, self.exact, self.model_state = parts.weights, parts.exact, parts.model_state
+        self.rng = parts.rng
         self.loader = loader
         self.epoch_rng: Mapping[str, Any] | None = rng_state()
         self.others: list[dict[str, Any]] = []
@@ -266,7 +255,7 @@ class _Source:
             "processes": int(args.world_size),
             "batch size": int(args.train_batch_size),
             "gradient accumulation": int(args.gradient_accumulation_steps),
-            "batches an epoch": sizes(loader)["batches an epoch"],
+            "batches an epoch": data.sizes(loader)["batches an epoch"],
             "mixed precision": str(AcceleratorState().mixed_precision),
             "steps in all": steps,
             "learning-rate schedule": _text(args.lr_scheduler_type),
@@ -276,23 +265,17 @@ class _Source:
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
         """The parts, the Trainer's own state without its list of logs, and the data's order."""
-        trainer = dataclasses.asdict(dataclasses.replace(self._state, log_history=[]))
         return {
             **self._parts.training_state(step, batch),
-            "trainer": trainer,
+            "trainer": dataclasses.asdict(dataclasses.replace(self._state, log_history=[])),
             "config": self._config,
             "epoch_rng": self.epoch_rng,
             "others": self.others,
-            "order_seed": order_seed(self.loader),
-            "own_order": order_generator(self.loader) is not None,
+            "order_seed": data.order_seed(self.loader),
+            "own_order": data.order_generator(self.loader) is not None,
             "data_draws": self.data_draws,
             "run": self._run,
         }
-
-    def gather(self) -> None:
-        """Gathers the generators of the other processes. Every process must call it."""
-        if self._parts.rng:
-            self.others = rng_of_others()
 
     def differences(self, kept: Mapping[str, Any]) -> list[str]:
         """Why the resumed training will not have the bits of the uninterrupted one."""
@@ -302,7 +285,7 @@ class _Source:
             "the next batches draw random numbers of their own": kept["data_draws"],
         }
         found = [f"data: {reason}" for reason, applies in reasons.items() if applies]
-        return unlike(kept["run"], self._run) + found
+        return data.unlike(kept["run"], self._run) + found
 
 
 def _text(value: Any) -> str:

@@ -18,10 +18,10 @@ import torch
 from mvc.adapters.python.state import from_state
 from mvc.errors import CannotResume, WouldOverwrite
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem, WriteFile
 from mvc.repo.repository import Repository
 from mvc.training.resume import training_state, training_weights
 from mvc.training.state.parts import PRODUCTION
+from mvc.types import Bytes
 
 __all__ = ["write_checkpoint"]
 
@@ -41,38 +41,32 @@ def write_checkpoint(
             f"{commit.short} was not recorded from a Trainer, or without the random generators",
             hint="record with MVCCallback, and with 'rng' in include",
         )
-    files = {"trainer_state.json": _json(kept["trainer"])}
-    files.update(_generators(kept))
+    files = {"trainer_state.json": _json(kept["trainer"]), **_generators(kept)}
     if full:
-        files.update(_others(kept))
-    fs = repo.context.store.fs
-    for file in ["model.safetensors", *files]:
-        if fs.stat(folder / file) is not None:
-            raise WouldOverwrite(f"{folder / file} exists already", hint="name another folder")
+        files |= _others(kept)
+    fs, weights = repo.context.store.fs, folder / "model.safetensors"
+    for path in [weights, *(folder / file for file in files)]:
+        if fs.stat(path) is not None:
+            raise WouldOverwrite(f"{path} exists already", hint="name another folder")
     fs.make_dirs(folder)
-    weights = folder / "model.safetensors"
     if kept["schema"] == PRODUCTION:
-        _write_tensors(fs, weights, training_weights(repo, commit, name, kept))
+        parts = _safetensors(training_weights(repo, commit, name, kept))
+        fs.replace_file(weights, lambda file: file.write(parts), mode=None, durable=True)
     else:
         repo.restore(commit, paths=[name], output=weights)
     for file, data in files.items():
         fs.write_atomic(folder / file, data)
 
 
-def _write_tensors(fs: FileSystem, path: Path, state: Mapping[str, Any]) -> None:
-    """A safetensors file of a state that no version has as a path."""
+def _safetensors(state: Mapping[str, Any]) -> list[Bytes]:
+    """The parts of a safetensors file of a state that no version has as a path."""
     parsed = from_state(state)
-
-    def write(file: WriteFile) -> None:
-        file.write(parsed.skeleton())
-        for i, content in enumerate(parsed.contents):
-            data = parsed.borrow(i)
-            if data is None:
-                data = memoryview(bytearray(content.spec.nbytes))
-                parsed.read(i, 0, data)
-            file.write(data)
-
-    fs.replace_file(path, write, mode=None, durable=True)
+    parts: list[Bytes] = [parsed.skeleton()]
+    for i in range(len(parsed.contents)):
+        tensor = parsed.borrow(i)
+        assert tensor is not None, "what a repository recovers is contiguous"
+        parts.append(tensor)
+    return parts
 
 
 def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:

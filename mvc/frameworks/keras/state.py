@@ -21,19 +21,9 @@ import torch
 from mvc.errors import CannotResume
 from mvc.frameworks.common.data import Sizes, changed, refuse_middle, unlike
 from mvc.frameworks.common.resume import without
+from mvc.frameworks.keras import variables
 from mvc.frameworks.keras.internals import own_generator, set_own_generator
-from mvc.frameworks.keras.variables import (
-    Filling,
-    by_path,
-    no_weights,
-    optimizer_kind,
-    optimizer_variables,
-    seeds,
-    set_stale_gradients,
-    stale_gradients,
-    tensors,
-    weights,
-)
+from mvc.frameworks.keras.variables import Filling, tensors
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
 from mvc.training.resume import Resumed, training_weights
@@ -76,11 +66,11 @@ class TrainingSource:
 
     def exact(self) -> list[str]:
         """Names of the weights that a lossy pipeline leaves as they are."""
-        return no_weights(self._model)
+        return variables.no_weights(self._model)
 
     def model_state(self) -> dict[str, Any]:
         """The model's weights by path."""
-        return tensors(weights(self._model)) if self.weights else {}
+        return tensors(variables.weights(self._model)) if self.weights else {}
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
         """Everything else; a part that is not included is None."""
@@ -95,9 +85,9 @@ class TrainingSource:
             "logs": dict(self.logs),
             "setting": _keras_setting(),
             "optimizer": None if optimizer is None else _optimizer_state(optimizer),
-            "seeds": tensors(seeds(model)),
-            "gradients": stale_gradients(model),
-            "metrics": tensors(by_path(model.metrics_variables)),
+            "seeds": tensors(variables.seeds(model)),
+            "gradients": variables.stale_gradients(model),
+            "metrics": tensors(variables.by_path(model.metrics_variables)),
             "rng": _random_state() if rng else None,
             "order": {
                 "unrepeatable": self._unrepeatable,
@@ -109,8 +99,8 @@ class TrainingSource:
 
 
 def _optimizer_state(optimizer: Any) -> dict[str, Any]:
-    variables = tensors(optimizer_variables(optimizer))
-    return {"kind": optimizer_kind(optimizer), "variables": variables}
+    kept = tensors(variables.optimizer_variables(optimizer))
+    return {"kind": variables.optimizer_kind(optimizer), "variables": kept}
 
 
 class Restored:
@@ -151,17 +141,16 @@ class Restored:
         self.resumed = Resumed(commit, int(kept["step"]), kept["batch"], tuple(differs))
         self._check(why, sizes)
         fillings = [
-            Filling("model", training_weights(repo, commit, name, kept), weights(model)),
-            Filling("model", kept["seeds"], seeds(model)),
+            Filling("model", training_weights(repo, commit, name, kept), variables.weights(model)),
+            Filling("model", kept["seeds"], variables.seeds(model)),
             self._optimizer(model.optimizer),
         ]
         if self.batch:
-            self._metrics = Filling(
-                "model's metrics", kept["metrics"], by_path(model.metrics_variables)
-            )
+            metrics = variables.by_path(model.metrics_variables)
+            self._metrics = Filling("model's metrics", kept["metrics"], metrics)
         for filling in fillings:
             filling.apply()
-        set_stale_gradients(model, kept["gradients"])
+        variables.set_stale_gradients(model, kept["gradients"])
         _set_random_state(kept["rng"])
 
     def enter_epoch(self) -> None:
@@ -195,13 +184,13 @@ class Restored:
         kept = self._kept["optimizer"]
         if kept is None:
             raise without(self.resumed.commit, "optimizer")
-        kind = optimizer_kind(optimizer)
+        kind = variables.optimizer_kind(optimizer)
         if kept["kind"] != kind:
             raise CannotResume(
                 f"the optimizer was {kept['kind']}, not {kind}",
                 hint="compile with the optimizer that was recorded; " + _WEIGHTS_ALONE,
             )
-        return Filling("optimizer", kept["variables"], optimizer_variables(optimizer))
+        return Filling("optimizer", kept["variables"], variables.optimizer_variables(optimizer))
 
 
 def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:

@@ -17,24 +17,13 @@ from dataclasses import replace
 from typing import Any
 
 from mvc.errors import CannotResume
-from mvc.frameworks.common.resume import (
-    alone,
-    check_schedulers,
-    load_with_optimizers,
-    several,
-    without,
-)
+from mvc.frameworks.common import resume as common
 from mvc.frameworks.lightning.loops import BATCH, EPOCH, Order, begin, check_draws, checkpoint_of
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
-from mvc.training.resume import (
-    Resumed,
-    check_model,
-    differences,
-    training_state,
-    training_weights,
-)
+from mvc.training import resume
+from mvc.training.resume import Resumed
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import SCHEMA, no_weights, passing_buffers, setting, tied_names
@@ -70,7 +59,7 @@ class TrainerSource:
         configs = trainer.lr_scheduler_configs
         kinds = [component_type(config.scheduler) for config in configs]
         # A training with one of each can be gone on with outside of Lightning, too.
-        optimizer, optimizers = alone(
+        optimizer, optimizers = common.alone(
             [optimizer_state(module, one) for one in trainer.optimizers]
             if "optimizer" in include
             else []
@@ -85,9 +74,9 @@ class TrainerSource:
             "tied": tied_names(module),
             "buffers": passing_buffers(module),
             "setting": setting(),
-            "kinds": {"scheduler": alone(kinds)[0], "scaler": None},
+            "kinds": {"scheduler": common.alone(kinds)[0], "scaler": None},
             "optimizer": optimizer,
-            "scheduler": alone(schedulers)[0],
+            "scheduler": common.alone(schedulers)[0],
             "scaler": None,
             "rng": rng_state() if "rng" in include else None,
             "lightning": {
@@ -127,18 +116,18 @@ class Resume:
     def __init__(self, repo: Repository, commit: CommitId, name: str) -> None:
         """Raises CannotResume with the reason."""
         self.path = f"mvc:{commit}"
-        self._kept = kept = training_state(repo, commit, name, production=True)
+        self._kept = kept = resume.training_state(repo, commit, name, production=True)
         if "lightning" not in kept:
             raise CannotResume(
                 f"{commit.short} was not recorded by a Lightning callback",
                 hint="use repo.resume in a loop of your own",
             )
         if kept["rng"] is None:
-            raise without(commit, "rng")
+            raise common.without(commit, "rng")
         check_rng(kept["rng"])
         self._lightning = lightning = kept["lightning"]
         self._middle = lightning["next"] == BATCH
-        self._optimizers = several(kept["optimizer"], lightning["optimizers"])
+        self._optimizers = common.several(kept["optimizer"], lightning["optimizers"])
         self._schedulers = original(lightning["schedulers"])
         optimizers, schedulers = lightning["counts"]
         for part, complete in (
@@ -147,7 +136,7 @@ class Resume:
             ("scaler", lightning["scaler"]),
         ):
             if not complete:
-                raise without(commit, part)
+                raise common.without(commit, part)
         if lightning["next"] not in {BATCH, EPOCH}:
             raise CannotResume(
                 f"{commit.short} lies before {lightning['next']}, which Lightning would leave out",
@@ -155,8 +144,10 @@ class Resume:
             )
         if self._middle:
             check_draws(lightning["order"])
-        self._weights = training_weights(repo, commit, name, kept)
-        self.resumed = Resumed(commit, kept["step"], kept["batch"], differences(kept["setting"]))
+        self._weights = resume.training_weights(repo, commit, name, kept)
+        self.resumed = Resumed(
+            commit, kept["step"], kept["batch"], resume.differences(kept["setting"])
+        )
 
     def checkpoint(self, trainer: Any) -> dict[str, Any]:
         """The dictionary that Lightning would have loaded, without the optimizers."""
@@ -167,7 +158,7 @@ class Resume:
                 hint="for the weights alone use model.load_state_dict(repo.checkout(rev))",
             )
         module = trainer.lightning_module
-        check_model(module, self._weights, self._kept)
+        resume.check_model(module, self._weights, self._kept)
         weights = OrderedDict(self._weights)
         weights._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]
         return {
@@ -189,8 +180,8 @@ class Resume:
                     f"the version has {len(kept)} {what}, configure_optimizers gave {len(here)}",
                     hint="make them as they were made when the version was recorded",
                 )
-        self._tell(check_schedulers(self._lightning.get("kinds", []), schedulers))
-        load_with_optimizers(
+        self._tell(common.check_schedulers(self._lightning.get("kinds", []), schedulers))
+        common.load_with_optimizers(
             trainer.lightning_module,
             self._weights,
             self._kept["buffers"],
