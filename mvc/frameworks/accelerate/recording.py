@@ -33,31 +33,19 @@ from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
 from mvc.training.state.rng import check_rng, set_rng_state
+from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["Attached", "attach"]
 
 
-def attach(
-    accelerator: Any,
-    repo: Repository | str | PathLike[str],
-    *,
-    wait: bool = True,
-    **options: Unpack[Options],
-) -> Attached:
-    """Makes a version of every ``save_state`` from now on.
+class Attached:
+    """Makes a version of every ``save_state`` from now on, until ``detach``; ``load`` restores one.
 
     ``repo`` is an open Repository, or the path of an existing one. With ``wait`` the version is
     durable when ``save_state`` returns, without it is on its way. The other options are those
-    of ``mvc.Recorder``. Raises WrongUsage where no process holds the whole model, and for a
-    pipeline that decides whether to save: ``save_state`` is told to.
-    """
-    return Attached(accelerator, repo, options, wait=wait)
-
-
-class Attached:
-    """The result of ``attach``: ``load`` restores a version, ``detach`` ends recording.
-
-    ``weights``, ``exact``, ``model_state`` and ``training_state`` are called by the Recorder.
+    of ``mvc.Recorder``, which also calls ``exact``, ``model_state`` and ``training_state``. Raises
+    WrongUsage where no process holds the whole model, and for a pipeline that decides whether to
+    save: ``save_state`` is told to.
     """
 
     weights = True
@@ -66,13 +54,13 @@ class Attached:
         self,
         accelerator: Any,
         repo: Repository | str | PathLike[str],
-        options: Options,
         *,
-        wait: bool,
+        wait: bool = True,
+        **options: Unpack[Options],
     ) -> None:
         refuse_sharded()
         self._options = checked(options)
-        _check_stages(self._options.pipeline, loss=self._options.metrics is not None)
+        _check_stages(self._options)
         self.repo = opened(repo, PublicRepository)[0]
         self.saves = 0
         self._origin: CommitId | None = None
@@ -82,8 +70,6 @@ class Attached:
         self._others: list[dict[str, Any]] = []  # the generators of the other processes
         self._recorder: Recorder | None = None
         self._hook = accelerator.register_save_state_pre_hook(self._on_save)
-
-    # -- recording -----------------------------------------------------------------------
 
     def _on_save(self, _models: Any, _weights: Any, _output_dir: Any) -> None:
         """Accelerate's hook; every process calls it, the first one writes."""
@@ -99,20 +85,17 @@ class Attached:
             self._recorder.flush()
 
     def exact(self) -> list[str]:
-        """Names of the tensors that a lossy pipeline leaves as they are."""
         return no_weights(model_of(self._accelerator))
 
     def model_state(self) -> dict[str, Any]:
-        """The tensors of all models by name."""
         return dict(model_of(self._accelerator).state_dict())
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
         """Everything else; ``step`` is the number of the save."""
         accelerator = self._accelerator
         model, schedulers = model_of(accelerator), prepared(accelerator, "schedulers")
-        optimizer, optimizers = alone(
-            [optimizer_state(model, one) for one in optimizers_of(accelerator)]
-        )
+        states = [optimizer_state(model, one) for one in optimizers_of(accelerator)]
+        optimizer, optimizers = alone(states)
         kinds = [component_type(one) for one in schedulers]
         state = TrainingParts(model, scaler=accelerator.scaler).training_state(step, batch)
         scheduler, others = alone([one.state_dict() for one in schedulers])
@@ -131,16 +114,14 @@ class Attached:
                 "objects": [one.state_dict() for one in prepared(accelerator, "custom_objects")],
                 "loaders": self._epochs.state(),
                 "draws": self._epochs.drawing.seen,
-                "gradients": self._pending_gradients(),
+                # Accumulated and not yet applied; accelerate does not save them.
+                "gradients": {
+                    name: parameter.grad
+                    for name, parameter in model.named_parameters()
+                    if parameter.grad is not None and not accelerator.sync_gradients
+                },
             },
         }
-
-    def _pending_gradients(self) -> dict[str, Any]:
-        """Accumulated gradients not yet applied, by parameter; accelerate does not save them."""
-        if self._accelerator.sync_gradients:
-            return {}
-        parameters = model_of(self._accelerator).named_parameters()
-        return {name: p.grad for name, p in parameters if p.grad is not None}
 
     @property
     def report(self) -> Report | None:
@@ -164,8 +145,6 @@ class Attached:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         complete(self.detach, error)
 
-    # -- the data --------------------------------------------------------------------------
-
     def batches(self, loader: Any) -> Iterator[Any]:
         """One epoch of a prepared loader; after ``load`` what was left of the one kept.
 
@@ -177,8 +156,6 @@ class Attached:
     def epoch(self, loader: Any) -> int:
         """The number of the epoch that ``batches`` would give now, from 0."""
         return self._epochs.epoch(loader)
-
-    # -- going back ------------------------------------------------------------------------
 
     def load(self, rev: str | CommitId = "HEAD") -> Resumed:
         """Sets everything that ``save_state`` saves to a version.
@@ -200,17 +177,20 @@ class Attached:
         return Resumed(commit, kept["step"], kept["batch"], tuple(differs))
 
 
-def _check_stages(pipeline: str, *, loss: bool) -> None:
+attach = Attached
+
+
+def _check_stages(options: RecorderOptions) -> None:
     """Raises WrongUsage for a pipeline that may skip a save, or asks for an unknown loss."""
-    decides = Pipeline.parse(pipeline).decisions
+    decides = Pipeline.parse(options.pipeline).decisions
     if decides:
         raise WrongUsage(
             f"stage {decides[0].text} decides whether there is a version, "
             "but save_state always saves",
             hint="leave it out",
         )
-    stage = stage_by_loss(pipeline)
-    if stage is not None and not loss:
+    stage = stage_by_loss(options.pipeline)
+    if stage is not None and options.metrics is None:
         raise WrongUsage(
             f"stage {stage} goes by the loss, which save_state does not know",
             hint='pass metrics=lambda: {"loss": ...}',
@@ -227,10 +207,9 @@ def _restore(
     """Restores a version; what is not as it was then. All checks come before the first change."""
     saved = kept["accelerate"]
     states = {
+        **saved,
         "optimizers": several(kept["optimizer"], saved["optimizers"]),
         "schedulers": several(kept["scheduler"], saved["schedulers"]),
-        "objects": saved["objects"],
-        "loaders": saved["loaders"],
     }
     live = {
         "optimizers": optimizers_of(accelerator),

@@ -61,8 +61,6 @@ class MvcReader(StorageReader):
         self._state: _State | None = None
         self._commit: CommitId | None = None
 
-    # -- torch's interface, in the order of its calls ------------------------------------------
-
     def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
         """Another path. Raises InvalidName."""
         self._state = None
@@ -124,7 +122,6 @@ class MvcReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:
-        """Whether this can be a path of a version."""
         return is_path(checkpoint_id)
 
 

@@ -52,7 +52,8 @@ class MvcWriter(StorageWriter):
     ``repo`` is an open Repository or its folder (give the folder to ``dcp.async_save``). The
     state becomes the path ``path``; ``checkpoint_id`` of ``dcp.save`` names another one.
     ``branch`` is the current branch by default. Every rank needs the same repository.
-    Torch wraps what goes wrong in a CheckpointException; then nothing was committed.
+    Torch wraps what goes wrong in a CheckpointException; then nothing was committed. The methods
+    are torch's interface, in the order of its calls.
     """
 
     def __init__(
@@ -72,8 +73,6 @@ class MvcWriter(StorageWriter):
         self._shard: Shard | None = None
         self.committed: CommitId | None = None
         """The last save's commit, on the coordinator; None if the state had not changed."""
-
-    # -- torch's interface, in the order of its calls ------------------------------------------
 
     def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
         """Another path for the state. Raises InvalidName."""
@@ -96,11 +95,9 @@ class MvcWriter(StorageWriter):
             check_new_path(parent, path)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """The plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """The plans as they are."""
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -132,10 +129,7 @@ class MvcWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:
-        """Whether this can be a path of a version."""
         return is_path(checkpoint_id)
-
-    # -- helpers -------------------------------------------------------------------------------
 
     @property
     def _context(self) -> Context:

@@ -220,8 +220,6 @@ class MvcFileSystem(AbstractFileSystem):
             text = text.removeprefix(start)
         return (text.rstrip("/") or "/") if text.startswith("/") else absolute(text)
 
-    # -- looking ---------------------------------------------------------------------------
-
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
         at, _, commit, manifest = self._look(path)
@@ -253,8 +251,6 @@ class MvcFileSystem(AbstractFileSystem):
         found = self.info(path)
         return str(found.get("id") or found["commit"])
 
-    # -- reading and writing -----------------------------------------------------------------
-
     def _open(
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **_: Any
     ) -> io.RawIOBase:
@@ -285,8 +281,6 @@ class MvcFileSystem(AbstractFileSystem):
         plan = _Planned(here, branch, (change,), f"write {at.path}")
         transaction = None if autocommit else self.transaction
         return Spool(file, at.name(at.path), plan, transaction)
-
-    # -- changing names ------------------------------------------------------------------------
 
     def rm_file(self, path: str) -> None:
         """A commit that removes this path."""
@@ -360,8 +354,6 @@ class MvcFileSystem(AbstractFileSystem):
         if not exist_ok and self.exists(path):
             raise FileExistsError(path)
         self._target(path)
-
-    # -- helpers -------------------------------------------------------------------------------
 
     def _look(self, path: str) -> tuple[Location, Opened, str | None, Manifest]:
         """The location of a path, and the version that it names."""

@@ -1,8 +1,4 @@
-"""Private names of Keras (of 3.15): only this module uses them.
-
-Keras does not tell its callbacks where the data of ``fit`` comes from. It stands in the frame of
-``fit``, which is looked at and left as it is; in a ``fit`` of another making nothing is found.
-"""
+"""Private names of Keras (of 3.15): only this module uses them."""
 
 from __future__ import annotations
 
@@ -36,7 +32,9 @@ def check_version() -> None:
 def data_of_fit() -> tuple[str | None, Sizes | None]:
     """Why no later process can read an epoch of the running ``fit`` again; None if it can.
 
-    Also its rows and batch size as far as Keras knows them; None if nothing is found.
+    Also its rows and batch size as far as Keras knows them; None if nothing is found. Keras does
+    not tell callbacks where the data comes from. It stands in the frame of ``fit``, which is
+    looked at and left as it is; in a ``fit`` of another making nothing is found.
     """
     frame = inspect.currentframe()
     while frame is not None and (

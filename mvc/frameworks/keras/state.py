@@ -65,15 +65,12 @@ class TrainingSource:
             self.digest = _digest(rng_state())
 
     def exact(self) -> list[str]:
-        """Names of the weights that a lossy pipeline leaves as they are."""
         return variables.no_weights(self._model)
 
     def model_state(self) -> dict[str, Any]:
-        """The model's weights by path."""
         return tensors(variables.weights(self._model)) if self.weights else {}
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything else; a part that is not included is None."""
         model, rng = self._model, "rng" in self._include
         within = rng and self.batch > 0
         optimizer = model.optimizer if "optimizer" in self._include else None

@@ -130,8 +130,8 @@ class Filling:
         names = list(kept)
         if kept.keys() == here.keys():
             names = list(here)
-        elif _plain(kept) != _plain(here):
-            raise _strange(what, names, list(here))
+        else:
+            _check_names(what, names, list(here))
         self._pairs = []
         for name, (place, target) in zip(names, here.items(), strict=True):
             value, live = kept[name], _tensor_of(target)
@@ -162,27 +162,23 @@ def _tensor_of(target: Any) -> torch.Tensor:
     return tensor
 
 
-def _plain(names: Iterable[str]) -> list[str]:
-    return [_NUMBER.sub("", name) for name in names]
-
-
-def _strange(what: str, kept: list[str], here: list[str]) -> CannotResume:
-    """The error for names that do not belong together."""
-    theirs, mine = _plain(kept), _plain(here)
-    missing = [name for name, plain in zip(here, mine, strict=True) if plain not in theirs]
-    if missing:
-        return CannotResume(f"the version has no {missing[0]}, which the {what} has")
-    extra = [name for name, plain in zip(kept, theirs, strict=True) if plain not in mine]
-    if extra:
-        return CannotResume(f"the version has {extra[0]}, which the {what} does not have")
+def _check_names(what: str, kept: list[str], here: list[str]) -> None:
+    """Raises CannotResume for names that differ in more than Keras's numbers."""
+    theirs, mine = ([_NUMBER.sub("", name) for name in names] for names in (kept, here))
+    for name, plain in zip(here, mine, strict=True):
+        if plain not in theirs:
+            raise CannotResume(f"the version has no {name}, which the {what} has")
+    for name, plain in zip(kept, theirs, strict=True):
+        if plain not in mine:
+            raise CannotResume(f"the version has {name}, which the {what} does not have")
     if len(kept) != len(here):
-        return CannotResume(f"the {what} has {len(here)} tensors, the version {len(kept)}")
-    pairs = zip(kept, here, theirs, mine, strict=True)
-    old, new = next((k, h) for k, h, their, my in pairs if their != my)
-    return CannotResume(
-        f"the {what} has {new} where the version has {old}",
-        hint="give the layers names, so that their order does not matter",
-    )
+        raise CannotResume(f"the {what} has {len(here)} tensors, the version {len(kept)}")
+    for old, new, their, my in zip(kept, here, theirs, mine, strict=True):
+        if their != my:
+            raise CannotResume(
+                f"the {what} has {new} where the version has {old}",
+                hint="give the layers names, so that their order does not matter",
+            )
 
 
 def _kind(tensor: torch.Tensor) -> str:

@@ -175,8 +175,6 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         if stage == "fit":
             self._finish(trainer)
 
-    # -- what they do ------------------------------------------------------------------------
-
     def _wait_for(self, module: Any, trainer: Any) -> None:
         """Has a batch recorded after the module's own hook, which comes after all callbacks.
 

@@ -127,11 +127,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         beside = self.repo.checkout(commit, path=training_path(name))
         if not isinstance(beside, Mapping) or beside.get("schema") != _SCHEMA:
             recorded = isinstance(beside, Mapping) and "lightning" in beside
+            hint = "MVCCallback recorded it: ckpt_path=callback.resume(REV)" if recorded else None
             raise UnknownPath(
-                f"{training_path(name)} of {commit.short} is no checkpoint",
-                hint="MVCCallback recorded it: ckpt_path=callback.resume(REV)"
-                if recorded
-                else None,
+                f"{training_path(name)} of {commit.short} is no checkpoint", hint=hint
             )
         made: dict[str, Any] = original(beside["checkpoint"])
         if beside["apart"]:
@@ -221,12 +219,8 @@ def _added(repo: Repository, commit: CommitId) -> str:
     names = [path for path in entries if path.endswith(_TRAINING)]
     parents = repo.log(commit, limit=1)[0].commit.parents
     before = repo.manifest(parents[0]).by_path if parents else {}
-    old = {
-        path
-        for path in names
-        if path in before and before[path].content_id == entries[path].content_id
-    }
-    new = [path for path in names if path not in old]
+    was = {path: entry.content_id for path, entry in before.items()}
+    new = [path for path in names if was.get(path) != entries[path].content_id]
     chosen = new if len(new) == 1 else names
     if len(chosen) != 1:
         raise UnknownPath(

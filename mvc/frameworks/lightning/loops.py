@@ -129,8 +129,6 @@ class Order:
         combined = self._loop._combined_loader
         return [] if combined is None else list(combined.flattened)
 
-    # -- keeping and going back -------------------------------------------------------------
-
     def state(self) -> dict[str, Any]:
         """What ``go_on`` needs: generators now and at both moments, the loaders there are."""
         loaders = self._loaders()

@@ -36,7 +36,7 @@ _HYPER = ("NAME", "KEY", "TYPE")  # keys of hyper-parameters, as attributes of m
 
 
 class TrainerSource:
-    """States of a running ``fit``. ``next`` says what comes after the one that is taken."""
+    """States of a running ``fit``, for a Recorder. ``next`` says what comes after the one taken."""
 
     def __init__(self, trainer: Any, order: Order, include: frozenset[str]) -> None:
         self._trainer = trainer
@@ -46,27 +46,20 @@ class TrainerSource:
         self.next = BATCH
 
     def exact(self) -> list[str]:
-        """Names of the tensors that a lossy pipeline leaves as they are."""
         return no_weights(self._trainer.lightning_module)
 
     def model_state(self) -> dict[str, Any]:
-        """The model's tensors by name."""
         return dict(self._trainer.strategy.lightning_module_state_dict()) if self.weights else {}
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything else; a part that is not included is None."""
         trainer, module, include = self._trainer, self._trainer.lightning_module, self._include
         configs = trainer.lr_scheduler_configs
         kinds = [component_type(config.scheduler) for config in configs]
         # A training with one of each can be gone on with outside of Lightning, too.
-        optimizer, optimizers = common.alone(
-            [optimizer_state(module, one) for one in trainer.optimizers]
-            if "optimizer" in include
-            else []
-        )
-        schedulers = (
-            [config.scheduler.state_dict() for config in configs] if "scheduler" in include else []
-        )
+        kept = trainer.optimizers if "optimizer" in include else []
+        optimizer, optimizers = common.alone([optimizer_state(module, one) for one in kept])
+        kept = configs if "scheduler" in include else []
+        schedulers = [config.scheduler.state_dict() for config in kept]
         return {
             "schema": SCHEMA,
             "step": step,
