@@ -38,10 +38,7 @@ class _Position:
 
 
 class Epochs:
-    """Positions of all prepared loaders, in accelerate's order.
-
-    ``drawing`` tells whether batches were seen to draw from the global generators.
-    """
+    """Positions of all prepared loaders; ``drawing``: whether batches were seen to draw numbers."""
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
@@ -99,17 +96,13 @@ class Epochs:
         """What differs of the data's amount; CannotResume if that is in the middle of an epoch."""
         found = []
         for loader, at in zip(prepared(self._accelerator, "dataloaders"), kept, strict=True):
-            lines = data.changed(
-                at.get("sizes", {}), data.sizes(loader)
-            )  # versions of before do not say
+            lines = data.changed(at.get("sizes", {}), data.sizes(loader))  # not in older ones
             if at["rng"] is not None:
                 data.refuse_middle("the version", lines)
             found += lines
         return found
 
-    def restore(
-        self, kept: list[Mapping[str, Any]], rng: Mapping[str, Any], *, draws: bool
-    ) -> None:
+    def restore(self, kept: list[Any], rng: Mapping[str, Any], *, draws: bool) -> None:
         """Sets the positions; ``rng`` are the generators at the save."""
         for loader, at in zip(prepared(self._accelerator, "dataloaders"), kept, strict=True):
             inside = None if at["rng"] is None else rng
@@ -125,9 +118,7 @@ class Epochs:
 
     def _position(self, loader: Any) -> _Position:
         if not any(loader is known for known in prepared(self._accelerator, "dataloaders")):
-            raise WrongUsage(
-                "this loader was not prepared", hint="loader = accelerator.prepare(loader)"
-            )
+            raise WrongUsage("this loader was not prepared", hint="accelerator.prepare(loader)")
         return self._positions.setdefault(id(loader), _Position())
 
 

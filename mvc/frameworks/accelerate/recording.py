@@ -1,17 +1,15 @@
-"""Accelerate: what ``accelerator.save_state`` saves becomes a version as well.
+"""``attach(accelerator, repo)``: what ``accelerator.save_state`` saves becomes a version as well.
 
-``attach(accelerator, repo)`` registers accelerate's own hook. It is called before files are
-written, so the version is made of the states themselves: models, optimizers, schedulers,
-scaler, random generators, positions in the data, registered objects. Nothing of it changes
-until the files are written: version and folder have the same content. With a lossy pipeline
-the version holds production weights; the folder is accelerate's, exact as ever.
+Accelerate's own hook is called before files are written, so the version is made of the states
+themselves: models, optimizers, schedulers, scaler, random generators, positions in the data,
+registered objects. Version and folder have the same content, unless a lossy pipeline makes
+production weights for the version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from os import PathLike
 from typing import Any, Self, Unpack
 
 from mvc.api import Repository as PublicRepository
@@ -21,9 +19,9 @@ from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
 from mvc.frameworks.common.options import Options, checked, stage_by_loss
 from mvc.frameworks.common.ranks import own_of, refuse_sharded, rng_of_others
+from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from mvc.training import resume
 from mvc.training.checks import opened
 from mvc.training.recorder import Recorder, Report
@@ -53,7 +51,7 @@ class Attached:
     def __init__(
         self,
         accelerator: Any,
-        repo: Repository | str | PathLike[str],
+        repo: AnyRepository,
         *,
         wait: bool = True,
         **options: Unpack[Options],

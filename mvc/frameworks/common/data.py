@@ -1,16 +1,15 @@
 """The data of a training: how much there is, how its order is drawn, whether it draws numbers.
 
 An order drawn over other rows, or cut into other batches, does not tell which rows an interrupted
-epoch has had, so a change of the amount is noticed. Where samples or collators draw from the
-global generators (random masks, augmentation), a batch depends on numbers that were drawn long
-before it is used: loaders fetch ahead. The Trainer skips batches on resuming without making them,
-so those after it are other ones.
+epoch has had. Where samples or collators draw from the global generators (random masks), a batch
+depends on numbers drawn long before it is used, since loaders fetch ahead; if skipped batches are
+not made on resuming, those after them are other ones.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,18 +31,17 @@ def sizes(loader: Any) -> Sizes:
     if batch is None:
         batch = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return {
-        "rows": _count(lambda: len(loader.dataset)),
-        "batch size": _count(lambda: batch),
-        "batches an epoch": _count(lambda: len(loader)),
+        "rows": _length(getattr(loader, "dataset", None)),
+        "batch size": batch if type(batch) is int else None,
+        "batches an epoch": _length(loader),
     }
 
 
-def _count(ask: Callable[[], Any]) -> int | None:
+def _length(of: Any) -> int | None:
     try:
-        found = ask()
+        return len(of)
     except (AttributeError, TypeError, NotImplementedError):
         return None
-    return found if type(found) is int else None
 
 
 def unlike(kept: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
@@ -57,10 +55,8 @@ def unlike(kept: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 
 def changed(kept: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """As ``unlike``, without what is None, and so unknown, on one side."""
-    both = {
-        what for what, value in kept.items() if value is not None and here.get(what) is not None
-    }
-    return unlike({what: value for what, value in kept.items() if what in both}, here)
+    both = [what for what in kept if None not in (kept[what], here.get(what))]
+    return unlike({what: kept[what] for what in both}, here)
 
 
 def refuse_middle(version: str, differs: list[str]) -> None:
@@ -74,10 +70,7 @@ def refuse_middle(version: str, differs: list[str]) -> None:
 
 
 class Drawing:
-    """Sees whether numbers are drawn while the next batches are made: ``seen``.
-
-    The last ``watch`` before the batches are made and the first ``look`` after it compare.
-    """
+    """``seen``: whether numbers were drawn between the last ``watch`` and the ``look`` after it."""
 
     def __init__(self, *, seen: bool = False) -> None:
         self.seen = seen

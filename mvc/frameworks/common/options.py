@@ -1,7 +1,4 @@
-"""The options of a Recorder that callbacks take, checked before a training begins.
-
-Some stages of a pipeline ask for a batch's data or loss, which a framework may not show.
-"""
+"""The options of a Recorder that callbacks take, checked before a training begins."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ class Options(TypedDict, total=False):
 def checked(options: Options, every: int = 1, kind: type[Any] = Options) -> RecorderOptions:
     """The Recorder's options. ``kind`` is the TypedDict that names what the callback takes.
 
-    Raises TypeError for a name that ``kind`` lacks; WrongUsage, InvalidName or InvalidPipeline
-    for a value.
+    Raises TypeError for another name; WrongUsage, InvalidName or InvalidPipeline for a value.
     """
     for name in options:
         if name not in kind.__annotations__:
@@ -54,9 +50,8 @@ def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tup
     names = (include,) if isinstance(include, str) else tuple(parts if include is None else include)
     wrong = [repr(name) for name in names if name not in parts]
     if wrong or not names:
-        raise WrongUsage(
-            f"include names {wrong[0] if wrong else 'nothing'}", hint="it takes " + ", ".join(parts)
-        )
+        what = wrong[0] if wrong else "nothing"
+        raise WrongUsage(f"include names {what}", hint="it takes " + ", ".join(parts))
     return names
 
 

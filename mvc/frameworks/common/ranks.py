@@ -1,7 +1,6 @@
-"""A training in several processes that accelerate began: whether one of them has the whole state,
-and the random generators of all of them, brought to the one that records.
+"""Trainings in several processes begun by accelerate: sharded states, and random generators.
 
-The generators travel as numbers in a tensor of bytes, by accelerate's own ``gather``.
+The generators travel to the process that records in a tensor of bytes, by accelerate's ``gather``.
 """
 
 from __future__ import annotations

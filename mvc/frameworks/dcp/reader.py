@@ -19,7 +19,7 @@ from mvc.adapters.files.safetensors import parse_header
 from mvc.adapters.python.state import values
 from mvc.adapters.structure import decode
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
-from mvc.frameworks.common.repository import GivenRepository
+from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import is_path
 from mvc.frameworks.dcp.objects import objects_path, saved_bytes
 from mvc.ids import CommitId
@@ -30,7 +30,6 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.repository import Repository
 
 __all__ = ["MvcReader"]
 
@@ -48,11 +47,7 @@ class MvcReader(StorageReader):
     """
 
     def __init__(
-        self,
-        repo: Repository | str | PathLike[str],
-        rev: str | CommitId = "HEAD",
-        *,
-        path: str = DEFAULT_STATE,
+        self, repo: AnyRepository, rev: str | CommitId = "HEAD", *, path: str = DEFAULT_STATE
     ) -> None:
         """Raises NotARepository, InvalidName, WrongUsage."""
         self._given = GivenRepository(repo)

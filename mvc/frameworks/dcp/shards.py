@@ -52,15 +52,14 @@ class Shard:
     """
 
     def __init__(self, context: Context) -> None:
-        self._fs, self._within = context.store.fs, context.root / FOLDER
+        self._fs = fs = context.store.fs
+        self._within = context.root / FOLDER
         self.name = secrets.token_hex(16)
         folder = staging_folder(context)
         self._path = folder / f"{self.name}{_SHARD}"
-        self._lock = self._fs.lock(folder / f"{self.name}{_LOCK}", shared=True)
-        _sweep(self._fs, folder, self._within)
-        self._file = self._fs.open_write(
-            self._path, create=True, exclusive=True, within=self._within
-        )
+        self._lock = fs.lock(folder / f"{self.name}{_LOCK}", shared=True)
+        _sweep(fs, folder, self._within)
+        self._file = fs.open_write(self._path, create=True, exclusive=True, within=self._within)
 
     def write(self, data: Bytes) -> Record:
         """Appends bytes."""
@@ -155,7 +154,7 @@ def whole(name: str, spec: TensorSpec, chunks: Sequence[Chunk]) -> Deferred:
 
 
 def _check_cover(
-    name: str, shape: tuple[int, ...], chunks: Sequence[Chunk], full: list[Chunk]
+    name: str, shape: Sequence[int], chunks: Sequence[Chunk], full: list[Chunk]
 ) -> None:
     """Chunks inside the tensor; the ``full`` ones disjoint, with as many elements as the tensor."""
     for chunk in chunks:

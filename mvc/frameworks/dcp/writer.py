@@ -25,7 +25,7 @@ from mvc.errors import (
     UnsupportedTensor,
     WrongUsage,
 )
-from mvc.frameworks.common.repository import GivenRepository
+from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import check_new_path, is_path
 from mvc.frameworks.dcp.objects import objects_path, plain_value
 from mvc.frameworks.dcp.shards import Chunk, Record, Shard, open_shard, remove_shards, whole
@@ -41,7 +41,6 @@ from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, head
-from mvc.repo.repository import Repository
 
 __all__ = ["MvcWriter"]
 
@@ -58,7 +57,7 @@ class MvcWriter(StorageWriter):
 
     def __init__(
         self,
-        repo: Repository | str | PathLike[str],
+        repo: AnyRepository,
         *,
         path: str = DEFAULT_STATE,
         branch: str | None = None,
@@ -204,7 +203,7 @@ class _Saved:
     """What all ranks have written, by the flat names of torch's planner."""
 
     def __init__(
-        self, metadata: Metadata, records: Mapping[Any, Record], shards: Mapping[str, Source]
+        self, metadata: Metadata, records: dict[Any, Record], shards: dict[str, Any]
     ) -> None:
         self._entries = metadata.state_dict_metadata
         self._places = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}

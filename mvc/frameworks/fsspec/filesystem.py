@@ -1,11 +1,9 @@
 """Repositories as an fsspec file system: ``mvc://REPOSITORY@REVISION/PATH``.
 
 Any revision can be read; a branch can be written, and what is written becomes a commit: a
-file when it is closed, everything in ``with fs.transaction`` at its end. Checkpoints of
+file when it is closed, everything in ``with fs.transaction`` at its end. Until then it is in a
+temporary file without a name, so nothing is left of it when the process dies. Checkpoints of
 torch.distributed.checkpoint are refused: ``mvc.frameworks.dcp`` is for them.
-
-What is written is gathered in a temporary file in the repository's folder, which has no name any
-more, so nothing is left of it when the process dies.
 """
 
 # ruff: noqa: ARG002 (fsspec prescribes what its methods take)

@@ -189,9 +189,7 @@ class _Entry:
         return value.to_bytes(CHECK_BYTES, "little")
 
 
-def _cut(
-    start: int, length: int, fields: list[tuple[int, int]]
-) -> Iterator[tuple[int, int, int | None]]:
+def _cut(start: int, length: int, fields: list[tuple[int, int]]) -> Iterator[tuple[int, int, Any]]:
     """A run of bytes outside the contents, cut where checksum fields lie."""
     end = start + length
     for position, check in fields[bisect_left(fields, (start, 0)) :]:

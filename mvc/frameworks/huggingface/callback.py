@@ -25,9 +25,9 @@ from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.common import data
 from mvc.frameworks.common.options import Options, checked, included, refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
+from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.huggingface.checkpoint import write_checkpoint
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
@@ -53,7 +53,7 @@ class MVCCallback(TrainerCallback):
 
     def __init__(
         self,
-        repo: Repository | str | PathLike[str],
+        repo: AnyRepository,
         *,
         every_n_steps: int | None = 1,
         include: Sequence[str] | None = None,
@@ -141,9 +141,7 @@ class MVCCallback(TrainerCallback):
             options = dataclasses.replace(self._options, start=state.global_step, origin=origin)
             self._recorder = Recorder.of(self.repo, self._source, **vars(options))
 
-    def _go_on(
-        self, source: _Source, commit: CommitId, kept: Mapping[str, Any], parts: TrainingParts
-    ) -> None:
+    def _go_on(self, source: _Source, commit: CommitId, kept: Any, parts: TrainingParts) -> None:
         model, optimizer, name = parts.model, parts.optimizer, self._options.name
         others = {"scheduler": parts.scheduler, "scaler": parts.scaler}
         resumed = resume(self.repo, model, optimizer, **others, rev=commit, name=name)

@@ -1,8 +1,7 @@
 """A version as the folder that the Trainer resumes from.
 
 The names and the form of the files are transformers' own (``Trainer._save_checkpoint``). Files
-in torch's format are only written here, never read: the Trainer reads them without executing
-anything (``weights_only``).
+in torch's format are only written here; the Trainer reads them with ``weights_only``.
 """
 
 from __future__ import annotations

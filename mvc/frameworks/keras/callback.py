@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from os import PathLike
 from typing import Any, Unpack
 
 from mvc.api import Repository as PublicRepository
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
 from mvc.frameworks.common.options import Options, checked, included, refuse_data
+from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.keras.internals import begin_at, check_version, data_of_fit
 from mvc.frameworks.keras.state import Restored, TrainingSource
 from mvc.frameworks.keras.variables import Filling, weights
@@ -48,7 +48,7 @@ class MVCCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        repo: Repository | str | PathLike[str],
+        repo: AnyRepository,
         *,
         every: str = "batch",
         every_n_batches: int = 1,
@@ -100,8 +100,6 @@ class MVCCallback(keras.callbacks.Callback):
                 self._report = recorder.report
         return self._report
 
-    # -- called by Keras -----------------------------------------------------------------
-
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 (the name is Keras's)
         self.close()  # of a fit that ended with an exception
         model, data = self.model, data_of_fit()
@@ -115,7 +113,7 @@ class MVCCallback(keras.callbacks.Callback):
             self._steps, origin = restored.resumed.step, commit
             begin_at(model, restored.epoch)
         self._thread = threading.get_ident()
-        self._source = TrainingSource(model, self._include, *data)
+        self._source = TrainingSource(model, self._include, data)
         options = replace(self._options, start=self._steps, origin=origin)
         self._recorder = Recorder.of(self.repo, self._source, **vars(options))
 
@@ -243,18 +241,14 @@ def _check_backend() -> None:
 
 
 class Skip:
-    """Replaces the model's train function for ``count`` batches, which are skipped.
-
-    ``announced``: a batch of this ``fit`` comes next.
-    """
+    """Replaces the model's train function for ``count`` batches, which report ``logs`` instead."""
 
     def __init__(self, model: Any, count: int, logs: Mapping[str, float]) -> None:
-        """``logs`` of the last trained batch are what the skipped batches report."""
         self._model = model
         self._train = model.train_function
         self._logs = dict(logs)
         self._fit = model.history  # Keras makes another one for every fit
-        self.announced = False
+        self.announced = False  # whether a batch of this fit comes next
         self.left = count
         model.train_function = self
 

@@ -11,10 +11,11 @@ from mvc.errors import NotInstalled, how_to_install
 from mvc.frameworks.common.data import Sizes
 
 __all__ = [
-    "begin_at", "check_version", "data_of_fit", "inner_optimizers", "layers_of", "own_generator",
-    "set_own_generator",
+    "FitData", "begin_at", "check_version", "data_of_fit", "inner_optimizers", "layers_of",
+    "own_generator", "set_own_generator",
 ]  # fmt: skip
 
+FitData = tuple[str | None, Sizes | None]
 _GLOBAL = "global_seed_generator"  # the name under which Keras keeps it
 
 
@@ -29,7 +30,7 @@ def check_version() -> None:
         )
 
 
-def data_of_fit() -> tuple[str | None, Sizes | None]:
+def data_of_fit() -> FitData:
     """Why no later process can read an epoch of the running ``fit`` again; None if it can.
 
     Also its rows and batch size as far as Keras knows them; None if nothing is found. Keras does
@@ -81,10 +82,7 @@ def set_own_generator(kept: torch.Tensor | None) -> None:
 
 
 def begin_at(model: Any, epoch: int | None) -> None:
-    """Has ``fit`` begin with this epoch, as BackupAndRestore does; None takes that back.
-
-    ``fit`` reads it as soon as every ``on_train_begin`` has returned.
-    """
+    """Has ``fit`` begin with this epoch once ``on_train_begin`` is over; None takes that back."""
     model._initial_epoch = epoch
 
 

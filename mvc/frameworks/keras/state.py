@@ -1,8 +1,7 @@
 """The full state of a Keras training, and going on from it, bit for bit on the same machine.
 
-The model's path of a version holds its weights and nothing else. The rest is beside it: the
-optimizer's variables (moments, iterations, learning rate, loss scale), the seed generators of
-layers, running metrics, random generators, and the place in ``fit``.
+The model's path of a version holds its weights alone. Beside it are the optimizer's variables, the
+seed generators of layers, running metrics, random generators, and the place in ``fit``.
 
 Keras draws the order of an epoch when the epoch begins: the state of the generators before that
 draw brings the order back, and a digest of the state after it tells whether it was drawn the same
@@ -19,10 +18,10 @@ from typing import Any
 import torch
 
 from mvc.errors import CannotResume
-from mvc.frameworks.common.data import Sizes, changed, refuse_middle, unlike
+from mvc.frameworks.common.data import changed, refuse_middle, unlike
 from mvc.frameworks.common.resume import without
 from mvc.frameworks.keras import variables
-from mvc.frameworks.keras.internals import own_generator, set_own_generator
+from mvc.frameworks.keras.internals import FitData, own_generator, set_own_generator
 from mvc.frameworks.keras.variables import Filling, tensors
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
@@ -41,14 +40,11 @@ class TrainingSource:
 
     ``batch`` batches of epoch ``epoch`` (from 0) are done, of ``batches`` where Keras knows;
     ``logs`` are the last one's. ``digest`` is that of the generators once the epoch's order is
-    drawn. ``unrepeatable`` and ``sizes`` are those of ``data_of_fit``.
+    drawn.
     """
 
-    def __init__(
-        self, model: Any, include: Sequence[str], unrepeatable: str | None, sizes: Sizes | None
-    ) -> None:
-        self._model, self._include = model, include
-        self._unrepeatable, self._sizes = unrepeatable, sizes or {}
+    def __init__(self, model: Any, include: Sequence[str], data: FitData) -> None:
+        self._model, self._include, self._data = model, include, data
         self.weights = "model" in include
         self.epoch_begins(0, None)
 
@@ -87,8 +83,8 @@ class TrainingSource:
             "metrics": tensors(variables.by_path(model.metrics_variables)),
             "rng": _random_state() if rng else None,
             "order": {
-                "unrepeatable": self._unrepeatable,
-                "sizes": self._sizes,
+                "unrepeatable": self._data[0],
+                "sizes": self._data[1] or {},
                 "before": self._before if within else None,
                 "digest": self.digest if within else None,
             },
@@ -101,10 +97,7 @@ def _optimizer_state(optimizer: Any) -> dict[str, Any]:
 
 
 class Restored:
-    """A version that has been put into a model, and what ``fit`` needs of it later on.
-
-    ``resumed`` tells the caller of ``fit`` where training continues and what has changed.
-    """
+    """A version that has been put into a model, and what ``fit`` needs of it later on."""
 
     def __init__(
         self,
@@ -112,18 +105,16 @@ class Restored:
         commit: CommitId,
         name: str,
         model: Any,
-        data: tuple[str | None, Sizes | None],
+        data: FitData,
         epochs: int | None = None,
     ) -> None:
         """Compares, then restores; raises CannotResume with the reason before any change.
 
-        ``data``: what ``data_of_fit`` gives for the ``fit`` that goes on; ``epochs``: at which it
-        ends.
+        ``data`` is that of ``data_of_fit`` for the ``fit`` that goes on, ``epochs`` where it ends.
         """
         self._kept = kept = _training_state(repo, commit, name)
         self.epoch, self.batch = int(kept["batch"]["epoch"]), int(kept["batch"]["batch"])
-        self.batches: int | None = kept["batches"]
-        self.logs: Mapping[str, float] = kept["logs"]
+        self.batches, self.logs = kept["batches"], kept["logs"]
         self.digest: str | None = kept["order"]["digest"]
         why = data[0] or kept["order"]["unrepeatable"]
         sizes = changed(kept["order"].get("sizes", {}), data[1] or {})

@@ -2,12 +2,11 @@
 
 A variable goes by its ``path``, such as ``sequential/dense/kernel``. Where a model has several
 of one path (layers of one name in a subclassed model), the second is ``...#2``, and so on in the
-order in which Keras lists them, which follows from how the model is built.
+order in which Keras lists them.
 
 Keras numbers the names that it gives by itself, and counts on from model to model within a
-process: the same network is ``dense``, ``dense_1`` once and ``dense_2``, ``dense_3`` later. So
-where names differ in nothing but such numbers, tensors and variables belong together in order,
-as they do for Keras's own ``load_weights``.
+process. So where names differ in nothing but such numbers, tensors and variables belong together
+in order, as they do for Keras's own ``load_weights``.
 """
 
 from __future__ import annotations
@@ -99,9 +98,8 @@ def seeds(model: Any) -> dict[str, Any]:
 def optimizer_variables(optimizer: Any) -> dict[str, Any]:
     """Moments, iterations, learning rate, loss scale.
 
-    An optimizer that is built by one that wraps it may have variables that Keras lists nowhere,
-    such as the running product of Nadam inside of a LossScaleOptimizer; they are found as
-    attributes.
+    Keras does not list all variables of an optimizer inside another, such as the running product
+    of Nadam in a LossScaleOptimizer; they are found as attributes.
     """
     found = {id(variable): variable for variable in optimizer.variables}
     kind = type(optimizer.variables[0])  # there is always the number of iterations

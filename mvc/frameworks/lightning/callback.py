@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from os import PathLike
 from typing import Any, Unpack
 
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
@@ -26,7 +25,7 @@ except ImportError as error:
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.frameworks.common.options import Options, checked, included, stage_by_data, stage_by_loss
-from mvc.frameworks.common.repository import GivenRepository
+from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
 from mvc.frameworks.lightning.state import Reader, Resume, TrainerSource
@@ -64,7 +63,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def __init__(
         self,
-        repo: Repository | str | PathLike[str],
+        repo: AnyRepository,
         *,
         every_n_steps: int = 1,
         include: Sequence[str] | None = None,

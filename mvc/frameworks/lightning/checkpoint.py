@@ -20,7 +20,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
-from mvc.frameworks.common.repository import GivenRepository
+from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -47,11 +47,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(
-        self,
-        repo: Repository | str | PathLike[str],
-        *,
-        deploy: str | None = None,
-        pipeline: str | None = None,
+        self, repo: AnyRepository, *, deploy: str | None = None, pipeline: str | None = None
     ) -> None:
         if deploy is not None:
             check_ref("deployment target", deploy)

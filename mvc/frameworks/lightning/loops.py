@@ -52,13 +52,9 @@ def checkpoint_of(trainer: Any) -> dict[str, Any]:
 
 
 def begin(loop: Any, *, middle: bool) -> None:
-    """Has the fit loop, its states restored, run as if nothing had been loaded.
-
-    In the ``middle`` of an epoch that is this loop alone: else schedulers that watch a metric
-    would be left out at the end of the epoch.
-    """
+    """Has the fit loop, its states restored, run as if nothing had been loaded."""
     loop._restarting = False
-    if middle:
+    if middle:  # but schedulers that watch a metric would be left out at the end of the epoch
         return
     # By its fields, because the setter of ``restarting`` says yes whenever ``max_steps`` is given.
     loop._loaded_from_state_dict = loop._resuming_from_checkpoint = False

@@ -1,8 +1,7 @@
 """The state of a Lightning training as a Recorder keeps it, and going on from it.
 
-The model is a plain mapping of tensors. Beside it lies what ``mvc.training.state.parts`` describes,
-with a part ``lightning`` of its own: what the Trainer would put in a checkpoint, without what is
-kept elsewhere, and how the order of the epoch was drawn.
+Beside the model lies what ``mvc.training.state.parts`` describes, with a part ``lightning``: what
+the Trainer would put in a checkpoint, without what is kept elsewhere, and the order of the epoch.
 
 The Trainer asks its checkpoint plugin for the version, through ``fit(ckpt_path=...)``, and
 restores model, callbacks, loops and schedulers by its own code. Optimizers are set by the names
@@ -138,9 +137,8 @@ class Resume:
         if self._middle:
             check_draws(lightning["order"])
         self._weights = resume.training_weights(repo, commit, name, kept)
-        self.resumed = Resumed(
-            commit, kept["step"], kept["batch"], resume.differences(kept["setting"])
-        )
+        differs = resume.differences(kept["setting"])
+        self.resumed = Resumed(commit, kept["step"], kept["batch"], differs)
 
     def checkpoint(self, trainer: Any) -> dict[str, Any]:
         """The dictionary that Lightning would have loaded, without the optimizers."""

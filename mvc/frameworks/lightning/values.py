@@ -1,18 +1,17 @@
 """What Lightning keeps beside tensors, as the plain values that a commit takes, and back.
 
-A state of mvc holds dictionaries, lists, tuples, numbers, texts, bytes and arrays. Lightning's
-checkpoints have more: paths, counters, hyper-parameters in an ``AttributeDict``. Each of these
-becomes a plain value, and a list beside it says what stood where. The kinds are a closed
-table; a value of any other type is refused by its place, because it could only come back by
-running what a file says.
+Lightning's checkpoints have more than a state of mvc holds: paths, counters, hyper-parameters in an
+``AttributeDict``. Each of these becomes a plain value, and a list beside it says what stood where.
+The kinds are a closed table; a value of any other type is refused by its place, because it could
+only come back by running what a file says.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
+from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
+from datetime import date, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -64,10 +63,8 @@ def _state_dict(kept: Any) -> OrderedDict[str, Any]:
 _KINDS = {
     "attributes": _Kind(AttributeDict, dict, AttributeDict),
     "counter": _Kind(Counter, dict, Counter),
-    "date": _Kind(datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
-    "datetime": _Kind(
-        datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat
-    ),
+    "date": _Kind(date, date.isoformat, date.fromisoformat),
+    "datetime": _Kind(datetime, datetime.isoformat, datetime.fromisoformat),
     "default": _Kind(
         defaultdict,
         lambda v: {"factory": v.default_factory and v.default_factory.__name__, "items": dict(v)},
@@ -76,9 +73,7 @@ _KINDS = {
     "device": _Kind(torch.device, str, torch.device),
     "dtype": _Kind(torch.dtype, lambda v: str(v).removeprefix("torch."), _dtype),
     "frozenset": _Kind(frozenset, _sorted, frozenset),
-    "namespace": _Kind(
-        argparse.Namespace, lambda v: dict(vars(v)), lambda v: argparse.Namespace(**v)
-    ),
+    "namespace": _Kind(Namespace, lambda v: dict(vars(v)), lambda v: Namespace(**v)),
     "parameter": _Kind(
         torch.nn.Parameter,
         lambda v: {"tensor": v.detach(), "grad": v.requires_grad},
@@ -92,9 +87,7 @@ _KINDS = {
         OrderedDict, lambda v: {"items": OrderedDict(v), "metadata": v._metadata}, _state_dict
     ),
     "timedelta": _Kind(
-        datetime.timedelta,
-        lambda v: [v.days, v.seconds, v.microseconds],
-        lambda v: datetime.timedelta(*v),
+        timedelta, lambda v: [v.days, v.seconds, v.microseconds], lambda v: timedelta(*v)
     ),
 }
 _NAMES = {kind.type: name for name, kind in _KINDS.items() if name != "state-dict"}
