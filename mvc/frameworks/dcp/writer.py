@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from mvc.adapters.parsed import Source, read_exactly
+from mvc.adapters.parsed import read_exactly
 from mvc.adapters.python.torch_arrays import contiguous, tensor_bytes, tensor_spec
 from mvc.errors import (
     BadModelFile,

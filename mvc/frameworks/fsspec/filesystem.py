@@ -177,7 +177,6 @@ class OneCommit(Transaction):
 
     def __init__(self, fs: Any, **options: Any) -> None:
         super().__init__(fs, **options)
-        self.fs: Any = fs
         self.spools: list[Spool] = []
         self.plans: list[_Planned] = []
 
@@ -193,9 +192,7 @@ class OneCommit(Transaction):
             for spool in spools:
                 spool.discard()
             if self.fs is not None:
-                self.fs._intrans = False
-                self.fs._transaction = None
-                self.fs = None
+                super().complete(commit=False)
 
 
 class MvcFileSystem(AbstractFileSystem):

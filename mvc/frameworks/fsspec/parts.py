@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 import threading
 import zlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mvc.adapters.parsed import CHECK_BYTES, gaps
+from mvc.adapters.parsed import CHECK_BYTES
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, MIB
 from mvc.model.manifest import Check, FileEntry
@@ -138,16 +138,18 @@ class _Entry:
         self._entry = entry
         self._skeleton: bytes | None = None
         self._summing: set[Check] = set()
-        spans = [(c.offset, c.spec.nbytes) for c in entry.contents]
-        found = [(offset, n, "content", i) for i, (offset, n) in enumerate(spans) if n]
-        fields = sorted((c.position, i) for i, c in enumerate(entry.checks))
-        done = 0
-        for start, length in gaps(spans, entry.size):
-            for at, n, check in _cut(start, length, fields):
-                kind = "skeleton" if check is None else "check"
-                found.append((at, n, kind, done if check is None else check))
-                done += n
-        self._layout = [(n, kind, i) for _, n, kind, i in sorted(found)]
+        spans = [(c.offset, c.spec.nbytes, "content", i) for i, c in enumerate(entry.contents)]
+        spans += [(c.position, CHECK_BYTES, "check", i) for i, c in enumerate(entry.checks)]
+        self._layout: list[tuple[int, str, int]] = []
+        done = end = 0  # bytes of the skeleton, which has zeros for checksums; of the file
+        for start, length, kind, i in [*sorted(s for s in spans if s[1]), (entry.size, 0, "", 0)]:
+            if start > end:
+                self._layout.append((start - end, "skeleton", done))
+                done += start - end
+            if length:
+                self._layout.append((length, kind, i))
+                done += length if kind == "check" else 0
+            end = start + length
         self.parts = Parts([length for length, _, _ in self._layout], self._load)
 
     def _load(self, index: int) -> Mapping[int, Bytes]:
@@ -187,17 +189,3 @@ class _Entry:
             value = zlib.crc32(piece, value)
         self._summing.discard(check)
         return value.to_bytes(CHECK_BYTES, "little")
-
-
-def _cut(start: int, length: int, fields: list[tuple[int, int]]) -> Iterator[tuple[int, int, Any]]:
-    """A run of bytes outside the contents, cut where checksum fields lie."""
-    end = start + length
-    for position, check in fields[bisect_left(fields, (start, 0)) :]:
-        if position >= end:
-            break
-        if position > start:
-            yield start, position - start, None
-        yield position, CHECK_BYTES, check
-        start = position + CHECK_BYTES
-    if start < end:
-        yield start, end - start, None

@@ -13,7 +13,7 @@ iterator is made, and the start of an epoch's loop, which makes the later ones.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import lightning
@@ -110,16 +110,15 @@ class Order:
     def _own(self) -> list[torch.Tensor]:
         return [generator.get_state() for generator in self._generators()]
 
-    def _generators(self) -> Iterator[torch.Generator]:
-        seen = set()
+    def _generators(self) -> list[torch.Generator]:
+        found: dict[int, Any] = {}
         for loader in self._loaders():
             batches = getattr(loader, "batch_sampler", None)
             sampler, inner = getattr(loader, "sampler", None), getattr(batches, "sampler", None)
             for owner in (loader, sampler, batches, inner):
                 generator = getattr(owner, "generator", None)
-                if isinstance(generator, torch.Generator) and id(generator) not in seen:
-                    seen.add(id(generator))
-                    yield generator
+                found.setdefault(id(generator), generator)
+        return [one for one in found.values() if isinstance(one, torch.Generator)]
 
     def _loaders(self) -> list[Any]:
         combined = self._loop._combined_loader
@@ -187,7 +186,7 @@ class Order:
         self._set(kept["now"], rng)
 
     def _set(self, own: list[torch.Tensor], rng: Mapping[str, Any]) -> None:
-        generators = list(self._generators())
+        generators = self._generators()
         if len(generators) != len(own):
             raise CannotResume(
                 f"the training's loaders had {len(own)} generators of their own, "

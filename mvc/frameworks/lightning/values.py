@@ -49,11 +49,6 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _from_factory(kept: Any) -> defaultdict[Any, Any]:
-    factory = None if kept["factory"] is None else _FACTORIES[kept["factory"]]
-    return defaultdict(factory, kept["items"])
-
-
 def _state_dict(kept: Any) -> OrderedDict[str, Any]:
     made = OrderedDict(kept["items"])
     made._metadata = kept["metadata"]  # type: ignore[attr-defined]
@@ -68,7 +63,7 @@ _KINDS = {
     "default": _Kind(
         defaultdict,
         lambda v: {"factory": v.default_factory and v.default_factory.__name__, "items": dict(v)},
-        _from_factory,
+        lambda v: defaultdict(v["factory"] and _FACTORIES[v["factory"]], v["items"]),
     ),
     "device": _Kind(torch.device, str, torch.device),
     "dtype": _Kind(torch.dtype, lambda v: str(v).removeprefix("torch."), _dtype),
