@@ -19,7 +19,7 @@ import mvc
 from mvc.errors import InvalidName
 from mvc.frameworks.dcp import MvcReader, MvcWriter
 from mvc.frameworks.dcp.objects import plain_value, saved_bytes
-from mvc.frameworks.dcp.shards import Chunk, whole
+from mvc.frameworks.dcp.writer import Chunk, whole
 from mvc.model.tensor import TensorSpec
 
 CK = "ck/model.safetensors"

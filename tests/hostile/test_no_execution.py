@@ -67,7 +67,7 @@ ALLOWED = {
     ("cli/catalog.py", "importlib.import_module"),
     ("cli/program.py", "importlib.import_module"),
     ("frameworks/dcp/objects.py", "torch.save"),
-    ("frameworks/huggingface/checkpoint.py", "torch.save"),
+    ("frameworks/huggingface/callback.py", "torch.save"),
 }
 
 

@@ -170,9 +170,62 @@ class Attached:
                 hint="for a Recorder's version use repo.resume",
             )
         weights = resume.training_weights(self.repo, commit, name, kept)
-        differs = _restore(self._accelerator, self._epochs, commit, kept, weights)
+        differs = self._restore(commit, kept, weights)
         self.saves, self._origin = kept["step"], commit
         return Resumed(commit, kept["step"], kept["batch"], tuple(differs))
+
+    def _restore(self, commit: CommitId, kept: Any, weights: Mapping[str, Any]) -> list[str]:
+        """Restores a version, after all checks; returns what is not as it was then."""
+        saved, accelerator, epochs = kept["accelerate"], self._accelerator, self._epochs
+        states = {
+            **saved,
+            "optimizers": several(kept["optimizer"], saved["optimizers"]),
+            "schedulers": several(kept["scheduler"], saved["schedulers"]),
+        }
+        live = {
+            "optimizers": optimizers_of(accelerator),
+            "schedulers": prepared(accelerator, "schedulers"),
+            "objects": prepared(accelerator, "custom_objects"),
+            "loaders": prepared(accelerator, "dataloaders"),
+        }
+        for what, objects in live.items():
+            if len(states[what]) != len(objects):
+                raise CannotResume(
+                    f"{commit.short} has {len(states[what])} {what}, here are {len(objects)}",
+                    hint="prepare and register the same things in the same order",
+                )
+        if (kept["scaler"] is None) != (accelerator.scaler is None):
+            raise CannotResume("gradients were scaled then or are now, but not both")
+        differs = list(resume.differences(kept["setting"]))
+        differs += resume.check_types(kept, scaler=accelerator.scaler)
+        differs += check_schedulers(saved.get("kinds", []), live["schedulers"])
+        differs += epochs.check_sizes(saved["loaders"])
+        rng = own_of(kept["rng"], saved["others"])
+        check_rng(rng)
+        model = model_of(accelerator)
+        resume.check_model(model, weights, kept)
+
+        optimizers = zip(live["optimizers"], states["optimizers"], strict=True)
+        load_with_optimizers(model, weights, kept["buffers"], optimizers)
+        for key, parameter in model.named_parameters():
+            gradient = saved["gradients"].get(key)
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
+        for what in ("schedulers", "objects"):
+            for obj, state in zip(live[what], states[what], strict=True):
+                obj.load_state_dict(resume.typed_as(obj.state_dict(), state))
+        if accelerator.scaler is not None:
+            accelerator.scaler.load_state_dict(kept["scaler"])
+        accelerator.step = saved["step"]
+        set_rng_state(rng)
+        epochs.restore(saved["loaders"], rng, draws=saved["draws"])
+        processes = saved["processes"]
+        if processes != accelerator.num_processes:
+            differs.append(f"processes: {accelerator.num_processes}, not {processes}")
+        if processes > 1 and saved["gradients"]:
+            differs.append("pending gradients: only those of the first process were kept")
+        if saved["draws"] and any(loader["done"] for loader in saved["loaders"]):
+            differs.append("data: the next batches draw random numbers of their own")
+        return differs
 
 
 attach = Attached
@@ -193,64 +246,3 @@ def _check_stages(options: RecorderOptions) -> None:
             f"stage {stage} goes by the loss, which save_state does not know",
             hint='pass metrics=lambda: {"loss": ...}',
         )
-
-
-def _restore(
-    accelerator: Any,
-    epochs: Epochs,
-    commit: CommitId,
-    kept: Mapping[str, Any],
-    weights: Mapping[str, Any],
-) -> list[str]:
-    """Restores a version; what is not as it was then. All checks come before the first change."""
-    saved = kept["accelerate"]
-    states = {
-        **saved,
-        "optimizers": several(kept["optimizer"], saved["optimizers"]),
-        "schedulers": several(kept["scheduler"], saved["schedulers"]),
-    }
-    live = {
-        "optimizers": optimizers_of(accelerator),
-        "schedulers": prepared(accelerator, "schedulers"),
-        "objects": prepared(accelerator, "custom_objects"),
-        "loaders": prepared(accelerator, "dataloaders"),
-    }
-    for what, objects in live.items():
-        if len(states[what]) != len(objects):
-            raise CannotResume(
-                f"{commit.short} has {len(states[what])} {what}, here are {len(objects)}",
-                hint="prepare and register the same things in the same order",
-            )
-    if (kept["scaler"] is None) != (accelerator.scaler is None):
-        raise CannotResume("gradients were scaled then or are now, but not both")
-    differs = [
-        *resume.differences(kept["setting"]),
-        *resume.check_types(kept, scaler=accelerator.scaler),
-    ]
-    differs += check_schedulers(saved.get("kinds", []), live["schedulers"])
-    differs += epochs.check_sizes(saved["loaders"])
-    rng = own_of(kept["rng"], saved["others"])
-    check_rng(rng)
-    model = model_of(accelerator)
-    resume.check_model(model, weights, kept)
-
-    load_with_optimizers(model, weights, kept["buffers"], live["optimizers"], states["optimizers"])
-    for key, parameter in model.named_parameters():
-        gradient = saved["gradients"].get(key)
-        parameter.grad = None if gradient is None else gradient.to(parameter.device)
-    for what in ("schedulers", "objects"):
-        for obj, state in zip(live[what], states[what], strict=True):
-            obj.load_state_dict(resume.typed_as(obj.state_dict(), state))
-    if accelerator.scaler is not None:
-        accelerator.scaler.load_state_dict(kept["scaler"])
-    accelerator.step = saved["step"]
-    set_rng_state(rng)
-    epochs.restore(saved["loaders"], rng, draws=saved["draws"])
-    processes = saved["processes"]
-    if processes != accelerator.num_processes:
-        differs.append(f"processes: {accelerator.num_processes}, not {processes}")
-    if processes > 1 and saved["gradients"]:
-        differs.append("pending gradients: only those of the first process were kept")
-    if saved["draws"] and any(loader["done"] for loader in saved["loaders"]):
-        differs.append("data: the next batches draw random numbers of their own")
-    return differs

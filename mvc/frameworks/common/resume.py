@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -44,11 +44,13 @@ def load_with_optimizers(
     model: torch.nn.Module,
     weights: Mapping[str, Any],
     buffers: Mapping[str, Any],
-    optimizers: Sequence[torch.optim.Optimizer],
-    states: Sequence[Any],
+    optimizers: Iterable[tuple[torch.optim.Optimizer, Any]],
 ) -> None:
-    """Sets weights, buffers and optimizers; raises CannotResume before anything has changed."""
-    placements = [Placement(model, *pair) for pair in zip(optimizers, states, strict=True)]
+    """Sets weights, buffers, and optimizers to the states beside them.
+
+    Raises CannotResume before anything has changed.
+    """
+    placements = [Placement(model, optimizer, state) for optimizer, state in optimizers]
     load_model(model, weights, buffers)
     for placement in placements:
         placement.apply()

@@ -82,7 +82,7 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
         message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
         request = CommitRequest(tuple(changes.values()), message, branch=branch)
         with opened.lock, suppress(NothingToCommit):
-            commit(opened.context, request)
+            commit(opened.repo.context, request)
 
 
 def _check_apart(paths: set[str]) -> None:
@@ -213,7 +213,7 @@ class MvcFileSystem(AbstractFileSystem):
         text = str(stringify_path(path))
         for start in (f"{cls.protocol}://", f"{cls.protocol}::"):
             text = text.removeprefix(start)
-        return (text.rstrip("/") or "/") if text.startswith("/") else absolute(text)
+        return absolute(text)
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
@@ -261,7 +261,7 @@ class MvcFileSystem(AbstractFileSystem):
         at, here, _, manifest = self._look(path)
         entry = manifest.by_path.get(at.path)
         if entry is not None:
-            return PartsFile(entry_parts(here.context, entry), at.name(at.path))
+            return PartsFile(entry_parts(here.repo.context, entry), at.name(at.path))
         if _is_folder(manifest, at.path):
             raise IsADirectoryError(f"a folder: {at.name(at.path)}")
         _refuse_checkpoint(at.path)
@@ -271,7 +271,7 @@ class MvcFileSystem(AbstractFileSystem):
         at, here, branch, manifest = self._target(path)
         _refuse_checkpoint(at.path)
         check_new_path(manifest, at.path)
-        file = scratch(here.context)
+        file = scratch(here.repo.context)
         change = Change(at.path, partial(_parsed, file, at.path))
         plan = _Planned(here, branch, (change,), f"write {at.path}")
         transaction = None if autocommit else self.transaction
@@ -319,7 +319,7 @@ class MvcFileSystem(AbstractFileSystem):
         others = Manifest(e for e in manifest.entries if e.path not in moved)
         for name, new in moved.items():
             check_new_path(others, new)
-            changes.append(_stored(here.context, manifest.by_path[name], new))
+            changes.append(_stored(here.repo.context, manifest.by_path[name], new))
         message = f"move {source.path} to {target.path}"
         self._keep([_Planned(here, branch, tuple(changes), message)])
 
@@ -336,7 +336,7 @@ class MvcFileSystem(AbstractFileSystem):
                     new.write(data)
             return
         check_new_path(onto, target.path)
-        change = _stored(here.context, entry, target.path)
+        change = _stored(here.repo.context, entry, target.path)
         message = f"copy {source.path} to {target.path}"
         self._keep([_Planned(there, branch, (change,), message)])
 

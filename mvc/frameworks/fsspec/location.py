@@ -19,7 +19,6 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.manifest import Manifest
 from mvc.model.names import check_path, printable
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
 from mvc.store.store import FOLDER
@@ -63,10 +62,6 @@ class Opened:
     repo: Repository
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    @property
-    def context(self) -> Context:
-        return self.repo.context
-
 
 _opened: dict[tuple[Path, int, int], Opened] = {}
 _opening = threading.Lock()
@@ -88,8 +83,7 @@ def opened(root: Path) -> Opened:
 
 def absolute(path: str) -> str:
     """``path`` as an absolute path."""
-    path = path.rstrip("/")
-    return path if path.startswith("/") else f"{FileSystem().cwd()}/{path}".rstrip("/")
+    return (path if path.startswith("/") else f"{FileSystem().cwd()}/{path}").rstrip("/") or "/"
 
 
 def locate(text: str) -> Location:
@@ -117,16 +111,16 @@ def version_of(here: Opened, location: Location) -> tuple[CommitId | None, Manif
 
     Raises UnknownRevision, AmbiguousRevision, InvalidTime, StateForgotten.
     """
-    at = head(here.context)
+    at = head(here.repo.context)
     if at.commit is None and location.rev in {None, HEAD, at.branch}:
         return None, manifests.EMPTY
     commit = here.repo.find(location.rev or HEAD)
-    return commit, manifests.of_commit(here.context, commit)
+    return commit, manifests.of_commit(here.repo.context, commit)
 
 
 def branch_of(here: Opened, location: Location) -> str:
     """The branch that writing to a location moves. Raises NotABranch, UnknownRevision."""
-    at = head(here.context)
+    at = head(here.repo.context)
     if location.rev in {None, HEAD}:
         if at.branch is None:
             raise NotABranch(
@@ -136,7 +130,7 @@ def branch_of(here: Opened, location: Location) -> str:
         return at.branch
     rev = str(location.rev)
     name = rev.removeprefix(BRANCH)
-    if name == at.branch or isinstance(here.context.store.ref(BRANCH + name), CommitId):
+    if name == at.branch or isinstance(here.repo.context.store.ref(BRANCH + name), CommitId):
         return name
     try:
         here.repo.find(rev)

@@ -3,6 +3,10 @@
 ``MVCCallback(repo)`` records, ``callback.resume(trainer)`` goes on from a version with the
 same bits. A version is taken when a step is over: after the logging, evaluation and saving
 that belong to it, which draw random numbers too, and before the next one begins.
+
+The names and the form of files in a checkpoint folder are transformers' own
+(``Trainer._save_checkpoint``). Files in torch's format are only written here; the Trainer reads
+them with ``weights_only``.
 """
 
 # ruff: noqa: ARG002 (the Trainer prescribes what its events take)
@@ -10,30 +14,35 @@ that belong to it, which draw random numbers too, and before the next one begins
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 from transformers import TrainerCallback
 
+from mvc.adapters.python.state import from_state
 from mvc.api import Repository as PublicRepository
-from mvc.errors import CannotResume, WrongUsage
+from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
 from mvc.frameworks.common import data
 from mvc.frameworks.common.options import Options, checked, included, refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.repository import AnyRepository
-from mvc.frameworks.huggingface.checkpoint import write_checkpoint
 from mvc.ids import CommitId
+from mvc.repo.repository import Repository
 from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
 from mvc.training.shutdown import complete
-from mvc.training.state.parts import TrainingParts, unwrap
+from mvc.training.state.parts import PRODUCTION, TrainingParts, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
+from mvc.types import Bytes
 
 __all__ = ["MVCCallback"]
 
@@ -105,7 +114,7 @@ class MVCCallback(TrainerCallback):
         self.repo.context.store.fs.make_dirs(output)
         try:
             with tempfile.TemporaryDirectory(prefix="mvc-resume-", dir=output) as folder:
-                write_checkpoint(self.repo, commit, Path(folder), name, full=False)
+                _write_checkpoint(self.repo, commit, Path(folder), name, full=False)
                 return trainer.train(resume_from_checkpoint=folder, **options)
         finally:
             self._going_on = self._epoch_rng = None
@@ -117,7 +126,7 @@ class MVCCallback(TrainerCallback):
         Raises WouldOverwrite where the folder holds one of its files already.
         """
         commit, name = self.repo.find(rev), self._options.name
-        write_checkpoint(self.repo, commit, Path(folder), name, full=True)
+        _write_checkpoint(self.repo, commit, Path(folder), name, full=True)
         return str(folder)
 
     # -- events --------------------------------------------------------------------------
@@ -288,3 +297,93 @@ class _Source:
 
 def _text(value: Any) -> str:
     return str(getattr(value, "value", value))
+
+
+def _write_checkpoint(
+    repo: Repository, commit: CommitId, folder: Path, name: str, *, full: bool
+) -> None:
+    """Writes the files into ``folder``, which is made if need be.
+
+    Without ``full`` only what the Trainer itself must find: weights, generators, its own state.
+    Of production weights these are the training weights that were kept beside them.
+    Raises CannotResume for a version that MVCCallback did not make, or without those.
+    """
+    kept = training_state(repo, commit, name, production=True)
+    if kept.get("trainer") is None or kept.get("rng") is None:
+        raise CannotResume(
+            f"{commit.short} was not recorded from a Trainer, or without the random generators",
+            hint="record with MVCCallback, and with 'rng' in include",
+        )
+    state = json.dumps(kept["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
+    files = {"trainer_state.json": f"{state}\n".encode(), **_generators(kept)}
+    if full:
+        files |= _others(kept)
+    fs, weights = repo.context.store.fs, folder / "model.safetensors"
+    for path in [weights, *(folder / file for file in files)]:
+        if fs.stat(path) is not None:
+            raise WouldOverwrite(f"{path} exists already", hint="name another folder")
+    fs.make_dirs(folder)
+    if kept["schema"] == PRODUCTION:
+        parts = _safetensors(training_weights(repo, commit, name, kept))
+        fs.replace_file(weights, lambda file: file.write(parts), mode=None, durable=True)
+    else:
+        repo.restore(commit, paths=[name], output=weights)
+    for file, content in files.items():
+        fs.write_atomic(folder / file, content)
+
+
+def _safetensors(state: Mapping[str, Any]) -> list[Bytes]:
+    """The parts of a safetensors file of a state that no version has as a path."""
+    parsed = from_state(state)
+    parts: list[Bytes] = [parsed.skeleton()]
+    for i in range(len(parsed.contents)):
+        tensor = parsed.borrow(i)
+        assert tensor is not None, "what a repository recovers is contiguous"
+        parts.append(tensor)
+    return parts
+
+
+def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
+    optimizer = kept["optimizer"] and _numbered(kept["optimizer"])
+    states = {"optimizer": optimizer, "scheduler": kept["scheduler"], "scaler": kept["scaler"]}
+    files = {f"{name}.pt": _torch(state) for name, state in states.items() if state is not None}
+    return files if kept["config"] is None else {"config.json": kept["config"].encode(), **files}
+
+
+def _numbered(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer's state as torch numbers it: group by group."""
+    names = [name for group in kept["groups"] for name in group["names"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    state = {numbers[name]: values for name, values in kept["state"].items()}
+    groups = [
+        {**group["values"], "params": [numbers[name] for name in group["names"]]}
+        for group in kept["groups"]
+    ]
+    return {"state": {**state, **kept["other"]}, "param_groups": groups}
+
+
+def _generators(kept: Mapping[str, Any]) -> dict[str, bytes]:
+    """One file, or one for every process."""
+    if kept["run"]["processes"] == 1:
+        own = _rng(kept["rng"])
+        if "cuda" in own:
+            own["cuda"] = own["cuda"][torch.cuda.current_device()]
+        return {"rng_state.pth": _torch(own)}
+    states = [kept["rng"], *kept["others"]]
+    return {f"rng_state_{i}.pth": _torch(_rng(state)) for i, state in enumerate(states)}
+
+
+def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
+    python, numpy = kept["python"], kept["numpy"]
+    states = {
+        "python": (python["version"], tuple(python["words"].tolist()), python["gauss"]),
+        "numpy": tuple(numpy[key] for key in ("kind", "keys", "position", "has_gauss", "cached")),
+        "cpu": kept["torch"],
+    }
+    return {**states, "cuda": kept["cuda"]} if kept["cuda"] else states
+
+
+def _torch(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()

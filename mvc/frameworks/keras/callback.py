@@ -108,7 +108,9 @@ class MVCCallback(keras.callbacks.Callback):
         origin = None
         if self._resume is not None:
             commit, epochs = self.repo.find(self._resume), (self.params or {}).get("epochs")
-            restored = Restored(self.repo, commit, self._options.name, model, data, epochs)
+            restored = Restored(
+                self.repo, commit, self._options.name, model=model, data=data, epochs=epochs
+            )
             self._resume, self._restored, self.resumed = None, restored, restored.resumed
             self._steps, origin = restored.resumed.step, commit
             begin_at(model, restored.epoch)

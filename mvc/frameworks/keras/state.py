@@ -104,9 +104,10 @@ class Restored:
         repo: Repository,
         commit: CommitId,
         name: str,
+        *,
         model: Any,
         data: FitData,
-        epochs: int | None = None,
+        epochs: Any,
     ) -> None:
         """Compares, then restores; raises CannotResume with the reason before any change.
 

@@ -172,13 +172,11 @@ class Resume:
                     hint="make them as they were made when the version was recorded",
                 )
         self._tell(common.check_schedulers(self._lightning.get("kinds", []), schedulers))
-        common.load_with_optimizers(
+        module, optimizers = (
             trainer.lightning_module,
-            self._weights,
-            self._kept["buffers"],
-            trainer.optimizers,
-            self._optimizers,
+            zip(trainer.optimizers, self._optimizers, strict=True),
         )
+        common.load_with_optimizers(module, self._weights, self._kept["buffers"], optimizers)
 
     def on_train_start(self, trainer: Any, order: Order) -> None:
         """The loops are restored: a whole epoch begins as if training had never stopped.
