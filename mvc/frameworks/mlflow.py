@@ -36,10 +36,7 @@ class VersionTags(RunContextProvider):
             return False
 
     def tags(self) -> dict[str, str]:
-        """``mvc.commit`` and ``mvc.root`` of HEAD, ``mvc.branch`` if it is on one.
-
-        A repository that cannot be read gives a warning and no tags.
-        """
+        """``mvc.commit``, ``mvc.root`` and ``mvc.branch`` of HEAD; warns if unreadable."""
         try:
             context = open_context()
             with closing(context.store):

@@ -46,10 +46,7 @@ def load_with_optimizers(
     buffers: Mapping[str, Any],
     optimizers: Iterable[tuple[torch.optim.Optimizer, Any]],
 ) -> None:
-    """Sets weights, buffers, and optimizers to the states beside them.
-
-    Raises CannotResume before anything has changed.
-    """
+    """Sets weights, buffers, and optimizers; raises CannotResume before anything has changed."""
     placements = [Placement(model, optimizer, state) for optimizer, state in optimizers]
     load_model(model, weights, buffers)
     for placement in placements:

@@ -32,10 +32,7 @@ class Readable:
 
 
 def staging_folder(context: Context) -> Path:
-    """``.mvc/staging``, created if it does not exist.
-
-    Raises IoFailed if something else has that name, such as a link to another folder.
-    """
+    """``.mvc/staging``, created if need be. Raises IoFailed if it is something else, as a link."""
     own = context.root / FOLDER
     try:
         context.store.fs.make_dir(own / "staging", exist_ok=True, within=own)
@@ -65,10 +62,7 @@ def is_path(text: object) -> bool:
 
 
 def check_new_path(manifest: Manifest, path: str) -> None:
-    """Raises WrongUsage if ``path`` cannot be a file of the version after ``manifest``.
-
-    That is so if ``path`` is a folder there, or lies below a file. Raises InvalidName.
-    """
+    """Raises WrongUsage if ``path`` is a folder of the version or below a file; InvalidName."""
     if not path:
         raise WrongUsage("a version is a folder", hint="name a path in it")
     check_path(path)

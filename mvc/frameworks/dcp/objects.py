@@ -17,10 +17,7 @@ __all__ = ["objects_path", "plain_value", "saved_bytes"]
 
 
 def objects_path(path: str) -> str:
-    """The path beside a state for objects that are no plain values, as their saved bytes.
-
-    ``run/model.objects.safetensors`` for ``run/model.safetensors``.
-    """
+    """The path of objects beside a state: ``a.objects.safetensors`` for ``a.safetensors``."""
     name = PurePosixPath(path)
     return str(name.with_name(f"{name.stem}.objects{name.suffix}"))
 

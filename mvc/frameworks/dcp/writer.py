@@ -336,10 +336,7 @@ class Shard:
 
 
 def open_shard(context: Context, name: str) -> ReadFile:
-    """The shard that a rank has written.
-
-    Raises BadModelFile if it is not in this repository: the ranks do not use the same one.
-    """
+    """The shard of a rank. Raises BadModelFile if the rank uses another repository."""
     if not _TOKEN.fullmatch(name):
         raise BadModelFile(f"a rank names something that is no shard: {name[:100]!r}")
     path = staging_folder(context) / f"{name}{_SHARD}"
@@ -391,7 +388,7 @@ class Chunk:
         return all(o < p + m and p < o + n for o, n, p, m in sides)
 
 
-def whole(name: str, spec: TensorSpec, chunks: Sequence[Chunk]) -> Deferred:
+def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> Deferred:
     """The tensor that the chunks make up.
 
     Raises BadModelFile if the chunks overlap, leave gaps, lie outside the tensor or its shard,
@@ -407,9 +404,7 @@ def whole(name: str, spec: TensorSpec, chunks: Sequence[Chunk]) -> Deferred:
     return Deferred(spec, _Whole(name, spec, full).read)
 
 
-def _check_cover(
-    name: str, shape: Sequence[int], chunks: Sequence[Chunk], full: list[Chunk]
-) -> None:
+def _check_cover(name: str, shape: Sequence[int], chunks: list[Chunk], full: list[Chunk]) -> None:
     """Chunks inside the tensor; the ``full`` ones disjoint, with as many elements as the tensor."""
     for chunk in chunks:
         if not len(shape) == len(chunk.offsets) == len(chunk.sizes) or any(

@@ -379,10 +379,7 @@ def _refuse_checkpoint(path: str) -> None:
 
 
 def _parsed(file: WriteFile, path: str) -> AbstractContextManager[ParsedFile]:
-    """The bytes written so far, as the model file that they are.
-
-    Raises BadModelFile for a file that claims to be a model but is cut off.
-    """
+    """The model file written so far. Raises BadModelFile if it claims to be one but is cut off."""
     written = Readable(file.size, file.read)
     parsed = parse_file(written, path)
     if parsed.format == "opaque" and (why := suspicion(written, path)):

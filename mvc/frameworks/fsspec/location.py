@@ -40,10 +40,7 @@ class NotABranch(WrongUsage, PermissionError):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """``path`` is empty for the version itself; ``rev`` None where none was written.
-
-    ``prefix`` is how the names of everything in this version begin.
-    """
+    """``path`` is empty for the version, ``rev`` None if unwritten; names begin with ``prefix``."""
 
     root: Path
     rev: str | None
@@ -98,11 +95,9 @@ def locate(text: str) -> Location:
         rev, _, path = rest.partition("/") if end in signs else ("", "", rest)
         if end in signs and not rev:
             raise InvalidName(f"no revision behind '@' in {printable(text)}", hint=_FORM)
-        path = path.strip("/")
-        prefix = text[: end + 1] + rev if rev else root
-        return Location(
-            Path(root), unquote(rev) if rev else None, check_path(path) if path else "", prefix
-        )
+        path = check_path(path.strip("/")) if path.strip("/") else ""
+        prefix = f"{root}@{rev}" if rev else root
+        return Location(Path(root), unquote(rev) if rev else None, path, prefix)
     raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
 
 

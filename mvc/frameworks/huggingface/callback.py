@@ -239,10 +239,8 @@ def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingPa
 
 
 class _Source:
-    """States for the Recorder: its own parts, the Trainer's state, and the order of the data.
-
-    ``epoch_rng``: the generators as the epoch began; ``others``: those of the processes after
-    the first, as they are now.
+    """States for the Recorder. ``epoch_rng``: the generators as the epoch began; ``others``: those
+    of the processes after the first, as they are now.
     """
 
     def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:

@@ -1,7 +1,4 @@
-"""Keras 3 on the torch backend: a version of the model for every batch or epoch of ``fit``.
-
-``MVCCallback`` records and resumes, ``load`` puts the weights of a version into a model.
-"""
+"""Keras 3 on the torch backend: a version of the model for every batch or epoch of ``fit``."""
 
 from __future__ import annotations
 
@@ -108,9 +105,8 @@ class MVCCallback(keras.callbacks.Callback):
         origin = None
         if self._resume is not None:
             commit, epochs = self.repo.find(self._resume), (self.params or {}).get("epochs")
-            restored = Restored(
-                self.repo, commit, self._options.name, model=model, data=data, epochs=epochs
-            )
+            name = self._options.name
+            restored = Restored(self.repo, commit, name, model=model, data=data, epochs=epochs)
             self._resume, self._restored, self.resumed = None, restored, restored.resumed
             self._steps, origin = restored.resumed.step, commit
             begin_at(model, restored.epoch)

@@ -37,14 +37,12 @@ def data_of_fit() -> FitData:
     not tell callbacks where the data comes from. It stands in the frame of ``fit``, which is
     looked at and left as it is; in a ``fit`` of another making nothing is found.
     """
-    frame = inspect.currentframe()
-    while frame is not None and (
-        frame.f_code.co_name != "fit" or "epoch_iterator" not in frame.f_locals
-    ):
+    frame, name = inspect.currentframe(), "epoch_iterator"
+    while frame is not None and (frame.f_code.co_name != "fit" or name not in frame.f_locals):
         frame = frame.f_back
     if frame is None:
         return None, None
-    iterator = frame.f_locals["epoch_iterator"]
+    iterator = frame.f_locals[name]
     adapter = getattr(iterator, "data_adapter", None)
     why = None
     if type(adapter).__name__ == "GeneratorDataAdapter":

@@ -138,9 +138,8 @@ class Filling:
             if live.is_meta:
                 raise CannotResume(f"{place} of the {what} has no data (device meta)")
             if (value.dtype, value.shape) != (live.dtype, live.shape):
-                raise CannotResume(
-                    f"{place} is {_kind(live)} in the {what}, {_kind(value)} in the version"
-                )
+                text = f"{_kind(live)} in the {what}, {_kind(value)} in the version"
+                raise CannotResume(f"{place} is {text}")
             self._pairs.append((live, value))
 
     def apply(self) -> None:

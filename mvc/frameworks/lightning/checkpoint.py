@@ -136,10 +136,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         return made if map_location is None else _mapped(made, map_location)
 
     def remove_checkpoint(self, path: str | PathLike[str]) -> None:
-        """Takes the marker away, and the checkpoint out of the versions to come.
-
-        The version that made it stays in the history until it is forgotten.
-        """
+        """Removes the marker, and the checkpoint from the versions to come; history keeps it."""
         files = self.repo.context.store.fs
         file = _local(files, path)
         found = files.stat(file, follow=False)

@@ -25,8 +25,8 @@ from mvc.training import resume
 from mvc.training.resume import Resumed
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
-from mvc.training.state.parts import SCHEMA, no_weights, passing_buffers, setting, tied_names
-from mvc.training.state.rng import check_rng, rng_state
+from mvc.training.state.parts import TrainingParts, no_weights
+from mvc.training.state.rng import check_rng
 
 __all__ = ["Reader", "Resume", "TrainerSource"]
 
@@ -60,17 +60,10 @@ class TrainerSource:
         kept = configs if "scheduler" in include else []
         schedulers = [config.scheduler.state_dict() for config in kept]
         return {
-            "schema": SCHEMA,
-            "step": step,
-            "batch": batch,
-            "tied": tied_names(module),
-            "buffers": passing_buffers(module),
-            "setting": setting(),
+            **TrainingParts(module, rng="rng" in include).training_state(step, batch),
             "kinds": {"scheduler": common.alone(kinds)[0], "scaler": None},
             "optimizer": optimizer,
             "scheduler": common.alone(schedulers)[0],
-            "scaler": None,
-            "rng": rng_state() if "rng" in include else None,
             "lightning": {
                 "optimizers": optimizers,
                 "schedulers": plain(schedulers, "lr_schedulers"),
