@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -395,7 +395,7 @@ def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> Deferred:
     or have a length that does not fit their sizes.
     """
     full = [chunk for chunk in chunks if 0 not in chunk.sizes]
-    _check_cover(name, spec.shape, chunks, sorted(full, key=lambda c: c.offsets))
+    _check_cover(name, spec, chunks, sorted(full, key=lambda c: c.offsets))
     for chunk in chunks:
         if chunk.length != TensorSpec(spec.dtype, chunk.sizes).nbytes:
             raise BadModelFile(f"a chunk of {name} has the wrong number of bytes")
@@ -404,8 +404,9 @@ def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> Deferred:
     return Deferred(spec, _Whole(name, spec, full).read)
 
 
-def _check_cover(name: str, shape: Sequence[int], chunks: list[Chunk], full: list[Chunk]) -> None:
+def _check_cover(name: str, spec: TensorSpec, chunks: list[Chunk], full: list[Chunk]) -> None:
     """Chunks inside the tensor; the ``full`` ones disjoint, with as many elements as the tensor."""
+    shape = spec.shape
     for chunk in chunks:
         if not len(shape) == len(chunk.offsets) == len(chunk.sizes) or any(
             o < 0 or n < 0 or o + n > total
@@ -418,8 +419,7 @@ def _check_cover(name: str, shape: Sequence[int], chunks: list[Chunk], full: lis
                 break
             if a.overlaps(b):
                 raise BadModelFile(f"two chunks of {name} overlap")
-    elements = TensorSpec("uint8", shape).elements
-    if sum(TensorSpec("uint8", c.sizes).elements for c in full) != elements:
+    if sum(TensorSpec("uint8", c.sizes).elements for c in full) != spec.elements:
         raise BadModelFile(f"the chunks of {name} do not cover it")
 
 
