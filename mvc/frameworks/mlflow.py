@@ -6,6 +6,7 @@ MLflow finds ``VersionTags`` through the entry point ``mlflow.run_context_provid
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 from mlflow.tracking.context.abstract_context import RunContextProvider
 
@@ -35,20 +36,15 @@ class VersionTags(RunContextProvider):
             return False
 
     def tags(self) -> dict[str, str]:
-        """``mvc.commit`` and ``mvc.root`` of HEAD, ``mvc.branch`` if it is on one.
-
-        A repository that cannot be read gives a warning and no tags.
-        """
+        """``mvc.commit``, ``mvc.root`` and ``mvc.branch`` of HEAD; warns if unreadable."""
         try:
             context = open_context()
-            try:
+            with closing(context.store):
                 at = head(context)
                 found = {} if at.branch is None else {"mvc.branch": at.branch}
                 if at.commit is not None:
                     root = commits.get(context, at.commit).root
                     found |= {"mvc.commit": str(at.commit), "mvc.root": str(root)}
-            finally:
-                context.store.close()
         except MvcError as error:
             _log.warning("mvc gives no tags: %s", error)
             return {}

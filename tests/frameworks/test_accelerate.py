@@ -19,7 +19,7 @@ from tests.frameworks.need import need
 need("accelerate")
 
 from mvc.frameworks.accelerate.recording import attach  # noqa: E402
-from mvc.frameworks.huggingface import state  # noqa: E402
+from mvc.frameworks.common import ranks  # noqa: E402
 from tests.frameworks.accelerate_runs import Run  # noqa: E402
 
 PROJECT = Path(__file__).parents[2]
@@ -295,6 +295,6 @@ def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.Monk
         class distributed_type:
             value = "DEEPSPEED"
 
-    monkeypatch.setattr(state, "AcceleratorState", Sharded)
+    monkeypatch.setattr(ranks, "AcceleratorState", Sharded)
     with pytest.raises(WrongUsage, match="sharded"):
         attach(run.accelerator, repo)

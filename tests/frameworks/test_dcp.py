@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import mvc
 from mvc.errors import InvalidName
 from mvc.frameworks.dcp import MvcReader, MvcWriter
-from mvc.frameworks.dcp.chunks import Chunk, whole
 from mvc.frameworks.dcp.objects import plain_value, saved_bytes
+from mvc.frameworks.dcp.writer import Chunk, whole
 from mvc.model.tensor import TensorSpec
 from mvc.repo.commit.request import CommitOptions
 

@@ -16,7 +16,7 @@ from tests.frameworks.need import need
 
 transformers = need("transformers", "accelerate")
 
-from mvc.frameworks.huggingface import state  # noqa: E402
+from mvc.frameworks.common import ranks  # noqa: E402
 from mvc.frameworks.huggingface.callback import MVCCallback  # noqa: E402
 from tests.frameworks.huggingface_runs import (  # noqa: E402
     bits,
@@ -296,7 +296,7 @@ def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.Monk
         class distributed_type:
             value = "FSDP"
 
-    monkeypatch.setattr(state, "AcceleratorState", Sharded)
+    monkeypatch.setattr(ranks, "AcceleratorState", Sharded)
     with pytest.raises(WrongUsage, match="sharded"):
         trainer(tmp_path, [MVCCallback(repo)]).train()
 

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 import mvc  # noqa: E402
 from mvc.errors import CannotResume  # noqa: E402
 from mvc.frameworks.lightning.callback import MVCCallback  # noqa: E402
-from mvc.frameworks.lightning.resume import Resume  # noqa: E402
+from mvc.frameworks.lightning.state import Resume  # noqa: E402
 from tests.frameworks.lightning_runs import (  # noqa: E402
     BATCHES,
     INPUTS,

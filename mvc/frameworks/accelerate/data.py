@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from mvc.errors import CannotResume, WrongUsage
-from mvc.frameworks.common.data_sizes import changed, sizes
-from mvc.frameworks.common.epoch_order import Drawing, order_generator, order_seed, set_order_seed
+from mvc.errors import WrongUsage
+from mvc.frameworks.accelerate.prepared import prepared
+from mvc.frameworks.common import data
 from mvc.training.state.rng import rng_state, set_rng_state
 
 __all__ = ["Epochs"]
@@ -38,23 +38,17 @@ class _Position:
 
 
 class Epochs:
-    """Positions of all prepared loaders, in accelerate's order."""
+    """Positions of all prepared loaders; ``drawing``: whether batches were seen to draw numbers."""
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
         self._positions: dict[int, _Position] = {}
-        self._drawing = Drawing()
-
-    @property
-    def draws(self) -> bool:
-        """Whether batches were seen to draw from the global generators."""
-        return self._drawing.seen
+        self.drawing = data.Drawing()
 
     def epoch(self, loader: Any) -> int:
         """The number of the epoch that ``batches`` would give now, from 0."""
-        position = self._position(loader)
-        left = position.rng is not None and position.restored is None
-        return position.epoch + left
+        at = self._position(loader)
+        return at.epoch + (at.rng is not None and at.restored is None)
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """The batches of an epoch, or its remaining batches after ``restore``."""
@@ -76,70 +70,58 @@ class Epochs:
         while batch is not self:
             position.done += 1
             yield batch
-            self._drawing.watch()
+            self.drawing.watch()
             batch = next(batches, self)
-            self._drawing.look()
+            self.drawing.look()
         position.epoch, position.done, position.rng = position.epoch + 1, 0, None
 
     def state(self) -> list[dict[str, Any]]:
         """The position of each loader, for a version."""
-        kept = []
-        for loader in self._accelerator._dataloaders:
-            at = self._position(loader)
-            stateful = getattr(loader, "use_stateful_dataloader", False)
-            kept.append(
-                {
-                    "epoch": at.epoch,
-                    "done": at.done,
-                    "rng": at.rng,
-                    "order": _order(loader) if at.rng is None else at.order,
-                    "order_seed": order_seed(loader),
-                    "loader": loader.state_dict() if stateful else None,
-                    "sizes": sizes(loader),
-                }
-            )
-        return kept
+        return [self._state(loader) for loader in prepared(self._accelerator, "dataloaders")]
+
+    def _state(self, loader: Any) -> dict[str, Any]:
+        at = self._position(loader)
+        stateful = getattr(loader, "use_stateful_dataloader", False)
+        return {
+            "epoch": at.epoch,
+            "done": at.done,
+            "rng": at.rng,
+            "order": _order(loader) if at.rng is None else at.order,
+            "order_seed": data.order_seed(loader),
+            "loader": loader.state_dict() if stateful else None,
+            "sizes": data.sizes(loader),
+        }
 
     def check_sizes(self, kept: list[Mapping[str, Any]]) -> list[str]:
         """What differs of the data's amount; CannotResume if that is in the middle of an epoch."""
         found = []
-        for loader, at in zip(self._accelerator._dataloaders, kept, strict=True):
-            lines = changed(at.get("sizes", {}), sizes(loader))  # versions of before do not say
-            if lines and at["rng"] is not None:
-                raise CannotResume(
-                    "the version lies in the middle of an epoch whose data were others: "
-                    + ", ".join(lines),
-                    hint="pass the same data and batch size, or go on from the end of an epoch",
-                )
+        for loader, at in zip(prepared(self._accelerator, "dataloaders"), kept, strict=True):
+            lines = data.changed(at.get("sizes", {}), data.sizes(loader))  # not in older ones
+            if at["rng"] is not None:
+                data.refuse_middle("the version", lines)
             found += lines
         return found
 
-    def restore(
-        self, kept: list[Mapping[str, Any]], rng: Mapping[str, Any], *, draws: bool
-    ) -> None:
+    def restore(self, kept: list[Any], rng: Mapping[str, Any], *, draws: bool) -> None:
         """Sets the positions; ``rng`` are the generators at the save."""
-        for loader, at in zip(self._accelerator._dataloaders, kept, strict=True):
-            inside = rng if at["rng"] is not None else None
-            self._positions[id(loader)] = _Position(
-                at["epoch"], at["done"], at["rng"], at["order"], inside
-            )
-            generator = order_generator(loader)
+        for loader, at in zip(prepared(self._accelerator, "dataloaders"), kept, strict=True):
+            inside = None if at["rng"] is None else rng
+            position = _Position(at["epoch"], at["done"], at["rng"], at["order"], inside)
+            self._positions[id(loader)] = position
+            generator = data.order_generator(loader)
             if generator is not None and at["order"] is not None:
                 generator.set_state(at["order"])
-            if at["order_seed"] is not None:
-                set_order_seed(loader, at["order_seed"])
+            data.set_order_seed(loader, at["order_seed"])
             if at["loader"] is not None and getattr(loader, "use_stateful_dataloader", False):
                 loader.load_state_dict(at["loader"])
-        self._drawing = Drawing(seen=draws)
+        self.drawing = data.Drawing(seen=draws)
 
     def _position(self, loader: Any) -> _Position:
-        if not any(loader is prepared for prepared in self._accelerator._dataloaders):
-            raise WrongUsage(
-                "this loader was not prepared", hint="loader = accelerator.prepare(loader)"
-            )
+        if not any(loader is known for known in prepared(self._accelerator, "dataloaders")):
+            raise WrongUsage("this loader was not prepared", hint="accelerator.prepare(loader)")
         return self._positions.setdefault(id(loader), _Position())
 
 
 def _order(loader: Any) -> torch.Tensor | None:
-    generator = order_generator(loader)
+    generator = data.order_generator(loader)
     return generator.get_state() if generator is not None else None

@@ -1,107 +1,123 @@
-"""Accelerate: what ``accelerator.save_state`` saves becomes a version as well.
+"""``attach(accelerator, repo)``: what ``accelerator.save_state`` saves becomes a version as well.
 
-``attach(accelerator, repo)`` registers accelerate's own hook. It is called before files are
-written, so the version is made of the states themselves: models, optimizers, schedulers,
-scaler, random generators, positions in the data, registered objects. Nothing of it changes
-until the files are written: version and folder have the same content. With a lossy pipeline
-the version holds production weights; the folder is accelerate's, exact as ever.
+Accelerate's own hook is called before files are written, so the version is made of the states
+themselves: models, optimizers, schedulers, scaler, random generators, positions in the data,
+registered objects. Version and folder have the same content, unless a lossy pipeline makes
+production weights for the version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from os import PathLike
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Self, Unpack
 
-from mvc.errors import WrongUsage
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
-from mvc.frameworks.accelerate.resume import load
-from mvc.frameworks.accelerate.state import AcceleratorSource
-from mvc.frameworks.common.options import checked
-from mvc.frameworks.common.stages import refuse_decisions, stage_by_loss
-from mvc.frameworks.huggingface.state import refuse_sharded
+from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
+from mvc.frameworks.common.options import Options, checked, stage_by_loss
+from mvc.frameworks.common.ranks import own_of, refuse_sharded, rng_of_others
+from mvc.frameworks.common.repository import AnyRepository
+from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
-from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.repository import Repository
-from mvc.serving.served_version import ServedVersion
-from mvc.training.checks import RecorderOptions, opened
+from mvc.training import resume
+from mvc.training.checks import opened
 from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.resume import Resumed
+from mvc.training.state.component_types import component_type
+from mvc.training.state.optimizers import optimizer_state
+from mvc.training.state.parts import TrainingParts, no_weights
+from mvc.training.state.rng import check_rng, set_rng_state
+from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["Attached", "attach"]
 
-Metrics = Mapping[str, Any]
 
-
-def attach(
-    accelerator: Any,
-    repo: Repository | str | PathLike[str],
-    *,
-    wait: bool = True,
-    deploy: str | None = None,
-    pipeline: str = "lossless",
-    when_full: str = "block",
-    metrics: Metrics | Callable[[], Metrics] | None = None,
-    name: str = DEFAULT_STATE,
-    queue_bytes: int | None = None,
-    on_deploy: Callable[[ServedVersion], object] | None = None,
-    exact: Sequence[str] = (),
-    keep_training: bool = False,
-) -> Attached:
-    """Makes a version of every ``save_state`` from now on.
+class Attached:
+    """Makes a version of every ``save_state`` from now on, until ``detach``; ``load`` restores one.
 
     ``repo`` is an open Repository, or the path of an existing one. With ``wait`` the version is
     durable when ``save_state`` returns, without it is on its way. The other options are those
-    of ``mvc.Recorder``. Raises WrongUsage where no process holds the whole model, and for a
-    pipeline that decides whether to save: ``save_state`` is told to.
+    of ``mvc.Recorder``, which also calls ``exact``, ``model_state`` and ``training_state``. Raises
+    WrongUsage where no process holds the whole model, and for a pipeline that decides whether to
+    save: ``save_state`` is told to.
     """
-    refuse_sharded()
-    options = checked(
-        deploy=deploy, pipeline=pipeline, when_full=when_full, metrics=metrics, name=name,
-        queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact, keep_training=keep_training,
-    )  # fmt: skip
-    refuse_decisions(pipeline, "save_state always saves")
-    stage = stage_by_loss(pipeline)
-    if stage is not None and metrics is None:
-        raise WrongUsage(
-            f"stage {stage} goes by the loss, which save_state does not know",
-            hint='pass metrics=lambda: {"loss": ...}',
-        )
-    return Attached(accelerator, opened(repo)[0], options, wait=wait)
 
-
-class Attached:
-    """The result of ``attach``: ``load`` restores a version, ``detach`` ends recording."""
+    weights = True
 
     def __init__(
-        self, accelerator: Any, repo: Repository, options: dict[str, Any], *, wait: bool
+        self,
+        accelerator: Any,
+        repo: AnyRepository,
+        *,
+        wait: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        self.repo = repo
+        refuse_sharded()
+        self._options = checked(options)
+        _check_stages(self._options)
+        self.repo = opened(repo)[0]
         self.saves = 0
         self._origin: CommitId | None = None
         self._accelerator = accelerator
-        self._options = options
         self._wait = wait
         self._epochs = Epochs(accelerator)
-        self._source = AcceleratorSource(accelerator, self._epochs)
+        self._others: list[dict[str, Any]] = []  # the generators of the other processes
         self._recorder: Recorder | None = None
         self._hook = accelerator.register_save_state_pre_hook(self._on_save)
-
-    # -- recording -----------------------------------------------------------------------
 
     def _on_save(self, _models: Any, _weights: Any, _output_dir: Any) -> None:
         """Accelerate's hook; every process calls it, the first one writes."""
         self.saves += 1
-        self._source.gather()
+        self._others = rng_of_others()
         if not self._accelerator.is_main_process:
             return
         if self._recorder is None:
-            options = RecorderOptions(start=self.saves - 1, origin=self._origin, **self._options)
-            self._recorder = Recorder.of(self.repo, self._source, options)
+            options = replace(self._options, start=self.saves - 1, origin=self._origin)
+            self._recorder = Recorder.of(self.repo, self, options)
         self._recorder.step(number=self.saves)
         if self._wait:
             self._recorder.flush()
+
+    def exact(self) -> list[str]:
+        return no_weights(model_of(self._accelerator))
+
+    def model_state(self) -> dict[str, Any]:
+        return dict(model_of(self._accelerator).state_dict())
+
+    def training_state(self, step: int, batch: Any) -> dict[str, Any]:
+        """Everything else; ``step`` is the number of the save."""
+        accelerator = self._accelerator
+        model, schedulers = model_of(accelerator), prepared(accelerator, "schedulers")
+        states = [optimizer_state(model, one) for one in optimizers_of(accelerator)]
+        optimizer, optimizers = alone(states)
+        kinds = [component_type(one) for one in schedulers]
+        state = TrainingParts(model, scaler=accelerator.scaler).training_state(step, batch)
+        scheduler, others = alone([one.state_dict() for one in schedulers])
+        return {
+            **state,
+            "kinds": {**state["kinds"], "scheduler": alone(kinds)[0]},
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "accelerate": {
+                "step": accelerator.step,
+                "processes": accelerator.num_processes,
+                "others": self._others,
+                "optimizers": optimizers,
+                "schedulers": others,
+                "kinds": kinds,
+                "objects": [one.state_dict() for one in prepared(accelerator, "custom_objects")],
+                "loaders": self._epochs.state(),
+                "draws": self._epochs.drawing.seen,
+                # Accumulated and not yet applied; accelerate does not save them.
+                "gradients": {
+                    name: parameter.grad
+                    for name, parameter in model.named_parameters()
+                    if parameter.grad is not None and not accelerator.sync_gradients
+                },
+            },
+        }
 
     @property
     def report(self) -> Report | None:
@@ -119,7 +135,11 @@ class Attached:
         if self._recorder is not None:
             self._recorder.close()
 
-    # -- the data --------------------------------------------------------------------------
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        complete(self.detach, error)
 
     def batches(self, loader: Any) -> Iterator[Any]:
         """One epoch of a prepared loader; after ``load`` what was left of the one kept.
@@ -133,26 +153,94 @@ class Attached:
         """The number of the epoch that ``batches`` would give now, from 0."""
         return self._epochs.epoch(loader)
 
-    # -- going back ------------------------------------------------------------------------
-
     def load(self, rev: str | CommitId = "HEAD") -> Resumed:
         """Sets everything that ``save_state`` saves to a version.
 
         ``Resumed.step`` is the number of the save. Raises CannotResume where the version does
         not fit what was prepared and registered; then nothing has changed.
         """
-        commit = self.repo.find(rev)
-        resumed = load(self.repo, commit, self._options["name"], self._accelerator, self._epochs)
-        self.saves, self._origin = resumed.step, resumed.commit
-        return resumed
+        commit, name = self.repo.find(rev), self._options.name
+        kept = resume.training_state(self.repo, commit, name, production=True)
+        saved = kept.get("accelerate")
+        if saved is None:
+            raise CannotResume(
+                f"{commit.short} was not saved by accelerate",
+                hint="for a Recorder's version use repo.resume",
+            )
+        weights = resume.training_weights(self.repo, commit, name, kept)
+        differs = self._restore(commit, kept, weights)
+        self.saves, self._origin = kept["step"], commit
+        return Resumed(commit, kept["step"], kept["batch"], tuple(differs))
 
-    def __enter__(self) -> Self:
-        return self
+    def _restore(self, commit: CommitId, kept: Any, weights: Mapping[str, Any]) -> list[str]:
+        """Restores a version, after all checks; returns what is not as it was then."""
+        saved, accelerator, epochs = kept["accelerate"], self._accelerator, self._epochs
+        states = {
+            **saved,
+            "optimizers": several(kept["optimizer"], saved["optimizers"]),
+            "schedulers": several(kept["scheduler"], saved["schedulers"]),
+        }
+        live = {
+            "optimizers": optimizers_of(accelerator),
+            "schedulers": prepared(accelerator, "schedulers"),
+            "objects": prepared(accelerator, "custom_objects"),
+            "loaders": prepared(accelerator, "dataloaders"),
+        }
+        for what, objects in live.items():
+            if len(states[what]) != len(objects):
+                raise CannotResume(
+                    f"{commit.short} has {len(states[what])} {what}, here are {len(objects)}",
+                    hint="prepare and register the same things in the same order",
+                )
+        if (kept["scaler"] is None) != (accelerator.scaler is None):
+            raise CannotResume("gradients were scaled then or are now, but not both")
+        differs = list(resume.differences(kept["setting"]))
+        differs += resume.check_types(kept, scaler=accelerator.scaler)
+        differs += check_schedulers(saved.get("kinds", []), live["schedulers"])
+        differs += epochs.check_sizes(saved["loaders"])
+        rng = own_of(kept["rng"], saved["others"])
+        check_rng(rng)
+        model = model_of(accelerator)
+        resume.check_model(model, weights, kept)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        complete(self.detach, error)
+        optimizers = zip(live["optimizers"], states["optimizers"], strict=True)
+        load_with_optimizers(model, weights, kept["buffers"], optimizers)
+        for key, parameter in model.named_parameters():
+            gradient = saved["gradients"].get(key)
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
+        for what in ("schedulers", "objects"):
+            for obj, state in zip(live[what], states[what], strict=True):
+                obj.load_state_dict(resume.typed_as(obj.state_dict(), state))
+        if accelerator.scaler is not None:
+            accelerator.scaler.load_state_dict(kept["scaler"])
+        accelerator.step = saved["step"]
+        set_rng_state(rng)
+        epochs.restore(saved["loaders"], rng, draws=saved["draws"])
+        processes = saved["processes"]
+        if processes != accelerator.num_processes:
+            differs.append(f"processes: {accelerator.num_processes}, not {processes}")
+        if processes > 1 and saved["gradients"]:
+            differs.append("pending gradients: only those of the first process were kept")
+        if saved["draws"] and any(loader["done"] for loader in saved["loaders"]):
+            differs.append("data: the next batches draw random numbers of their own")
+        return differs
+
+
+attach = Attached
+
+
+def _check_stages(options: RecorderOptions) -> None:
+    """Raises WrongUsage for a pipeline that may skip a save, or asks for an unknown loss."""
+    decides = Pipeline.parse(options.pipeline).decisions
+    if decides:
+        raise WrongUsage(
+            f"stage {decides[0].text} decides whether there is a version, "
+            "but save_state always saves",
+            hint="leave it out",
+        )
+    stage = stage_by_loss(options.pipeline)
+    if stage is not None and options.metrics is None:
+        raise WrongUsage(
+            f"stage {stage} goes by the loss, which save_state does not know",
+            hint='pass metrics=lambda: {"loss": ...}',
+        )

@@ -1,31 +1,74 @@
-"""The options of a Recorder that a callback is given, looked at before a training begins."""
+"""The options of a Recorder that callbacks take, checked before a training begins."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
 
+from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.stages import Drift, Dsed, TopK
 from mvc.errors import WrongUsage
-from mvc.training.checks import RecorderOptions, check_options
+from mvc.serving.served_version import ServedVersion
+from mvc.training.checks import Metrics, RecorderOptions, check_options
 from mvc.training.state.parts import PARTS
 
-__all__ = ["checked", "included"]
+__all__ = ["Options", "checked", "included", "refuse_data", "stage_by_data", "stage_by_loss"]
 
 
-def checked(**options: Any) -> dict[str, Any]:
-    """Returns ``options``. Raises WrongUsage, InvalidName or InvalidPipeline naming one of them."""
-    check_options(RecorderOptions(**options))
-    return options
+class Options(TypedDict, total=False):
+    """Keyword arguments that every callback hands to its Recorder, which explains them."""
+
+    deploy: str | None
+    pipeline: str
+    when_full: str
+    metrics: Metrics | Callable[[], Metrics] | None
+    name: str
+    queue_bytes: int | None
+    on_deploy: Callable[[ServedVersion], object] | None
+    exact: Sequence[str]
+    keep_training: bool
 
 
-def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tuple[str, ...] | None:
-    """The parts that ``include`` names, at least one. None if it is None. Raises WrongUsage."""
-    if include is None:
-        return None
-    names = (include,) if isinstance(include, str) else tuple(include)
-    if not names:
-        raise WrongUsage("include names nothing", hint="it takes " + ", ".join(parts))
-    for name in names:
-        if name not in parts:
-            raise WrongUsage(f"include names {name!r}", hint="it takes " + ", ".join(parts))
+def checked(options: Options, every: int = 1, kind: type[Any] = Options) -> RecorderOptions:
+    """The Recorder's options. ``kind`` is the TypedDict that names what the callback takes.
+
+    Raises TypeError for another name; WrongUsage, InvalidName or InvalidPipeline for a value.
+    """
+    for name in options:
+        if name not in kind.__annotations__:
+            raise TypeError(f"unexpected keyword argument {name!r}")
+    chosen = RecorderOptions(**options, every=every)
+    check_options(chosen)
+    return chosen
+
+
+def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tuple[str, ...]:
+    """The parts that ``include`` names, at least one; all for None. Raises WrongUsage."""
+    names = (include,) if isinstance(include, str) else tuple(parts if include is None else include)
+    wrong = [repr(name) for name in names if name not in parts]
+    if wrong or not names:
+        what = wrong[0] if wrong else "nothing"
+        raise WrongUsage(f"include names {what}", hint="it takes " + ", ".join(parts))
     return names
+
+
+def stage_by_data(pipeline: str) -> str | None:
+    """The first stage that asks for the batch's data. Raises InvalidPipeline."""
+    found = Pipeline.parse(pipeline).decisions
+    return next((stage.text for stage in found if isinstance(stage, Drift | Dsed)), None)
+
+
+def stage_by_loss(pipeline: str) -> str | None:
+    """The stage that goes by the loss of the batch. Raises InvalidPipeline."""
+    chosen = [stage for stage in Pipeline.parse(pipeline).lossy if isinstance(stage, TopK)]
+    return next((stage.text for stage in chosen if stage.curve is not None), None)
+
+
+def refuse_data(pipeline: str, why: str) -> None:
+    """Raises WrongUsage naming the stage that asks for data; ``why`` there are none."""
+    stage = stage_by_data(pipeline)
+    if stage is not None:
+        raise WrongUsage(
+            f"stage {stage} goes by the data of the batch, and {why}",
+            hint="leave it out, or train in a loop of your own with mvc.Recorder",
+        )

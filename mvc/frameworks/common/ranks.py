@@ -1,25 +1,32 @@
-"""The random generators of every process of a training, brought to the one that records.
+"""Trainings in several processes begun by accelerate: sharded states, and random generators.
 
-They travel as numbers in a tensor of bytes, by accelerate's own ``gather``.
+The generators travel to the process that records in a tensor of bytes, by accelerate's ``gather``.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.state import PartialState
+from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import gather
 
+from mvc.errors import WrongUsage
 from mvc.training.state.rng import rng_state
 
-__all__ = ["own_of", "rng_of_others"]
+__all__ = ["own_of", "refuse_sharded", "rng_of_others"]
 
-# numpy: position, has_gauss, cached; Python: version, whether there is a second number, it
-_NUMBERS = struct.Struct("<qqdqqd")
+
+def refuse_sharded() -> None:
+    """Raises WrongUsage if no process holds the whole model."""
+    kind = getattr(AcceleratorState().distributed_type, "value", "")
+    if kind in {"FSDP", "DEEPSPEED", "MEGATRON_LM"}:
+        raise WrongUsage(
+            f"the training is sharded ({kind}): no process has the whole state",
+            hint="commit the folders that it saves",
+        )
 
 
 def rng_of_others() -> list[dict[str, Any]]:
@@ -41,42 +48,33 @@ def own_of(first: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Mapping
 def _packed(state: Mapping[str, Any]) -> torch.Tensor:
     numpy, python = state["numpy"], state["python"]
     gauss = python["gauss"]
-    numbers = _NUMBERS.pack(
-        numpy["position"],
-        numpy["has_gauss"],
-        numpy["cached"],
-        python["version"],
-        gauss is not None,
-        gauss or 0.0,
-    )
-    arrays = [numpy["keys"].tobytes(), python["words"].tobytes(), numbers]
-    plain = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in arrays]
-    return torch.cat([state["torch"], *state["cuda"], *plain])
+    small = [numpy["position"], numpy["has_gauss"], numpy["cached"], python["version"]]
+    numbers = np.array([*small, gauss is not None, gauss or 0.0], np.float64)
+    arrays = [torch.from_numpy(a.view(np.uint8)) for a in (numpy["keys"], python["words"], numbers)]
+    return torch.cat([state["torch"], *state["cuda"], *arrays])
 
 
 def _unpacked(row: torch.Tensor, like: Mapping[str, Any]) -> dict[str, Any]:
     """``like`` says how long the parts are: the processes run the same program."""
     numpy, python = like["numpy"], like["python"]
-    sizes = [
-        *(len(part) for part in (like["torch"], *like["cuda"])),
-        numpy["keys"].nbytes,
-        python["words"].nbytes,
-        _NUMBERS.size,
-    ]
-    drawn, *cuda, keys, words, packed = (part.clone() for part in torch.split(row, sizes))
-    position, has_gauss, cached, version, second, gauss = _NUMBERS.unpack(packed.numpy().tobytes())
+    sizes = [len(part) for part in (like["torch"], *like["cuda"])]
+    sizes += [numpy["keys"].nbytes, python["words"].nbytes]
+    parts = torch.split(row, [*sizes, len(row) - sum(sizes)])
+    drawn, *cuda, keys, words, packed = (part.clone() for part in parts)
+    numbers = packed.numpy().view(np.float64).tolist()
+    position, has_gauss, cached, version, second, gauss = numbers
     return {
         "torch": drawn,
         "cuda": cuda,
         "numpy": {
             "kind": numpy["kind"],
             "keys": keys.numpy().view(np.uint32),
-            "position": position,
-            "has_gauss": has_gauss,
+            "position": int(position),
+            "has_gauss": int(has_gauss),
             "cached": cached,
         },
         "python": {
-            "version": version,
+            "version": int(version),
             "words": words.numpy().view(np.uint32),
             "gauss": gauss if second else None,
         },

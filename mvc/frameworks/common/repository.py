@@ -9,8 +9,10 @@ from pathlib import Path
 from mvc.repo.repository import Repository
 from mvc.training.checks import opened
 
-__all__ = ["GivenRepository"]
+__all__ = ["AnyRepository", "GivenRepository"]
 
+AnyRepository = Repository | str | PathLike[str]
+"""An open repository, or the folder of one."""
 
 # Module level: an object that holds a lock cannot be pickled and sent to another process.
 _opening = threading.Lock()
@@ -23,7 +25,7 @@ class GivenRepository:
     often only one process writes.
     """
 
-    def __init__(self, given: Repository | str | PathLike[str]) -> None:
+    def __init__(self, given: AnyRepository) -> None:
         """Raises WrongUsage for another type, NotARepository if the folder holds no repository."""
         repo, own = opened(given)
         self._repo: Repository | None = None if own else repo

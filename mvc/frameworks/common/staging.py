@@ -1,25 +1,38 @@
-"""Files that wait in ``.mvc/staging`` until they are committed."""
+"""What is not committed yet: files that wait in ``.mvc/staging``, and bytes for the parsers."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from mvc.errors import IoFailed, WrongUsage
+from mvc.errors import InvalidName, IoFailed, WrongUsage
 from mvc.io.files import TEMPORARY, WriteFile
 from mvc.model.manifest import Manifest
 from mvc.model.names import check_path
 from mvc.repo.context import Context
 from mvc.store.store import FOLDER
 
-__all__ = ["check_new_path", "scratch", "staging_folder"]
+__all__ = ["Readable", "check_new_path", "is_path", "scratch", "staging_folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A ``Source`` of the parsers for bytes that are no file of their own."""
+
+    size: Callable[[], int]
+    read: Callable[[int, int], bytes]
+    """Takes an offset and a length."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        data = self.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def staging_folder(context: Context) -> Path:
-    """``.mvc/staging``, created if it does not exist.
-
-    Raises IoFailed if something else has that name, such as a link to another folder.
-    """
+    """``.mvc/staging``, created if need be. Raises IoFailed if it is something else, as a link."""
     own = context.root / FOLDER
     try:
         context.store.fs.make_dir(own / "staging", exist_ok=True, within=own)
@@ -40,11 +53,16 @@ def scratch(context: Context) -> WriteFile:
     return file
 
 
-def check_new_path(manifest: Manifest, path: str) -> None:
-    """Raises WrongUsage if ``path`` cannot be a file of the version after ``manifest``.
+def is_path(text: object) -> bool:
+    """Whether this can be a path of a version."""
+    try:
+        return bool(check_path(str(text)))
+    except InvalidName:
+        return False
 
-    That is so if ``path`` is a folder there, or lies below a file. Raises InvalidName.
-    """
+
+def check_new_path(manifest: Manifest, path: str) -> None:
+    """Raises WrongUsage if ``path`` is a folder of the version or below a file; InvalidName."""
     if not path:
         raise WrongUsage("a version is a folder", hint="name a path in it")
     check_path(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any
 
@@ -18,18 +18,18 @@ from torch.futures import Future
 from mvc.adapters.files.safetensors import parse_header
 from mvc.adapters.python.state import values
 from mvc.adapters.structure import decode
-from mvc.errors import DamagedData, InvalidName, UnknownPath, UnsupportedTensor, WrongUsage
-from mvc.frameworks.common.repository import GivenRepository
+from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
+from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.frameworks.common.staging import is_path
 from mvc.frameworks.dcp.objects import objects_path, saved_bytes
 from mvc.ids import CommitId
 from mvc.limits import MIB
-from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.repository import Repository
 
 __all__ = ["MvcReader"]
 
@@ -47,11 +47,7 @@ class MvcReader(StorageReader):
     """
 
     def __init__(
-        self,
-        repo: Repository | str | PathLike[str],
-        rev: str | CommitId = "HEAD",
-        *,
-        path: str = DEFAULT_STATE,
+        self, repo: AnyRepository, rev: str | CommitId = "HEAD", *, path: str = DEFAULT_STATE
     ) -> None:
         """Raises NotARepository, InvalidName, WrongUsage."""
         self._given = GivenRepository(repo)
@@ -59,8 +55,6 @@ class MvcReader(StorageReader):
         self._path = check_path(path)
         self._state: _State | None = None
         self._commit: CommitId | None = None
-
-    # -- torch's interface, in the order of its calls ------------------------------------------
 
     def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
         """Another path. Raises InvalidName."""
@@ -123,11 +117,7 @@ class MvcReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:
-        """Whether this can be a path of a version."""
-        try:
-            return bool(check_path(str(checkpoint_id)))
-        except InvalidName:
-            return False
+        return is_path(checkpoint_id)
 
 
 def _copy(item: ReadItem, whole: torch.Tensor, planner: LoadPlanner) -> None:
@@ -178,7 +168,7 @@ class _State:
         if key not in self._by_key:
             raise DamagedData(f"{self._entry.path} has lost the tensor {key}")
         if tag != "torch":
-            array = self._value(key, "numpy")
+            array = self._values(self._entry, [key], "numpy")[key]
             return array[()] if tag == "scalar" else array
         spec = self._by_key[key].spec
         dtype = getattr(torch, spec.dtype, None)
@@ -193,47 +183,38 @@ class _State:
         if name in self._flat:
             return saved_bytes(self._filled(self._flat[name]))
         assert self._objects is not None
-        position = {t.key: t.content for t in self._objects.tensors}[name]
-        contents = in_memory(self._context, self._objects, {position})
-        array = values(self._objects, contents.__getitem__, [name], "numpy")[name]
+        array = self._values(self._objects, [name], "numpy")[name]
         return bytes(array.tobytes())
 
     def _filled(self, value: Any) -> Any:
         """An object with the content of the tensors in it, as in a tuple of tensors."""
         if id(value) in self._keys:
-            return self._value(self._keys[id(value)][0], "torch")
+            key = self._keys[id(value)][0]
+            return self._values(self._entry, [key], "torch")[key]
         if isinstance(value, (list, tuple)):
             return type(value)(self._filled(item) for item in value)
         return value
 
-    def _value(self, key: str, library: str) -> Any:
-        contents = in_memory(self._context, self._entry, {self._by_key[key].content})
-        return values(self._entry, contents.__getitem__, [key], library)[key]
+    def _values(self, entry: FileEntry, keys: list[str], library: str) -> dict[str, Any]:
+        wanted = set(keys)
+        positions = {tensor.content for tensor in entry.tensors if tensor.key in wanted}
+        contents = in_memory(self._context, entry, positions)
+        return values(entry, contents.__getitem__, keys, library)
 
     def tensors(self, names: Iterable[str]) -> Iterator[tuple[str, torch.Tensor]]:
         """Whole tensors by torch's names, recovered some at a time. Raises DamagedData."""
-        wanted = {name: self._by_key[self._keys[id(self._flat[name])][0]] for name in names}
-        for group in _groups(list(wanted.items())):
-            chosen = {tensor.content for _, tensor in group}
-            contents = in_memory(self._context, self._entry, chosen)
-            keys = [tensor.key for _, tensor in group]
-            found = values(self._entry, contents.__getitem__, keys, "torch")
-            for name, tensor in group:
-                yield name, found[tensor.key]
+        keys = {name: self._keys[id(self._flat[name])][0] for name in names}
+        group: list[str] = []
+        size = 0
+        for name, key in keys.items():
+            nbytes = self._by_key[key].spec.nbytes
+            if group and size + nbytes > _TOGETHER:
+                yield from self._recovered(keys, group)
+                group, size = [], 0
+            group.append(name)
+            size += nbytes
+        yield from self._recovered(keys, group)
 
-
-_Named = tuple[str, LogicalTensor]
-
-
-def _groups(tensors: Sequence[_Named]) -> Iterator[list[_Named]]:
-    """Tensors in groups of at most ``_TOGETHER`` bytes, or of one."""
-    group: list[_Named] = []
-    size = 0
-    for name, tensor in tensors:
-        if group and size + tensor.spec.nbytes > _TOGETHER:
-            yield group
-            group, size = [], 0
-        group.append((name, tensor))
-        size += tensor.spec.nbytes
-    if group:
-        yield group
+    def _recovered(self, keys: dict[str, str], group: list[str]) -> Iterator[tuple[str, Any]]:
+        found = self._values(self._entry, [keys[name] for name in group], "torch")
+        yield from ((name, found[keys[name]]) for name in group)

@@ -1,41 +1,49 @@
-"""``dcp.save`` into a repository: the shards of all ranks become one commit of whole tensors."""
+"""``dcp.save`` into a repository: the shards of all ranks become one commit of whole tensors.
+
+A shard is a file in ``.mvc/staging``, one per rank and save, until the coordinator commits it. It
+holds the row-major bytes of chunks (boxes of tensors) and the bytes of objects, one after the
+other. A tensor is put together from its chunks as parts of it are asked for, so it never has to
+be in memory as a whole.
+
+The process that wrote a shard holds a shared lock on a file beside it, which ends with the
+process: a shard whose lock nobody holds was left by a crash, and the next save removes it.
+"""
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint import metadata as kinds
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from mvc.adapters.parsed import Source, read_exactly
 from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
+from mvc.adapters.python.state import Deferred
 from mvc.errors import (
     BadModelFile,
-    InvalidName,
     MvcError,
     NothingToCommit,
     UnknownRevision,
     UnsupportedTensor,
     WrongUsage,
 )
-from mvc.frameworks.common.repository import GivenRepository
-from mvc.frameworks.common.staging import check_new_path
-from mvc.frameworks.dcp.chunks import Chunk, whole
+from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.frameworks.common.staging import check_new_path, is_path, staging_folder
 from mvc.frameworks.dcp.objects import objects_path, plain_value
-from mvc.frameworks.dcp.shards import Record, Shard, open_shard, remove_shards
 from mvc.ids import CommitId
+from mvc.io.files import TEMPORARY, FileSystem, ReadFile
 from mvc.limits import MAX_TENSORS
 from mvc.model.manifest import Manifest
 from mvc.model.names import check_path, printable
@@ -47,9 +55,14 @@ from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, head
-from mvc.repo.repository import Repository
+from mvc.store.store import FOLDER
+from mvc.types import Bytes
 
 __all__ = ["MvcWriter"]
+
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+_SHARD = ".shard"
+_LOCK = ".lock"
 
 
 class MvcWriter(StorageWriter):
@@ -58,12 +71,13 @@ class MvcWriter(StorageWriter):
     ``repo`` is an open Repository or its folder (give the folder to ``dcp.async_save``). The
     state becomes the path ``path``; ``checkpoint_id`` of ``dcp.save`` names another one.
     ``branch`` is the current branch by default. Every rank needs the same repository.
-    Torch wraps what goes wrong in a CheckpointException; then nothing was committed.
+    Torch wraps what goes wrong in a CheckpointException; then nothing was committed. The methods
+    are torch's interface, in the order of its calls.
     """
 
     def __init__(
         self,
-        repo: Repository | str | PathLike[str],
+        repo: AnyRepository,
         *,
         path: str = DEFAULT_STATE,
         branch: str | None = None,
@@ -78,8 +92,6 @@ class MvcWriter(StorageWriter):
         self._shard: Shard | None = None
         self.committed: CommitId | None = None
         """The last save's commit, on the coordinator; None if the state had not changed."""
-
-    # -- torch's interface, in the order of its calls ------------------------------------------
 
     def reset(self, checkpoint_id: str | PathLike[str] | None = None) -> None:
         """Another path for the state. Raises InvalidName."""
@@ -102,17 +114,18 @@ class MvcWriter(StorageWriter):
             check_new_path(parent, path)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """The plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """The plans as they are."""
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Writes this rank's part to a shard. Raises UnsupportedTensor."""
         with Shard(self._context) as shard:
-            results = [_written(shard, item, planner) for item in plan.items]
+            results = []
+            for item in plan.items:
+                record = shard.write(_bytes(item, planner.resolve_data(item)))
+                results.append(WriteResult(item.index, record.length, record))
         self._shard = shard
         if not self._coordinator:
             self._given.close()
@@ -125,15 +138,11 @@ class MvcWriter(StorageWriter):
 
         Raises BadModelFile, UnsupportedTensor; then nothing was committed.
         """
-        records: dict[MetadataIndex, Record] = {
-            result.index: result.storage_data for rank in results for result in rank
-        }
+        records = {result.index: result.storage_data for rank in results for result in rank}
         names = {record.shard for record in records.values()}
         try:
             with ExitStack() as held:
-                shards: dict[str, Source] = {
-                    name: held.enter_context(open_shard(self._context, name)) for name in names
-                }
+                shards = {n: held.enter_context(open_shard(self._context, n)) for n in names}
                 self._commit(_Saved(metadata, records, shards))
         finally:
             remove_shards(self._context, names | ({self._shard.name} if self._shard else set()))
@@ -142,13 +151,7 @@ class MvcWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | PathLike[str]) -> bool:
-        """Whether this can be a path of a version."""
-        try:
-            return bool(check_path(str(checkpoint_id)))
-        except InvalidName:
-            return False
-
-    # -- helpers -------------------------------------------------------------------------------
+        return is_path(checkpoint_id)
 
     @property
     def _context(self) -> Context:
@@ -189,48 +192,34 @@ class MvcWriter(StorageWriter):
             self.committed = commit(self._context, request).id
 
 
-def _written(shard: Shard, item: WriteItem, planner: SavePlanner) -> WriteResult:
-    """Writes a chunk of a tensor or the bytes of an object."""
-    data = planner.resolve_data(item)
-    if isinstance(data, torch.Tensor):
-        record = shard.write(_chunk_bytes(item, data))
-    elif item.type is WriteItemType.BYTE_IO:
-        record = shard.write(data.getbuffer())
-    else:
-        raise WrongUsage(f"the planner gives no tensor for {item.index.fqn}")
-    return WriteResult(item.index, record.length, record)
-
-
-def _chunk_bytes(item: WriteItem, tensor: torch.Tensor) -> memoryview:
-    """The row-major bytes of a chunk that is what the plan says."""
-    name = item.index.fqn
-    spec = tensor_spec(tensor, name)
-    planned = item.tensor_data
-    if planned is None or spec != TensorSpec(
-        _dtype(name, planned.properties.dtype), tuple(planned.chunk.sizes)
-    ):
+def _bytes(item: WriteItem, value: Any) -> memoryview:
+    """The bytes of an object, or the row-major ones of a chunk that is what the plan says."""
+    name, planned = item.index.fqn, item.tensor_data
+    if not isinstance(value, torch.Tensor):
+        if item.type is not WriteItemType.BYTE_IO:
+            raise WrongUsage(f"the planner gives no tensor for {name}")
+        return value.getbuffer()  # type: ignore[no-any-return]
+    spec = tensor_spec(value, name)
+    if planned is None or spec != _spec(name, planned.properties.dtype, planned.chunk.sizes):
         raise BadModelFile(f"the planner gives another tensor for {name} than it has planned")
-    data = tensor_bytes(contiguous(tensor))
+    data = tensor_bytes(contiguous(value))
     if data is None:
         raise UnsupportedTensor(f"{name} cannot be brought into memory")
     return data
 
 
-def _dtype(name: str, dtype: torch.dtype) -> str:
+def _spec(name: str, dtype: torch.dtype, size: torch.Size) -> TensorSpec:
     text = str(dtype).removeprefix("torch.")
     if text not in DTYPES:
         raise UnsupportedTensor(f"{name} has the dtype {text}, which cannot be kept exactly")
-    return text
+    return TensorSpec(text, tuple(size))
 
 
 class _Saved:
     """What all ranks have written, by the flat names of torch's planner."""
 
     def __init__(
-        self,
-        metadata: Metadata,
-        records: Mapping[MetadataIndex, Record],
-        shards: Mapping[str, Source],
+        self, metadata: Metadata, records: dict[Any, Record], shards: dict[str, Any]
     ) -> None:
         self._entries = metadata.state_dict_metadata
         self._places = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
@@ -240,26 +229,22 @@ class _Saved:
         """Whole tensors, read when they are needed."""
         found: dict[str, Any] = {}
         for name, entry in self._entries.items():
-            if isinstance(entry, TensorStorageMetadata):
-                spec = TensorSpec(_dtype(name, entry.properties.dtype), tuple(entry.size))
-                found[name] = whole(name, spec, self._chunks(name, entry))
+            if isinstance(entry, kinds.TensorStorageMetadata):
+                spec = _spec(name, entry.properties.dtype, entry.size)
+                found[name] = whole(name, spec, [self._chunk(name, box) for box in entry.chunks])
         return found
 
-    def _chunks(self, name: str, entry: TensorStorageMetadata) -> list[Chunk]:
-        chunks = []
-        for box in entry.chunks:
-            record = self._record(MetadataIndex(name, box.offsets))
-            source = self._shards[record.shard]
-            offsets, sizes = tuple(box.offsets), tuple(box.sizes)
-            chunks.append(Chunk(offsets, sizes, source, record.offset, record.length))
-        return chunks
+    def _chunk(self, name: str, box: kinds.ChunkStorageMetadata) -> Chunk:
+        record = self._record(MetadataIndex(name, box.offsets))
+        source = self._shards[record.shard]
+        return Chunk(tuple(box.offsets), tuple(box.sizes), source, record.offset, record.length)
 
     def objects(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         """Everything else: plain values as themselves, all others as their saved bytes."""
         plain: dict[str, Any] = {}
         other: dict[str, np.ndarray[Any, Any]] = {}
         for name, entry in self._entries.items():
-            if not isinstance(entry, BytesStorageMetadata):
+            if not isinstance(entry, kinds.BytesStorageMetadata):
                 continue
             record = self._record(MetadataIndex(name))
             out = bytearray(record.length)
@@ -271,24 +256,23 @@ class _Saved:
         return plain, other
 
     def _record(self, index: MetadataIndex) -> Record:
-        record = self._records.get(index)
-        if record is None:
+        if index not in self._records:
             raise BadModelFile(f"no rank has written {index.fqn}")
-        return record
+        return self._records[index]
 
     def nested(self, flat: Mapping[str, Any]) -> dict[str, Any]:
         """Dictionaries and lists again. Items missing in a list are empty dictionaries."""
         top = _Folder()
         for name, value in flat.items():
-            place = self._places.get(name, (name,))
+            *above, last = place = self._places.get(name, (name,))
             at = top
-            for key in place[:-1]:
+            for key in above:
                 at = at.setdefault(key, _Folder())
                 if not isinstance(at, _Folder):
-                    raise _one_place(place)
-            if place[-1] in at:
-                raise _one_place(place)
-            at[place[-1]] = value
+                    break
+            if not isinstance(at, _Folder) or last in at:
+                raise BadModelFile(f"two values of the checkpoint lie in one place: {place}")
+            at[last] = value
         return {str(key): _built(value) for key, value in top.items()}
 
 
@@ -306,5 +290,183 @@ def _built(value: Any) -> Any:
     return [_built(value[i]) if i in value else {} for i in range(max(value) + 1)]
 
 
-def _one_place(place: tuple[str | int, ...]) -> BadModelFile:
-    return BadModelFile(f"two values of the checkpoint lie in one place: {place}")
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Bytes [offset, offset + length) of a shard."""
+
+    shard: str
+    offset: int
+    length: int
+
+
+class Shard:
+    """A new shard of this process, open for writing until its ``with`` block ends.
+
+    The lock stays until ``release``. An exception that leaves the block removes the shard.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._fs = fs = context.store.fs
+        self._within = context.root / FOLDER
+        self.name = secrets.token_hex(16)
+        folder = staging_folder(context)
+        self._path = folder / f"{self.name}{_SHARD}"
+        self._lock = fs.lock(folder / f"{self.name}{_LOCK}", shared=True)
+        _sweep(fs, folder, self._within)
+        self._file = fs.open_write(self._path, create=True, exclusive=True, within=self._within)
+
+    def write(self, data: Bytes) -> Record:
+        """Appends bytes."""
+        start = self._file.position
+        self._file.write(data)
+        return Record(self.name, start, self._file.position - start)
+
+    def release(self) -> None:
+        """Releases the lock: the coordinator does not need the shard any more."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._file.close()
+        if kind is not None:
+            self._fs.unlink(self._path, missing_ok=True, within=self._within)
+            self.release()
+
+
+def open_shard(context: Context, name: str) -> ReadFile:
+    """The shard of a rank. Raises BadModelFile if the rank uses another repository."""
+    if not _TOKEN.fullmatch(name):
+        raise BadModelFile(f"a rank names something that is no shard: {name[:100]!r}")
+    path = staging_folder(context) / f"{name}{_SHARD}"
+    if context.store.fs.stat(path) is None:
+        raise BadModelFile(
+            "the shard of a rank was not written to this repository",
+            hint="all ranks need the same repository: on several machines, a folder that "
+            "they share",
+        )
+    return context.store.fs.open_read(path, follow=False)
+
+
+def remove_shards(context: Context, names: set[str]) -> None:
+    """Removes shards of a save that is complete or has failed."""
+    for name in filter(_TOKEN.fullmatch, names):
+        path = staging_folder(context) / f"{name}{_SHARD}"
+        context.store.fs.unlink(path, missing_ok=True, within=context.root / FOLDER)
+
+
+def _sweep(fs: FileSystem, folder: Path, within: Path) -> None:
+    """Removes shards and scratch files whose process has ended, and other files' old locks."""
+    for name in fs.list(folder):
+        if name.startswith(TEMPORARY):
+            fs.unlink(folder / name, missing_ok=True, within=within)
+        if not name.endswith(_LOCK):
+            continue
+        lock = fs.lock(folder / name, block=False)
+        if lock is not None:
+            with lock:
+                shard = folder / f"{name.removesuffix(_LOCK)}{_SHARD}"
+                fs.unlink(shard, missing_ok=True, within=within)
+                fs.unlink(folder / name, missing_ok=True, within=within)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A box of a tensor (offsets and sizes in elements): row-major from byte ``start`` of
+    ``source``, ``length`` bytes.
+    """
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    source: Source
+    start: int
+    length: int
+
+    def overlaps(self, other: Chunk) -> bool:
+        sides = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
+        return all(o < p + m and p < o + n for o, n, p, m in sides)
+
+
+def whole(name: str, spec: TensorSpec, chunks: list[Chunk]) -> Deferred:
+    """The tensor that the chunks make up.
+
+    Raises BadModelFile if the chunks overlap, leave gaps, lie outside the tensor or its shard,
+    or have a length that does not fit their sizes.
+    """
+    full = [chunk for chunk in chunks if 0 not in chunk.sizes]
+    _check_cover(name, spec, chunks, sorted(full, key=lambda c: c.offsets))
+    for chunk in chunks:
+        if chunk.length != TensorSpec(spec.dtype, chunk.sizes).nbytes:
+            raise BadModelFile(f"a chunk of {name} has the wrong number of bytes")
+        if chunk.start + chunk.length > chunk.source.size():
+            raise BadModelFile(f"the shard that holds a chunk of {name} was cut short")
+    return Deferred(spec, _Whole(name, spec, full).read)
+
+
+def _check_cover(name: str, spec: TensorSpec, chunks: list[Chunk], full: list[Chunk]) -> None:
+    """Chunks inside the tensor; the ``full`` ones disjoint, with as many elements as the tensor."""
+    shape = spec.shape
+    for chunk in chunks:
+        if not len(shape) == len(chunk.offsets) == len(chunk.sizes) or any(
+            o < 0 or n < 0 or o + n > total
+            for o, n, total in zip(chunk.offsets, chunk.sizes, shape, strict=True)
+        ):
+            raise BadModelFile(f"a chunk of {name} lies outside of it")
+    for i, a in enumerate(full):
+        for b in full[i + 1 :]:
+            if shape and b.offsets[0] >= a.offsets[0] + a.sizes[0]:
+                break
+            if a.overlaps(b):
+                raise BadModelFile(f"two chunks of {name} overlap")
+    if sum(TensorSpec("uint8", c.sizes).elements for c in full) != spec.elements:
+        raise BadModelFile(f"the chunks of {name} do not cover it")
+
+
+class _Whole:
+    """A tensor out of chunks that cover it. A scalar is one row of one element."""
+
+    def __init__(self, name: str, spec: TensorSpec, chunks: list[Chunk]) -> None:
+        self._name = name
+        self._item = DTYPES[spec.dtype].itemsize
+        self._shape = spec.shape or (1,)
+        self._row = spec.nbytes // max(1, self._shape[0])
+        self._chunks = [
+            replace(chunk, offsets=chunk.offsets or (0,), sizes=chunk.sizes or (1,))
+            for chunk in chunks
+        ]
+        self._stacked = all(chunk.sizes[1:] == self._shape[1:] for chunk in self._chunks)
+
+    def read(self, start: int, out: memoryview) -> None:
+        """Fills ``out`` with row-major bytes from ``start`` on."""
+        if len(out):
+            read = self._read_stacked if self._stacked else self._read_rows
+            read(start, out)
+
+    def _read_stacked(self, start: int, out: memoryview) -> None:
+        """Chunks of whole rows, one after the other."""
+        end = start + len(out)
+        for chunk in self._chunks:
+            at = chunk.offsets[0] * self._row
+            low, high = max(start, at), min(end, at + chunk.length)
+            if low < high:
+                part = out[low - start : high - start]
+                read_exactly(chunk.source, self._name, chunk.start + low - at, part)
+
+    def _read_rows(self, start: int, out: memoryview) -> None:
+        """Any chunks, put together as the rows that ``out`` is a part of."""
+        first, last = start // self._row, -(-(start + len(out)) // self._row)
+        rows = np.empty((last - first, *self._shape[1:], self._item), np.uint8)
+        for chunk in self._chunks:
+            at, count = chunk.offsets[0], chunk.sizes[0]
+            low, high = max(first, at), min(last, at + count)
+            if low >= high:
+                continue
+            data = np.empty((high - low, *chunk.sizes[1:], self._item), np.uint8)
+            begin = chunk.start + (low - at) * (chunk.length // count)
+            read_exactly(chunk.source, self._name, begin, data.reshape(-1).data)
+            inner = zip(chunk.offsets[1:], chunk.sizes[1:], strict=True)
+            place = (slice(low - first, high - first), *(slice(o, o + n) for o, n in inner))
+            rows[place] = data
+        begin = start - first * self._row
+        out[:] = rows.reshape(-1).data[begin : begin + len(out)]

@@ -1,22 +1,34 @@
 """Repositories as an fsspec file system: ``mvc://REPOSITORY@REVISION/PATH``.
 
 Any revision can be read; a branch can be written, and what is written becomes a commit: a
-file when it is closed, everything in ``with fs.transaction`` at its end. Checkpoints of
+file when it is closed, everything in ``with fs.transaction`` at its end. Until then it is in a
+temporary file without a name, so nothing is left of it when the process dies. Checkpoints of
 torch.distributed.checkpoint are refused: ``mvc.frameworks.dcp`` is for them.
 """
+
+# ruff: noqa: ARG002 (fsspec prescribes what its methods take)
 
 from __future__ import annotations
 
 import io
 import re
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 from fsspec import AbstractFileSystem
+from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
 
-from mvc.errors import NotARepository, UnknownRevision, WrongUsage
-from mvc.frameworks.common.staging import check_new_path, scratch
+from mvc.adapters.files.detect import parse_file, suspicion
+from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.errors import BadModelFile, NotARepository, NothingToCommit, UnknownRevision, WrongUsage
+from mvc.frameworks.common.staging import Readable, check_new_path, scratch
 from mvc.frameworks.fsspec.location import (
     Location,
     NoSuchFile,
@@ -27,25 +39,159 @@ from mvc.frameworks.fsspec.location import (
     opened,
     version_of,
 )
-from mvc.frameworks.fsspec.parts import PartsFile, entry_parts
-from mvc.frameworks.fsspec.write import (
-    OneCommit,
-    Planned,
-    Spool,
-    keep,
-    opening,
-    stored,
-)
+from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
 from mvc.io.files import WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
-from mvc.repo.commit.request import Change
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.content.contents import skeleton_of
+from mvc.repo.context import Context
 
 __all__ = ["MvcFileSystem"]
 
 _BLOCK = 1 << 20
 _CHECKPOINT = re.compile(r"__[0-9]+_[0-9]+\.distcp|(__[0-9]+)?\.metadata(\.tmp)?")
 """What torch.distributed.checkpoint calls its files."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """Changes of one branch that go into one commit, and its message."""
+
+    opened: Opened
+    branch: str
+    changes: tuple[Change, ...]
+    message: str
+
+
+def _commit_plans(plans: Iterable[_Planned]) -> None:
+    """One commit for each branch of each repository; none where nothing would change.
+
+    Of several changes of a path the last one counts.
+    """
+    groups: dict[tuple[int, str], list[_Planned]] = {}
+    for plan in plans:
+        groups.setdefault((id(plan.opened), plan.branch), []).append(plan)
+    for group in groups.values():
+        opened, branch = group[0].opened, group[0].branch
+        changes = {change.path: change for plan in group for change in plan.changes}
+        _check_apart({path for path, change in changes.items() if change.open is not None})
+        said = {plan.message for plan in group}
+        message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
+        request = CommitRequest(tuple(changes.values()), message, branch=branch)
+        with opened.lock, suppress(NothingToCommit):
+            commit(opened.repo.context, request)
+
+
+def _check_apart(paths: set[str]) -> None:
+    """Raises WrongUsage if one of the paths would be a folder above another."""
+    for path in paths:
+        for above in paths.intersection(map(str, PurePosixPath(path).parents)):
+            raise WrongUsage(f"{above} is to be a file, and a folder for {path}")
+
+
+class Spool(io.RawIOBase):
+    """A file that is being written. When it is closed, ``plan`` is committed.
+
+    With a ``transaction`` the end of that commits it; what was written stays there until
+    ``discard``. An exception that leaves the ``with`` block, or under which the file is closed,
+    discards it.
+    """
+
+    mode = "wb"
+
+    def __init__(
+        self, file: WriteFile, name: str, plan: _Planned, transaction: OneCommit | None
+    ) -> None:
+        super().__init__()
+        self._file = file
+        self._plan = plan
+        self._transaction = transaction
+        self._outside = sys.exception()
+        self.path = self.name = name
+        if transaction is not None:
+            transaction.spools.append(self)
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._file.position = place(offset, whence, self._file.position, self._file.size())
+        return self._file.position
+
+    def truncate(self, size: int | None = None, /) -> int:
+        at = self._file.position
+        self._file.truncate(at if size is None else size)
+        self._file.position = at
+        return self._file.size()
+
+    def write(self, data: Any, /) -> int:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        self._file.write(memoryview(data))
+        return memoryview(data).nbytes
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        # fsspec closes files at the end of a block without saying that the block failed.
+        if sys.exception() not in (None, self._outside):
+            self.discard()
+            return
+        super().close()
+        if self._transaction is not None:
+            self._transaction.plans.append(self._plan)
+            return
+        try:
+            _commit_plans([self._plan])
+        finally:
+            self._file.close()
+
+    def discard(self) -> None:
+        """Discards what was written."""
+        super().close()
+        self._file.close()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        if not self.closed:
+            text = f"{self.name} was never closed, so it was not committed"
+            warnings.warn(text, ResourceWarning, 2)
+            self.discard()
+
+
+class OneCommit(Transaction):
+    """``with fs.transaction``: everything until its end is one commit, or nothing is kept."""
+
+    def __init__(self, fs: Any, **options: Any) -> None:
+        super().__init__(fs, **options)
+        self.spools: list[Spool] = []
+        self.plans: list[_Planned] = []
+
+    def complete(self, commit: bool = True) -> None:
+        """Makes the commit, or discards everything."""
+        self.files.clear()
+        spools, plans = self.spools, self.plans
+        self.spools, self.plans = [], []
+        try:
+            if commit:
+                _commit_plans(plans)
+        finally:
+            for spool in spools:
+                spool.discard()
+            if self.fs is not None:
+                super().complete(commit=False)
 
 
 class MvcFileSystem(AbstractFileSystem):
@@ -66,54 +212,42 @@ class MvcFileSystem(AbstractFileSystem):
         text = str(stringify_path(path))
         for start in (f"{cls.protocol}://", f"{cls.protocol}::"):
             text = text.removeprefix(start)
-        return (text.rstrip("/") or "/") if text.startswith("/") else absolute(text)
-
-    # -- looking ---------------------------------------------------------------------------
+        return absolute(text)
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
-        del kwargs
         at, _, commit, manifest = self._look(path)
-        found = described(at, commit, manifest)
-        if found is None:
-            raise absent(at)
-        return found
+        entry = manifest.by_path.get(at.path)
+        if entry is not None:
+            return _file(at, commit, entry)
+        if not _is_folder(manifest, at.path):
+            raise _absent(at)
+        return _folder(at.name(at.path), commit)
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """The entries of a folder of a version, by name. For a file, its own entry."""
-        del kwargs
         at, _, commit, manifest = self._look(path)
-        found = listed(at, commit, manifest)
+        found = _listed(at, commit, manifest)
         if not found and at.path:
-            found = [self.info(path)]
+            raise _absent(at)
         return found if detail else [entry["name"] for entry in found]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Whether the version has this path. False also if there is no such version."""
-        del kwargs
         try:
             at, _, _, manifest = self._look(path)
         except (NotARepository, UnknownRevision):
             return False
-        return at.path in manifest.by_path or is_folder(manifest, at.path)
+        return at.path in manifest.by_path or _is_folder(manifest, at.path)
 
     def ukey(self, path: str) -> str:
         """A text that changes when the content changes."""
         found = self.info(path)
         return str(found.get("id") or found["commit"])
 
-    # -- reading and writing -----------------------------------------------------------------
-
     def _open(
-        self,
-        path: str,
-        mode: str = "rb",
-        block_size: int | None = None,
-        autocommit: bool = True,
-        cache_options: Any = None,
-        **kwargs: Any,
+        self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **_: Any
     ) -> io.RawIOBase:
-        del block_size, cache_options, kwargs
         if mode == "rb":
             return self._open_read(path)
         if mode not in {"wb", "xb"}:
@@ -126,63 +260,46 @@ class MvcFileSystem(AbstractFileSystem):
         at, here, _, manifest = self._look(path)
         entry = manifest.by_path.get(at.path)
         if entry is not None:
-            return PartsFile(entry_parts(here.context, entry), at.name(at.path))
-        if is_folder(manifest, at.path):
+            return PartsFile(entry_parts(here.repo.context, entry), at.name(at.path))
+        if _is_folder(manifest, at.path):
             raise IsADirectoryError(f"a folder: {at.name(at.path)}")
         _refuse_checkpoint(at.path)
-        raise absent(at)
+        raise _absent(at)
 
     def _open_write(self, path: str, autocommit: bool) -> Spool:
         at, here, branch, manifest = self._target(path)
         _refuse_checkpoint(at.path)
         check_new_path(manifest, at.path)
-        plans = None if autocommit else self.transaction.plans
-
-        def finish(file: WriteFile) -> None:
-            change = Change(at.path, opening(file, at.path))
-            plan = Planned(here, branch, (change,), f"write {at.path}")
-            keep([plan]) if plans is None else plans.append(plan)
-
-        spool = Spool(scratch(here.context), at.name(at.path), finish, later=not autocommit)
-        if not autocommit:
-            self.transaction.spools.append(spool)
-        return spool
-
-    # -- changing names ------------------------------------------------------------------------
+        file = scratch(here.repo.context)
+        change = Change(at.path, partial(_parsed, file, at.path))
+        plan = _Planned(here, branch, (change,), f"write {at.path}")
+        transaction = None if autocommit else self.transaction
+        return Spool(file, at.name(at.path), plan, transaction)
 
     def rm_file(self, path: str) -> None:
         """A commit that removes this path."""
         self.rm(path)
 
-    def rm(
-        self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None
-    ) -> None:
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: Any = None) -> None:
         """One commit that removes these paths. ``recursive`` removes folders as well."""
         names = [path] if isinstance(path, str) else path
         self._keep([p for name in names for p in self._removals(name, recursive, maxdepth)])
 
-    def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[Planned]:
-        at = locate(self._strip_protocol(path))
-        message = f"remove {at.path or 'everything'}"
+    def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[_Planned]:
+        message = f"remove {locate(self._strip_protocol(path)).path or 'everything'}"
         for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
             at, here, branch, manifest = self._target(name)
             if at.path in manifest.by_path:
-                yield Planned(here, branch, (Change(at.path, None),), message)
-            elif not is_folder(manifest, at.path):
-                raise absent(at)
+                yield _Planned(here, branch, (Change(at.path, None),), message)
+            elif not _is_folder(manifest, at.path):
+                raise _absent(at)
             elif not recursive:
                 raise IsADirectoryError(f"a folder: {at.name(at.path)}")
 
     def mv(
-        self,
-        path1: str,
-        path2: str,
-        recursive: bool = False,
-        maxdepth: int | None = None,
-        **kwargs: Any,
+        self, path1: str, path2: str, recursive: bool = False, maxdepth: Any = None, **kwargs: Any
     ) -> None:
         """One commit that renames a file or folder."""
-        del kwargs
         source, here, branch, _ = self._target(path1)
         target, there, other, manifest = self._target(path2)
         if here is not there or branch != other:
@@ -195,22 +312,22 @@ class MvcFileSystem(AbstractFileSystem):
             if source.path and f"{entry.path}/".startswith(f"{source.path}/")
         }
         if not moved:
-            raise absent(source)
+            raise _absent(source)
         check_new_path(Manifest(()), target.path)
         changes = [Change(name, None) for name in moved if name not in moved.values()]
+        others = Manifest(e for e in manifest.entries if e.path not in moved)
         for name, new in moved.items():
-            check_new_path(Manifest(e for e in manifest.entries if e.path not in moved), new)
-            changes.append(stored(here.context, manifest.by_path[name], new))
+            check_new_path(others, new)
+            changes.append(_stored(here.repo.context, manifest.by_path[name], new))
         message = f"move {source.path} to {target.path}"
-        self._keep([Planned(here, branch, tuple(changes), message)])
+        self._keep([_Planned(here, branch, tuple(changes), message)])
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """A commit with a copy of a file, which may come from any version."""
-        del kwargs
         source, here, _, manifest = self._look(path1)
         entry = manifest.by_path.get(source.path)
         target, there, branch, onto = self._target(path2)
-        if entry is None and is_folder(manifest, source.path):
+        if entry is None and _is_folder(manifest, source.path):
             return  # folders exist by their files
         if entry is None or here is not there:
             with self.open(path1, "rb") as old, self.open(path2, "wb") as new:
@@ -218,13 +335,12 @@ class MvcFileSystem(AbstractFileSystem):
                     new.write(data)
             return
         check_new_path(onto, target.path)
-        change = stored(here.context, entry, target.path)
+        change = _stored(here.repo.context, entry, target.path)
         message = f"copy {source.path} to {target.path}"
-        self._keep([Planned(there, branch, (change,), message)])
+        self._keep([_Planned(there, branch, (change,), message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Creates nothing: a folder exists if it has files. Checks that it could be written."""
-        del create_parents, kwargs
         self.makedirs(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
@@ -233,28 +349,25 @@ class MvcFileSystem(AbstractFileSystem):
             raise FileExistsError(path)
         self._target(path)
 
-    # -- helpers -------------------------------------------------------------------------------
-
     def _look(self, path: str) -> tuple[Location, Opened, str | None, Manifest]:
         """The location of a path, and the version that it names."""
         at = locate(self._strip_protocol(path))
         here = opened(at.root)
-        commit, manifest = version_of(here.context, at)
+        commit, manifest = version_of(here, at)
         return at, here, None if commit is None else str(commit), manifest
 
     def _target(self, path: str) -> tuple[Location, Opened, str, Manifest]:
         """The location of a path, and the branch that a commit there moves."""
         at = locate(self._strip_protocol(path))
         here = opened(at.root)
-        branch = branch_of(here.context, at)
-        return at, here, branch, version_of(here.context, at)[1]
+        branch = branch_of(here, at)
+        return at, here, branch, version_of(here, at)[1]
 
-    def _keep(self, plans: Iterable[Planned]) -> None:
-        self.transaction.plans.extend(plans) if self._intrans else keep(plans)
+    def _keep(self, plans: Iterable[_Planned]) -> None:
+        self.transaction.plans.extend(plans) if self._intrans else _commit_plans(plans)
 
 
 def _refuse_checkpoint(path: str) -> None:
-    """Raises WrongUsage for a file of torch.distributed.checkpoint."""
     if _CHECKPOINT.fullmatch(path.rpartition("/")[2]):
         raise WrongUsage(
             "torch.distributed.checkpoint does not go through mvc:// paths: "
@@ -264,20 +377,46 @@ def _refuse_checkpoint(path: str) -> None:
         )
 
 
-def is_folder(manifest: Manifest, path: str) -> bool:
+def _parsed(file: WriteFile, path: str) -> AbstractContextManager[ParsedFile]:
+    """The model file written so far. Raises BadModelFile if it claims to be one but is cut off."""
+    written = Readable(file.size, file.read)
+    parsed = parse_file(written, path)
+    if parsed.format == "opaque" and (why := suspicion(written, path)):
+        raise BadModelFile(
+            f"{path} is no sound model file: {why}",
+            hint="write it again; to keep it as it is: mvc commit --opaque",
+        )
+    return nullcontext(parsed)
+
+
+def _stored(context: Context, entry: FileEntry, path: str) -> Change:
+    """The change that stores a file of a version under another name."""
+    return Change(path, lambda: nullcontext(_Stored(context, entry)))
+
+
+class _Stored(ParsedFile):
+    """A file of a version as input of a commit. It keeps its format and its tensors."""
+
+    def __init__(self, context: Context, entry: FileEntry) -> None:
+        self._context, self._entry = context, entry
+        self._parts = entry_parts(context, entry)
+        self.format, self.size, self.checks = entry.format, entry.size, entry.checks
+        self.contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
+        self.tensors = tuple(ParsedTensor(t.key, t.spec, t.content, t.view) for t in entry.tensors)
+
+    def read(self, content: int, start: int, out: memoryview) -> None:
+        self._parts.read_into(self.contents[content].offset + start, out)
+
+    def skeleton(self) -> bytes:
+        return skeleton_of(self._context, self._entry)
+
+
+def _is_folder(manifest: Manifest, path: str) -> bool:
     """Whether there are files below ``path``. The version itself is always a folder."""
     return not path or any(e.path.startswith(f"{path}/") for e in manifest.entries)
 
 
-def described(at: Location, commit: str | None, manifest: Manifest) -> dict[str, Any] | None:
-    """The file or folder at a location; None if the version has neither."""
-    entry = manifest.by_path.get(at.path)
-    if entry is not None:
-        return _file(at, commit, entry)
-    return _folder(at.name(at.path), commit) if is_folder(manifest, at.path) else None
-
-
-def listed(at: Location, commit: str | None, manifest: Manifest) -> list[dict[str, Any]]:
+def _listed(at: Location, commit: str | None, manifest: Manifest) -> list[dict[str, Any]]:
     """The entries of a folder, by name. For a file, its own entry."""
     start = f"{at.path}/" if at.path else ""
     found: dict[str, dict[str, Any]] = {}
@@ -291,7 +430,7 @@ def listed(at: Location, commit: str | None, manifest: Manifest) -> list[dict[st
     return [found[name] for name in sorted(found)]
 
 
-def absent(at: Location) -> NoSuchFile:
+def _absent(at: Location) -> NoSuchFile:
     """The error for a path that a version does not hold."""
     return NoSuchFile(
         f"{printable(at.prefix)} has no path {printable(at.path)}",

@@ -19,22 +19,13 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.manifest import Manifest
 from mvc.model.names import check_path, printable
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
 from mvc.store.store import FOLDER
 
 __all__ = [
-    "Location",
-    "NoSuchFile",
-    "NotABranch",
-    "Opened",
-    "absolute",
-    "branch_of",
-    "locate",
-    "opened",
-    "version_of",
-]
+    "Location", "NoSuchFile", "Opened", "absolute", "branch_of", "locate", "opened", "version_of",
+]  # fmt: skip
 
 _FORM = "write mvc://REPOSITORY@REVISION/PATH, for example mvc://models@main/model.safetensors"
 
@@ -49,10 +40,7 @@ class NotABranch(WrongUsage, PermissionError):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """``path`` is empty for the version itself; ``rev`` None where none was written.
-
-    ``prefix`` is how the names of everything in this version begin.
-    """
+    """``path`` is empty for the version, ``rev`` None if unwritten; names begin with ``prefix``."""
 
     root: Path
     rev: str | None
@@ -70,10 +58,6 @@ class Opened:
 
     repo: Repository
     lock: threading.RLock = field(default_factory=threading.RLock)
-
-    @property
-    def context(self) -> Context:
-        return self.repo.context
 
 
 _opened: dict[tuple[Path, int, int], Opened] = {}
@@ -96,47 +80,42 @@ def opened(root: Path) -> Opened:
 
 def absolute(path: str) -> str:
     """``path`` as an absolute path."""
-    path = path.rstrip("/")
-    return path if path.startswith("/") else f"{FileSystem().cwd()}/{path}".rstrip("/")
+    return (path if path.startswith("/") else f"{FileSystem().cwd()}/{path}").rstrip("/") or "/"
 
 
 def locate(text: str) -> Location:
     """Takes an absolute path apart. Raises NotARepository, InvalidName."""
     fs = FileSystem()
-    for at in (i for i, char in enumerate(text) if char == "@"):
-        if fs.stat(Path(text[:at]) / FOLDER) is not None:
-            rev, _, path = text[at + 1 :].partition("/")
-            if not rev:
-                raise InvalidName(f"no revision behind '@' in {printable(text)}", hint=_FORM)
-            return _location(text[:at], unquote(rev), path, f"{text[:at]}@{rev}")
-    ends = [i for i, char in enumerate(text) if char == "/" and i] + [len(text)]
-    for end in ends:
-        if fs.stat(Path(text[:end]) / FOLDER) is not None:
-            return _location(text[:end], None, text[end + 1 :], text[:end])
+    signs = [i for i, char in enumerate(text) if char == "@"]
+    slashes = [i for i, char in enumerate(text) if char == "/" and i]
+    for end in [*signs, *slashes, len(text)]:
+        if fs.stat(Path(text[:end]) / FOLDER) is None:
+            continue
+        root, rest = text[:end], text[end + 1 :]
+        rev, _, path = rest.partition("/") if end in signs else ("", "", rest)
+        if end in signs and not rev:
+            raise InvalidName(f"no revision behind '@' in {printable(text)}", hint=_FORM)
+        path = check_path(path.strip("/")) if path.strip("/") else ""
+        prefix = f"{root}@{rev}" if rev else root
+        return Location(Path(root), unquote(rev) if rev else None, path, prefix)
     raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
 
 
-def _location(root: str, rev: str | None, path: str, prefix: str) -> Location:
-    path = path.strip("/")
-    return Location(Path(root), rev, check_path(path) if path else "", prefix)
-
-
-def version_of(context: Context, location: Location) -> tuple[CommitId | None, Manifest]:
+def version_of(here: Opened, location: Location) -> tuple[CommitId | None, Manifest]:
     """The version that a location names; none on a branch without versions.
 
     Raises UnknownRevision, AmbiguousRevision, InvalidTime, StateForgotten.
     """
-    at = head(context)
+    at = head(here.repo.context)
     if at.commit is None and location.rev in {None, HEAD, at.branch}:
         return None, manifests.EMPTY
-    repo = opened(location.root).repo
-    commit = repo.find(location.rev or HEAD)
-    return commit, manifests.of_commit(context, commit)
+    commit = here.repo.find(location.rev or HEAD)
+    return commit, manifests.of_commit(here.repo.context, commit)
 
 
-def branch_of(context: Context, location: Location) -> str:
+def branch_of(here: Opened, location: Location) -> str:
     """The branch that writing to a location moves. Raises NotABranch, UnknownRevision."""
-    at = head(context)
+    at = head(here.repo.context)
     if location.rev in {None, HEAD}:
         if at.branch is None:
             raise NotABranch(
@@ -144,17 +123,18 @@ def branch_of(context: Context, location: Location) -> str:
                 hint="name a branch: mvc://REPOSITORY@BRANCH/PATH",
             )
         return at.branch
-    name = str(location.rev).removeprefix(BRANCH)
-    if name == at.branch or isinstance(context.store.ref(BRANCH + name), CommitId):
+    rev = str(location.rev)
+    name = rev.removeprefix(BRANCH)
+    if name == at.branch or isinstance(here.repo.context.store.ref(BRANCH + name), CommitId):
         return name
     try:
-        opened(location.root).repo.find(location.rev)
+        here.repo.find(rev)
     except UnknownRevision as error:
         raise UnknownRevision(
             f"there is no branch {printable(name[:100])} to write to",
             hint="make it with 'mvc branch NAME'",
         ) from error
     raise NotABranch(
-        f"{printable(str(location.rev))} is not a branch: versions do not change",
+        f"{printable(rev)} is not a branch: versions do not change",
         hint="write to a branch, for example mvc://REPOSITORY@main/PATH",
     )

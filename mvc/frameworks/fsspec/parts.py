@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 import threading
 import zlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mvc.adapters.parsed import CHECK_BYTES, gaps
+from mvc.adapters.parsed import CHECK_BYTES
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, MIB
 from mvc.model.manifest import Check, FileEntry
@@ -22,7 +22,7 @@ from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.types import Bytes
 
-__all__ = ["Parts", "PartsFile", "entry_parts"]
+__all__ = ["Parts", "PartsFile", "entry_parts", "place"]
 
 _KEPT = 64 * MIB
 _TOGETHER = 8 * MIB  # contents of a file that are recovered in one go: a record's worth
@@ -96,18 +96,13 @@ class PartsFile(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = place(offset, whence, self._at, self.size)
         return self._at
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
-        if at < 0:
-            raise ValueError("a place before the beginning of the file")
-        self._at = at
-        return at
-
     def readinto(self, buffer: Any, /) -> int:
-        self._check_open()
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
         count = self._parts.read_into(self._at, memoryview(buffer).cast("B"))
         self._at += count
         return count
@@ -121,41 +116,44 @@ class PartsFile(io.RawIOBase):
     def readall(self) -> bytes:
         return self.read()
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
+
+def place(offset: int, whence: int, at: int, size: int) -> int:
+    """Where ``seek`` goes in a file of ``size`` bytes from ``at``."""
+    found = offset + {io.SEEK_SET: 0, io.SEEK_CUR: at, io.SEEK_END: size}[whence]
+    if found < 0:
+        raise ValueError("a place before the beginning of the file")
+    return found
 
 
 def entry_parts(context: Context, entry: FileEntry) -> Parts:
     """Every byte of a path of a version."""
-    source = _Entry(context, entry)
-    source.parts = Parts([length for length, _, _ in source.layout], source.load)
-    return source.parts
+    return _Entry(context, entry).parts
 
 
 class _Entry:
     """A file as contents, runs of its skeleton, and checksums that follow from the rest."""
-
-    parts: Parts
 
     def __init__(self, context: Context, entry: FileEntry) -> None:
         self._context = context
         self._entry = entry
         self._skeleton: bytes | None = None
         self._summing: set[Check] = set()
-        spans = [(c.offset, c.spec.nbytes) for c in entry.contents]
-        found = [(offset, n, "content", i) for i, (offset, n) in enumerate(spans) if n]
-        fields = sorted((c.position, i) for i, c in enumerate(entry.checks))
-        done = 0
-        for start, length in gaps(spans, entry.size):
-            for at, n, check in _cut(start, length, fields):
-                kind = "skeleton" if check is None else "check"
-                found.append((at, n, kind, done if check is None else check))
-                done += n
-        self.layout = [(n, kind, i) for _, n, kind, i in sorted(found)]
+        spans = [(c.offset, c.spec.nbytes, "content", i) for i, c in enumerate(entry.contents)]
+        spans += [(c.position, CHECK_BYTES, "check", i) for i, c in enumerate(entry.checks)]
+        self._layout: list[tuple[int, str, int]] = []
+        done = end = 0  # bytes of the skeleton, which has zeros for checksums; of the file
+        for start, length, kind, i in [*sorted(s for s in spans if s[1]), (entry.size, 0, "", 0)]:
+            if start > end:
+                self._layout.append((start - end, "skeleton", done))
+                done += start - end
+            if length:
+                self._layout.append((length, kind, i))
+                done += length if kind == "check" else 0
+            end = start + length
+        self.parts = Parts([length for length, _, _ in self._layout], self._load)
 
-    def load(self, index: int) -> Mapping[int, Bytes]:
-        length, kind, at = self.layout[index]
+    def _load(self, index: int) -> Mapping[int, Bytes]:
+        length, kind, at = self._layout[index]
         if kind == "content":
             return self._contents(index)
         if kind == "check":
@@ -168,8 +166,8 @@ class _Entry:
         """One content, and the following ones as long as they are small together."""
         chosen: dict[int, int] = {}
         total = 0
-        for index in range(first, len(self.layout)):
-            length, kind, content = self.layout[index]
+        for index in range(first, len(self._layout)):
+            length, kind, content = self._layout[index]
             if kind != "content":
                 continue
             total += length
@@ -191,19 +189,3 @@ class _Entry:
             value = zlib.crc32(piece, value)
         self._summing.discard(check)
         return value.to_bytes(CHECK_BYTES, "little")
-
-
-def _cut(
-    start: int, length: int, fields: list[tuple[int, int]]
-) -> Iterator[tuple[int, int, int | None]]:
-    """A run of bytes outside the contents, cut where checksum fields lie."""
-    end = start + length
-    for position, check in fields[bisect_left(fields, (start, 0)) :]:
-        if position >= end:
-            break
-        if position > start:
-            yield start, position - start, None
-        yield position, CHECK_BYTES, check
-        start = position + CHECK_BYTES
-    if start < end:
-        yield start, end - start, None

@@ -3,42 +3,46 @@
 ``MVCCallback(repo)`` records, ``callback.resume(trainer)`` goes on from a version with the
 same bits. A version is taken when a step is over: after the logging, evaluation and saving
 that belong to it, which draw random numbers too, and before the next one begins.
+
+The names and the form of files in a checkpoint folder are transformers' own
+(``Trainer._save_checkpoint``). Files in torch's format are only written here; the Trainer reads
+them with ``weights_only``.
 """
 
 # ruff: noqa: ARG002 (the Trainer prescribes what its events take)
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.state import AcceleratorState
 from transformers import TrainerCallback
 
-from mvc.errors import CannotResume, WrongUsage
-from mvc.frameworks.common.epoch_order import Drawing
-from mvc.frameworks.common.options import checked, included
-from mvc.frameworks.common.stages import refuse_data, stage_by_loss
-from mvc.frameworks.huggingface.checkpoint import write_checkpoint
-from mvc.frameworks.huggingface.state import TrainerSource, differences, parts_of, refuse_sharded
+from mvc.adapters.python.state import from_state
+from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
+from mvc.frameworks.common import data
+from mvc.frameworks.common.options import Options, checked, included, refuse_data, stage_by_loss
+from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
+from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
-from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
-from mvc.training.state.parts import unwrap
+from mvc.training.state.parts import PRODUCTION, TrainingParts, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
-from mvc.training.writer_thread import RecorderOptions
+from mvc.types import Bytes
 
 __all__ = ["MVCCallback"]
-
-Metrics = Mapping[str, Any]
 
 
 class MVCCallback(TrainerCallback):
@@ -46,10 +50,9 @@ class MVCCallback(TrainerCallback):
 
     ``repo`` is an open Repository, or the path of an existing one. Every ``every_n_steps``-th
     step of the optimizer makes a version; None makes one where the Trainer saves a checkpoint.
-    The other options are those of ``mvc.Recorder``; ``include`` names any of ``model``,
-    ``optimizer``, ``scheduler``, ``scaler``, ``rng``. Only the first of several processes
-    writes. A pipeline
-    that decides by the data of a batch is refused, since the Trainer does not show it.
+    ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; the
+    other options are those of ``mvc.Recorder``. Only the first of several processes writes. A
+    pipeline that decides by the data of a batch is refused, since the Trainer does not show it.
 
     What is queued is completed at the end of training, by ``close``, by the next training, or
     when the interpreter ends; so also after an exception.
@@ -57,37 +60,26 @@ class MVCCallback(TrainerCallback):
 
     def __init__(
         self,
-        repo: Repository | str | PathLike[str],
+        repo: AnyRepository,
         *,
         every_n_steps: int | None = 1,
-        deploy: str | None = None,
-        pipeline: str = "lossless",
-        when_full: str = "block",
-        metrics: Metrics | Callable[[], Metrics] | None = None,
         include: Sequence[str] | None = None,
-        name: str = DEFAULT_STATE,
-        queue_bytes: int | None = None,
-        on_deploy: Callable[[ServedVersion], object] | None = None,
-        exact: Sequence[str] = (),
-        keep_training: bool = False,
+        **options: Unpack[Options],
     ) -> None:
         if every_n_steps is not None:  # None: where the Trainer saves
             every_n_steps = whole("every_n_steps", every_n_steps, 1)
-        self._include = included(include)
-        self._options = checked(
-            deploy=deploy, pipeline=pipeline, when_full=when_full, metrics=metrics, name=name,
-            queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact, keep_training=keep_training,
-        )  # fmt: skip
+        self._include = None if include is None else included(include)
+        self._options = checked(options)
+        pipeline = self._options.pipeline
         refuse_data(pipeline, "the Trainer does not hand batches to callbacks")
         self.repo = opened(repo)[0]
         self.resumed: Resumed | None = None
         self.report: Report | None = None
         self._every = every_n_steps
-        self._name = name
-        self._by_loss = stage_by_loss(pipeline) if metrics is None else None
+        self._by_loss = stage_by_loss(pipeline) if self._options.metrics is None else None
         self._recorder: Recorder | None = None
-        self._source: TrainerSource | None = None
-        self._drawing = Drawing()
+        self._source: _Source | None = None
+        self._drawing = data.Drawing()
         self._pending = False
         self._logged: dict[str, float] = {}
         self._going_on: tuple[CommitId, Mapping[str, Any]] | None = None
@@ -111,16 +103,16 @@ class MVCCallback(TrainerCallback):
                 "the states of other callbacks are not kept",
                 hint="leave restore_callback_states_from_checkpoint at False",
             )
-        self._end()
-        commit = self.repo.find(rev)
-        kept = training_state(self.repo, commit, self._name, production=True)
-        _check(trainer, training_weights(self.repo, commit, self._name, kept), kept)
+        self.close()
+        commit, name = self.repo.find(rev), self._options.name
+        kept = training_state(self.repo, commit, name, production=True)
+        _check(trainer.model, training_weights(self.repo, commit, name, kept), kept)
         self._going_on = commit, kept
         output = Path(trainer.args.output_dir)
         self.repo.context.store.fs.make_dirs(output)
         try:
             with tempfile.TemporaryDirectory(prefix="mvc-resume-", dir=output) as folder:
-                write_checkpoint(self.repo, commit, Path(folder), self._name, full=False)
+                _write_checkpoint(self.repo, commit, Path(folder), name, full=False)
                 return trainer.train(resume_from_checkpoint=folder, **options)
         finally:
             self._going_on = self._epoch_rng = None
@@ -131,23 +123,40 @@ class MVCCallback(TrainerCallback):
         ``trainer.train(resume_from_checkpoint=...)`` takes it, as does ``from_pretrained``.
         Raises WouldOverwrite where the folder holds one of its files already.
         """
-        write_checkpoint(self.repo, self.repo.find(rev), Path(folder), self._name, full=True)
+        commit, name = self.repo.find(rev), self._options.name
+        _write_checkpoint(self.repo, commit, Path(folder), name, full=True)
         return str(folder)
 
     # -- events --------------------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         refuse_sharded()
-        self._end()
-        self._check_loss(args, state)
-        parts = parts_of(live, self._include)
-        self._source = TrainerSource(parts, args, state, live.get("train_dataloader"))
+        self.close()
+        if self._by_loss and (args.logging_strategy != "steps" or state.logging_steps != 1):
+            raise WrongUsage(
+                f"stage {self._by_loss} goes by the loss, which the Trainer does not log "
+                "for every step",
+                hint="TrainingArguments(logging_steps=1)",
+            )
+        parts = _parts(live, self._include)
+        self._source = _Source(parts, args, state, live.get("train_dataloader"))
+        origin = None
         if self._going_on is not None:
-            self._go_on(live)
+            origin, kept = self._going_on
+            self._go_on(self._source, origin, kept, _parts(live, None))
         if state.is_world_process_zero:
-            origin = self._going_on[0] if self._going_on is not None else None
-            options = RecorderOptions(start=state.global_step, origin=origin, **self._options)
+            options = dataclasses.replace(self._options, start=state.global_step, origin=origin)
             self._recorder = Recorder.of(self.repo, self._source, options)
+
+    def _go_on(self, source: _Source, commit: CommitId, kept: Any, parts: TrainingParts) -> None:
+        model, optimizer, name = parts.model, parts.optimizer, self._options.name
+        others = {"scheduler": parts.scheduler, "scaler": parts.scaler}
+        resumed = resume(self.repo, model, optimizer, **others, rev=commit, name=name)
+        data.set_order_seed(source.loader, kept["order_seed"])
+        self._epoch_rng = kept["epoch_rng"]
+        self._drawing = data.Drawing(seen=kept["data_draws"])
+        differs = (*resumed.differs, *source.differences(kept))
+        self.resumed = dataclasses.replace(resumed, differs=differs)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         self._settle(state)
@@ -171,14 +180,7 @@ class MVCCallback(TrainerCallback):
         self._drawing.watch()
         self._pending = self._pending or self._every is None
 
-    def on_log(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        logs: Mapping[str, Any] | None = None,
-        **live: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **live: Any) -> None:
         self._drawing.watch()
         if logs is not None and "train_runtime" in logs:
             self._settle(state)  # the end: the best model may be loaded right after it
@@ -191,78 +193,193 @@ class MVCCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         self._settle(state)
-        self._end()
-
-    # -- inside --------------------------------------------------------------------------
+        self.close()
 
     def _settle(self, state: Any) -> None:
         """Records the finished step, with what was logged for it."""
-        if not self._pending:
+        pending, self._pending = self._pending, False
+        if not pending or self._source is None:
             return
-        self._pending = False
-        if self._source is None:
-            return
-        self._source.gather()
+        if self._source.rng:
+            self._source.others = rng_of_others()  # every process must call it
         if self._recorder is not None:
             self._source.data_draws = self._drawing.seen
             step = int(state.global_step)
             self._recorder.step(batch=step, metrics=self._logged, number=step)
 
-    def _go_on(self, live: Mapping[str, Any]) -> None:
-        assert self._going_on is not None and self._source is not None
-        commit, kept = self._going_on
-        parts = parts_of(live, None)
-        resumed = resume(
-            self.repo,
-            parts.model,
-            parts.optimizer,
-            scheduler=parts.scheduler,
-            scaler=parts.scaler,
-            rev=commit,
-            name=self._name,
-        )
-        self._source.restore(kept)
-        self._epoch_rng = kept["epoch_rng"]
-        self._drawing = Drawing(seen=kept["data_draws"])
-        more = differences(kept, self._source)
-        self.resumed = replace(resumed, differs=(*resumed.differs, *more))
-
-    def _check_loss(self, args: Any, state: Any) -> None:
-        """Takes the loss of a step when the Trainer logs it."""
-        every_step = args.logging_strategy == "steps" and state.logging_steps == 1
-        if self._by_loss is not None and not every_step:
-            raise WrongUsage(
-                f"stage {self._by_loss} goes by the loss, which the Trainer does not log "
-                "for every step",
-                hint="TrainingArguments(logging_steps=1)",
-            )
-
-    def _end(self) -> None:
-        """Completes the queued versions."""
+    def close(self) -> None:
+        """Completes the queued versions. Training that continues is no longer recorded."""
         self._pending = False
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             self.report = recorder.close()
 
-    def close(self) -> None:
-        """Completes the queued versions. Training that continues is no longer recorded."""
-        self._end()
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         complete(self.close, error)
 
 
-def _check(trainer: Any, weights: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
+def _check(model: Any, weights: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
     """Raises CannotResume if the model is another one. Call it before the Trainer loads weights."""
-    model = trainer.model
-    if set(weights) != set(model.state_dict()):  # else it was recorded with the wrapper's names
-        model = unwrap(model)
-    check_model(model, weights, kept)
+    # A version has the names of the wrapper if it was recorded with them.
+    here = model if set(weights) == set(model.state_dict()) else unwrap(model)
+    check_model(here, weights, kept)
+
+
+def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingParts:
+    """The objects of an event without their wrappers; the optimizer's has the scaler."""
+    optimizer, scaler = live["optimizer"], getattr(live["optimizer"], "scaler", None)
+    while isinstance(optimizer, AcceleratedOptimizer):
+        optimizer = optimizer.optimizer
+    return TrainingParts.chosen(live["model"], optimizer, live["lr_scheduler"], scaler, include)
+
+
+class _Source:
+    """States for the Recorder. ``epoch_rng``: the generators as the epoch began; ``others``: those
+    of the processes after the first, as they are now.
+    """
+
+    def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:
+        self.weights, self.exact, self.model_state = parts.weights, parts.exact, parts.model_state
+        self.rng = parts.rng
+        self.loader = loader
+        self.epoch_rng: Mapping[str, Any] | None = rng_state()
+        self.others: list[dict[str, Any]] = []
+        self.data_draws = False
+        self._from_the_beginning = bool(args.ignore_data_skip)
+        self._parts = parts
+        self._state = state
+        to_json = getattr(getattr(parts.model, "config", None), "to_json_string", None)
+        self._config = to_json() if callable(to_json) else None
+        steps = int(state.max_steps)
+        self._run = {
+            "processes": int(args.world_size),
+            "batch size": int(args.train_batch_size),
+            "gradient accumulation": int(args.gradient_accumulation_steps),
+            "batches an epoch": data.sizes(loader)["batches an epoch"],
+            "mixed precision": str(AcceleratorState().mixed_precision),
+            "steps in all": steps,
+            "learning-rate schedule": _text(args.lr_scheduler_type),
+            "schedule options": _text(args.lr_scheduler_kwargs or {}),
+            "warmup steps": int(args.get_warmup_steps(steps)),
+        }
+
+    def training_state(self, step: int, batch: Any) -> dict[str, Any]:
+        """The parts, the Trainer's own state without its list of logs, and the data's order."""
+        return {
+            **self._parts.training_state(step, batch),
+            "trainer": dataclasses.asdict(dataclasses.replace(self._state, log_history=[])),
+            "config": self._config,
+            "epoch_rng": self.epoch_rng,
+            "others": self.others,
+            "order_seed": data.order_seed(self.loader),
+            "own_order": data.order_generator(self.loader) is not None,
+            "data_draws": self.data_draws,
+            "run": self._run,
+        }
+
+    def differences(self, kept: Mapping[str, Any]) -> list[str]:
+        """Why the resumed training will not have the bits of the uninterrupted one."""
+        reasons = {
+            "ignore_data_skip begins the epoch anew": self._from_the_beginning,
+            "their order comes from a generator of its own, which is not kept": kept["own_order"],
+            "the next batches draw random numbers of their own": kept["data_draws"],
+        }
+        found = [f"data: {reason}" for reason, applies in reasons.items() if applies]
+        return data.unlike(kept["run"], self._run) + found
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+def _write_checkpoint(
+    repo: Repository, commit: CommitId, folder: Path, name: str, *, full: bool
+) -> None:
+    """Writes the files into ``folder``, which is made if need be.
+
+    Without ``full`` only what the Trainer itself must find: weights, generators, its own state.
+    Of production weights these are the training weights that were kept beside them.
+    Raises CannotResume for a version that MVCCallback did not make, or without those.
+    """
+    kept = training_state(repo, commit, name, production=True)
+    if kept.get("trainer") is None or kept.get("rng") is None:
+        raise CannotResume(
+            f"{commit.short} was not recorded from a Trainer, or without the random generators",
+            hint="record with MVCCallback, and with 'rng' in include",
+        )
+    state = json.dumps(kept["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
+    files = {"trainer_state.json": f"{state}\n".encode(), **_generators(kept)}
+    if full:
+        files |= _others(kept)
+    fs, weights = repo.context.store.fs, folder / "model.safetensors"
+    for path in [weights, *(folder / file for file in files)]:
+        if fs.stat(path) is not None:
+            raise WouldOverwrite(f"{path} exists already", hint="name another folder")
+    fs.make_dirs(folder)
+    if kept["schema"] == PRODUCTION:
+        parts = _safetensors(training_weights(repo, commit, name, kept))
+        fs.replace_file(weights, lambda file: file.write(parts), mode=None, durable=True)
+    else:
+        repo.restore(commit, paths=[name], output=weights)
+    for file, content in files.items():
+        fs.write_atomic(folder / file, content)
+
+
+def _safetensors(state: Mapping[str, Any]) -> list[Bytes]:
+    """The parts of a safetensors file of a state that no version has as a path."""
+    parsed = from_state(state)
+    parts: list[Bytes] = [parsed.skeleton()]
+    for i in range(len(parsed.contents)):
+        tensor = parsed.borrow(i)
+        assert tensor is not None, "what a repository recovers is contiguous"
+        parts.append(tensor)
+    return parts
+
+
+def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
+    optimizer = kept["optimizer"] and _numbered(kept["optimizer"])
+    states = {"optimizer": optimizer, "scheduler": kept["scheduler"], "scaler": kept["scaler"]}
+    files = {f"{name}.pt": _torch(state) for name, state in states.items() if state is not None}
+    return files if kept["config"] is None else {"config.json": kept["config"].encode(), **files}
+
+
+def _numbered(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer's state as torch numbers it: group by group."""
+    names = [name for group in kept["groups"] for name in group["names"]]
+    numbers = {name: number for number, name in enumerate(names)}
+    state = {numbers[name]: values for name, values in kept["state"].items()}
+    groups = [
+        {**group["values"], "params": [numbers[name] for name in group["names"]]}
+        for group in kept["groups"]
+    ]
+    return {"state": {**state, **kept["other"]}, "param_groups": groups}
+
+
+def _generators(kept: Mapping[str, Any]) -> dict[str, bytes]:
+    """One file, or one for every process."""
+    if kept["run"]["processes"] == 1:
+        own = _rng(kept["rng"])
+        if "cuda" in own:
+            own["cuda"] = own["cuda"][torch.cuda.current_device()]
+        return {"rng_state.pth": _torch(own)}
+    states = [kept["rng"], *kept["others"]]
+    return {f"rng_state_{i}.pth": _torch(_rng(state)) for i, state in enumerate(states)}
+
+
+def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
+    python, numpy = kept["python"], kept["numpy"]
+    states = {
+        "python": (python["version"], tuple(python["words"].tolist()), python["gauss"]),
+        "numpy": tuple(numpy[key] for key in ("kind", "keys", "position", "has_gauss", "cached")),
+        "cpu": kept["torch"],
+    }
+    return {**states, "cuda": kept["cuda"]} if kept["cuda"] else states
+
+
+def _torch(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()

@@ -1,30 +1,24 @@
-"""Keras 3 on the torch backend: a version of the model for every batch or epoch of ``fit``.
-
-``MVCCallback`` records and resumes, ``load`` puts the weights of a version into a model.
-"""
+"""Keras 3 on the torch backend: a version of the model for every batch or epoch of ``fit``."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Unpack
 
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
-from mvc.frameworks.common.options import checked
-from mvc.frameworks.common.stages import refuse_data
-from mvc.frameworks.keras.data import data_sizes, unrepeatable
-from mvc.frameworks.keras.random import Order
-from mvc.frameworks.keras.resume import Restored, load_weights
-from mvc.frameworks.keras.state import Place, TrainingSource, chosen
+from mvc.frameworks.common.options import Options, checked, included, refuse_data
+from mvc.frameworks.common.repository import AnyRepository
+from mvc.frameworks.keras.internals import begin_at, check_version, data_of_fit
+from mvc.frameworks.keras.state import Restored, TrainingSource
+from mvc.frameworks.keras.variables import Filling, weights
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed
-from mvc.training.writer_thread import RecorderOptions
 
 try:
     import keras
@@ -50,21 +44,13 @@ class MVCCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        repo: Repository | str | PathLike[str],
+        repo: AnyRepository,
         *,
         every: str = "batch",
         every_n_batches: int = 1,
-        deploy: str | None = None,
-        pipeline: str = "lossless",
-        when_full: str = "block",
-        metrics: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
         include: Sequence[str] | None = None,
-        name: str = DEFAULT_STATE,
-        queue_bytes: int | None = None,
         resume: str | CommitId | None = None,
-        on_deploy: Callable[[ServedVersion], object] | None = None,
-        exact: Sequence[str] = (),
-        keep_training: bool = False,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__()
         _check_backend()
@@ -74,15 +60,10 @@ class MVCCallback(keras.callbacks.Callback):
         if every == "epoch" and every_n_batches != 1:
             raise WrongUsage("every_n_batches goes with every='batch' only")
         self._by_epoch = every == "epoch"
-        self._include = chosen(include)
+        self._include = included(include, ("model", "optimizer", "rng"))
         self._resume = resume
-        self._name = name
-        self._options = checked(
-            deploy=deploy, pipeline=pipeline, every=every_n_batches, when_full=when_full,
-            metrics=metrics, name=name, queue_bytes=queue_bytes, on_deploy=on_deploy, exact=exact,
-            keep_training=keep_training,
-        )  # fmt: skip
-        refuse_data(pipeline, "Keras does not hand batches to callbacks")
+        self._options = checked(options, every_n_batches)
+        refuse_data(self._options.pipeline, "Keras does not hand batches to callbacks")
         self.repo = opened(repo)[0]
         self._recorder: Recorder | None = None
         self._report: Report | None = None
@@ -99,12 +80,10 @@ class MVCCallback(keras.callbacks.Callback):
 
     def close(self) -> Report | None:
         """Completes queued versions, as ``on_train_end`` does. Call it after an exception."""
-        if self._skip is not None:
-            self._skip.end()
-            self._skip = None
+        self._end_skip()
         if self._restored is not None:  # fit had no epoch left
             self._restored = None
-            self.model._initial_epoch = None
+            begin_at(self.model, None)
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             self._steps = recorder.report.steps + self._steps
@@ -117,29 +96,23 @@ class MVCCallback(keras.callbacks.Callback):
                 self._report = recorder.report
         return self._report
 
-    # -- called by Keras -----------------------------------------------------------------
-
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 (the name is Keras's)
         self.close()  # of a fit that ended with an exception
-        model = self.model
+        model, data = self.model, data_of_fit()
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        order = Order(unrepeatable(), data_sizes())
-        origin = self._begin_resumed(self._resume, order) if self._resume is not None else None
+        origin = None
+        if self._resume is not None:
+            commit, epochs = self.repo.find(self._resume), (self.params or {}).get("epochs")
+            name = self._options.name
+            restored = Restored(self.repo, commit, name, model=model, data=data, epochs=epochs)
+            self._resume, self._restored, self.resumed = None, restored, restored.resumed
+            self._steps, origin = restored.resumed.step, commit
+            begin_at(model, restored.epoch)
         self._thread = threading.get_ident()
-        self._source = TrainingSource(model, self._include, order)
-        options = RecorderOptions(start=self._steps, origin=origin, **self._options)
+        self._source = TrainingSource(model, self._include, data)
+        options = replace(self._options, start=self._steps, origin=origin)
         self._recorder = Recorder.of(self.repo, self._source, options)
-
-    def _begin_resumed(self, rev: str | CommitId, order: Order) -> CommitId:
-        epochs = (self.params or {}).get("epochs")
-        restored = Restored(self.repo, rev, self._name, self.model, order, epochs)
-        self._resume = None
-        self._restored, self.resumed = restored, restored.resumed
-        self._steps = restored.step
-        # What BackupAndRestore does: fit reads it as soon as every on_train_begin has returned.
-        self.model._initial_epoch = restored.epoch
-        return restored.commit
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         restored, self._restored = self._restored, None
@@ -147,14 +120,13 @@ class MVCCallback(keras.callbacks.Callback):
         if restored is not None:
             self._enter(restored, epoch, batches)
         self._expected = restored.digest if restored is not None else None
-        self._source.place = Place(epoch, 0, batches)
-        self._source.order.epoch_begins()
+        self._source.epoch_begins(epoch, batches)
 
     def _enter(self, restored: Restored, epoch: int, batches: int | None) -> None:
-        self.model._initial_epoch = None
+        begin_at(self.model, None)
         if epoch != restored.epoch:
             raise CannotResume(
-                f"{restored.commit.short} goes on in epoch {restored.epoch}, not {epoch}",
+                f"{restored.resumed.commit.short} goes on in epoch {restored.epoch}, not {epoch}",
                 hint=f"pass initial_epoch={restored.epoch} to fit",
             )
         if not restored.batch:
@@ -170,9 +142,8 @@ class MVCCallback(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         self._check_thread()
-        order = self._source.order
-        order.batch_begins()
-        if self._expected is not None and order.digest != self._expected:
+        self._source.batch_begins()
+        if self._expected is not None and self._source.digest != self._expected:
             self.close()
             raise CannotResume(
                 "the order of the data was not drawn as it was: "
@@ -180,20 +151,17 @@ class MVCCallback(keras.callbacks.Callback):
                 hint="pass the same data, batch size and shuffle, and the same callbacks",
             )
         if self._skip is not None:
-            self._skip.announce()
+            self._skip.announced = True
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._check_thread()
         if self._skip is not None:
             if not self._skip.left:
-                self._skip.end()
-                self._skip = None
+                self._end_skip()
                 self._entered.leave_skipped()
-            return
-        if not self._by_epoch:
-            place = self._source.place
-            place.batch, place.logs = batch + 1, _numbers(logs)
-            self._step({"epoch": place.epoch, "batch": place.batch}, place.logs)
+        elif not self._by_epoch:
+            self._source.batch, self._source.logs = batch + 1, _numbers(logs)
+            self._step(self._source.epoch, batch + 1, self._source.logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._skip is not None:
@@ -204,19 +172,24 @@ class MVCCallback(keras.callbacks.Callback):
                 hint="pass the same data and batch size",
             )
         if self._by_epoch:
-            self._source.place.batch = 0
-            self._step({"epoch": epoch + 1, "batch": 0}, _numbers(logs))
+            self._source.batch = 0
+            self._step(epoch + 1, 0, _numbers(logs))
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         self.close()
 
-    def _step(self, position: Mapping[str, int], metrics: Mapping[str, float]) -> None:
+    def _step(self, epoch: int, batch: int, metrics: Mapping[str, float]) -> None:
         assert self._recorder is not None
         try:
-            self._recorder.step(batch=dict(position), metrics=metrics)
+            self._recorder.step(batch={"epoch": epoch, "batch": batch}, metrics=metrics)
         except BaseException as failure:
             self._told = failure
             raise
+
+    def _end_skip(self) -> None:
+        skip, self._skip = self._skip, None
+        if skip is not None:
+            skip.end()
 
     def _check_thread(self) -> None:
         # A callback that is not in a list goes unseen by Keras, which then calls it from
@@ -237,7 +210,16 @@ def load(
     or dtype; then nothing has changed.
     """
     _check_backend()
-    return load_weights(model, repo, rev, name)
+    commit, here = repo.find(rev), weights(model)
+    if not here:
+        raise CannotResume(
+            "the model has no weights yet", hint="build it: model.build(input_shape), or call it"
+        )
+    kept = repo.checkout(commit, path=name)
+    if not isinstance(kept, Mapping):
+        raise CannotResume(f"{name} of {commit.short} holds no tensors by name")
+    Filling("model", kept, here).apply()
+    return commit
 
 
 def _numbers(logs: Any) -> dict[str, float]:
@@ -245,6 +227,7 @@ def _numbers(logs: Any) -> dict[str, float]:
 
 
 def _check_backend() -> None:
+    check_version()
     backend = keras.backend.backend()
     if backend != "torch":
         raise WrongUsage(
@@ -255,28 +238,23 @@ def _check_backend() -> None:
 
 
 class Skip:
-    """Replaces the model's train function for ``count`` batches, which are skipped."""
+    """Replaces the model's train function for ``count`` batches, which report ``logs`` instead."""
 
     def __init__(self, model: Any, count: int, logs: Mapping[str, float]) -> None:
-        """``logs`` of the last trained batch are what the skipped batches report."""
         self._model = model
         self._train = model.train_function
         self._logs = dict(logs)
         self._fit = model.history  # Keras makes another one for every fit
-        self._announced = False
+        self.announced = False  # whether a batch of this fit comes next
         self.left = count
         model.train_function = self
 
-    def announce(self) -> None:
-        """A batch of this ``fit`` comes next."""
-        self._announced = True
-
     def __call__(self, data: Any) -> Any:
         # A fit that was broken off must not leave the next one to skip its batches.
-        if self._model.history is not self._fit or not self._announced:
+        if self._model.history is not self._fit or not self.announced:
             self.end()
             return self._train(data)
-        self._announced = False
+        self.announced = False
         self.left -= 1
         return dict(self._logs)
 

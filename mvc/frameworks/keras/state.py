@@ -1,116 +1,247 @@
-"""What the full state of a Keras training is.
+"""The full state of a Keras training, and going on from it, bit for bit on the same machine.
 
-The model's path of a version holds its weights and nothing else. The rest is beside it: the
-optimizer's variables (moments, iterations, learning rate, loss scale), the seed generators of
-layers, running metrics, random generators, and the place in ``fit``.
+The model's path of a version holds its weights alone. Beside it are the optimizer's variables, the
+seed generators of layers, running metrics, random generators, and the place in ``fit``.
+
+Keras draws the order of an epoch when the epoch begins: the state of the generators before that
+draw brings the order back, and a digest of the state after it tells whether it was drawn the same
+way. Beside torch's, numpy's and Python's generators there is one of Keras's own, for layers that
+ask for random numbers without a seed generator.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from mvc.frameworks.common.options import included
-from mvc.frameworks.keras.random import Order, random_state
-from mvc.frameworks.keras.variables import (
-    by_path,
-    no_weights,
-    optimizer_kind,
-    optimizer_variables,
-    seeds,
-    stale_gradients,
-    tensor_of,
-    weights,
-)
-from mvc.training.state.parts import setting
+from mvc.errors import CannotResume
+from mvc.frameworks.common.data import changed, refuse_middle, unlike
+from mvc.frameworks.common.resume import without
+from mvc.frameworks.keras import variables
+from mvc.frameworks.keras.internals import FitData, own_generator, set_own_generator
+from mvc.frameworks.keras.variables import Filling, tensors
+from mvc.ids import CommitId
+from mvc.repo.repository import Repository
+from mvc.training.resume import Resumed, training_weights
+from mvc.training.state.parts import PRODUCTION, setting, training_path
+from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
-__all__ = ["PARTS", "SCHEMA", "Place", "TrainingSource", "keras_setting"]
+__all__ = ["Restored", "TrainingSource"]
 
-SCHEMA = "mvc.keras/1"
-PARTS = ("model", "optimizer", "rng")
+_SCHEMA = "mvc.keras/1"
+_WEIGHTS_ALONE = "for the weights alone use mvc.frameworks.keras.load"
 
 
-@dataclass
-class Place:
-    """Where ``fit`` is: ``batch`` batches of epoch ``epoch`` (from 0) are done."""
-
-    epoch: int = 0
-    batch: int = 0
-    batches: int | None = None  # of a whole epoch, where Keras knows
-    logs: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass
 class TrainingSource:
-    """States of a model in ``fit``, for a Recorder; ``place`` and ``order`` move on with it."""
+    """States of a model in ``fit``, for a Recorder.
 
-    model: Any
-    include: Sequence[str]
-    order: Order
-    place: Place = field(default_factory=Place)
+    ``batch`` batches of epoch ``epoch`` (from 0) are done, of ``batches`` where Keras knows;
+    ``logs`` are the last one's. ``digest`` is that of the generators once the epoch's order is
+    drawn.
+    """
 
-    @property
-    def weights(self) -> bool:
-        """Whether the model's own state is included."""
-        return "model" in self.include
+    def __init__(self, model: Any, include: Sequence[str], data: FitData) -> None:
+        self._model, self._include, self._data = model, include, data
+        self.weights = "model" in include
+        self.epoch_begins(0, None)
+
+    def epoch_begins(self, epoch: int, batches: int | None) -> None:
+        """Call it before the epoch's order is drawn."""
+        self.epoch, self.batch, self.batches = epoch, 0, batches
+        self.logs: Mapping[str, float] = {}
+        self._before = _random_state()
+        self.digest: str | None = None
+
+    def batch_begins(self) -> None:
+        """Call it for every batch. At the first one of an epoch the order has been drawn."""
+        if self.digest is None:
+            self.digest = _digest(rng_state())
 
     def exact(self) -> list[str]:
-        """Names of the weights that a lossy pipeline leaves as they are."""
-        return no_weights(self.model)
+        return variables.no_weights(self._model)
 
     def model_state(self) -> dict[str, Any]:
-        """The model's weights by path."""
-        return _tensors(weights(self.model)) if self.weights else {}
+        return tensors(variables.weights(self._model)) if self.weights else {}
 
     def training_state(self, step: int, batch: Any) -> dict[str, Any]:
-        """Everything else; a part that is not included is None."""
-        model, order = self.model, self.order
-        rng = "rng" in self.include
-        within = rng and self.place.batch > 0
+        model, rng = self._model, "rng" in self._include
+        within = rng and self.batch > 0
+        optimizer = model.optimizer if "optimizer" in self._include else None
         return {
-            "schema": SCHEMA,
+            "schema": _SCHEMA,
             "step": step,
             "batch": batch,
-            "batches": self.place.batches,
-            "logs": dict(self.place.logs),
-            "setting": keras_setting(),
-            "optimizer": _optimizer(model.optimizer) if "optimizer" in self.include else None,
-            "seeds": _tensors(seeds(model)),
-            "gradients": stale_gradients(model),
-            "metrics": _tensors(by_path(model.metrics_variables)),
-            "rng": random_state() if rng else None,
+            "batches": self.batches,
+            "logs": dict(self.logs),
+            "setting": _keras_setting(),
+            "optimizer": None if optimizer is None else _optimizer_state(optimizer),
+            "seeds": tensors(variables.seeds(model)),
+            "gradients": variables.stale_gradients(model),
+            "metrics": tensors(variables.by_path(model.metrics_variables)),
+            "rng": _random_state() if rng else None,
             "order": {
-                "unrepeatable": order.unrepeatable,
-                "sizes": order.sizes,
-                "before": order.before if within else None,
-                "digest": order.digest if within else None,
+                "unrepeatable": self._data[0],
+                "sizes": self._data[1] or {},
+                "before": self._before if within else None,
+                "digest": self.digest if within else None,
             },
         }
 
 
-def _optimizer(optimizer: Any) -> dict[str, Any] | None:
-    if optimizer is None:
-        return None
-    return {
-        "kind": optimizer_kind(optimizer),
-        "variables": _tensors(optimizer_variables(optimizer)),
-    }
+def _optimizer_state(optimizer: Any) -> dict[str, Any]:
+    kept = tensors(variables.optimizer_variables(optimizer))
+    return {"kind": variables.optimizer_kind(optimizer), "variables": kept}
 
 
-def _tensors(named: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: tensor_of(target) for name, target in named.items()}
+class Restored:
+    """A version that has been put into a model, and what ``fit`` needs of it later on."""
+
+    def __init__(
+        self,
+        repo: Repository,
+        commit: CommitId,
+        name: str,
+        *,
+        model: Any,
+        data: FitData,
+        epochs: Any,
+    ) -> None:
+        """Compares, then restores; raises CannotResume with the reason before any change.
+
+        ``data`` is that of ``data_of_fit`` for the ``fit`` that goes on, ``epochs`` where it ends.
+        """
+        self._kept = kept = _training_state(repo, commit, name)
+        self.epoch, self.batch = int(kept["batch"]["epoch"]), int(kept["batch"]["batch"])
+        self.batches, self.logs = kept["batches"], kept["logs"]
+        self.digest: str | None = kept["order"]["digest"]
+        why = data[0] or kept["order"]["unrepeatable"]
+        sizes = changed(kept["order"].get("sizes", {}), data[1] or {})
+        differs = unlike(kept["setting"], _keras_setting()) + sizes
+        if why is not None:
+            differs.append(f"data: {why}")
+        if data[1] is None:
+            differs.append("data: this fit does not show where it comes from: it is not compared")
+        begun = self.epoch + bool(self.batch)
+        if epochs is not None and epochs < begun:
+            differs.append(f"epochs: {epochs}, but {begun} were begun, so nothing is trained")
+        self.resumed = Resumed(commit, int(kept["step"]), kept["batch"], tuple(differs))
+        self._check(why, sizes)
+        fillings = [
+            Filling("model", training_weights(repo, commit, name, kept), variables.weights(model)),
+            Filling("model", kept["seeds"], variables.seeds(model)),
+            self._optimizer(model.optimizer),
+        ]
+        if self.batch:
+            metrics = variables.by_path(model.metrics_variables)
+            self._metrics = Filling("model's metrics", kept["metrics"], metrics)
+        for filling in fillings:
+            filling.apply()
+        variables.set_stale_gradients(model, kept["gradients"])
+        _set_random_state(kept["rng"])
+
+    def enter_epoch(self) -> None:
+        """Call it before an interrupted epoch restarts, so that the same order is drawn again."""
+        self._metrics.apply()
+        _set_random_state(self._kept["order"]["before"])
+
+    def leave_skipped(self) -> None:
+        """Call it once the done batches are skipped: sets the generators to the version's state."""
+        _set_random_state(self._kept["rng"])
+
+    def _check(self, why: str | None, sizes: list[str]) -> None:
+        """``why`` the data cannot be read again, if so; ``sizes`` of it that differ."""
+        kept, commit = self._kept, self.resumed.commit
+        if kept["rng"] is None:
+            raise without(commit, "rng")
+        _check_random(kept["rng"])
+        if not self.batch:
+            return
+        if why is not None:
+            raise CannotResume(
+                f"{commit.short} lies within an epoch, and the batches that were trained "
+                f"cannot be told from the others: {why}",
+                hint="record with every='epoch' and resume from the end of an epoch; "
+                + _WEIGHTS_ALONE,
+            )
+        refuse_middle(commit.short, sizes)
+        _check_random(kept["order"]["before"])
+
+    def _optimizer(self, optimizer: Any) -> Filling:
+        kept = self._kept["optimizer"]
+        if kept is None:
+            raise without(self.resumed.commit, "optimizer")
+        kind = variables.optimizer_kind(optimizer)
+        if kept["kind"] != kind:
+            raise CannotResume(
+                f"the optimizer was {kept['kind']}, not {kind}",
+                hint="compile with the optimizer that was recorded; " + _WEIGHTS_ALONE,
+            )
+        return Filling("optimizer", kept["variables"], variables.optimizer_variables(optimizer))
 
 
-def keras_setting() -> dict[str, str]:
+def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
+    entries = repo.manifest(commit).by_path
+    path = training_path(name)
+    for needed in (name, path):
+        if needed not in entries:
+            raise CannotResume(
+                f"{commit.short} has no {needed}",
+                hint="only versions of MVCCallback, with 'model' in include, can be resumed",
+            )
+    kept = repo.checkout(commit, path=path)
+    schemas = (kept.get("schema"), kept.get("of")) if isinstance(kept, Mapping) else ()
+    if not isinstance(kept, Mapping) or schemas not in {(_SCHEMA, None), (PRODUCTION, _SCHEMA)}:
+        raise CannotResume(
+            f"{path} of {commit.short} is no state of a Keras training that this mvc knows",
+            hint=f"for a Recorder's version use repo.resume; {_WEIGHTS_ALONE}",
+        )
+    if kept.get("root") != entries[name].state.root.hex():
+        raise CannotResume(
+            f"{path} of {commit.short} belongs to another version of {name}: "
+            "the model was committed later, without its training state",
+            hint="resume from the version before",
+        )
+    if kept["schema"] == PRODUCTION and kept["weights"] is None:
+        raise CannotResume(
+            f"{commit.short} holds production weights, made by {kept['pipeline']!r}; the "
+            "training weights that they were made of were not kept",
+            hint="record with keep_training=True; for the production weights alone use "
+            "mvc.frameworks.keras.load",
+        )
+    return kept
+
+
+def _keras_setting() -> dict[str, str]:
     """The settings of Keras and torch that the bits of the next batch depend on."""
     import keras
 
     return {**setting(), "keras": str(keras.__version__)}
 
 
-def chosen(include: Sequence[str] | None) -> tuple[str, ...]:
-    """The parts that ``include`` names; by default all."""
-    return included(include, PARTS) or PARTS
+def _random_state() -> dict[str, Any]:
+    return {**rng_state(), "keras": own_generator()}
+
+
+def _check_random(kept: Any) -> None:
+    """Raises CannotResume for what ``_set_random_state`` could not set."""
+    check_rng(kept)
+    own = kept.get("keras")
+    if own is not None and (not isinstance(own, torch.Tensor) or own.shape != (2,)):
+        raise CannotResume("the state of Keras's random generator is not one that is known here")
+
+
+def _set_random_state(kept: Mapping[str, Any]) -> None:
+    set_own_generator(kept["keras"])  # may draw from Python's, which comes back now
+    set_rng_state(kept)
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    made = hashlib.blake2b(digest_size=16)
+    python, numpy = state["python"], state["numpy"]
+    for words in (state["torch"].numpy(), numpy["keys"], python["words"]):
+        made.update(words.tobytes())
+    made.update(repr((numpy["position"], numpy["has_gauss"], python["gauss"])).encode())
+    return made.hexdigest()

@@ -2,36 +2,28 @@
 
 A variable goes by its ``path``, such as ``sequential/dense/kernel``. Where a model has several
 of one path (layers of one name in a subclassed model), the second is ``...#2``, and so on in the
-order in which Keras lists them, which follows from how the model is built.
+order in which Keras lists them.
 
 Keras numbers the names that it gives by itself, and counts on from model to model within a
-process: the same network is ``dense``, ``dense_1`` once and ``dense_2``, ``dense_3`` later. So
-where names differ in nothing but such numbers, tensors and variables belong together in order,
-as they do for Keras's own ``load_weights``.
+process. So where names differ in nothing but such numbers, tensors and variables belong together
+in order, as they do for Keras's own ``load_weights``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from mvc.errors import CannotResume, UnsupportedTensor
+from mvc.frameworks.keras.internals import inner_optimizers, layers_of
 
 __all__ = [
-    "Filling",
-    "buffers",
-    "by_path",
-    "no_weights",
-    "optimizer_kind",
-    "optimizer_variables",
-    "seeds",
-    "set_stale_gradients",
-    "stale_gradients",
-    "weights",
-]
+    "Filling", "by_path", "no_weights", "optimizer_kind", "optimizer_variables", "seeds",
+    "set_stale_gradients", "stale_gradients", "tensors", "weights",
+]  # fmt: skip
 
 _NUMBER = re.compile(r"_\d+(?=[/_#]|$)")
 
@@ -49,30 +41,30 @@ def by_path(variables: Iterable[Any]) -> dict[str, Any]:
 
 
 def weights(model: Any) -> dict[str, Any]:
-    """Trained and frozen weights and statistics, and ``buffers``: what the model is."""
-    return {**by_path(model.weights), **buffers(model)}
+    """What the model is: trained and frozen weights, statistics, buffers of torch modules."""
+    return {**by_path(model.weights), **_buffers(model)}
 
 
 def no_weights(model: Any) -> list[str]:
-    """Of ``weights`` those that are not trained: statistics, what is frozen, ``buffers``."""
+    """Of ``weights`` those that are not trained: statistics, what is frozen, buffers."""
     own = by_path(model.weights)
-    return [*(name for name, v in own.items() if not v.trainable), *buffers(model)]
+    return [*(name for name, v in own.items() if not v.trainable), *_buffers(model)]
 
 
-def buffers(model: Any) -> dict[str, torch.Tensor]:
+def _buffers(model: Any) -> dict[str, torch.Tensor]:
     """Buffers of torch modules inside the model; Keras has no variables for these."""
     found: dict[str, torch.Tensor] = {}
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         module = getattr(layer, "module", None)  # of a TorchModuleWrapper
-        if isinstance(module, torch.nn.Module):
-            for name, buffer in module.named_buffers():
-                key = f"{layer.path or layer.name}/{name}"
-                if key in found and found[key] is not buffer:
-                    raise UnsupportedTensor(
-                        f"two torch modules of the model go by the name {layer.path or layer.name}",
-                        hint="give the layers that hold them names of their own",
-                    )
-                found[key] = buffer
+        if not isinstance(module, torch.nn.Module):
+            continue
+        path = layer.path or layer.name
+        for name, buffer in module.named_buffers():
+            if found.setdefault(f"{path}/{name}", buffer) is not buffer:
+                raise UnsupportedTensor(
+                    f"two torch modules of the model go by the name {path}",
+                    hint="give the layers that hold them names of their own",
+                )
     return found
 
 
@@ -83,12 +75,11 @@ def stale_gradients(model: Any) -> dict[str, torch.Tensor]:
     does not reach the others, so that their gradients add up over the batches.
     """
     reached = {id(parameter) for parameter in model.parameters()}
-    found = {}
-    for number, variable in enumerate(model.trainable_weights):
-        tensor = variable.value
-        if id(tensor) not in reached and tensor.grad is not None:
-            found[str(number)] = tensor.grad
-    return found
+    return {
+        str(number): variable.value.grad
+        for number, variable in enumerate(model.trainable_weights)
+        if id(variable.value) not in reached and variable.value.grad is not None
+    }
 
 
 def set_stale_gradients(model: Any, kept: Mapping[str, torch.Tensor]) -> None:
@@ -107,37 +98,26 @@ def seeds(model: Any) -> dict[str, Any]:
 def optimizer_variables(optimizer: Any) -> dict[str, Any]:
     """Moments, iterations, learning rate, loss scale.
 
-    An optimizer that is built by one that wraps it may have variables that Keras lists nowhere,
-    such as the running product of Nadam inside of a LossScaleOptimizer; they are found as
-    attributes.
+    Keras does not list all variables of an optimizer inside another, such as the running product
+    of Nadam in a LossScaleOptimizer; they are found as attributes.
     """
-    found = list(optimizer.variables)
-    known = {id(variable) for variable in found}
-    kind = type(found[0])  # there is always the number of iterations
+    found = {id(variable): variable for variable in optimizer.variables}
+    kind = type(optimizer.variables[0])  # there is always the number of iterations
     for each in _with_inner(optimizer):
-        for value in vars(each).values():
-            if isinstance(value, kind) and id(value) not in known:
-                known.add(id(value))
-                found.append(value)
-    return by_path(found)
+        found |= {id(v): v for v in vars(each).values() if isinstance(v, kind)}
+    return by_path(found.values())
 
 
 def optimizer_kind(optimizer: Any) -> str:
     """The optimizer's class, and the classes of the optimizers that it wraps."""
     name = type(optimizer).__name__
-    inner = ", ".join(optimizer_kind(each) for each in _inner(optimizer))
+    inner = ", ".join(optimizer_kind(each) for each in inner_optimizers(optimizer))
     return f"{name}({inner})" if inner else name
 
 
-def _inner(optimizer: Any) -> list[Any]:
-    one = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
-    return list(getattr(optimizer, "_inner_optimizers", [])) if one is None else [one]
-
-
-def _with_inner(optimizer: Any) -> Iterator[Any]:
-    yield optimizer
-    for each in _inner(optimizer):
-        yield from _with_inner(each)
+def _with_inner(optimizer: Any) -> list[Any]:
+    inner = [one for each in inner_optimizers(optimizer) for one in _with_inner(each)]
+    return [optimizer, *inner]
 
 
 class Filling:
@@ -148,19 +128,18 @@ class Filling:
         names = list(kept)
         if kept.keys() == here.keys():
             names = list(here)
-        elif _plain(kept) != _plain(here):
-            raise _strange(what, names, list(here))
+        else:
+            _check_names(what, names, list(here))
         self._pairs = []
         for name, (place, target) in zip(names, here.items(), strict=True):
-            value, live = kept[name], tensor_of(target)
+            value, live = kept[name], _tensor_of(target)
             if not isinstance(value, torch.Tensor):
                 raise CannotResume(f"{name} is no tensor in the version")
             if live.is_meta:
                 raise CannotResume(f"{place} of the {what} has no data (device meta)")
             if (value.dtype, value.shape) != (live.dtype, live.shape):
-                raise CannotResume(
-                    f"{place} is {_kind(live)} in the {what}, {_kind(value)} in the version"
-                )
+                text = f"{_kind(live)} in the {what}, {_kind(value)} in the version"
+                raise CannotResume(f"{place} is {text}")
             self._pairs.append((live, value))
 
     def apply(self) -> None:
@@ -170,32 +149,33 @@ class Filling:
                 live.copy_(value)
 
 
-def tensor_of(target: Any) -> torch.Tensor:
-    """The tensor of a variable; a tensor itself."""
+def tensors(named: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors of variables."""
+    return {name: _tensor_of(target) for name, target in named.items()}
+
+
+def _tensor_of(target: Any) -> torch.Tensor:
     tensor: torch.Tensor = target if isinstance(target, torch.Tensor) else target.value
     return tensor
 
 
-def _plain(names: Iterable[str]) -> list[str]:
-    return [_NUMBER.sub("", name) for name in names]
-
-
-def _strange(what: str, kept: Sequence[str], here: Sequence[str]) -> CannotResume:
-    theirs, mine = _plain(kept), _plain(here)
+def _check_names(what: str, kept: list[str], here: list[str]) -> None:
+    """Raises CannotResume for names that differ in more than Keras's numbers."""
+    theirs, mine = ([_NUMBER.sub("", name) for name in names] for names in (kept, here))
     for name, plain in zip(here, mine, strict=True):
         if plain not in theirs:
-            return CannotResume(f"the version has no {name}, which the {what} has")
+            raise CannotResume(f"the version has no {name}, which the {what} has")
     for name, plain in zip(kept, theirs, strict=True):
         if plain not in mine:
-            return CannotResume(f"the version has {name}, which the {what} does not have")
+            raise CannotResume(f"the version has {name}, which the {what} does not have")
     if len(kept) != len(here):
-        return CannotResume(f"the {what} has {len(here)} tensors, the version {len(kept)}")
-    pairs = zip(kept, here, theirs, mine, strict=True)
-    old, new = next((k, h) for k, h, their, my in pairs if their != my)
-    return CannotResume(
-        f"the {what} has {new} where the version has {old}",
-        hint="give the layers names, so that their order does not matter",
-    )
+        raise CannotResume(f"the {what} has {len(here)} tensors, the version {len(kept)}")
+    for old, new, their, my in zip(kept, here, theirs, mine, strict=True):
+        if their != my:
+            raise CannotResume(
+                f"the {what} has {new} where the version has {old}",
+                hint="give the layers names, so that their order does not matter",
+            )
 
 
 def _kind(tensor: torch.Tensor) -> str:

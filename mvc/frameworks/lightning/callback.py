@@ -9,8 +9,8 @@ keeps what ``ModelCheckpoint`` saves (``mvc.frameworks.lightning.checkpoint``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
-from typing import Any
+from dataclasses import replace
+from typing import Any, Unpack
 
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 
@@ -23,28 +23,29 @@ except ImportError as error:
         f"Lightning cannot be imported: {error}", hint=how_to_install("lightning")
     ) from error
 
-from mvc.frameworks.common.options import checked, included
-from mvc.frameworks.common.repository import GivenRepository
-from mvc.frameworks.common.stages import decisions, stage_by_data, stage_by_loss
+from mvc.codecs.pipeline import Pipeline
+from mvc.frameworks.common.options import Options, checked, included, stage_by_data, stage_by_loss
+from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
-from mvc.frameworks.lightning.order import Order
-from mvc.frameworks.lightning.resume import Reader, Resume
-from mvc.frameworks.lightning.source import EPOCH, TrainerSource, comes_next
+from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
+from mvc.frameworks.lightning.state import Reader, Resume, TrainerSource
 from mvc.ids import CommitId
-from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
-from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import whole
 from mvc.training.lossy.decisions import Evaluate, Monitor
-from mvc.training.recorder import Recorder, Report
+from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.resume import Resumed
-from mvc.training.state.parts import PARTS
-from mvc.training.writer_thread import RecorderOptions
 
 __all__ = ["MVCCallback", "MVCCheckpointIO"]
 
-Metrics = Mapping[str, Any]
 _HOOK = "on_train_batch_end"
+
+
+class _Options(Options, total=False):
+    """Here decisions see the batch of ``training_step``."""
+
+    evaluate: Evaluate | None
+    monitor: Monitor | None
 
 
 class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
@@ -60,35 +61,20 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def __init__(
         self,
-        repo: Repository | str | PathLike[str],
+        repo: AnyRepository,
         *,
         every_n_steps: int = 1,
-        deploy: str | None = None,
-        pipeline: str = "lossless",
-        when_full: str = "block",
         include: Sequence[str] | None = None,
-        metrics: Metrics | Callable[[], Metrics] | None = None,
-        name: str = DEFAULT_STATE,
-        queue_bytes: int | None = None,
-        on_deploy: Callable[[ServedVersion], object] | None = None,
-        evaluate: Evaluate | None = None,
-        monitor: Monitor | None = None,
-        exact: Sequence[str] = (),
-        keep_training: bool = False,
+        **options: Unpack[_Options],
     ) -> None:
         super().__init__()
         self._given = GivenRepository(repo)
-        every = whole("every_n_steps", every_n_steps, 1)
-        self._options = checked(
-            deploy=deploy, pipeline=pipeline, every=every, when_full=when_full, metrics=metrics,
-            name=name, queue_bytes=queue_bytes, on_deploy=on_deploy, evaluate=evaluate,
-            monitor=monitor, exact=exact, keep_training=keep_training,
-        )  # fmt: skip
+        self._options = checked(options, whole("every_n_steps", every_n_steps, 1), _Options)
+        pipeline = self._options.pipeline
         self._by_loss = stage_by_loss(pipeline)
         self._by_data = stage_by_data(pipeline) is not None
-        self._decides = bool(decisions(pipeline))
-        self._include = frozenset(included(include) or PARTS)
-        self._name = name
+        self._decides = bool(Pipeline.parse(pipeline).decisions)
+        self._include = frozenset(included(include))
         self._steps = 0
         self._recorder: Recorder | None = None
         self._report: Report | None = None
@@ -114,8 +100,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         Raises CannotResume with the reason; here what the version lacks, in ``fit`` what does
         not fit the model, the optimizers or the loaders.
         """
-        repo = self._given.repo
-        self._resume = Resume(repo, repo.find(rev), self._name)
+        self._resume = Resume(self.repo, self.repo.find(rev), self._options.name)
         return self._resume.path
 
     # -- hooks, in the order in which they are called ----------------------------------------
@@ -134,12 +119,11 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         if self._resume is not None:
             self._reader = Reader(trainer.strategy.checkpoint_io, trainer, self._resume)
             trainer.strategy.checkpoint_io = self._reader
-        self._order = order = Order(trainer)
-        self._source = TrainerSource(trainer, order, self._include)
+        self._order = Order(trainer)
+        self._source = TrainerSource(trainer, self._order, self._include)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        if self._reader is not None:
-            trainer.strategy.checkpoint_io, self._reader = self._reader.inner, None
+        self._remove_reader(trainer)
         if self._resume is not None and trainer.ckpt_path != self._resume.path:
             self._resume = None  # the user went on from elsewhere
         origin = None
@@ -149,8 +133,8 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             self._steps, origin = self.resumed.step, self.resumed.commit
         if trainer.is_global_zero and not trainer.fast_dev_run:
             # Not before the module has all its layers: its buffers are asked for here.
-            options = RecorderOptions(origin=origin, **self._options)
-            self._recorder = Recorder.of(self._given.repo, self._source, options)
+            options = replace(self._options, origin=origin)
+            self._recorder = Recorder.of(self.repo, self._source, options)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
@@ -182,17 +166,11 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._record_epoch(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        try:
-            self._finish(trainer)
-        except BaseException as failure:
-            if failure is not exception:
-                exception.add_note(f"mvc: a version could not be recorded either: {failure}")
+        complete(lambda: self._finish(trainer), exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             self._finish(trainer)
-
-    # -- what they do ------------------------------------------------------------------------
 
     def _wait_for(self, module: Any, trainer: Any) -> None:
         """Has a batch recorded after the module's own hook, which comes after all callbacks.
@@ -204,8 +182,8 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         def then(*arguments: Any) -> None:
             hook(*arguments)
             if self._last is not None:
-                (outputs, batch, batch_idx), self._last = self._last, None
-                self._record_batch(trainer, outputs, batch, batch_idx)
+                last, self._last = self._last, None
+                self._record_batch(trainer, *last)
 
         def release() -> None:
             vars(module).pop(_HOOK, None)
@@ -234,9 +212,9 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             self._ended = False
             self._source.next = EPOCH
             loss = self._loss if self._by_loss else None
-            self._take(trainer, trainer.fit_loop.epoch_progress.current.processed, 0, loss)
+            self._take(trainer, trainer.fit_loop.epoch_progress.current.processed, 0, loss, None)
 
-    def _take(self, trainer: Any, epoch: int, batch: int, loss: Any, data: Any = None) -> bool:
+    def _take(self, trainer: Any, epoch: int, batch: int, loss: Any, data: Any) -> bool:
         assert self._recorder is not None
         if self._by_loss and loss is None:
             raise WrongUsage(
@@ -244,17 +222,15 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
                 hint="return it from training_step",
             )
         position = {"epoch": epoch, "batch": batch, "global_step": trainer.global_step}
-        return self._recorder.step(
-            loss=loss,
-            batch=position,
-            metrics=trainer.callback_metrics,
-            number=self._steps,
-            data=data,
-        )
+        metrics = trainer.callback_metrics
+        return self._recorder.step(loss, position, metrics, number=self._steps, data=data)
 
-    def _finish(self, trainer: Any) -> None:
+    def _remove_reader(self, trainer: Any) -> None:
         if self._reader is not None:
             trainer.strategy.checkpoint_io, self._reader = self._reader.inner, None
+
+    def _finish(self, trainer: Any) -> None:
+        self._remove_reader(trainer)
         self._resume = None
         if self._order is not None:
             self._order.release()
@@ -265,11 +241,9 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         recorder, self._recorder = self._recorder, None
         try:
             if recorder is not None:
-                try:
-                    recorder.close()
-                finally:
-                    self._report = recorder.report
+                recorder.close()
         finally:
+            self._report = self._report if recorder is None else recorder.report
             self._given.close()
 
 

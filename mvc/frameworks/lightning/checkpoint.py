@@ -20,7 +20,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
-from mvc.frameworks.common.repository import GivenRepository
+from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -47,11 +47,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(
-        self,
-        repo: Repository | str | PathLike[str],
-        *,
-        deploy: str | None = None,
-        pipeline: str | None = None,
+        self, repo: AnyRepository, *, deploy: str | None = None, pipeline: str | None = None
     ) -> None:
         if deploy is not None:
             check_ref("deployment target", deploy)
@@ -70,10 +66,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         return self._given.repo
 
     def save_checkpoint(
-        self,
-        checkpoint: dict[str, Any],
-        path: str | PathLike[str],
-        storage_options: Any | None = None,
+        self, checkpoint: dict[str, Any], path: str | PathLike[str], storage_options: Any = None
     ) -> None:
         """Makes a version of a checkpoint, then the marker at ``path``.
 
@@ -86,22 +79,17 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         name = _tracked(self.repo, file)
         model = checkpoint.get("state_dict")
         apart = _is_model(model)
-        rest = {
-            key: None if apart and key == "state_dict" else value
-            for key, value in checkpoint.items()
-        }
+        rest = {**checkpoint, "state_dict": None} if apart else dict(checkpoint)
         beside = {
             "schema": _SCHEMA,
             "apart": apart,
             "metadata": plain(getattr(model, "_metadata", None) if apart else None, "metadata"),
             "checkpoint": plain(rest, "checkpoint"),
         }
-        states: dict[str, Any] = {training_path(name): beside}
-        if apart:
-            states = {name: model, **states}
+        training = training_path(name)
         made = self.repo.commit(
-            path=name,
-            states=states,
+            path=name if apart else training,
+            states={name: model, training: beside} if apart else {training: beside},
             message=f"checkpoint {file.name}",
             deploy=self._deploy,
             pipeline=self._exact_pipeline(),
@@ -117,16 +105,14 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         return configured.coding().text if _loses(configured) else None
 
     def load_checkpoint(
-        self,
-        path: str | PathLike[str],
-        map_location: Any | None = None,
-        weights_only: bool | None = None,  # noqa: ARG002 (nothing is ever run)
+        self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """The dictionary as it was saved: from a marker's path, or from ``mvc:REV``.
 
         ``mvc:REV`` means the checkpoint that this version added or changed. Tensors lie on the
         processor unless ``map_location`` says otherwise. Raises UnknownPath.
         """
+        del weights_only  # nothing is ever run
         text = str(path)
         if text.startswith(_PREFIX):
             commit = self.repo.find(text.removeprefix(_PREFIX))
@@ -135,9 +121,8 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             commit, name = self._marked(path)
         beside = self.repo.checkout(commit, path=training_path(name))
         if not isinstance(beside, Mapping) or beside.get("schema") != _SCHEMA:
-            hint = None
-            if isinstance(beside, Mapping) and "lightning" in beside:
-                hint = "MVCCallback recorded it: ckpt_path=callback.resume(REV)"
+            recorded = isinstance(beside, Mapping) and "lightning" in beside
+            hint = "MVCCallback recorded it: ckpt_path=callback.resume(REV)" if recorded else None
             raise UnknownPath(
                 f"{training_path(name)} of {commit.short} is no checkpoint", hint=hint
             )
@@ -150,10 +135,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         return made if map_location is None else _mapped(made, map_location)
 
     def remove_checkpoint(self, path: str | PathLike[str]) -> None:
-        """Takes the marker away, and the checkpoint out of the versions to come.
-
-        The version that made it stays in the history until it is forgotten.
-        """
+        """Removes the marker, and the checkpoint from the versions to come; history keeps it."""
         files = self.repo.context.store.fs
         file = _local(files, path)
         found = files.stat(file, follow=False)
@@ -217,12 +199,10 @@ def _tracked(repo: Repository, file: Path) -> str:
     """
     files = repo.context.store.fs
     where = files.realpath(file.parent)
-    parts = where.parts[1:]
-    for base in (repo.root, files.realpath(files.cwd())):
-        if where.is_relative_to(base):
-            parts = where.relative_to(base).parts
-            break
-    return check_path("/".join([*parts, file.name.removesuffix(".ckpt") + _SUFFIX]))
+    bases = (repo.root, files.realpath(files.cwd()), where.anchor)
+    base = next(base for base in bases if where.is_relative_to(base))
+    name = file.name.removesuffix(".ckpt") + _SUFFIX
+    return check_path("/".join([*where.relative_to(base).parts, name]))
 
 
 def _added(repo: Repository, commit: CommitId) -> str:
@@ -231,11 +211,8 @@ def _added(repo: Repository, commit: CommitId) -> str:
     names = [path for path in entries if path.endswith(_TRAINING)]
     parents = repo.log(commit, limit=1)[0].commit.parents
     before = repo.manifest(parents[0]).by_path if parents else {}
-    new = [
-        path
-        for path in names
-        if path not in before or before[path].content_id != entries[path].content_id
-    ]
+    was = {path: entry.content_id for path, entry in before.items()}
+    new = [path for path in names if was.get(path) != entries[path].content_id]
     chosen = new if len(new) == 1 else names
     if len(chosen) != 1:
         raise UnknownPath(

@@ -1,21 +1,19 @@
 """What Lightning keeps beside tensors, as the plain values that a commit takes, and back.
 
-A state of mvc holds dictionaries, lists, tuples, numbers, texts, bytes and arrays. Lightning's
-checkpoints have more: paths, counters, hyper-parameters in an ``AttributeDict``. Each of these
-becomes a plain value, and a list beside it says what stood where. The kinds are a closed
-table; a value of any other type is refused by its place, because it could only come back by
-running what a file says.
+Lightning's checkpoints have more than a state of mvc holds: paths, counters, hyper-parameters in an
+``AttributeDict``. Each of these becomes a plain value, and a list beside it says what stood where.
+The kinds are a closed table; a value of any other type is refused by its place, because it could
+only come back by running what a file says.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
+from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,12 +25,11 @@ from mvc.errors import DamagedData, UnsupportedTensor
 __all__ = ["original", "plain"]
 
 Place = tuple[Any, ...]
-_AS_THEY_ARE = {type(None), bool, int, float, complex, str, bytes}
+_AS_THEY_ARE = {type(None), bool, int, float, complex, str, bytes, dict, OrderedDict, list, tuple}
 _FACTORIES: dict[str, Any] = {f.__name__: f for f in (bool, dict, float, int, list, set, str)}
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A type with the conversions of its values to plain values and back."""
 
     type: type
@@ -51,11 +48,6 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _from_factory(kept: Any) -> defaultdict[Any, Any]:
-    factory = None if kept["factory"] is None else _FACTORIES[kept["factory"]]
-    return defaultdict(factory, kept["items"])
-
-
 def _state_dict(kept: Any) -> OrderedDict[str, Any]:
     made = OrderedDict(kept["items"])
     made._metadata = kept["metadata"]  # type: ignore[attr-defined]
@@ -65,21 +57,17 @@ def _state_dict(kept: Any) -> OrderedDict[str, Any]:
 _KINDS = {
     "attributes": _Kind(AttributeDict, dict, AttributeDict),
     "counter": _Kind(Counter, dict, Counter),
-    "date": _Kind(datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
-    "datetime": _Kind(
-        datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat
-    ),
+    "date": _Kind(date, date.isoformat, date.fromisoformat),
+    "datetime": _Kind(datetime, datetime.isoformat, datetime.fromisoformat),
     "default": _Kind(
         defaultdict,
         lambda v: {"factory": v.default_factory and v.default_factory.__name__, "items": dict(v)},
-        _from_factory,
+        lambda v: defaultdict(v["factory"] and _FACTORIES[v["factory"]], v["items"]),
     ),
     "device": _Kind(torch.device, str, torch.device),
     "dtype": _Kind(torch.dtype, lambda v: str(v).removeprefix("torch."), _dtype),
     "frozenset": _Kind(frozenset, _sorted, frozenset),
-    "namespace": _Kind(
-        argparse.Namespace, lambda v: dict(vars(v)), lambda v: argparse.Namespace(**v)
-    ),
+    "namespace": _Kind(Namespace, lambda v: dict(vars(v)), lambda v: Namespace(**v)),
     "parameter": _Kind(
         torch.nn.Parameter,
         lambda v: {"tensor": v.detach(), "grad": v.requires_grad},
@@ -93,9 +81,7 @@ _KINDS = {
         OrderedDict, lambda v: {"items": OrderedDict(v), "metadata": v._metadata}, _state_dict
     ),
     "timedelta": _Kind(
-        datetime.timedelta,
-        lambda v: [v.days, v.seconds, v.microseconds],
-        lambda v: datetime.timedelta(*v),
+        timedelta, lambda v: [v.days, v.seconds, v.microseconds], lambda v: timedelta(*v)
     ),
 }
 _NAMES = {kind.type: name for name, kind in _KINDS.items() if name != "state-dict"}
@@ -107,49 +93,46 @@ def plain(value: Any, name: str) -> dict[str, Any]:
     Tensors are the same objects. Raises UnsupportedTensor naming the place below ``name``.
     """
     kinds: list[list[Any]] = []
-    return {"value": _Out(name, kinds).value(value, ()), "kinds": kinds}
+    return {"value": _out(value, (), name, kinds), "kinds": kinds}
 
 
-class _Out:
-    def __init__(self, name: str, kinds: list[list[Any]]) -> None:
-        self._name = name
-        self._kinds = kinds
-
-    def value(self, value: Any, place: Place) -> Any:
-        if len(place) > MAX_DEPTH // 2:
-            raise UnsupportedTensor(f"{self._text(place)[:200]} is nested too deeply")
-        kind = self._kind(value, place)
-        if kind is not None:
-            self._kinds.append([list(place), kind])
-            value = _KINDS[kind].out(value)
-        if type(value) in {dict, OrderedDict}:
-            return type(value)((k, self.value(v, (*place, k))) for k, v in value.items())
-        if type(value) in {list, tuple}:
-            return type(value)(self.value(v, (*place, i)) for i, v in enumerate(value))
-        return value
-
-    def _kind(self, value: Any, place: Place) -> str | None:
-        if type(value) is OrderedDict and hasattr(value, "_metadata"):
-            return "state-dict"
-        if type(value) is defaultdict and value.default_factory not in {None, *_FACTORIES.values()}:
-            raise self._refusal(value, place)
-        if type(value) in _NAMES:
-            return _NAMES[type(value)]
-        known = type(value) in {*_AS_THEY_ARE, dict, OrderedDict, list, tuple}
-        if not known and not isinstance(value, torch.Tensor | np.ndarray | np.generic):
-            raise self._refusal(value, place)
-        return None
-
-    def _refusal(self, value: Any, place: Place) -> UnsupportedTensor:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        return UnsupportedTensor(
-            f"{self._text(place)} is of type {kind}, which mvc cannot keep exactly",
+def _out(value: Any, place: Place, name: str, kinds: list[list[Any]]) -> Any:
+    if len(place) > MAX_DEPTH // 2:
+        raise UnsupportedTensor(f"{_text(name, place)[:200]} is nested too deeply")
+    kind = _NAMES.get(type(value))
+    if type(value) is OrderedDict and hasattr(value, "_metadata"):
+        kind = "state-dict"
+    if not _is_known(value, kind):
+        cls = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise UnsupportedTensor(
+            f"{_text(name, place)} is of type {cls}, which mvc cannot keep exactly",
             hint="keep numbers, texts, tensors and containers of them; for hyper-parameters "
             "use save_hyperparameters(ignore=[...])",
         )
+    if kind is not None:
+        kinds.append([list(place), kind])
+        value = _KINDS[kind].out(value)
+    return _each(value, place, lambda inner, where: _out(inner, where, name, kinds))
 
-    def _text(self, place: Place) -> str:
-        return ".".join([self._name, *(part_name(key) for key in place)])
+
+def _is_known(value: Any, kind: str | None) -> bool:
+    if type(value) is defaultdict:
+        return value.default_factory in {None, *_FACTORIES.values()}
+    plain_type = kind is not None or type(value) in _AS_THEY_ARE
+    return plain_type or isinstance(value, torch.Tensor | np.ndarray | np.generic)
+
+
+def _text(name: str, place: Place) -> str:
+    return ".".join([name, *(part_name(key) for key in place)])
+
+
+def _each(value: Any, place: Place, convert: Callable[[Any, Place], Any]) -> Any:
+    """A container with its items converted; any other value itself."""
+    if type(value) in {dict, OrderedDict}:
+        return type(value)((k, convert(v, (*place, k))) for k, v in value.items())
+    if type(value) in {list, tuple}:
+        return type(value)(convert(v, (*place, i)) for i, v in enumerate(value))
+    return value
 
 
 def original(kept: Any) -> Any:
@@ -162,8 +145,5 @@ def original(kept: Any) -> Any:
 
 
 def _back(value: Any, place: Place, kinds: dict[Place, _Kind]) -> Any:
-    if type(value) in {dict, OrderedDict}:
-        value = type(value)((k, _back(v, (*place, k), kinds)) for k, v in value.items())
-    elif type(value) in {list, tuple}:
-        value = type(value)(_back(v, (*place, i), kinds) for i, v in enumerate(value))
+    value = _each(value, place, lambda inner, where: _back(inner, where, kinds))
     return kinds[place].back(value) if place in kinds else value

@@ -1,0 +1,53 @@
+"""What callbacks share when they restore a version: its parts, and what it may lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from mvc.errors import CannotResume
+from mvc.ids import CommitId
+from mvc.training.resume import load_model
+from mvc.training.state.component_types import check_type
+from mvc.training.state.optimizers import Placement
+
+__all__ = ["alone", "check_schedulers", "load_with_optimizers", "several", "without"]
+
+
+def without(commit: CommitId, part: str) -> CannotResume:
+    """The error for a version that was recorded without ``part``."""
+    what = "state of the random generators" if part == "rng" else part
+    return CannotResume(
+        f"{commit.short} was recorded without the {what}", hint=f"record with {part!r} in include"
+    )
+
+
+def alone(states: list[Any]) -> tuple[Any, list[Any]]:
+    """Splits states into a single one, stored as the Recorder does, or a list of several."""
+    return (states[0], []) if len(states) == 1 else (None, states)
+
+
+def several(single: Any, states: list[Any]) -> list[Any]:
+    """The inverse of ``alone``."""
+    return states if single is None else [single]
+
+
+def check_schedulers(kinds: Iterable[Any], schedulers: Iterable[Any]) -> list[str]:
+    """Functions that differ. Raises CannotResume for another type; older versions name none."""
+    pairs = zip(kinds, schedulers, strict=False)
+    return [line for kind, one in pairs for line in check_type("scheduler", kind, one)]
+
+
+def load_with_optimizers(
+    model: torch.nn.Module,
+    weights: Mapping[str, Any],
+    buffers: Mapping[str, Any],
+    optimizers: Iterable[tuple[torch.optim.Optimizer, Any]],
+) -> None:
+    """Sets weights, buffers, and optimizers; raises CannotResume before anything has changed."""
+    placements = [Placement(model, optimizer, state) for optimizer, state in optimizers]
+    load_model(model, weights, buffers)
+    for placement in placements:
+        placement.apply()
