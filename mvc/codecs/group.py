@@ -20,11 +20,21 @@ from typing import TypeAlias
 import numpy as np
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.segments import decode_segments, encode_segments
-from mvc.codecs.stages import Compressor, Planes, PlanesOfJoined, Positions, Zigzag
-from mvc.codecs.streams import Bytes
+from mvc.codecs.sparse import decode_sparse, encode_sparse
+from mvc.codecs.stages.codings import Planes, Sparse, Zigzag
+from mvc.codecs.streams import decode_segments, encode_segments
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Words, difference, word_type, words_of
+from mvc.codecs.words import (
+    Words,
+    difference,
+    join,
+    scratch_words,
+    split,
+    unzigzag,
+    word_type,
+    words_of,
+    zigzag,
+)
 from mvc.errors import DamagedData, WrongUsage
 
 __all__ = ["Member", "decode_group", "encode_group", "group_widths"]
@@ -41,19 +51,25 @@ def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | 
     """
     _check_scope(pipeline)
     widths = [width for _, _, width in members]
+    runs = ((len(list(run)), width) for width, run in groupby(widths))
     parts: list[bytes | memoryview] = [
-        b"".join(
-            varint(len(list(run)) << 2 | width.bit_length() - 1) for width, run in groupby(widths)
-        )
+        b"".join(varint(length << 2 | width.bit_length() - 1) for length, width in runs)
     ]
-    compressor = pipeline.find(Compressor)
     for width in sorted(set(widths)):
         same = [m for m in members if m[2] == width]
-        if positions := pipeline.find(Positions):
-            parts += positions.encode_words(_joined(pipeline, same, width), compressor)
+        total = sum(len(new) // width for new, _, _ in same)
+        if sparse := pipeline.find(Sparse):
+            joined = np.empty(total, word_type(width))
+            for at, block in _blocks(pipeline, same):
+                joined[at : at + len(block)] = block
+            parts += encode_sparse(joined, sparse.options, pipeline.method)
         else:
-            for plane in _planes(pipeline, same, width):
-                parts += encode_segments(plane, compressor)
+            planes = np.empty((width, total), np.uint8)
+            for at, block in _blocks(pipeline, same):
+                for i, plane in enumerate(split(block)):
+                    planes[i, at : at + len(block)] = plane
+            for plane in planes:
+                parts += encode_segments(plane, pipeline.method)
     parts.append(b"".join(_tail(pipeline, member) for member in members))
     return parts
 
@@ -88,56 +104,28 @@ def _check_scope(pipeline: Pipeline) -> None:
         raise WrongUsage(f"pipeline {pipeline.text} codes tensors one by one, not groups")
 
 
-def _words(pipeline: Pipeline, member: Member) -> Words:
-    new, base, width = member
-    words = words_of(new, width)
-    if (base is None) != (pipeline.operator == "none") or (
-        base is not None and len(base) != len(new)
-    ):
-        raise WrongUsage(f"pipeline {pipeline.text} and the base of a member do not fit")
-    if base is None:
-        return words
-    delta = np.empty_like(words)
-    difference(pipeline.operator, words, words_of(base, width), delta)
-    if zigzag := pipeline.find(Zigzag):
-        zigzag.encode(delta)
-    return delta
+def _blocks(pipeline: Pipeline, members: Sequence[Member]) -> Iterator[tuple[int, Words]]:
+    """The words to be coded of one width's members, member after member, and where they begin.
 
-
-def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
-    """The words of one width's members, member after member."""
-    joined = np.empty(sum(len(m[0]) // width for m in members), word_type(width))
-    start = 0
-    for member in members:
-        words = _words(pipeline, member)
-        joined[start : start + len(words)] = words
-        start += len(words)
-    return joined
-
-
-def _planes(pipeline: Pipeline, members: Sequence[Member], width: int) -> list[Bytes]:
-    """The planes of one width's members, member after member."""
-    split = pipeline.find(Planes)
-    assert split is not None
-    planes = np.empty((width, sum(len(m[0]) // width for m in members)), np.uint8)
-    start = 0
-    for words in _runs(pipeline, members, width, joined=isinstance(split, PlanesOfJoined)):
-        for i, plane in enumerate(split.encode(words)):
-            planes[i, start : start + len(words)] = plane
-        start += len(words)
-    return list(planes)
-
-
-def _runs(
-    pipeline: Pipeline, members: Sequence[Member], width: int, *, joined: bool
-) -> Iterator[Words]:
-    """The words to be split: a member at a time, or all of them joined, in blocks."""
-    if not joined:
-        yield from (_words(pipeline, member) for member in members)
-        return
-    words = _joined(pipeline, members, width)
-    for start in range(0, len(words), _BLOCK):
-        yield words[start : start + _BLOCK]
+    By blocks that stay in the processor's cache; a block of a delta lies in scratch.
+    """
+    at, folded = 0, pipeline.find(Zigzag)
+    for new, base, width in members:
+        if (base is None) != (pipeline.operator == "none") or (
+            base is not None and len(base) != len(new)
+        ):
+            raise WrongUsage(f"pipeline {pipeline.text} and the base of a member do not fit")
+        words, old = words_of(new, width), words_of(new if base is None else base, width)
+        for start in range(0, len(words), _BLOCK):
+            block = words[start : start + _BLOCK]
+            if base is not None:
+                delta = scratch_words("delta", len(block), width)
+                difference(pipeline.operator, block, old[start : start + _BLOCK], delta)
+                block = delta
+                if folded:
+                    zigzag(block)
+            yield at, block
+            at += len(block)
 
 
 def _tail(pipeline: Pipeline, member: Member) -> bytes:
@@ -163,23 +151,23 @@ def _read_widths(cursor: Cursor, count: int) -> list[int]:
 
 
 def _read_class(pipeline: Pipeline, cursor: Cursor, targets: list[Words], width: int) -> None:
+    """Fills the members of one width."""
     total = sum(map(len, targets))
-    compressor = pipeline.find(Compressor)
-    if positions := pipeline.find(Positions):
+    if sparse := pipeline.find(Sparse):
         joined = np.empty(total, word_type(width))
-        positions.decode_words(cursor, joined, compressor)
+        decode_sparse(cursor, joined, sparse.options, pipeline.method)
     else:
         planes = np.empty((width, total), np.uint8)
         for plane in planes:
-            decode_segments(cursor, plane, compressor)
-    split, zigzag = pipeline.find(Planes), pipeline.find(Zigzag)
+            decode_segments(cursor, plane, pipeline.method)
+    in_planes, folded = pipeline.find(Planes), pipeline.find(Zigzag)
     start = 0
     for target in targets:
         end = start + len(target)
-        if split:
-            split.decode(list(planes[:, start:end]), target)
+        if in_planes:
+            join(list(planes[:, start:end]), target)
         else:
             target[:] = joined[start:end]
-        if zigzag:
-            zigzag.decode(target)
+        if folded:
+            unzigzag(target)
         start = end

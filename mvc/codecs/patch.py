@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import zstandard
 
-from mvc.codecs import frames
+from mvc.codecs.compressors import decompress_zstd
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import WrongUsage
-from mvc.limits import MIB
+from mvc.limits import MIB, ZSTD_MAX_WINDOW
 
 __all__ = ["decode_patch", "decode_patch_into", "encode_patch"]
 
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
 MARGIN = 2 * MIB  # bytes of the base before and after the block's place
 _MAX_EXTRA = MIB
+_MAX_LEVEL = 19
 # The tables of a level hold the places of a fraction of so large a dictionary.
 _LARGE_SIZE = MIB // 4
 _LARGE = {"window_log": 23, "hash_log": 20}
@@ -32,7 +34,7 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: i
 
     ``level`` is zstd's, 1 to 19. An empty base makes it plain compression.
     """
-    if len(extra) > _MAX_EXTRA or not 1 <= level <= frames.FIRST_LEVELS:
+    if len(extra) > _MAX_EXTRA or not 1 <= level <= _MAX_LEVEL:
         raise WrongUsage("a patch takes a level from 1 to 19 and at most 1 MiB of extra bytes")
     parts = []
     for start in range(0, len(new), BLOCK):
@@ -64,22 +66,21 @@ def decode_patch_into(
     data: memoryview | bytes, base: memoryview, extra: bytes, out: memoryview
 ) -> None:
     """As :func:`decode_patch`, into memory that is there."""
-    at = 0
-    for block in _blocks(data, base, extra, len(out)):
-        out[at : at + len(block)] = block
-        at += len(block)
+    for i, block in enumerate(_blocks(data, base, extra, len(out))):
+        out[i * BLOCK : i * BLOCK + len(block)] = block
 
 
 def _blocks(
     data: memoryview | bytes, base: memoryview, extra: bytes, nbytes: int
-) -> Iterator[bytes]:
+) -> Iterator[memoryview]:
     cursor = Cursor(data)
     for start in range(0, nbytes, BLOCK):
         frame = cursor.take(cursor.varint())
-        size = min(BLOCK, nbytes - start)
-        frames.check_frame(frame, size)
-        decompressor = zstandard.ZstdDecompressor(dict_data=_dictionary(start, nbytes, base, extra))
-        yield frames.run_decompress(decompressor.decompress, frame, size)
+        block = np.empty(min(BLOCK, nbytes - start), np.uint8)
+        dictionary = _dictionary(start, nbytes, base, extra)
+        context = zstandard.ZstdDecompressor(dictionary, max_window_size=ZSTD_MAX_WINDOW)
+        decompress_zstd(frame, block, context.stream_reader)
+        yield block.data
     cursor.end()
 
 

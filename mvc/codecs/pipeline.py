@@ -29,24 +29,36 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from mvc.codecs.scratch import scratch_bytes, scratch_words
-from mvc.codecs.stages import (
+from mvc.codecs import steps
+from mvc.codecs.sparse import decode_sparse, encode_sparse
+from mvc.codecs.stages.base import Stage
+from mvc.codecs.stages.codings import (
     Compressor,
     Elide,
-    LossyStage,
     OnGrid,
     Operator,
     Planes,
-    Positions,
     Raw,
-    Stage,
+    Sparse,
     Zigzag,
-    check_order,
-    read_stages,
 )
-from mvc.codecs.streams import Bytes, Parts
+from mvc.codecs.stages.lossy import LossyStage
+from mvc.codecs.stages.table import check_order, read_stages
+from mvc.codecs.streams import Parts, decode_marks, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor
-from mvc.codecs.words import Words, move, word_type, words_of
+from mvc.codecs.words import (
+    Words,
+    difference,
+    join,
+    move,
+    scratch_bytes,
+    scratch_words,
+    split,
+    unzigzag,
+    word_type,
+    words_of,
+    zigzag,
+)
 from mvc.errors import DamagedData, InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 
@@ -77,6 +89,10 @@ accuracy lost in per cent and by speed; ``lossless`` was found by measurement an
 
 
 RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
+
+_ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it saves
+_ELIDE_METHOD = "1"  # of the bitmap
+_SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
 
 S = TypeVar("S", bound=Stage)
 
@@ -150,6 +166,28 @@ class Pipeline:
             return b"".join((bytes((RAW,)), data.tobytes(), tail))
         return b"".join((*parts, tail))
 
+    def estimate(
+        self, new: memoryview, base: memoryview | None, width: int
+    ) -> tuple[float, bytes | None]:
+        """Estimated stored bytes per raw byte of ``new``: 0.0 for nothing, about 1.0 for no gain.
+
+        At most 128 KiB are read, in blocks spread evenly: a commit stores the smaller of delta
+        and full record, and encoding both to find out would double its work. Without a base
+        a delta pipeline is estimated as its full form. The second result is the encoded chunk,
+        where all of ``new`` was encoded.
+        """
+        total = len(new)
+        if not total:
+            return 0.0, None
+        form = self if base is not None else self.full()
+        if total <= _SAMPLES * _SAMPLE:
+            encoded = form.encode_chunk(new, base, width)
+            return len(encoded) / total, encoded
+        step = (total - _SAMPLE) // (_SAMPLES - 1) // 64 * 64
+        cuts = [slice(start, start + _SAMPLE) for start in range(0, _SAMPLES * step, step)]
+        stored = sum(len(form.encode_chunk(new[c], base and base[c], width)) for c in cuts)
+        return stored / (_SAMPLES * _SAMPLE), None
+
     def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
         """Write a full record's chunk into ``out``, which is as long as the raw chunk."""
         if self.operator != "none":
@@ -177,15 +215,21 @@ class Pipeline:
             move(self.operator, end, np.frombuffer(tail, np.uint8), reverse=reverse)
 
     @cached_property
+    def method(self) -> str | None:
+        """What ``mvc.codecs.compressors`` calls the compressor of the streams, if there is one."""
+        compressor = self.find(Compressor)
+        return compressor and compressor.method
+
+    @cached_property
     def _coded(self) -> bool:
         return self.find(Raw) is None and len(self.stages) > (self.operator != "none")
 
     @cached_property
     def _keeps_single_words(self) -> bool:
         """Whether no stage makes one word smaller: each plane of it takes two bytes."""
-        planes = self.find(Planes) is not None and self.find(Compressor) is not None
+        planes = self.method is not None and self.find(Planes) is not None
         return not self._coded or (
-            planes and self.find(Positions) is None and self.find(OnGrid) is None
+            planes and self.find(Sparse) is None and self.find(OnGrid) is None
         )
 
     def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
@@ -215,36 +259,39 @@ class Pipeline:
             return words, new[end:]
         if base is None or len(base) != len(new):
             raise WrongUsage(f"pipeline {self.text} takes a base of {len(new)} bytes")
-        operator = self.stages[0]
-        assert isinstance(operator, Operator)
         out = scratch_words("delta", len(words), width)
-        operator.encode(words, words_of(base, width), out)
+        difference(self.operator, words, words_of(base, width), out)
         tail = np.empty(len(new) - end, np.uint8)
-        operator.encode(words_of(new[end:], 1), words_of(base[end:], 1), tail)
+        difference(self.operator, words_of(new[end:], 1), words_of(base[end:], 1), tail)
         return out, tail.tobytes()
 
     def _encode_grid(
         self, new: memoryview, base: memoryview | None, width: int, changed: Words
     ) -> Parts | None:
         """What a stage for words on a grid makes of them, if there is one and they are."""
-        stage = self.find(OnGrid)
-        words, old = words_of(new, width), words_of(new if base is None else base, width)
-        parts = stage.encode_grid(words, old, changed, self.find(Compressor)) if stage else None
+        if not self.find(OnGrid):
+            return None
+        words = words_of(new, width)
+        if base is None:
+            parts = steps.encode_full(words, self.method)
+        else:
+            parts = steps.encode_delta(words, words_of(base, width), changed, self.method)
         return None if parts is None else [bytes((GRID,)), *parts]
 
     def _encode_words(self, data: Words, changed: Words, count: int) -> Parts:
         parts: Parts = [bytes((CODED,))]
-        elide = self.find(Elide)
-        if elide and count <= elide.SHARE * len(data):
-            parts = [bytes((ELIDED,)), *elide.encode_marks(changed)]
-            data = elide.encode(data, changed, count)
-        if zigzag := self.find(Zigzag):
-            zigzag.encode(data)
-        planes, compressor = self.find(Planes), self.find(Compressor)
-        if positions := self.find(Positions):
-            return [*parts, *positions.encode_words(data, compressor)]
-        for stream in planes.encode(data) if planes else [data.view(np.uint8)]:
-            parts += compressor.encode(stream) if compressor else [stream.tobytes()]
+        if self.find(Elide) and count <= _ELIDE_SHARE * len(data):
+            # Idle units leave the bitmap repeating at the length of a row.
+            marks = encode_stream(np.packbits(changed), _ELIDE_METHOD, repeats=True)
+            parts = [bytes((ELIDED,)), *marks]
+            kept = scratch_words("kept", count, data.itemsize)
+            data = np.compress(changed, data, out=kept)
+        if self.find(Zigzag):
+            zigzag(data)
+        if sparse := self.find(Sparse):
+            return [*parts, *encode_sparse(data, sparse.options, self.method)]
+        for stream in split(data) if self.find(Planes) else [data.view(np.uint8)]:
+            parts += encode_stream(stream, self.method)
         return parts
 
     def _decode(
@@ -256,13 +303,15 @@ class Pipeline:
         """
         width, count = state.itemsize, len(state)
         shape = cursor.byte()
-        grid = self.find(OnGrid) if shape == GRID else None
         if shape in (CODED, ELIDED) and self._coded:
             words = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
         elif shape == RAW:
             words = np.frombuffer(cursor.take(count * width), word_type(width))
-        elif grid is not None:
-            words = grid.decode_grid(cursor, state, self.find(Compressor), reverse=reverse)
+        elif shape == GRID and self.find(OnGrid):
+            if self.operator == "none":
+                words = steps.decode_full(cursor, count, width, self.method)
+            else:
+                words = steps.apply_delta(cursor, state, self.method, reverse=reverse)
         elif shape in (CONSTANT, ZERO):
             words = scratch_words("delta", count, width) if out is None else out
             value = cursor.take(width) if shape == CONSTANT else bytes(width)
@@ -278,41 +327,34 @@ class Pipeline:
     def _decode_words(
         self, cursor: Cursor, count: int, width: int, out: Words | None, *, elided: bool
     ) -> Words:
-        elide = self.find(Elide) if elided else None
-        if elided and elide is None:
+        if elided and not self.find(Elide):
             raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
-        if sparse := self.find(Positions):
-            return self._decode_sparse(sparse, cursor, scratch_words("delta", count, width))
-        positions = elide.decode_marks(cursor, count) if elide else None
-        kept = count if positions is None else len(positions)
-        words = scratch_words("kept", kept, width) if out is None else out
-        planes = self.find(Planes)
-        if planes:
-            streams = [self._stream(cursor, kept, f"plane{i}") for i in range(width)]
-            planes.decode(streams, words)
+        if sparse := self.find(Sparse):
+            words = scratch_words("delta", count, width)
+            at = decode_sparse(cursor, words, sparse.options, self.method)
+            if self.find(Zigzag):
+                kept = words[at]
+                unzigzag(kept)
+                words[at] = kept
+            return words
+        positions = decode_marks(cursor, count, _ELIDE_METHOD, "mask") if elided else None
+        kept_count = count if positions is None else len(positions)
+        words = scratch_words("kept", kept_count, width) if out is None else out
+        if self.find(Planes):
+            method = self.method
+            planes = range(width)
+            join([decode_stream(cursor, kept_count, method, f"plane{i}") for i in planes], words)
         else:
-            words.view(np.uint8)[:] = self._stream(cursor, kept * width, "plane")
-        if zigzag := self.find(Zigzag):
-            zigzag.decode(words)
-        if elide is None or positions is None:
+            plane = decode_stream(cursor, kept_count * width, self.method, "plane")
+            words.view(np.uint8)[:] = plane
+        if self.find(Zigzag):
+            unzigzag(words)
+        if positions is None:
             return words
         spread = scratch_words("delta", count, width)
-        elide.decode(words, positions, spread)
+        spread.fill(0)
+        spread[positions] = words
         return spread
-
-    def _decode_sparse(self, stage: Positions, cursor: Cursor, words: Words) -> Words:
-        at = stage.decode_words(cursor, words, self.find(Compressor))
-        if zigzag := self.find(Zigzag):
-            kept = words[at]
-            zigzag.decode(kept)
-            words[at] = kept
-        return words
-
-    def _stream(self, cursor: Cursor, count: int, slot: str) -> Bytes | int:
-        compressor = self.find(Compressor)
-        if compressor:
-            return compressor.decode(cursor, count, slot)
-        return np.frombuffer(cursor.take(count), np.uint8)
 
 
 @lru_cache(maxsize=256)

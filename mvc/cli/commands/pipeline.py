@@ -11,14 +11,15 @@ from mvc.cli.program import Verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.codecs.stages import STAGES, Compressor, read_stages
+from mvc.codecs.stages.codings import Compressor
+from mvc.codecs.stages.table import STAGES, read_stages
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
 if TYPE_CHECKING:
     from mvc.cli.output import Output
-    from mvc.codecs.stages import Stage
+    from mvc.codecs.stages.base import Stage
 
 _STAGES = (Column("stage"), Column("what it does", give="end"))
 _PRESETS = (Column("preset"), Column("pipeline"))

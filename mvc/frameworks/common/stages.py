@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.stages import Drift, Dsed, TopK
+from mvc.codecs.stages.decisions import Drift, Dsed
+from mvc.codecs.stages.lossy import TopK
 from mvc.errors import WrongUsage
 
 __all__ = ["decisions", "refuse_data", "refuse_decisions", "stage_by_data", "stage_by_loss"]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mvc.codecs.stages import Drift
+from mvc.codecs.stages.decisions import Drift
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 from mvc.training.lossy.callbacks import number_from, wrong_result
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from mvc.codecs.stages import Dsed
+from mvc.codecs.stages.decisions import Dsed
 from mvc.errors import WrongUsage
 from mvc.training.lossy.callbacks import number_from, wrong_result
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.stages import Drift, Dsed, Every, TopK
+from mvc.codecs.stages.decisions import Drift, Dsed, Every
+from mvc.codecs.stages.lossy import TopK
 from mvc.errors import WrongUsage
 from mvc.repo.lossy.reduce import Arrays, reduce
 from mvc.training.lossy.drift import DriftDetector, Monitor
