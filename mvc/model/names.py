@@ -16,15 +16,8 @@ __all__ = ["DEFAULT_STATE", "check_key", "check_path", "check_ref", "printable"]
 DEFAULT_STATE = "model.safetensors"
 """The path of a Python state that was committed without a path."""
 
-_RESERVED = {
-    "con",
-    "prn",
-    "aux",
-    "nul",
-    *(f"{p}{n}" for p in ("com", "lpt") for n in "123456789¹²³"),
-    "conin$",
-    "conout$",
-}
+_RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
+_RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}
 _SHORT_OF_MVC = re.compile(r"mvc~[0-9]+")  # what Windows calls .mvc in eight letters
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+/-]*")
 _HEX_ID = re.compile(r"[0-9a-fA-F]{40,64}")
