@@ -65,8 +65,9 @@ def compress(data: Any, method: str) -> bytes:
     if name == "lzma":
         import lzma
 
-        filters = [_lzma_filter(memoryview(data).nbytes, int(level))]
-        return lzma.compress(data, lzma.FORMAT_RAW, filters=filters)
+        size = max(memoryview(data).nbytes, _LEAST_DICTIONARY)
+        lzma2 = {"id": lzma.FILTER_LZMA2, "preset": int(level), "dict_size": size}
+        return lzma.compress(data, lzma.FORMAT_RAW, filters=[lzma2])
     made: bytes = _brotli().compress(data, quality=int(level))
     return made
 
@@ -167,16 +168,8 @@ def _reader(name: str, size: int) -> tuple[Any, type[Exception]]:
         return bz2.BZ2Decompressor(), OSError
     import lzma
 
-    filters = [_lzma_filter(size)]
-    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=filters), lzma.LZMAError
-
-
-def _lzma_filter(size: int, level: int = 0) -> dict[str, int]:
-    """LZMA2's parameters; only the dictionary's size matters to a reader."""
-    import lzma
-
-    dictionary = max(size, _LEAST_DICTIONARY)
-    return {"id": lzma.FILTER_LZMA2, "preset": level, "dict_size": dictionary}
+    lzma2 = {"id": lzma.FILTER_LZMA2, "dict_size": max(size, _LEAST_DICTIONARY)}
+    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma2]), lzma.LZMAError
 
 
 def _decompress_brotli(frame: memoryview, size: int, _: str) -> bytes | None:

@@ -24,17 +24,7 @@ from mvc.codecs.sparse import decode_sparse, encode_sparse
 from mvc.codecs.stages.codings import Planes, Sparse, Zigzag
 from mvc.codecs.streams import decode_segments, encode_segments
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import (
-    Words,
-    difference,
-    join,
-    scratch_words,
-    split,
-    unzigzag,
-    word_type,
-    words_of,
-    zigzag,
-)
+from mvc.codecs.words import Words, join, split, unzigzag, word_type, words_of, zigzag
 from mvc.errors import DamagedData, WrongUsage
 
 __all__ = ["Member", "decode_group", "encode_group", "group_widths"]
@@ -111,32 +101,19 @@ def _blocks(pipeline: Pipeline, members: Sequence[Member]) -> Iterator[tuple[int
     """
     at, folded = 0, pipeline.find(Zigzag)
     for new, base, width in members:
-        if (base is None) != (pipeline.operator == "none") or (
-            base is not None and len(base) != len(new)
-        ):
-            raise WrongUsage(f"pipeline {pipeline.text} and the base of a member do not fit")
-        words, old = words_of(new, width), words_of(new if base is None else base, width)
-        for start in range(0, len(words), _BLOCK):
-            block = words[start : start + _BLOCK]
-            if base is not None:
-                delta = scratch_words("delta", len(block), width)
-                difference(pipeline.operator, block, old[start : start + _BLOCK], delta)
-                block = delta
-                if folded:
-                    zigzag(block)
+        for start in range(0, len(new), _BLOCK * width):
+            cut = slice(start, start + _BLOCK * width)
+            block, _ = pipeline.delta(new[cut], None if base is None else base[cut], width)
+            if folded:
+                zigzag(block)
             yield at, block
             at += len(block)
 
 
-def _tail(pipeline: Pipeline, member: Member) -> bytes:
+def _tail(pipeline: Pipeline, member: Member) -> bytes | memoryview:
     new, base, width = member
     end = len(new) // width * width
-    tail = words_of(new[end:], 1)
-    if base is None:
-        return tail.tobytes()
-    out = np.empty_like(tail)
-    difference(pipeline.operator, tail, words_of(base[end:], 1), out)
-    return out.tobytes()
+    return pipeline.delta(new[end:], None if base is None else base[end:], width)[1]
 
 
 def _read_widths(cursor: Cursor, count: int) -> list[int]:

@@ -31,17 +31,8 @@ import numpy as np
 
 from mvc.codecs import steps
 from mvc.codecs.sparse import decode_sparse, encode_sparse
+from mvc.codecs.stages import codings
 from mvc.codecs.stages.base import Stage
-from mvc.codecs.stages.codings import (
-    Compressor,
-    Elide,
-    OnGrid,
-    Operator,
-    Planes,
-    Raw,
-    Sparse,
-    Zigzag,
-)
 from mvc.codecs.stages.lossy import LossyStage
 from mvc.codecs.stages.table import check_order, read_stages
 from mvc.codecs.streams import Parts, decode_marks, decode_stream, encode_stream
@@ -130,7 +121,7 @@ class Pipeline:
     @cached_property
     def _full(self) -> Pipeline:
         stages = (stage.full() for stage in self.stages)
-        return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
+        return _build(tuple(stage for stage in stages if stage) or (codings.Raw("raw"),))
 
     @property
     def features(self) -> frozenset[str]:
@@ -148,7 +139,7 @@ class Pipeline:
         """
         if len(new) <= width and self._keeps_single_words:
             return self._encode_single(new, base, width)
-        data, tail = self._delta(new, base, width)
+        data, tail = self.delta(new, base, width)
         changed = np.not_equal(data, 0, out=scratch_bytes("changed", len(data)).view(np.bool_))
         count = int(np.count_nonzero(changed))
         if not count and not any(tail):
@@ -158,11 +149,14 @@ class Pipeline:
         stored = 1 + data.nbytes
         if not self._coded or not len(data):
             return b"".join((bytes((RAW,)), data.tobytes(), tail))
-        parts = self._encode_grid(new, base, width, changed)
-        parts = parts or self._encode_words(data, changed, count)
+        grid = None
+        if self.find(codings.OnGrid):
+            words, old = words_of(new, width), None if base is None else words_of(base, width)
+            grid = steps.encode(words, old, changed, self.method)
+        parts = [bytes((GRID,)), *grid] if grid else self._encode_words(data, changed, count)
         if sum(map(len, parts)) >= stored:
             # The stages work in place, so the words are formed once more.
-            data = self._delta(new, base, width)[0]
+            data = self.delta(new, base, width)[0]
             return b"".join((bytes((RAW,)), data.tobytes(), tail))
         return b"".join((*parts, tail))
 
@@ -217,19 +211,19 @@ class Pipeline:
     @cached_property
     def method(self) -> str | None:
         """What ``mvc.codecs.compressors`` calls the compressor of the streams, if there is one."""
-        compressor = self.find(Compressor)
+        compressor = self.find(codings.Compressor)
         return compressor and compressor.method
 
     @cached_property
     def _coded(self) -> bool:
-        return self.find(Raw) is None and len(self.stages) > (self.operator != "none")
+        return self.find(codings.Raw) is None and len(self.stages) > (self.operator != "none")
 
     @cached_property
     def _keeps_single_words(self) -> bool:
         """Whether no stage makes one word smaller: each plane of it takes two bytes."""
-        planes = self.method is not None and self.find(Planes) is not None
+        planes = self.method is not None and self.find(codings.Planes) is not None
         return not self._coded or (
-            planes and self.find(Sparse) is None and self.find(OnGrid) is None
+            planes and self.find(codings.Sparse) is None and self.find(codings.OnGrid) is None
         )
 
     def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
@@ -241,11 +235,11 @@ class Pipeline:
         if self.operator == "none" and base is None and not (self.lossy or self.decisions):
             data = bytes(new)
         else:
-            words, tail = self._delta(new, base, width)
+            words, tail = self.delta(new, base, width)
             data = words.tobytes() + bytes(tail)
         return bytes((RAW,)) + data if any(data) else bytes((ZERO,))
 
-    def _delta(
+    def delta(
         self, new: memoryview, base: memoryview | None, width: int
     ) -> tuple[Words, bytes | memoryview]:
         """Words to be coded, and the tail. For a delta the words lie in scratch."""
@@ -265,32 +259,19 @@ class Pipeline:
         difference(self.operator, words_of(new[end:], 1), words_of(base[end:], 1), tail)
         return out, tail.tobytes()
 
-    def _encode_grid(
-        self, new: memoryview, base: memoryview | None, width: int, changed: Words
-    ) -> Parts | None:
-        """What a stage for words on a grid makes of them, if there is one and they are."""
-        if not self.find(OnGrid):
-            return None
-        words = words_of(new, width)
-        if base is None:
-            parts = steps.encode_full(words, self.method)
-        else:
-            parts = steps.encode_delta(words, words_of(base, width), changed, self.method)
-        return None if parts is None else [bytes((GRID,)), *parts]
-
     def _encode_words(self, data: Words, changed: Words, count: int) -> Parts:
         parts: Parts = [bytes((CODED,))]
-        if self.find(Elide) and count <= _ELIDE_SHARE * len(data):
+        if self.find(codings.Elide) and count <= _ELIDE_SHARE * len(data):
             # Idle units leave the bitmap repeating at the length of a row.
             marks = encode_stream(np.packbits(changed), _ELIDE_METHOD, repeats=True)
             parts = [bytes((ELIDED,)), *marks]
             kept = scratch_words("kept", count, data.itemsize)
             data = np.compress(changed, data, out=kept)
-        if self.find(Zigzag):
+        if self.find(codings.Zigzag):
             zigzag(data)
-        if sparse := self.find(Sparse):
+        if sparse := self.find(codings.Sparse):
             return [*parts, *encode_sparse(data, sparse.options, self.method)]
-        for stream in split(data) if self.find(Planes) else [data.view(np.uint8)]:
+        for stream in split(data) if self.find(codings.Planes) else [data.view(np.uint8)]:
             parts += encode_stream(stream, self.method)
         return parts
 
@@ -307,11 +288,9 @@ class Pipeline:
             words = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
         elif shape == RAW:
             words = np.frombuffer(cursor.take(count * width), word_type(width))
-        elif shape == GRID and self.find(OnGrid):
-            if self.operator == "none":
-                words = steps.decode_full(cursor, count, width, self.method)
-            else:
-                words = steps.apply_delta(cursor, state, self.method, reverse=reverse)
+        elif shape == GRID and self.find(codings.OnGrid):
+            full = self.operator == "none"
+            words = steps.decode(cursor, state, self.method, full=full, reverse=reverse)
         elif shape in (CONSTANT, ZERO):
             words = scratch_words("delta", count, width) if out is None else out
             value = cursor.take(width) if shape == CONSTANT else bytes(width)
@@ -327,12 +306,12 @@ class Pipeline:
     def _decode_words(
         self, cursor: Cursor, count: int, width: int, out: Words | None, *, elided: bool
     ) -> Words:
-        if elided and not self.find(Elide):
+        if elided and not self.find(codings.Elide):
             raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
-        if sparse := self.find(Sparse):
+        if sparse := self.find(codings.Sparse):
             words = scratch_words("delta", count, width)
             at = decode_sparse(cursor, words, sparse.options, self.method)
-            if self.find(Zigzag):
+            if self.find(codings.Zigzag):
                 kept = words[at]
                 unzigzag(kept)
                 words[at] = kept
@@ -340,14 +319,14 @@ class Pipeline:
         positions = decode_marks(cursor, count, _ELIDE_METHOD, "mask") if elided else None
         kept_count = count if positions is None else len(positions)
         words = scratch_words("kept", kept_count, width) if out is None else out
-        if self.find(Planes):
+        if self.find(codings.Planes):
             method = self.method
             planes = range(width)
             join([decode_stream(cursor, kept_count, method, f"plane{i}") for i in planes], words)
         else:
             plane = decode_stream(cursor, kept_count * width, self.method, "plane")
             words.view(np.uint8)[:] = plane
-        if self.find(Zigzag):
+        if self.find(codings.Zigzag):
             unzigzag(words)
         if positions is None:
             return words
@@ -369,7 +348,7 @@ def _build(stages: tuple[Stage, ...]) -> Pipeline:
     check_order(stages)
     coding = tuple(s for s in stages if not (s.decides or s.lossy))
     operator: Literal["none", "sub", "xor"] = "none"
-    if isinstance(coding[0], Operator):
+    if isinstance(coding[0], codings.Operator):
         operator = "sub" if coding[0].text == "sub" else "xor"
     return Pipeline(
         " | ".join(s.text for s in stages),

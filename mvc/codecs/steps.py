@@ -31,14 +31,14 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Words, join, scratch_words, split, word_type
 from mvc.errors import DamagedData
 
-__all__ = ["apply_delta", "decode_full", "encode_delta", "encode_full"]
+__all__ = ["decode", "encode"]
 
 Numbers: TypeAlias = NDArray[np.int64]
 
 BY_CODE = tuple(FORMATS[name] for name in ("float32", "float64", "float16", "bfloat16"))
 """Formats by the number that stored data names them with."""
 
-EXPONENTS = range(-1074, 972)
+_EXPONENTS = range(-1074, 972)
 _EXACT = float(1 << 53)
 _FARTHEST = 1 << 15  # steps; what moves further is on no grid worth the name
 _SAMPLE = 256
@@ -46,9 +46,9 @@ _MOST_LOW = 40  # bits of a number's low part
 _MOST_UNARY = 4  # a quotient on the average: the parameter that fits best leaves 3.5 at most
 
 
-def formats_of(width: int) -> list[int]:
-    """The codes of the formats whose words have ``width`` bytes."""
-    return [code for code, kind in enumerate(BY_CODE) if kind.width == width]
+def _formats_of(width: int) -> dict[int, Format]:
+    """The formats whose words have ``width`` bytes, by code."""
+    return {code: kind for code, kind in enumerate(BY_CODE) if kind.width == width}
 
 
 def common_exponent(words: Words, kind: Format) -> int | None:
@@ -92,10 +92,15 @@ def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words |
     return words if bool(same.all()) else None
 
 
-def encode_delta(
-    new: Words, base: Words, changed: NDArray[np.bool_], method: str | None
+def encode(
+    new: Words, base: Words | None, changed: NDArray[np.bool_], method: str | None
 ) -> Parts | None:
-    """Parts that lead from ``base`` to ``new`` and back; None if not in whole steps."""
+    """Parts that lead from ``base`` to ``new`` and back, or are all of ``new``.
+
+    None where words lie on no grid, or on too fine a one.
+    """
+    if base is None:
+        return _encode_full(new, method)
     at = np.flatnonzero(changed)
     found = _moves(new[at], base[at]) if len(at) else None
     if found is None:
@@ -115,11 +120,14 @@ def encode_delta(
     return parts
 
 
-def apply_delta(cursor: Cursor, state: Words, method: str | None, *, reverse: bool) -> Words:
-    """What ``state``, left as it is, has to be combined with by exclusive or.
+def decode(cursor: Cursor, state: Words, method: str | None, *, full: bool, reverse: bool) -> Words:
+    """The words of a full record, or what ``state`` has to be combined with by exclusive or.
 
-    Raises DamagedData unless every entry can be moved as far as it says.
+    ``state`` is left as it is. Raises DamagedData unless every entry can be moved as far as
+    the delta says, and every word of a full record exists.
     """
+    if full:
+        return _decode_full(cursor, len(state), state.itemsize, method)
     kind, exponent = _read_head(cursor, state.itemsize)
     at = _positions(cursor, len(state), cursor.varint(), method)
     signs = decode_array(cursor, -(-len(at) // 8), method, "signs")
@@ -142,10 +150,8 @@ def apply_delta(cursor: Cursor, state: Words, method: str | None, *, reverse: bo
     return patterns
 
 
-def encode_full(words: Words, method: str | None) -> Parts | None:
-    """Parts for all of ``words``; None if they lie on no grid, or on too fine a one."""
-    for code in formats_of(words.itemsize):
-        kind = BY_CODE[code]
+def _encode_full(words: Words, method: str | None) -> Parts | None:
+    for code, kind in _formats_of(words.itemsize).items():
         if _narrow(words[:_SAMPLE], kind) is None or (found := _narrow(words, kind)) is None:
             continue
         exponent, numbers = found
@@ -157,8 +163,7 @@ def encode_full(words: Words, method: str | None) -> Parts | None:
     return None
 
 
-def decode_full(cursor: Cursor, count: int, width: int, method: str | None) -> Words:
-    """The words that ``encode_full`` was given; DamagedData if that is not what is there."""
+def _decode_full(cursor: Cursor, count: int, width: int, method: str | None) -> Words:
     kind, exponent = _read_head(cursor, width)
     size = cursor.byte()
     if size not in (1, 2):
@@ -174,8 +179,7 @@ def decode_full(cursor: Cursor, count: int, width: int, method: str | None) -> W
 
 def _moves(new: Words, base: Words) -> tuple[int, int, Numbers] | None:
     """Format, exponent of the step, and by how many steps each entry moves."""
-    for code in formats_of(new.itemsize):
-        kind = BY_CODE[code]
+    for code, kind in _formats_of(new.itemsize).items():
         exponents = common_exponent(new, kind), common_exponent(base, kind)
         if None in exponents:
             continue
@@ -219,9 +223,10 @@ def _head(code: int, exponent: int) -> bytes:
 def _read_head(cursor: Cursor, width: int) -> tuple[Format, int]:
     code, folded = cursor.byte(), cursor.varint()
     exponent = (folded >> 1) ^ -(folded & 1)
-    if code not in formats_of(width) or exponent not in EXPONENTS:
+    kind = _formats_of(width).get(code)
+    if kind is None or exponent not in _EXPONENTS:
         raise DamagedData("a grid of no known format")
-    return BY_CODE[code], exponent
+    return kind, exponent
 
 
 def encode_numbers(numbers: Numbers, method: str | None) -> Parts:

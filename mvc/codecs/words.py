@@ -130,37 +130,30 @@ def split(data: Words, slot: str = "half") -> list[Bytes]:
     return split(low, slot + "0") + split(high, slot + "1")
 
 
-def join(planes: list[Bytes | int], out: Words, slot: str = "half") -> None:
+def join(planes: list[Bytes | int], out: Words) -> None:
     """``out`` = the words whose bytes are ``planes``: arrays, or the value of a constant one."""
+    words = _joined(planes, out, "half")
+    if words is not out:
+        out[:] = words
+
+
+def _joined(planes: list[Bytes | int], out: Words, slot: str) -> Words | int:
+    """The words of these planes: in ``out``, the only plane, or the value if all are constant."""
+    if all(isinstance(plane, int) for plane in planes):
+        return sum(int(plane) << 8 * i for i, plane in enumerate(planes))
     half = len(planes) // 2
-    if all(isinstance(plane, int) for plane in planes):
-        out.fill(_value(planes))
-    elif not half:
-        out[:] = planes[0]
-    else:
-        low = _half(planes[:half], len(out), slot + "0")
-        high = _half(planes[half:], len(out), slot + "1")
-        if isinstance(high, int):
-            np.copyto(out, low)
-            if high:
-                np.bitwise_or(out, out.dtype.type(high << 8 * half), out=out)
-        else:
-            np.copyto(out, high)
-            np.left_shift(out, 8 * half, out=out)
-            np.bitwise_or(out, low, out=out)
-
-
-def _half(planes: list[Bytes | int], count: int, slot: str) -> Words | int:
-    """The words of these planes, or their value if all are constant."""
-    if all(isinstance(plane, int) for plane in planes):
-        return _value(planes)
-    if len(planes) == 1:
+    if not half:
         return planes[0]
-    out = scratch_words(slot, count, len(planes))
-    join(planes, out, slot)
+    low, high = (
+        _joined(part, scratch_words(slot + side, len(out), half), slot + side)
+        for part, side in ((planes[:half], "0"), (planes[half:], "1"))
+    )
+    if isinstance(high, int):
+        np.copyto(out, low)
+        if high:
+            np.bitwise_or(out, out.dtype.type(high << 8 * half), out=out)
+    else:
+        np.copyto(out, high)
+        np.left_shift(out, 8 * half, out=out)
+        np.bitwise_or(out, low, out=out)
     return out
-
-
-def _value(planes: list[Bytes | int]) -> int:
-    """The word whose bytes are these constants."""
-    return sum(int(plane) << 8 * i for i, plane in enumerate(planes))

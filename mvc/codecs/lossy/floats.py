@@ -115,11 +115,9 @@ class Weights:
 def values_of(words: Words, kind: Format) -> NDArray[Any]:
     """The numbers that words stand for, as float32, or float64 for float64."""
     if kind.name == "bfloat16":
-        words = words.astype("<u4") << 16
-    values: NDArray[Any] = words.view("<f4" if kind.name == "bfloat16" else f"<f{kind.width}")
-    if values.itemsize == 2:
-        values = values.astype("<f4")
-    return values
+        return (words.astype("<u4") << 16).view("<f4")
+    values: NDArray[Any] = words.view(f"<f{kind.width}")
+    return values.astype("<f4") if kind.width == 2 else values
 
 
 def words_of_values(values: NDArray[Any], kind: Format) -> Words:

@@ -69,11 +69,8 @@ def _sound(values: Values, tensor: Weights) -> Values:
 
 def _exponent(before: Values, wanted: int) -> int:
     """That of the grid on which ``before`` lies, if it is near what is wanted."""
-    if before.any():
-        for exponent in (wanted + 1, wanted, wanted - 1):
-            if _on_grid(before, exponent):
-                return exponent
-    return wanted
+    near = (e for e in (wanted + 1, wanted, wanted - 1) if _on_grid(before, e))
+    return next(near, wanted) if before.any() else wanted
 
 
 def _on_grid(values: Values, exponent: int) -> bool:

@@ -55,11 +55,8 @@ def least_count(sizes: Sequence[int], least: Decimal | Fraction) -> int:
 
 def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
     """Marks the ``k`` largest of ``distance``; equal ones in order of index."""
-    size = len(distance)
-    if k <= 0:
-        return np.zeros(size, np.bool_)
-    if k >= size:
-        return np.ones(size, np.bool_)
+    if not 0 < k < len(distance):
+        return np.full(len(distance), k > 0)
     bound = _bound(distance, k)
     marked: NDArray[np.bool_] = distance > bound
     missing = k - int(np.count_nonzero(marked))

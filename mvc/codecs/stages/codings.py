@@ -210,16 +210,15 @@ class Zstd(Compressor):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        given = parameter.isascii() and parameter.isdigit()
-        if parameter != HUFFMAN and not (given and 1 <= int(parameter) <= 22):
+        if parameter == HUFFMAN:
+            return cls(f"{name}:{parameter}")
+        level = int(parameter) if parameter.isascii() and parameter.isdigit() else 0
+        if not 1 <= level <= 22:
             wrong = f"{name}:{parameter} does not exist"
             raise InvalidPipeline(
                 wrong if parameter else f"stage {name}: its level is not given",
                 hint="use zstd:huff or zstd:1 to zstd:22",
             )
-        if parameter == HUFFMAN:
-            return cls(f"{name}:{parameter}")
-        level = int(parameter)
         return (cls if level <= 19 else ZstdUltra)(f"{name}:{level}")
 
 

@@ -59,24 +59,18 @@ def _unknown(text: str, word: str, presets: Sequence[str]) -> InvalidPipeline:
             f"{word} is a preset, and a preset stands alone",
             hint=f"'mvc pipeline {word}' prints the stages to write in its place",
         )
-    if not word:
-        where = f" between the bars of {text!r}" if "|" in text else ""
-        return InvalidPipeline(
-            f"{word!r} is neither a stage nor a preset: nothing is named{where}",
-            hint="'mvc pipeline' lists stages and presets",
-        )
-    known = [*STAGES, *presets]
     name = word.partition(":")[0].strip()
-    if name in STAGES:  # and nothing after its colon
-        return InvalidPipeline(
-            f"{word!r} is neither a stage nor a preset: nothing stands after the colon",
-            hint=f"a stage is written {STAGES[name].usage}",
-        )
-    if close := get_close_matches(name.lower(), known, n=3):
+    why = ""
+    if not word:
+        why = ": nothing is named" + (f" between the bars of {text!r}" if "|" in text else "")
+        hint = "'mvc pipeline' lists stages and presets"
+    elif name in STAGES:
+        why, hint = ": nothing stands after the colon", f"a stage is written {STAGES[name].usage}"
+    elif close := get_close_matches(name.lower(), [*STAGES, *presets], n=3):
         hint = f"did you mean {' or '.join(close)}?"
     else:
         hint = f"stages: {', '.join(STAGES)}; presets: {', '.join(presets)}"
-    return InvalidPipeline(f"{word!r} is neither a stage nor a preset", hint=hint)
+    return InvalidPipeline(f"{word!r} is neither a stage nor a preset{why}", hint=hint)
 
 
 def check_order(stages: Sequence[Stage]) -> None:
