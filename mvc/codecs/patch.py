@@ -23,26 +23,26 @@ __all__ = ["decode_patch", "decode_patch_into", "encode_patch"]
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
 MARGIN = 2 * MIB  # bytes of the base before and after the block's place
 _MAX_EXTRA = MIB
-_LEVEL = 3  # of zstd
+_MAX_LEVEL = 19
 # The tables of a level hold the places of a fraction of so large a dictionary.
 _LARGE_SIZE = MIB // 4
 _LARGE = {"window_log": 23, "hash_log": 20}
 
 
-def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
+def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: int = 3) -> bytes:
     """What leads from ``base`` (and ``extra``, up to 1 MiB that both sides know) to ``new``.
 
-    An empty base makes it plain compression.
+    ``level`` is zstd's, 1 to 19. An empty base makes it plain compression.
     """
-    if len(extra) > _MAX_EXTRA:
-        raise WrongUsage("a patch takes at most 1 MiB of extra bytes")
+    if len(extra) > _MAX_EXTRA or not 1 <= level <= _MAX_LEVEL:
+        raise WrongUsage("a patch takes a level from 1 to 19 and at most 1 MiB of extra bytes")
     parts = []
     for start in range(0, len(new), BLOCK):
         block = new[start : start + BLOCK]
         dictionary = _dictionary(start, len(new), base, extra)
         size = len(block) + len(dictionary.as_bytes())
         parameters = zstandard.ZstdCompressionParameters.from_level(
-            _LEVEL,
+            level,
             source_size=size,
             write_checksum=False,
             write_dict_id=False,

@@ -102,10 +102,14 @@ class Pipeline:
     decisions: tuple[Stage, ...] = ()
     lossy: tuple[LossyStage, ...] = ()
 
-    @classmethod
-    def parse(cls, text_or_preset: str) -> Pipeline:
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def parse(text_or_preset: str) -> Pipeline:
         """The pipeline of a line or preset; InvalidPipeline names the stage that does not fit."""
-        return _parse(text_or_preset)
+        if len(text_or_preset) > MAX_PIPELINE_TEXT:
+            raise InvalidPipeline(f"a pipeline has at most {MAX_PIPELINE_TEXT} characters")
+        text = PRESETS.get(text_or_preset.strip(), text_or_preset)
+        return _build(read_stages(text, tuple(PRESETS)))
 
     def coding(self) -> Pipeline:
         """The lossless rest of the line, without decisions and lossy stages: itself if it has none.
@@ -297,9 +301,7 @@ class Pipeline:
             words.fill(int.from_bytes(value, "little"))
         else:
             raise DamagedData(f"a chunk of unknown shape {shape}")
-        tail = memoryview(bytes(size % width))
-        if shape != ZERO:
-            tail = cursor.take(size % width)
+        tail = memoryview(bytes(size % width)) if shape == ZERO else cursor.take(size % width)
         cursor.end()
         return words, tail
 
@@ -320,9 +322,8 @@ class Pipeline:
         kept_count = count if positions is None else len(positions)
         words = scratch_words("kept", kept_count, width) if out is None else out
         if self.find(codings.Planes):
-            method = self.method
-            planes = range(width)
-            join([decode_stream(cursor, kept_count, method, f"plane{i}") for i in planes], words)
+            slots = (f"plane{i}" for i in range(width))
+            join([decode_stream(cursor, kept_count, self.method, slot) for slot in slots], words)
         else:
             plane = decode_stream(cursor, kept_count * width, self.method, "plane")
             words.view(np.uint8)[:] = plane
@@ -334,13 +335,6 @@ class Pipeline:
         spread.fill(0)
         spread[positions] = words
         return spread
-
-
-@lru_cache(maxsize=256)
-def _parse(text: str) -> Pipeline:
-    if len(text) > MAX_PIPELINE_TEXT:
-        raise InvalidPipeline(f"a pipeline has at most {MAX_PIPELINE_TEXT} characters")
-    return _build(read_stages(PRESETS.get(text.strip(), text), tuple(PRESETS)))
 
 
 def _build(stages: tuple[Stage, ...]) -> Pipeline:

@@ -23,6 +23,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[Any]  # unsigned, little-endian, of 1, 2, 4 or 8 bytes
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _SMALLEST = 1 << 16
+_slots = threading.local()
 
 
 def word_type(width: int) -> np.dtype[Any]:
@@ -39,14 +40,6 @@ def words_of(data: memoryview | bytes, width: int) -> Words:
     return np.frombuffer(data, dtype, len(data) // width)
 
 
-class _Slots(threading.local):
-    def __init__(self) -> None:
-        self.buffers: dict[str, Bytes] = {}
-
-
-_slots = _Slots()
-
-
 def scratch_bytes(slot: str, count: int) -> Bytes:
     """``count`` uninitialised bytes of the buffer ``slot``, which this thread reuses.
 
@@ -54,10 +47,11 @@ def scratch_bytes(slot: str, count: int) -> Bytes:
     done in it. A slot belongs to one purpose at a time: the next request for the same slot
     overwrites what it held.
     """
-    buffer = _slots.buffers.get(slot)
+    buffers = vars(_slots)
+    buffer: Bytes | None = buffers.get(slot)
     if buffer is None or len(buffer) < count:
         size = max(_SMALLEST, 1 << max(count - 1, 0).bit_length())
-        buffer = _slots.buffers[slot] = np.empty(size, np.uint8)
+        buffer = buffers[slot] = np.empty(size, np.uint8)
     return buffer[:count]
 
 

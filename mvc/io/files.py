@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, Self, overload
+from typing import Self, overload
 
 from mvc.errors import Busy, IoFailed, MvcError
 from mvc.io import mounts
@@ -146,14 +146,7 @@ class FileSystem:
         return file
 
     @overload
-    def lock(
-        self,
-        path: Path,
-        *,
-        shared: bool = ...,
-        timeout: float | None = ...,
-        block: Literal[True] = ...,
-    ) -> FileLock: ...
+    def lock(self, path: Path, *, shared: bool = ..., timeout: float | None = ...) -> FileLock: ...
     @overload
     def lock(
         self, path: Path, *, shared: bool = ..., timeout: float | None = ..., block: bool
@@ -268,11 +261,6 @@ class FileSystem:
                 raise sync_failure(path, error) from error
         finally:
             os.close(descriptor)
-
-    def read_link(self, path: Path) -> str:
-        """What a symbolic link says, unresolved."""
-        with translate(path, "read"):
-            return os.readlink(path)
 
     def realpath(self, path: Path) -> Path:
         """``path`` absolute and without symbolic links; what is absent is kept as named."""

@@ -245,24 +245,16 @@ def _read_tensors(reader: Reader, contents: tuple[Content, ...]) -> tuple[Logica
             continue
         spec, id_ = _read_spec(reader), BlobId(reader.raw(32))
         view = View(reader.uint(1 << 62), reader.uints(MAX_DIMENSIONS))
+        if len(view.strides) != len(spec.shape):
+            raise reader.fail(f"the strides of {key} do not fit its shape")
+        moves = ((n - 1) * s for n, s in zip(spec.shape, view.strides, strict=True))
+        end = (view.offset + sum(moves) + 1) * DTYPES[spec.dtype].itemsize
+        if spec.elements and end > content.spec.nbytes:
+            raise reader.fail(f"{key} reaches outside its storage")
         tensors.append(LogicalTensor(key, spec, id_, at, view))
-        _check_view(reader, tensors[-1], content)
     if len({t.key for t in tensors}) != len(tensors):
         raise reader.fail("two tensors have one name")
     return tuple(tensors)
-
-
-def _check_view(reader: Reader, tensor: LogicalTensor, content: Content) -> None:
-    view = tensor.view
-    if view is None or len(view.strides) != len(tensor.spec.shape):
-        raise reader.fail(f"the strides of {tensor.key} do not fit its shape")
-    if not tensor.spec.elements:
-        return
-    last = view.offset + sum(
-        (n - 1) * s for n, s in zip(tensor.spec.shape, view.strides, strict=True)
-    )
-    if (last + 1) * DTYPES[tensor.spec.dtype].itemsize > content.spec.nbytes:
-        raise reader.fail(f"{tensor.key} reaches outside its storage")
 
 
 def _check_layout(entry: FileEntry) -> None:

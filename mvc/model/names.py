@@ -34,12 +34,11 @@ def printable(text: str) -> str:
 
 
 def _no_controls(kind: str, text: str) -> None:
-    for char in text:
-        if unicodedata.category(char) in {"Cc", "Cs", "Cf", "Zl", "Zp"}:
-            raise InvalidName(
-                f"{kind} holds a control character: {printable(text)}",
-                hint="rename it: control and invisible characters are not accepted",
-            )
+    if any(unicodedata.category(char) in {"Cc", "Cs", "Cf", "Zl", "Zp"} for char in text):
+        raise InvalidName(
+            f"{kind} holds a control character: {printable(text)}",
+            hint="rename it: control and invisible characters are not accepted",
+        )
 
 
 def check_key(key: str) -> str:

@@ -166,9 +166,6 @@ class WrappedFS(FileSystem):
     def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
         self.call("sync_dir", path, lambda: self.inner.sync_dir(path, within=within))
 
-    def read_link(self, path: Path) -> str:
-        return self.call("read_link", path, lambda: self.inner.read_link(path))
-
     def realpath(self, path: Path) -> Path:
         return self.inner.realpath(path)
 

@@ -65,17 +65,16 @@ class Weights:
     happens, because one side is infinite or no number; None if nowhere. All are flat.
     """
 
-    name: str
     format: Format
     before: Words
     after: Words
     exact: NDArray[np.bool_] | None
 
     @classmethod
-    def pair(cls, name: str, kind: Format, before: Words, after: Words) -> Weights:
+    def pair(cls, kind: Format, before: Words, after: Words) -> Weights:
         """``after`` becomes the tensor's own."""
         wild = _infinite(before, kind) | _infinite(after, kind)
-        return cls(name, kind, before, after, wild if bool(wild.any()) else None)
+        return cls(kind, before, after, wild if bool(wild.any()) else None)
 
     def distance(self) -> NDArray[Any]:
         """|before - after| by entry (float32, or float64 for float64); -1 where ``exact``."""

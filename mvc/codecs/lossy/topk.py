@@ -98,13 +98,11 @@ def reduce_all(weights: Sequence[Weights], share: Decimal, least: Decimal) -> No
     floor = least_count(sizes, least)
     distances = [tensor.distance() for tensor in weights]
     chosen = largest(np.concatenate(distances), math.ceil(Fraction(share) * sum(sizes)))
-    start = 0
-    for tensor, distance, size in zip(weights, distances, sizes, strict=True):
-        own = chosen[start : start + size]
+    parts = np.split(chosen, np.cumsum(sizes)[:-1])
+    for tensor, distance, own in zip(weights, distances, parts, strict=True):
         if int(np.count_nonzero(own)) < floor:
-            own = own | largest(distance, floor)
+            own |= largest(distance, floor)
         tensor.take_only(own)
-        start += size
 
 
 def offset(bend: float) -> float:

@@ -59,11 +59,6 @@ class Stage:
     feature: ClassVar[str] = ""  # of the repository's format, that a reader of it must know
     decides: ClassVar[bool] = False  # says whether a version is saved, and changes nothing
 
-    @property
-    def name(self) -> str:
-        """The word before the colon."""
-        return self.text.partition(":")[0]
-
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
         """The stage ``name:parameter``; InvalidPipeline names what is wrong with it."""
@@ -80,16 +75,19 @@ def number(stage: str, name: str, text: str, low: str, high: str) -> Decimal:
     """A decimal number from ``low`` to ``high``, both included."""
     if _NUMBER.fullmatch(text) and Decimal(low) <= Decimal(text) <= Decimal(high):
         return Decimal(text)
-    given = f"not {text!r}" if text else "and is not given"
-    raise InvalidPipeline(f"stage {stage}: {name} is a number from {low} to {high}, {given}")
+    raise _wrong(stage, f"{name} is a number from {low} to {high}", text)
 
 
 def whole(stage: str, name: str, text: str, low: int, high: int) -> int:
     """A whole number from ``low`` to ``high``, both included."""
     if _WHOLE.fullmatch(text) and low <= int(text) <= high:
         return int(text)
+    raise _wrong(stage, f"{name} is a whole number from {low} to {high}", text)
+
+
+def _wrong(stage: str, rule: str, text: str) -> InvalidPipeline:
     given = f"not {text!r}" if text else "and is not given"
-    raise InvalidPipeline(f"stage {stage}: {name} is a whole number from {low} to {high}, {given}")
+    return InvalidPipeline(f"stage {stage}: {rule}, {given}")
 
 
 def plain(value: Decimal) -> str:

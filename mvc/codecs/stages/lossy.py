@@ -106,11 +106,7 @@ class TopKOfAll(_Chooses):
 
 @dataclass(frozen=True)
 class Grid(_Chooses):
-    """Rounds weights to multiples of a power of two near ``coarse`` standard deviations.
-
-    An entry that is within ``hold`` steps of its production weight keeps it. Steps of smaller
-    tensors than the largest are finer by the power ``fine`` of the ratio of their sizes.
-    """
+    """Rounds weights to a grid; ``mvc.codecs.lossy.grid`` describes the three numbers."""
 
     coarse: Decimal
     hold: Decimal

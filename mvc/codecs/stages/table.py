@@ -6,7 +6,6 @@ stages is checked by what each takes and gives.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -87,9 +86,9 @@ def check_order(stages: Sequence[Stage]) -> None:
                 f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"
             )
         kind = stage.gives or kind
-    twice = [name for name, count in Counter(s.name for s in stages).items() if count > 1]
-    if twice:
-        raise InvalidPipeline(f"stage {twice[0]} stands more than once in {text!r}")
+    names = [stage.text.partition(":")[0] for stage in stages]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidPipeline(f"stage {twice} stands more than once in {text!r}")
     if kind is Kind.STEPS:
         raise InvalidPipeline(f"{text!r} ends with {kind.value}", hint="gaps belongs after it")
     if kind in (Kind.PAIR, Kind.CHOSEN):
