@@ -29,7 +29,7 @@ from mvc.codecs.words import Bytes
 from mvc.errors import DamagedData, NotInstalled, how_to_install
 from mvc.limits import ZSTD_MAX_WINDOW
 
-__all__ = ["HUFFMAN", "compress", "decompress_into", "decompress_zstd"]
+__all__ = ["HUFFMAN", "check_header", "compress", "decompress_into"]
 
 HUFFMAN = "huff"
 _BLOCK_HEADER = 3
@@ -76,7 +76,7 @@ def decompress_into(frame: memoryview, out: Bytes, method: str) -> None:
     """Fill ``out`` with what ``frame`` holds; DamagedData unless it is exactly that much."""
     name, colon, _ = method.partition(":")
     if not colon:
-        decompress_zstd(frame, out, _contexts.open)
+        _decompress_zstd(frame, out)
         return
     run = _decompress_brotli if name == "brotli" else _decompress
     data = run(frame, len(out), name) if len(out) else None
@@ -85,19 +85,18 @@ def decompress_into(frame: memoryview, out: Bytes, method: str) -> None:
     out[:] = np.frombuffer(data, np.uint8)
 
 
-def decompress_zstd(frame: memoryview, out: Bytes, reader: Callable[..., Any]) -> None:
-    """As ``decompress_into``, by the ``stream_reader`` of a zstd context."""
-    _check_header(frame, len(out))
+def _decompress_zstd(frame: memoryview, out: Bytes) -> None:
+    check_header(frame, len(out))
     _check_extent(frame)
     try:
-        count = reader(frame, closefd=False).readinto(out)
+        count = _contexts.open(frame, closefd=False).readinto(out)
     except zstandard.ZstdError as error:
         raise DamagedData("a compressed part does not decode") from error
     if count != len(out):
         raise DamagedData(f"a compressed part holds {count} bytes, not {len(out)}")
 
 
-def _check_header(frame: memoryview, size: int) -> None:
+def check_header(frame: memoryview, size: int) -> None:
     """Raise DamagedData unless ``frame`` declares ``size`` bytes and a window within limits."""
     try:
         declared = zstandard.get_frame_parameters(frame)

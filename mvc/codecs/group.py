@@ -13,7 +13,7 @@ last the bytes of all members that fill no word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
 
@@ -24,13 +24,13 @@ from mvc.codecs.sparse import decode_sparse, encode_sparse
 from mvc.codecs.stages.codings import Planes, Sparse, Zigzag
 from mvc.codecs.streams import decode_segments, encode_segments
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Words, join, split, unzigzag, word_type, words_of, zigzag
+from mvc.codecs.words import Words, difference, join, split, unzigzag, word_type, words_of, zigzag
 from mvc.errors import DamagedData, WrongUsage
 
 __all__ = ["Member", "decode_group", "encode_group", "group_widths"]
 
 Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, width
-_BLOCK = 1 << 18  # words
+_BLOCK = 1 << 18  # words that are worked on at once, to stay in the processor's cache
 
 
 def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | memoryview]:
@@ -46,21 +46,17 @@ def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | 
         b"".join(varint(length << 2 | width.bit_length() - 1) for length, width in runs)
     ]
     for width in sorted(set(widths)):
-        same = [m for m in members if m[2] == width]
-        total = sum(len(new) // width for new, _, _ in same)
+        words = _joined(pipeline, [m for m in members if m[2] == width], width)
         if sparse := pipeline.find(Sparse):
-            joined = np.empty(total, word_type(width))
-            for at, block in _blocks(pipeline, same):
-                joined[at : at + len(block)] = block
-            parts += encode_sparse(joined, sparse.options, pipeline.method)
-        else:
-            planes = np.empty((width, total), np.uint8)
-            for at, block in _blocks(pipeline, same):
-                for i, plane in enumerate(split(block)):
-                    planes[i, at : at + len(block)] = plane
-            for plane in planes:
-                parts += encode_segments(plane, pipeline.method)
-    parts.append(b"".join(_tail(pipeline, member) for member in members))
+            parts += encode_sparse(words, sparse.options, pipeline.method)
+            continue
+        planes = np.empty((width, len(words)), np.uint8)
+        for at in range(0, len(words), _BLOCK):
+            for plane, part in zip(planes, split(words[at : at + _BLOCK]), strict=True):
+                plane[at : at + _BLOCK] = part
+        for plane in planes:
+            parts += encode_segments(plane, pipeline.method)
+    parts.append(b"".join(_tail(pipeline, m) for m in members if len(m[0]) % m[2]))
     return parts
 
 
@@ -72,16 +68,20 @@ def decode_group(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> 
     _check_scope(pipeline)
     cursor = Cursor(data)
     widths = _read_widths(cursor, len(sizes))
-    out = [np.empty(size, np.uint8) for size in sizes]
-    for width in sorted(set(widths)):
-        targets = [words_of(o.data, width) for o, w in zip(out, widths, strict=True) if w == width]
-        _read_class(pipeline, cursor, targets, width)
-    for member, width in zip(out, widths, strict=True):
-        tail = len(member) % width
-        if tail:
-            member[-tail:] = np.frombuffer(cursor.take(tail), np.uint8)
+    words, starts = {}, dict.fromkeys(widths, 0)
+    for width in sorted(starts):
+        counts = (size // width for size, w in zip(sizes, widths, strict=True) if w == width)
+        words[width] = _read_words(pipeline, cursor, sum(counts), width)
+    out = []
+    for size, width in zip(sizes, widths, strict=True):
+        start = starts[width]
+        starts[width] += size // width
+        member = words[width][start : starts[width]].view(np.uint8).data
+        if tail := size % width:
+            member = memoryview(bytes(member) + cursor.take(tail))
+        out.append(member)
     cursor.end()
-    return [member.data for member in out]
+    return out
 
 
 def group_widths(data: memoryview, count: int) -> list[int]:
@@ -94,20 +94,25 @@ def _check_scope(pipeline: Pipeline) -> None:
         raise WrongUsage(f"pipeline {pipeline.text} codes tensors one by one, not groups")
 
 
-def _blocks(pipeline: Pipeline, members: Sequence[Member]) -> Iterator[tuple[int, Words]]:
-    """The words to be coded of one width's members, member after member, and where they begin.
-
-    By blocks that stay in the processor's cache; a block of a delta lies in scratch.
-    """
-    at, folded = 0, pipeline.find(Zigzag)
-    for new, base, width in members:
-        for start in range(0, len(new), _BLOCK * width):
-            cut = slice(start, start + _BLOCK * width)
-            block, _ = pipeline.delta(new[cut], None if base is None else base[cut], width)
-            if folded:
-                zigzag(block)
-            yield at, block
-            at += len(block)
+def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
+    """The words to be coded of one width's members, member after member."""
+    joined = np.empty(sum(len(new) // width for new, _, _ in members), word_type(width))
+    at = 0
+    for new, base, _ in members:
+        old = new if base is None else base
+        if (base is None) != (pipeline.operator == "none") or len(old) != len(new):
+            raise WrongUsage(f"pipeline {pipeline.text} and the base of a member do not fit")
+        words = words_of(new, width)
+        part = joined[at : at + len(words)]
+        at += len(words)
+        if base is None:
+            part[:] = words
+        else:
+            difference(pipeline.operator, words, words_of(old, width), part)
+    if pipeline.find(Zigzag):
+        for start in range(0, len(joined), _BLOCK):
+            zigzag(joined[start : start + _BLOCK])
+    return joined
 
 
 def _tail(pipeline: Pipeline, member: Member) -> bytes | memoryview:
@@ -127,24 +132,20 @@ def _read_widths(cursor: Cursor, count: int) -> list[int]:
     return widths
 
 
-def _read_class(pipeline: Pipeline, cursor: Cursor, targets: list[Words], width: int) -> None:
-    """Fills the members of one width."""
-    total = sum(map(len, targets))
+def _read_words(pipeline: Pipeline, cursor: Cursor, count: int, width: int) -> Words:
+    """The words of all members of one width, joined."""
+    words = np.empty(count, word_type(width))
+    in_planes, folded = pipeline.find(Planes), pipeline.find(Zigzag)
     if sparse := pipeline.find(Sparse):
-        joined = np.empty(total, word_type(width))
-        decode_sparse(cursor, joined, sparse.options, pipeline.method)
+        decode_sparse(cursor, words, sparse.options, pipeline.method)
     else:
-        planes = np.empty((width, total), np.uint8)
+        planes = np.empty((width, count), np.uint8)
         for plane in planes:
             decode_segments(cursor, plane, pipeline.method)
-    in_planes, folded = pipeline.find(Planes), pipeline.find(Zigzag)
-    start = 0
-    for target in targets:
-        end = start + len(target)
+    for start in range(0, count, _BLOCK):
+        block = words[start : start + _BLOCK]
         if in_planes:
-            join(list(planes[:, start:end]), target)
-        else:
-            target[:] = joined[start:end]
+            join(list(planes[:, start : start + _BLOCK]), block)
         if folded:
-            unzigzag(target)
-        start = end
+            unzigzag(block)
+    return words

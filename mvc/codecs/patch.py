@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import zstandard
 
-from mvc.codecs.compressors import decompress_zstd
+from mvc.codecs.compressors import check_header
 from mvc.codecs.varint import Cursor, varint
-from mvc.errors import WrongUsage
-from mvc.limits import MIB, ZSTD_MAX_WINDOW
+from mvc.errors import DamagedData, WrongUsage
+from mvc.limits import MIB
 
 __all__ = ["decode_patch", "decode_patch_into", "encode_patch"]
 
@@ -72,15 +71,19 @@ def decode_patch_into(
 
 def _blocks(
     data: memoryview | bytes, base: memoryview, extra: bytes, nbytes: int
-) -> Iterator[memoryview]:
+) -> Iterator[bytes]:
     cursor = Cursor(data)
     for start in range(0, nbytes, BLOCK):
-        frame = cursor.take(cursor.varint())
-        block = np.empty(min(BLOCK, nbytes - start), np.uint8)
-        dictionary = _dictionary(start, nbytes, base, extra)
-        context = zstandard.ZstdDecompressor(dictionary, max_window_size=ZSTD_MAX_WINDOW)
-        decompress_zstd(frame, block, context.stream_reader)
-        yield block.data
+        frame, size = cursor.take(cursor.varint()), min(BLOCK, nbytes - start)
+        check_header(frame, size)
+        context = zstandard.ZstdDecompressor(dict_data=_dictionary(start, nbytes, base, extra))
+        try:
+            block = context.decompress(frame, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise DamagedData("a compressed part does not decode") from error
+        if len(block) != size:
+            raise DamagedData(f"a compressed part holds {len(block)} bytes, not {size}")
+        yield block
     cursor.end()
 
 

@@ -42,6 +42,7 @@ from mvc.codecs.words import (
     difference,
     join,
     move,
+    move_at,
     scratch_bytes,
     scratch_words,
     split,
@@ -191,7 +192,7 @@ class Pipeline:
         if self.operator != "none":
             raise WrongUsage(f"pipeline {self.text} codes deltas, not full records")
         target = words_of(out, width)
-        words, tail = self._decode(Cursor(data), len(out), target, target)
+        words, _, tail = self._decode(Cursor(data), len(out), target, target)
         if words is not target:
             np.copyto(target, words)
         out[len(out) - len(tail) :] = tail
@@ -206,8 +207,11 @@ class Pipeline:
         if self.operator == "none":
             raise WrongUsage(f"pipeline {self.text} codes full records, not deltas")
         target = words_of(state, width)
-        words, tail = self._decode(Cursor(data), len(state), target, None, reverse=reverse)
-        move(self.operator, target, words, reverse=reverse)
+        words, at, tail = self._decode(Cursor(data), len(state), target, None, reverse=reverse)
+        if at is None:
+            move(self.operator, target, words, reverse=reverse)
+        else:
+            move_at(self.operator, target, at, words, reverse=reverse)
         if tail:
             end = words_of(state[len(state) - len(tail) :], 1)
             move(self.operator, end, np.frombuffer(tail, np.uint8), reverse=reverse)
@@ -281,15 +285,18 @@ class Pipeline:
 
     def _decode(
         self, cursor: Cursor, size: int, state: Words, out: Words | None, *, reverse: bool = False
-    ) -> tuple[Words, memoryview]:
+    ) -> tuple[Words, Words | None, memoryview]:
         """The words of a chunk of ``size`` raw bytes (in ``out`` or scratch), and its tail.
 
-        ``state`` is what they will be combined with, or as long and wide as they are.
+        Between them the positions of the words, where not all are there. ``state`` is what they
+        will be combined with, or as long and wide as they are.
         """
-        width, count = state.itemsize, len(state)
+        width, count, at = state.itemsize, len(state), None
         shape = cursor.byte()
         if shape in (CODED, ELIDED) and self._coded:
-            words = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
+            if shape == ELIDED:
+                at = self._decode_marks(cursor, count)
+            words = self._decode_words(cursor, count if at is None else len(at), width, out)
         elif shape == RAW:
             words = np.frombuffer(cursor.take(count * width), word_type(width))
         elif shape == GRID and self.find(codings.OnGrid):
@@ -303,13 +310,14 @@ class Pipeline:
             raise DamagedData(f"a chunk of unknown shape {shape}")
         tail = memoryview(bytes(size % width)) if shape == ZERO else cursor.take(size % width)
         cursor.end()
-        return words, tail
+        return words, at, tail
 
-    def _decode_words(
-        self, cursor: Cursor, count: int, width: int, out: Words | None, *, elided: bool
-    ) -> Words:
-        if elided and not self.find(codings.Elide):
+    def _decode_marks(self, cursor: Cursor, count: int) -> Words:
+        if not self.find(codings.Elide):
             raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
+        return decode_marks(cursor, count, _ELIDE_METHOD, "mask")
+
+    def _decode_words(self, cursor: Cursor, count: int, width: int, out: Words | None) -> Words:
         if sparse := self.find(codings.Sparse):
             words = scratch_words("delta", count, width)
             at = decode_sparse(cursor, words, sparse.options, self.method)
@@ -318,23 +326,15 @@ class Pipeline:
                 unzigzag(kept)
                 words[at] = kept
             return words
-        positions = decode_marks(cursor, count, _ELIDE_METHOD, "mask") if elided else None
-        kept_count = count if positions is None else len(positions)
-        words = scratch_words("kept", kept_count, width) if out is None else out
+        words = scratch_words("kept", count, width) if out is None else out
         if self.find(codings.Planes):
             slots = (f"plane{i}" for i in range(width))
-            join([decode_stream(cursor, kept_count, self.method, slot) for slot in slots], words)
+            join([decode_stream(cursor, count, self.method, slot) for slot in slots], words)
         else:
-            plane = decode_stream(cursor, kept_count * width, self.method, "plane")
-            words.view(np.uint8)[:] = plane
+            words.view(np.uint8)[:] = decode_stream(cursor, count * width, self.method, "plane")
         if self.find(codings.Zigzag):
             unzigzag(words)
-        if positions is None:
-            return words
-        spread = scratch_words("delta", count, width)
-        spread.fill(0)
-        spread[positions] = words
-        return spread
+        return words
 
 
 def _build(stages: tuple[Stage, ...]) -> Pipeline:

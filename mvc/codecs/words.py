@@ -23,6 +23,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[Any]  # unsigned, little-endian, of 1, 2, 4 or 8 bytes
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _SMALLEST = 1 << 16
+_FEW = 0.2  # of a state's words: below it, moving these alone is faster than a pass over all
 _slots = threading.local()
 
 
@@ -87,6 +88,19 @@ def combine(
     end = words.nbytes
     if end < len(state):
         move(operator, words_of(state[end:], 1), words_of(delta[end:], 1), reverse=reverse)
+
+
+def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bool) -> None:
+    """As ``move``, for the words at the positions ``at``, which ascend; all others stay."""
+    if len(at) > _FEW * len(state):
+        spread = scratch_words("delta", len(state), state.itemsize)
+        spread.fill(0)
+        spread[at] = delta
+        move(operator, state, spread, reverse=reverse)
+    else:
+        moved = state.take(at)
+        move(operator, moved, delta, reverse=reverse)
+        state[at] = moved
 
 
 def zigzag(words: Words) -> None:
