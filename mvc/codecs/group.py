@@ -27,7 +27,7 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Words, difference, join, split, unzigzag, word_type, words_of, zigzag
 from mvc.errors import DamagedData, WrongUsage
 
-__all__ = ["Member", "decode_group", "encode_group", "group_widths"]
+__all__ = ["Member", "decode_group", "encode_group"]
 
 Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, width
 _BLOCK = 1 << 18  # words that are worked on at once, to stay in the processor's cache
@@ -60,10 +60,13 @@ def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | 
     return parts
 
 
-def decode_group(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    """Each member's bytes: raw, or those of its delta, to be applied with ``words.combine``.
+def decode_group(
+    pipeline: Pipeline, data: memoryview, sizes: Sequence[int]
+) -> list[tuple[memoryview, int]]:
+    """Each member's bytes, raw or those of its delta, and the width of its elements.
 
-    ``sizes`` are the members' raw lengths. Raises DamagedData.
+    A delta is applied with ``words.combine``. ``sizes`` are the members' raw lengths. Raises
+    DamagedData.
     """
     _check_scope(pipeline)
     cursor = Cursor(data)
@@ -79,14 +82,9 @@ def decode_group(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> 
         member = words[width][start : starts[width]].view(np.uint8).data
         if tail := size % width:
             member = memoryview(bytes(member) + cursor.take(tail))
-        out.append(member)
+        out.append((member, width))
     cursor.end()
     return out
-
-
-def group_widths(data: memoryview, count: int) -> list[int]:
-    """Bytes of an element of each of ``count`` members, as ``words.combine`` needs them."""
-    return _read_widths(Cursor(data), count)
 
 
 def _check_scope(pipeline: Pipeline) -> None:
@@ -134,10 +132,11 @@ def _read_widths(cursor: Cursor, count: int) -> list[int]:
 
 def _read_words(pipeline: Pipeline, cursor: Cursor, count: int, width: int) -> Words:
     """The words of all members of one width, joined."""
-    words = np.empty(count, word_type(width))
+    words = np.zeros(count, word_type(width))
     in_planes, folded = pipeline.find(Planes), pipeline.find(Zigzag)
     if sparse := pipeline.find(Sparse):
-        decode_sparse(cursor, words, sparse.options, pipeline.method)
+        values, at = decode_sparse(cursor, count, width, sparse.options, pipeline.method)
+        words[slice(None) if at is None else at] = values
     else:
         planes = np.empty((width, count), np.uint8)
         for plane in planes:

@@ -43,7 +43,6 @@ from mvc.codecs.words import (
     join,
     move,
     move_at,
-    scratch_bytes,
     scratch_words,
     split,
     unzigzag,
@@ -145,7 +144,7 @@ class Pipeline:
         if len(new) <= width and self._keeps_single_words:
             return self._encode_single(new, base, width)
         data, tail = self.delta(new, base, width)
-        changed = np.not_equal(data, 0, out=scratch_bytes("changed", len(data)).view(np.bool_))
+        changed = np.not_equal(data, 0, out=scratch_words("changed", len(data), 1).view(np.bool_))
         count = int(np.count_nonzero(changed))
         if not count and not any(tail):
             return bytes((ZERO,))
@@ -291,12 +290,10 @@ class Pipeline:
         Between them the positions of the words, where not all are there. ``state`` is what they
         will be combined with, or as long and wide as they are.
         """
-        width, count, at = state.itemsize, len(state), None
-        shape = cursor.byte()
+        width, count, shape, at = state.itemsize, len(state), cursor.byte(), None
         if shape in (CODED, ELIDED) and self._coded:
-            if shape == ELIDED:
-                at = self._decode_marks(cursor, count)
-            words = self._decode_words(cursor, count if at is None else len(at), width, out)
+            elided = shape == ELIDED
+            words, at = self._decode_words(cursor, count, width, out, elided=elided)
         elif shape == RAW:
             words = np.frombuffer(cursor.take(count * width), word_type(width))
         elif shape == GRID and self.find(codings.OnGrid):
@@ -312,29 +309,27 @@ class Pipeline:
         cursor.end()
         return words, at, tail
 
-    def _decode_marks(self, cursor: Cursor, count: int) -> Words:
-        if not self.find(codings.Elide):
+    def _decode_words(
+        self, cursor: Cursor, count: int, width: int, out: Words | None, *, elided: bool
+    ) -> tuple[Words, Words | None]:
+        """Words, and their positions among ``count`` where not all are there."""
+        if elided and not self.find(codings.Elide):
             raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
-        return decode_marks(cursor, count, _ELIDE_METHOD, "mask")
-
-    def _decode_words(self, cursor: Cursor, count: int, width: int, out: Words | None) -> Words:
+        at = decode_marks(cursor, count, _ELIDE_METHOD, "mask") if elided else None
+        count = count if at is None else len(at)
         if sparse := self.find(codings.Sparse):
-            words = scratch_words("delta", count, width)
-            at = decode_sparse(cursor, words, sparse.options, self.method)
-            if self.find(codings.Zigzag):
-                kept = words[at]
-                unzigzag(kept)
-                words[at] = kept
-            return words
-        words = scratch_words("kept", count, width) if out is None else out
-        if self.find(codings.Planes):
-            slots = (f"plane{i}" for i in range(width))
-            join([decode_stream(cursor, count, self.method, slot) for slot in slots], words)
+            words, at = decode_sparse(cursor, count, width, sparse.options, self.method)
         else:
-            words.view(np.uint8)[:] = decode_stream(cursor, count * width, self.method, "plane")
+            words = scratch_words("kept", count, width) if out is None else out
+            if self.find(codings.Planes):
+                slots = (f"plane{i}" for i in range(width))
+                join([decode_stream(cursor, count, self.method, s) for s in slots], words)
+            else:
+                stream = decode_stream(cursor, count * width, self.method, "plane")
+                words.view(np.uint8)[:] = stream
         if self.find(codings.Zigzag):
             unzigzag(words)
-        return words
+        return words, at
 
 
 def _build(stages: tuple[Stage, ...]) -> Pipeline:

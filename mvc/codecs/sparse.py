@@ -45,23 +45,21 @@ def encode_sparse(words: Words, options: Set[str], method: str | None) -> Parts:
     return parts
 
 
-def decode_sparse(cursor: Cursor, out: Words, options: Set[str], method: str | None) -> Words:
-    """Fills ``out``, zeros included; returns the positions of all words that are not zero.
+def decode_sparse(
+    cursor: Cursor, size: int, width: int, options: Set[str], method: str | None
+) -> tuple[Words, Words | None]:
+    """The words that are not zero, and their positions among ``size``; None if all are there.
 
-    Raises DamagedData, and allocates a fixed multiple of ``out`` at most.
+    Raises DamagedData, and allocates a fixed multiple of ``size`` at most.
     """
     count = cursor.varint()
-    if count > len(out):
-        raise DamagedData(f"{count} of {len(out)} words are said not to be zero")
-    if count == len(out):
-        out[:] = _column(cursor, count, out.itemsize, "values" in options, method)
-        return np.arange(count)
+    if count > size:
+        raise DamagedData(f"{count} of {size} words are said not to be zero")
+    if count == size:
+        return _column(cursor, count, width, "values" in options, method), None
     steps = _column(cursor, count, 8, "indices" in options, method)
-    values = _column(cursor, count, out.itemsize, "values" in options, method)
-    at = _positions(steps, len(out), "diff" in options)
-    out.fill(0)
-    out[at] = values
-    return at
+    values = _column(cursor, count, width, "values" in options, method)
+    return values, _positions(steps, size, "diff" in options)
 
 
 def _column(cursor: Cursor, count: int, width: int, split: bool, method: str | None) -> Words:

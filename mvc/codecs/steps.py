@@ -110,12 +110,12 @@ def encode(
     far = np.flatnonzero(further)
     parts = [
         _head(code, exponent) + varint(len(at)),
-        *encode_numbers(_gaps(at), method),
+        *encode_numbers(np.diff(at, prepend=-1) - 1, method),
         *encode_stream(np.packbits(moves < 0), method),
         varint(len(far)),
     ]
     if len(far):
-        parts += encode_numbers(_gaps(far), method)
+        parts += encode_numbers(np.diff(far, prepend=-1) - 1, method)
         parts += encode_numbers(further[far] - 1, method)
     return parts
 
@@ -199,10 +199,6 @@ def _narrow(words: Words, kind: Format) -> tuple[int, Numbers] | None:
     if exponent is None or numbers is None or int(np.abs(numbers).max(initial=0)) >= _FARTHEST:
         return None
     return exponent, numbers
-
-
-def _gaps(at: NDArray[np.intp]) -> Numbers:
-    return np.diff(at, prepend=-1) - 1
 
 
 def _positions(cursor: Cursor, size: int, count: int, method: str | None) -> Numbers:

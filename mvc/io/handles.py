@@ -45,8 +45,7 @@ class FileIdentity:
     mode: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> Self:
-        s = status
+    def of(cls, s: os.stat_result) -> Self:
         return cls(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev, s.st_mode)
 
     @property

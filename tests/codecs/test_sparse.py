@@ -25,12 +25,12 @@ ZSTD = "1"
 def through(words, options, method=None):
     chosen = Sparse.read("sparse", options).options
     stored = b"".join(map(bytes, encode_sparse(words, chosen, method)))
-    out = np.full_like(words, 7)
     cursor = Cursor(stored)
-    at = decode_sparse(cursor, out, chosen, method)
+    values, at = decode_sparse(cursor, len(words), words.itemsize, chosen, method)
     cursor.end()
+    out = np.zeros_like(words)
+    out[slice(None) if at is None else at] = values
     assert np.array_equal(out, words)
-    assert set(np.flatnonzero(words)) <= set(at)
     return stored
 
 
@@ -104,4 +104,4 @@ def test_what_is_not_in_order_or_past_the_end(options, data):
     if options == "diff" and data == varint(2) + positions(3, 3) + bytes(8):
         data = varint(2) + positions(3, 0) + bytes(8)
     with pytest.raises(DamagedData):
-        decode_sparse(Cursor(data), np.zeros(10, "<u4"), chosen, None)
+        decode_sparse(Cursor(data), 10, 4, chosen, None)

@@ -43,14 +43,9 @@ def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fra
     min(size, max(ceil(share * size), floor(largest size * least))), where Eq. 3.1 prints
     min for the max. Shares are exact numbers: 0.1 of 10 is 1, not 2.
     """
-    floor = least_count(sizes, least)
+    floor = math.floor(Fraction(least) * max(sizes, default=0))
     exact = Fraction(share)
     return [min(size, max(math.ceil(exact * size), floor)) for size in sizes]
-
-
-def least_count(sizes: Sequence[int], least: Decimal | Fraction) -> int:
-    """Entries that every tensor may have at least: a share of the largest one."""
-    return math.floor(Fraction(least) * max(sizes, default=0))
 
 
 def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
@@ -95,7 +90,7 @@ def reduce_all(weights: Sequence[Weights], share: Decimal, least: Decimal) -> No
     if not weights:
         return
     sizes = [len(tensor.after) for tensor in weights]
-    floor = least_count(sizes, least)
+    floor = math.floor(Fraction(least) * max(sizes))
     distances = [tensor.distance() for tensor in weights]
     chosen = largest(np.concatenate(distances), math.ceil(Fraction(share) * sum(sizes)))
     parts = np.split(chosen, np.cumsum(sizes)[:-1])
