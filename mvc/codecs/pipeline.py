@@ -169,10 +169,9 @@ class Pipeline:
     ) -> tuple[float, bytes | None]:
         """Estimated stored bytes per raw byte of ``new``: 0.0 for nothing, about 1.0 for no gain.
 
-        At most 128 KiB are read, in blocks spread evenly: a commit stores the smaller of delta
-        and full record, and encoding both to find out would double its work. Without a base
-        a delta pipeline is estimated as its full form. The second result is the encoded chunk,
-        where all of ``new`` was encoded.
+        At most 128 KiB are read, in blocks spread evenly: encoding a tensor twice to choose
+        between delta and full record would double the work of a commit. Without a base a delta
+        pipeline is estimated as its full form. Also the chunk, where all of ``new`` was encoded.
         """
         total = len(new)
         if not total:
@@ -228,10 +227,10 @@ class Pipeline:
     @cached_property
     def _keeps_single_words(self) -> bool:
         """Whether no stage makes one word smaller: each plane of it takes two bytes."""
-        planes = self.method is not None and self.find(codings.Planes) is not None
-        return not self._coded or (
-            planes and self.find(codings.Sparse) is None and self.find(codings.OnGrid) is None
-        )
+        if not self._coded:
+            return True
+        other = self.find(codings.Sparse) or self.find(codings.OnGrid)
+        return self.method is not None and self.find(codings.Planes) is not None and not other
 
     def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
         """A chunk of one word or less, in the form that the stages would leave it in.
@@ -272,8 +271,7 @@ class Pipeline:
             # Idle units leave the bitmap repeating at the length of a row.
             marks = encode_stream(np.packbits(changed), _ELIDE_METHOD, repeats=True)
             parts = [bytes((ELIDED,)), *marks]
-            kept = scratch_words("kept", count, data.itemsize)
-            data = np.compress(changed, data, out=kept)
+            data = np.compress(changed, data, out=scratch_words("kept", count, data.itemsize))
         if self.find(codings.Zigzag):
             zigzag(data)
         if sparse := self.find(codings.Sparse):
@@ -292,8 +290,7 @@ class Pipeline:
         """
         width, count, shape, at = state.itemsize, len(state), cursor.byte(), None
         if shape in (CODED, ELIDED) and self._coded:
-            elided = shape == ELIDED
-            words, at = self._decode_words(cursor, count, width, out, elided=elided)
+            words, at = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
         elif shape == RAW:
             words = np.frombuffer(cursor.take(count * width), word_type(width))
         elif shape == GRID and self.find(codings.OnGrid):
@@ -325,8 +322,7 @@ class Pipeline:
                 slots = (f"plane{i}" for i in range(width))
                 join([decode_stream(cursor, count, self.method, s) for s in slots], words)
             else:
-                stream = decode_stream(cursor, count * width, self.method, "plane")
-                words.view(np.uint8)[:] = stream
+                words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, self.method, "plane")
         if self.find(codings.Zigzag):
             unzigzag(words)
         return words, at

@@ -69,8 +69,8 @@ def common_exponent(words: Words, kind: Format) -> int | None:
     significand = (bits & np.uint64((1 << kind.fraction) - 1)) | ((biased > 0) << fraction)
     lowest = (significand & (~significand + np.uint64(1)))[taken].astype(np.float64)
     zeros = np.frexp(lowest)[1] - 1
-    least: int = (zeros + np.maximum(biased[taken], 1).astype(np.int64)).min()
-    return int(least) - (most // 2) - kind.fraction
+    least = int((zeros + np.maximum(biased[taken], 1).astype(np.int64)).min())
+    return least - (most // 2) - kind.fraction
 
 
 def multiples(words: Words, kind: Format, exponent: int) -> Numbers | None:

@@ -278,13 +278,9 @@ class FileSystem:
         access = os.access(path, os.W_OK | os.X_OK, effective_ids=effective)
         return access and os.path.isdir(path)
 
-    def filesystem_type(self, path: Path) -> str:
-        """The type of the file system under ``path``, such as ``ext4``; empty where unknown."""
-        return mounts.type_of(path)
-
     def is_network_filesystem(self, path: Path) -> bool:
         """Whether other hosts may share the file system under ``path``."""
-        return mounts.is_network(self.filesystem_type(path))
+        return mounts.is_network(mounts.type_of(path))
 
     # -- several steps -----------------------------------------------------------------
 

@@ -172,8 +172,8 @@ class WrappedFS(FileSystem):
     def is_writable_dir(self, path: Path) -> bool:
         return self.inner.is_writable_dir(path)
 
-    def filesystem_type(self, path: Path) -> str:
-        return self.inner.filesystem_type(path)
+    def is_network_filesystem(self, path: Path) -> bool:
+        return self.inner.is_network_filesystem(path)
 
     # Last, because inside the class the name hides the type.
     def list(self, path: Path) -> list[str]:

@@ -30,8 +30,7 @@ class Format:
     @property
     def exponent(self) -> int:
         """The mask of the exponent's bits, all set in infinities and NaNs."""
-        sign = 1 << 8 * self.width - 1
-        return sign - (1 << self.fraction)
+        return (1 << 8 * self.width - 1) - (1 << self.fraction)
 
     def low_mask(self, low: int) -> int:
         """The bits that are reset: for float32 the ``low`` lowest.
