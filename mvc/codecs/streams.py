@@ -28,8 +28,7 @@ Parts = list[bytes | memoryview]
 RAW, CONSTANT, FRAME, SPARSE = range(4)
 
 SEGMENT = 4 * MIB  # bounds the memory of a compressor's window
-_SAMPLE_BLOCKS = 8
-_SAMPLE_BLOCK = 512
+_SAMPLE_BLOCKS, _SAMPLE_BLOCK = 8, 512  # bytes
 _SMALL = 64  # below it a frame's header outweighs what it saves
 _DEPTH = 4  # a bitmap is an eighth of its stream: 1 MiB, 128 KiB, 16 KiB, 2 KiB
 _FULL_ENTROPY = 7.85  # bits a byte; above it coding gains less than 2 %

@@ -18,8 +18,7 @@ from mvc.codecs.lossy.floats import FRACTION, Weights
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
 from mvc.errors import InvalidPipeline, WrongUsage
 
-_HOLD = "0.52"
-_FINE = "0.5"
+_HOLD, _FINE = "0.52", "0.5"
 
 
 class LossyStage(Stage, ABC):
