@@ -71,15 +71,14 @@ def decode_group(
     _check_scope(pipeline)
     cursor = Cursor(data)
     widths = _read_widths(cursor, len(sizes))
-    words, starts = {}, dict.fromkeys(widths, 0)
-    for width in sorted(starts):
-        counts = (size // width for size, w in zip(sizes, widths, strict=True) if w == width)
-        words[width] = _read_words(pipeline, cursor, sum(counts), width)
+    counts = dict.fromkeys(sorted(widths), 0)
+    for size, width in zip(sizes, widths, strict=True):
+        counts[width] += size // width
+    words = {w: _read_words(pipeline, cursor, count, w) for w, count in counts.items()}
     out = []
     for size, width in zip(sizes, widths, strict=True):
-        start = starts[width]
-        starts[width] += size // width
-        member = words[width][start : starts[width]].view(np.uint8).data
+        count, rest = size // width, words[width]
+        member, words[width] = rest[:count].view(np.uint8).data, rest[count:]
         if tail := size % width:
             member = memoryview(bytes(member) + cursor.take(tail))
         out.append((member, width))

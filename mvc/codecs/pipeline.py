@@ -157,7 +157,7 @@ class Pipeline:
         if self.find(codings.OnGrid):
             words, old = words_of(new, width), None if base is None else words_of(base, width)
             grid = steps.encode(words, old, changed, self.method)
-        parts = [bytes((GRID,)), *grid] if grid else self._encode_words(data, changed, count)
+        parts: Parts = [bytes((GRID,)), *grid] if grid else self._encode_words(data, changed, count)
         if sum(map(len, parts)) >= stored:
             # The stages work in place, so the words are formed once more.
             data = self.delta(new, base, width)[0]
@@ -218,7 +218,7 @@ class Pipeline:
     def method(self) -> str | None:
         """What ``mvc.codecs.compressors`` calls the compressor of the streams, if there is one."""
         compressor = self.find(codings.Compressor)
-        return compressor and compressor.method
+        return compressor.method if compressor else None
 
     @cached_property
     def _coded(self) -> bool:
@@ -288,7 +288,8 @@ class Pipeline:
         Between them the positions of the words, where not all are there. ``state`` is what they
         will be combined with, or as long and wide as they are.
         """
-        width, count, shape, at = state.itemsize, len(state), cursor.byte(), None
+        at: Words | None = None
+        width, count, shape = state.itemsize, len(state), cursor.byte()
         if shape in (CODED, ELIDED) and self._coded:
             words, at = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
         elif shape == RAW:

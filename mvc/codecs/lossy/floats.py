@@ -113,7 +113,8 @@ class Weights:
 def values_of(words: Words, kind: Format) -> NDArray[Any]:
     """The numbers that words stand for, as float32, or float64 for float64."""
     if kind.name == "bfloat16":
-        return (words.astype("<u4") << 16).view("<f4")
+        words = words.astype("<u4") << 16
+        return words.view("<f4")
     values: NDArray[Any] = words.view(f"<f{kind.width}")
     return values.astype("<f4") if kind.width == 2 else values
 
