@@ -17,7 +17,6 @@ from mvc.errors import WrongUsage
 
 __all__ = ["RATIO", "cast", "supported"]
 
-_CASTS = {("float32", "bfloat16"), ("float32", "float16"), ("float64", "float32")}
 RATIO = 2
 """Bytes of an element before, for one after: every cast there is halves the width."""
 
@@ -26,7 +25,7 @@ _BLOCK = 1 << 16  # elements
 
 def supported(source: str, to: str) -> bool:
     """Whether :func:`cast` goes from dtype ``source`` to dtype ``to``."""
-    return (source, to) in _CASTS
+    return (source, to) in _ROUND
 
 
 def cast(base: memoryview, source: str, to: str) -> bytearray:
@@ -40,9 +39,8 @@ def cast(base: memoryview, source: str, to: str) -> bytearray:
     bits = np.frombuffer(base, f"<u{width}")
     target = np.frombuffer(out, f"<u{width // 2}")
     for start in range(0, len(bits), _BLOCK):
-        block = bits[start : start + _BLOCK]
-        part = target[start : start + _BLOCK]
-        part[:] = _ROUND[to](block)
+        cut = slice(start, start + _BLOCK)
+        target[cut] = _ROUND[source, to](bits[cut])
     return out
 
 
@@ -76,4 +74,8 @@ def _to_float32(bits: Words) -> Words:
     return rounded
 
 
-_ROUND = {"bfloat16": _to_bfloat16, "float16": _to_float16, "float32": _to_float32}
+_ROUND = {
+    ("float32", "bfloat16"): _to_bfloat16,
+    ("float32", "float16"): _to_float16,
+    ("float64", "float32"): _to_float32,
+}

@@ -1,8 +1,15 @@
 """General compressors behind one pair of functions, each bounded by the recorded size.
 
 A method is the text of a stage: ``zlib:9``, ``bz2:1``, ``lzma:6``, ``brotli:11``; without a
-colon it is a method of zstd (``frames``). Input must be exactly one frame that holds exactly the
-recorded number of bytes; decompression stops at that number.
+colon it is a level of zstd, or ``huff``: parameters under which zstd finds hardly any matches
+and spends its time on Huffman coding, which for byte planes of weights is both smaller and
+faster than level 1. Input must be exactly one frame that holds exactly the recorded number of
+bytes; decompression stops at that number.
+
+python-zstandard believes the size that a frame declares, whatever limit the caller gives, and
+by default ignores what follows the frame. So the declared size is compared with the recorded
+one before anything is allocated. Frames carry no checksum: what is stored here lies under a
+stronger one, which is checked first.
 
 LZMA is stored as a raw LZMA2 chain without a header, because a header could demand gigabytes of
 dictionary. The dictionary is as long as the stream, at least 4 KiB.
@@ -10,86 +17,163 @@ dictionary. The dictionary is as long as the stream, at least 4 KiB.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import zstandard
 
-from mvc.codecs import frames
+from mvc.codecs.words import Bytes
 from mvc.errors import DamagedData, NotInstalled, how_to_install
+from mvc.limits import ZSTD_MAX_WINDOW
 
-__all__ = ["compress", "decompress_into"]
+__all__ = ["HUFFMAN", "check_header", "compress", "decompress_into"]
 
-_LEAST_DICTIONARY = 4096
+HUFFMAN = "huff"
+_BLOCK_HEADER = 3
+_RLE, _RESERVED = 1, 3
+_LEAST_DICTIONARY = 4096  # of LZMA
 
 
-class _Reader(Protocol):
-    """The interface of the decompressors of bz2 and lzma."""
+class _Contexts(threading.local):
+    """A zstd context may serve one thread at a time."""
 
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: Any, max_length: int = -1) -> bytes: ...
+    def __init__(self) -> None:
+        self.compress: dict[str, Callable[[Any], bytes]] = {}
+        self.open = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW).stream_reader
+
+
+_contexts = _Contexts()
 
 
 def compress(data: Any, method: str) -> bytes:
     """One frame for ``data`` (any contiguous buffer, not empty)."""
     name, colon, level = method.partition(":")
     if not colon:
-        return frames.compress(data, method)
-    return _COMPRESS[name](data, int(level))
+        run = _contexts.compress.get(method)
+        if run is None:
+            run = _contexts.compress[method] = _zstd(method).compress
+        return run(data)
+    if name == "zlib":
+        return zlib.compress(data, int(level))
+    if name == "bz2":
+        import bz2
+
+        return bz2.compress(data, int(level))
+    if name == "lzma":
+        import lzma
+
+        size = max(memoryview(data).nbytes, _LEAST_DICTIONARY)
+        lzma2 = {"id": lzma.FILTER_LZMA2, "preset": int(level), "dict_size": size}
+        return lzma.compress(data, lzma.FORMAT_RAW, filters=[lzma2])
+    made: bytes = _brotli().compress(data, quality=int(level))
+    return made
 
 
-def decompress_into(frame: memoryview, out: NDArray[np.uint8], method: str) -> None:
+def decompress_into(frame: memoryview, out: Bytes, method: str) -> None:
     """Fill ``out`` with what ``frame`` holds; DamagedData unless it is exactly that much."""
     name, colon, _ = method.partition(":")
     if not colon:
-        frames.decompress_into(frame, out)
+        _decompress_zstd(frame, out)
         return
-    data = _DECOMPRESS[name](frame, len(out)) if len(out) else None
+    run = _decompress_brotli if name == "brotli" else _decompress
+    data = run(frame, len(out), name) if len(out) else None
     if data is None or len(data) != len(out):
         raise DamagedData(f"a part compressed by {name} does not hold the recorded bytes alone")
     out[:] = np.frombuffer(data, np.uint8)
 
 
-def _zlib(frame: memoryview, size: int) -> bytes | None:
-    reader = zlib.decompressobj()
+def _decompress_zstd(frame: memoryview, out: Bytes) -> None:
+    check_header(frame, len(out))
+    _check_extent(frame)
     try:
-        data = reader.decompress(frame, size)
-        rest = reader.decompress(reader.unconsumed_tail, 1)
-    except zlib.error:
-        return None
-    return data if reader.eof and not rest and not reader.unused_data else None
+        count = _contexts.open(frame, closefd=False).readinto(out)
+    except zstandard.ZstdError as error:
+        raise DamagedData("a compressed part does not decode") from error
+    if count != len(out):
+        raise DamagedData(f"a compressed part holds {count} bytes, not {len(out)}")
 
 
-def _bz2(frame: memoryview, size: int) -> bytes | None:
-    import bz2
-
-    return _bounded(bz2.BZ2Decompressor(), frame, size, OSError)
-
-
-def _lzma(frame: memoryview, size: int) -> bytes | None:
-    import lzma
-
-    reader = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[_filter(size)])
-    return _bounded(reader, frame, size, lzma.LZMAError)
-
-
-def _bounded(reader: _Reader, frame: memoryview, size: int, error: type[Exception]) -> bytes | None:
+def check_header(frame: memoryview, size: int) -> None:
+    """Raise DamagedData unless ``frame`` declares ``size`` bytes and a window within limits."""
     try:
-        data = reader.decompress(frame, size)
+        declared = zstandard.get_frame_parameters(frame)
+    except zstandard.ZstdError as error:
+        raise DamagedData("a compressed part has no valid header") from error
+    if declared.content_size != size or declared.dict_id or declared.has_checksum:
+        raise DamagedData(f"a compressed part does not declare the recorded {size} bytes alone")
+    if declared.window_size > ZSTD_MAX_WINDOW:
+        raise DamagedData("a compressed part asks for too large a window")
+
+
+def _check_extent(frame: memoryview) -> None:
+    """Walk the block headers (RFC 8878, 3.1.1.2): the frame ends where ``frame`` ends.
+
+    A reader that decodes into a given buffer does not say what it left unread.
+    """
+    end = zstandard.frame_header_size(frame)
+    last = False
+    while not last:
+        header = frame[end : end + _BLOCK_HEADER]
+        if len(header) < _BLOCK_HEADER:
+            raise DamagedData("a compressed part is cut short")
+        word = int.from_bytes(header, "little")
+        last, kind = bool(word & 1), word >> 1 & 3
+        if kind == _RESERVED:
+            raise DamagedData("a compressed part has a block of no known kind")
+        end += _BLOCK_HEADER + (1 if kind == _RLE else word >> 3)
+    if end != len(frame):
+        raise DamagedData("a compressed part does not end with its frame")
+
+
+def _zstd(method: str) -> zstandard.ZstdCompressor:
+    if method != HUFFMAN:
+        return zstandard.ZstdCompressor(level=int(method), write_checksum=False)
+    parameters = zstandard.ZstdCompressionParameters(
+        strategy=zstandard.STRATEGY_FAST,
+        window_log=18,
+        hash_log=6,
+        chain_log=6,
+        search_log=1,
+        min_match=7,
+        write_content_size=True,
+        write_checksum=False,
+    )
+    return zstandard.ZstdCompressor(compression_params=parameters)
+
+
+def _decompress(frame: memoryview, size: int, name: str) -> bytes | None:
+    """At most ``size`` bytes; None unless ``frame`` is one whole frame that holds no more."""
+    reader, error = _reader(name, size)
+    try:
+        data: bytes = reader.decompress(frame, size)
         # The end of the frame shows only when more than its bytes are requested.
-        rest = b"" if reader.eof else reader.decompress(b"", 1)
+        left = getattr(reader, "unconsumed_tail", b"")  # zlib returns it, the others keep it
+        rest = b"" if reader.eof else reader.decompress(left, 1)
     except (error, EOFError):
         return None
     return data if reader.eof and not rest and not reader.unused_data else None
 
 
-def _brotli(frame: memoryview, size: int) -> bytes | None:
-    module = _brotli_module()
+def _reader(name: str, size: int) -> tuple[Any, type[Exception]]:
+    """A decompressor of the standard library, and what it raises for damaged data."""
+    if name == "zlib":
+        return zlib.decompressobj(), zlib.error
+    if name == "bz2":
+        import bz2
+
+        return bz2.BZ2Decompressor(), OSError
+    import lzma
+
+    lzma2 = {"id": lzma.FILTER_LZMA2, "dict_size": max(size, _LEAST_DICTIONARY)}
+    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma2]), lzma.LZMAError
+
+
+def _decompress_brotli(frame: memoryview, size: int, _: str) -> bytes | None:
+    """As ``_decompress``."""
+    module = _brotli()
     reader = module.Decompressor()
     try:
         parts = [reader.process(bytes(frame), output_buffer_limit=size)]
@@ -102,49 +186,9 @@ def _brotli(frame: memoryview, size: int) -> bytes | None:
     return b"".join(parts) if reader.is_finished() else None
 
 
-def _brotli_module() -> Any:
+def _brotli() -> Any:
     try:
         import brotli
     except ImportError:
         raise NotInstalled("brotli is not installed", hint=how_to_install("brotli")) from None
     return brotli
-
-
-def _filter(size: int, level: int = 0) -> dict[str, int]:
-    """LZMA2's parameters; only the dictionary's size matters to a reader."""
-    import lzma
-
-    dictionary = max(size, _LEAST_DICTIONARY)
-    return {"id": lzma.FILTER_LZMA2, "preset": level, "dict_size": dictionary}
-
-
-def _to_bz2(data: Any, level: int) -> bytes:
-    import bz2
-
-    return bz2.compress(data, level)
-
-
-def _to_lzma(data: Any, level: int) -> bytes:
-    import lzma
-
-    size = memoryview(data).nbytes
-    return lzma.compress(data, lzma.FORMAT_RAW, filters=[_filter(size, level)])
-
-
-def _to_brotli(data: Any, level: int) -> bytes:
-    made: bytes = _brotli_module().compress(data, quality=level)
-    return made
-
-
-_COMPRESS: dict[str, Callable[[Any, int], bytes]] = {
-    "zlib": zlib.compress,
-    "bz2": _to_bz2,
-    "lzma": _to_lzma,
-    "brotli": _to_brotli,
-}
-_DECOMPRESS: dict[str, Callable[[memoryview, int], bytes | None]] = {
-    "zlib": _zlib,
-    "bz2": _bz2,
-    "lzma": _lzma,
-    "brotli": _brotli,
-}

@@ -13,24 +13,24 @@ last the bytes of all members that fill no word.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.segments import decode_segments, encode_segments
-from mvc.codecs.stages import Compressor, Planes, PlanesOfJoined, Positions, Zigzag
-from mvc.codecs.streams import Bytes
+from mvc.codecs.sparse import decode_sparse, encode_sparse
+from mvc.codecs.stages.codings import Planes, Sparse, Zigzag
+from mvc.codecs.streams import decode_segments, encode_segments
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Words, difference, word_type, words_of
+from mvc.codecs.words import Words, difference, join, split, unzigzag, word_type, words_of, zigzag
 from mvc.errors import DamagedData, WrongUsage
 
-__all__ = ["Member", "decode_group", "encode_group", "group_widths"]
+__all__ = ["Member", "decode_group", "encode_group"]
 
 Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, width
-_BLOCK = 1 << 18  # words
+_BLOCK = 1 << 18  # words that are worked on at once, to stay in the processor's cache
 
 
 def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | memoryview]:
@@ -41,46 +41,49 @@ def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | 
     """
     _check_scope(pipeline)
     widths = [width for _, _, width in members]
+    runs = ((len(list(run)), width) for width, run in groupby(widths))
     parts: list[bytes | memoryview] = [
-        b"".join(
-            varint(len(list(run)) << 2 | width.bit_length() - 1) for width, run in groupby(widths)
-        )
+        b"".join(varint(length << 2 | width.bit_length() - 1) for length, width in runs)
     ]
-    compressor = pipeline.find(Compressor)
     for width in sorted(set(widths)):
-        same = [m for m in members if m[2] == width]
-        if positions := pipeline.find(Positions):
-            parts += positions.encode_words(_joined(pipeline, same, width), compressor)
-        else:
-            for plane in _planes(pipeline, same, width):
-                parts += encode_segments(plane, compressor)
-    parts.append(b"".join(_tail(pipeline, member) for member in members))
+        words = _joined(pipeline, [m for m in members if m[2] == width], width)
+        if sparse := pipeline.find(Sparse):
+            parts += encode_sparse(words, sparse.options, pipeline.method)
+            continue
+        planes = np.empty((width, len(words)), np.uint8)
+        for at in range(0, len(words), _BLOCK):
+            for plane, part in zip(planes, split(words[at : at + _BLOCK]), strict=True):
+                plane[at : at + _BLOCK] = part
+        for plane in planes:
+            parts += encode_segments(plane, pipeline.method)
+    parts.append(b"".join(_tail(pipeline, m) for m in members if len(m[0]) % m[2]))
     return parts
 
 
-def decode_group(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    """Each member's bytes: raw, or those of its delta, to be applied with ``words.combine``.
+def decode_group(
+    pipeline: Pipeline, data: memoryview, sizes: Sequence[int]
+) -> list[tuple[memoryview, int]]:
+    """Each member's bytes, raw or those of its delta, and the width of its elements.
 
-    ``sizes`` are the members' raw lengths. Raises DamagedData.
+    A delta is applied with ``words.combine``. ``sizes`` are the members' raw lengths. Raises
+    DamagedData.
     """
     _check_scope(pipeline)
     cursor = Cursor(data)
     widths = _read_widths(cursor, len(sizes))
-    out = [np.empty(size, np.uint8) for size in sizes]
-    for width in sorted(set(widths)):
-        targets = [words_of(o.data, width) for o, w in zip(out, widths, strict=True) if w == width]
-        _read_class(pipeline, cursor, targets, width)
-    for member, width in zip(out, widths, strict=True):
-        tail = len(member) % width
-        if tail:
-            member[-tail:] = np.frombuffer(cursor.take(tail), np.uint8)
+    counts = dict.fromkeys(sorted(widths), 0)
+    for size, width in zip(sizes, widths, strict=True):
+        counts[width] += size // width
+    words = {w: _read_words(pipeline, cursor, count, w) for w, count in counts.items()}
+    out = []
+    for size, width in zip(sizes, widths, strict=True):
+        count, rest = size // width, words[width]
+        member, words[width] = rest[:count].view(np.uint8).data, rest[count:]
+        if tail := size % width:
+            member = memoryview(bytes(member) + cursor.take(tail))
+        out.append((member, width))
     cursor.end()
-    return [member.data for member in out]
-
-
-def group_widths(data: memoryview, count: int) -> list[int]:
-    """Bytes of an element of each of ``count`` members, as ``words.combine`` needs them."""
-    return _read_widths(Cursor(data), count)
+    return out
 
 
 def _check_scope(pipeline: Pipeline) -> None:
@@ -88,67 +91,31 @@ def _check_scope(pipeline: Pipeline) -> None:
         raise WrongUsage(f"pipeline {pipeline.text} codes tensors one by one, not groups")
 
 
-def _words(pipeline: Pipeline, member: Member) -> Words:
-    new, base, width = member
-    words = words_of(new, width)
-    if (base is None) != (pipeline.operator == "none") or (
-        base is not None and len(base) != len(new)
-    ):
-        raise WrongUsage(f"pipeline {pipeline.text} and the base of a member do not fit")
-    if base is None:
-        return words
-    delta = np.empty_like(words)
-    difference(pipeline.operator, words, words_of(base, width), delta)
-    if zigzag := pipeline.find(Zigzag):
-        zigzag.encode(delta)
-    return delta
-
-
 def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
-    """The words of one width's members, member after member."""
-    joined = np.empty(sum(len(m[0]) // width for m in members), word_type(width))
-    start = 0
-    for member in members:
-        words = _words(pipeline, member)
-        joined[start : start + len(words)] = words
-        start += len(words)
+    """The words to be coded of one width's members, member after member."""
+    joined = np.empty(sum(len(new) // width for new, _, _ in members), word_type(width))
+    at = 0
+    for new, base, _ in members:
+        old = new if base is None else base
+        if (base is None) != (pipeline.operator == "none") or len(old) != len(new):
+            raise WrongUsage(f"pipeline {pipeline.text} and the base of a member do not fit")
+        words = words_of(new, width)
+        part = joined[at : at + len(words)]
+        at += len(words)
+        if base is None:
+            part[:] = words
+        else:
+            difference(pipeline.operator, words, words_of(old, width), part)
+    if pipeline.find(Zigzag):
+        for start in range(0, len(joined), _BLOCK):
+            zigzag(joined[start : start + _BLOCK])
     return joined
 
 
-def _planes(pipeline: Pipeline, members: Sequence[Member], width: int) -> list[Bytes]:
-    """The planes of one width's members, member after member."""
-    split = pipeline.find(Planes)
-    assert split is not None
-    planes = np.empty((width, sum(len(m[0]) // width for m in members)), np.uint8)
-    start = 0
-    for words in _runs(pipeline, members, width, joined=isinstance(split, PlanesOfJoined)):
-        for i, plane in enumerate(split.encode(words)):
-            planes[i, start : start + len(words)] = plane
-        start += len(words)
-    return list(planes)
-
-
-def _runs(
-    pipeline: Pipeline, members: Sequence[Member], width: int, *, joined: bool
-) -> Iterator[Words]:
-    """The words to be split: a member at a time, or all of them joined, in blocks."""
-    if not joined:
-        yield from (_words(pipeline, member) for member in members)
-        return
-    words = _joined(pipeline, members, width)
-    for start in range(0, len(words), _BLOCK):
-        yield words[start : start + _BLOCK]
-
-
-def _tail(pipeline: Pipeline, member: Member) -> bytes:
+def _tail(pipeline: Pipeline, member: Member) -> bytes | memoryview:
     new, base, width = member
     end = len(new) // width * width
-    tail = words_of(new[end:], 1)
-    if base is None:
-        return tail.tobytes()
-    out = np.empty_like(tail)
-    difference(pipeline.operator, tail, words_of(base[end:], 1), out)
-    return out.tobytes()
+    return pipeline.delta(new[end:], None if base is None else base[end:], width)[1]
 
 
 def _read_widths(cursor: Cursor, count: int) -> list[int]:
@@ -162,24 +129,21 @@ def _read_widths(cursor: Cursor, count: int) -> list[int]:
     return widths
 
 
-def _read_class(pipeline: Pipeline, cursor: Cursor, targets: list[Words], width: int) -> None:
-    total = sum(map(len, targets))
-    compressor = pipeline.find(Compressor)
-    if positions := pipeline.find(Positions):
-        joined = np.empty(total, word_type(width))
-        positions.decode_words(cursor, joined, compressor)
+def _read_words(pipeline: Pipeline, cursor: Cursor, count: int, width: int) -> Words:
+    """The words of all members of one width, joined."""
+    words = np.zeros(count, word_type(width))
+    in_planes, folded = pipeline.find(Planes), pipeline.find(Zigzag)
+    if sparse := pipeline.find(Sparse):
+        values, at = decode_sparse(cursor, count, width, sparse.options, pipeline.method)
+        words[slice(None) if at is None else at] = values
     else:
-        planes = np.empty((width, total), np.uint8)
+        planes = np.empty((width, count), np.uint8)
         for plane in planes:
-            decode_segments(cursor, plane, compressor)
-    split, zigzag = pipeline.find(Planes), pipeline.find(Zigzag)
-    start = 0
-    for target in targets:
-        end = start + len(target)
-        if split:
-            split.decode(list(planes[:, start:end]), target)
-        else:
-            target[:] = joined[start:end]
-        if zigzag:
-            zigzag.decode(target)
-        start = end
+            decode_segments(cursor, plane, pipeline.method)
+    for start in range(0, count, _BLOCK):
+        block = words[start : start + _BLOCK]
+        if in_planes:
+            join(list(planes[:, start : start + _BLOCK]), block)
+        if folded:
+            unzigzag(block)
+    return words

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import zstandard
 
-from mvc.codecs import frames
+from mvc.codecs.compressors import check_header
 from mvc.codecs.varint import Cursor, varint
-from mvc.errors import WrongUsage
+from mvc.errors import DamagedData, WrongUsage
 from mvc.limits import MIB
 
 __all__ = ["decode_patch", "decode_patch_into", "encode_patch"]
@@ -22,6 +22,7 @@ __all__ = ["decode_patch", "decode_patch_into", "encode_patch"]
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
 MARGIN = 2 * MIB  # bytes of the base before and after the block's place
 _MAX_EXTRA = MIB
+_MAX_LEVEL = 19
 # The tables of a level hold the places of a fraction of so large a dictionary.
 _LARGE_SIZE = MIB // 4
 _LARGE = {"window_log": 23, "hash_log": 20}
@@ -32,7 +33,7 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: i
 
     ``level`` is zstd's, 1 to 19. An empty base makes it plain compression.
     """
-    if len(extra) > _MAX_EXTRA or not 1 <= level <= frames.FIRST_LEVELS:
+    if len(extra) > _MAX_EXTRA or not 1 <= level <= _MAX_LEVEL:
         raise WrongUsage("a patch takes a level from 1 to 19 and at most 1 MiB of extra bytes")
     parts = []
     for start in range(0, len(new), BLOCK):
@@ -64,10 +65,8 @@ def decode_patch_into(
     data: memoryview | bytes, base: memoryview, extra: bytes, out: memoryview
 ) -> None:
     """As :func:`decode_patch`, into memory that is there."""
-    at = 0
-    for block in _blocks(data, base, extra, len(out)):
-        out[at : at + len(block)] = block
-        at += len(block)
+    for i, block in enumerate(_blocks(data, base, extra, len(out))):
+        out[i * BLOCK : i * BLOCK + len(block)] = block
 
 
 def _blocks(
@@ -75,11 +74,16 @@ def _blocks(
 ) -> Iterator[bytes]:
     cursor = Cursor(data)
     for start in range(0, nbytes, BLOCK):
-        frame = cursor.take(cursor.varint())
-        size = min(BLOCK, nbytes - start)
-        frames.check_frame(frame, size)
-        decompressor = zstandard.ZstdDecompressor(dict_data=_dictionary(start, nbytes, base, extra))
-        yield frames.run_decompress(decompressor.decompress, frame, size)
+        frame, size = cursor.take(cursor.varint()), min(BLOCK, nbytes - start)
+        check_header(frame, size)
+        context = zstandard.ZstdDecompressor(dict_data=_dictionary(start, nbytes, base, extra))
+        try:
+            block = context.decompress(frame, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise DamagedData("a compressed part does not decode") from error
+        if len(block) != size:
+            raise DamagedData(f"a compressed part holds {len(block)} bytes, not {size}")
+        yield block
     cursor.end()
 
 

@@ -10,7 +10,7 @@ costs one byte here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData, WrongUsage
@@ -42,7 +42,7 @@ def pack_chunks(chunks: Sequence[Bytes], nbytes: int, width: int, chunk_size: in
 class Payload:
     """Read access to a stored tensor's chunks; checked against its length when made."""
 
-    __slots__ = ("_cuts", "_data", "chunk_size", "count", "nbytes", "width")
+    __slots__ = ("_cuts", "_data", "chunk_size", "count", "width")
 
     def __init__(self, data: memoryview | bytes, nbytes: int) -> None:
         """``nbytes`` is the raw length. Raises DamagedData unless all fits to the last byte."""
@@ -53,16 +53,14 @@ class Payload:
             raise DamagedData(f"stored chunks of 2^{exponent} bytes are not allowed")
         self.width = 1 << (head & 3)
         self.chunk_size = 1 << exponent
-        self.nbytes = nbytes
         self.count = -(-nbytes // self.chunk_size)
         if self.count > cursor.left + 1:
             raise DamagedData("stored data is too short for its number of chunks")
         lengths = [cursor.varint() for _ in range(self.count - 1)]
-        start = cursor.position
-        self._cuts = list(accumulate(lengths, initial=start))
+        self._cuts = list(accumulate(lengths, initial=cursor.position))
         if self.count:
             self._cuts.append(len(cursor.data))
-        if any(a >= b for a, b in zip(self._cuts, self._cuts[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(self._cuts)):
             raise DamagedData("a stored chunk is empty or lies outside the data")
         if self._cuts[-1] != len(cursor.data):
             raise DamagedData("stored data goes on after the last chunk")
@@ -71,8 +69,3 @@ class Payload:
     def chunk(self, index: int) -> memoryview:
         """The stored bytes of chunk ``index``."""
         return self._data[self._cuts[index] : self._cuts[index + 1]]
-
-    def raw_range(self, index: int) -> tuple[int, int]:
-        """Start and stop of chunk ``index`` in the raw tensor."""
-        start = index * self.chunk_size
-        return start, min(start + self.chunk_size, self.nbytes)

@@ -29,24 +29,27 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from mvc.codecs.scratch import scratch_bytes, scratch_words
-from mvc.codecs.stages import (
-    Compressor,
-    Elide,
-    LossyStage,
-    OnGrid,
-    Operator,
-    Planes,
-    Positions,
-    Raw,
-    Stage,
-    Zigzag,
-    check_order,
-    read_stages,
-)
-from mvc.codecs.streams import Bytes, Parts
+from mvc.codecs import steps
+from mvc.codecs.sparse import decode_sparse, encode_sparse
+from mvc.codecs.stages import codings
+from mvc.codecs.stages.base import Stage
+from mvc.codecs.stages.lossy import LossyStage
+from mvc.codecs.stages.table import check_order, read_stages
+from mvc.codecs.streams import Parts, decode_marks, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor
-from mvc.codecs.words import Words, move, word_type, words_of
+from mvc.codecs.words import (
+    Words,
+    difference,
+    join,
+    move,
+    move_at,
+    scratch_words,
+    split,
+    unzigzag,
+    word_type,
+    words_of,
+    zigzag,
+)
 from mvc.errors import DamagedData, InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 
@@ -78,6 +81,10 @@ accuracy lost in per cent and by speed; ``lossless`` was found by measurement an
 
 RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
+_ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it saves
+_ELIDE_METHOD = "1"  # of the bitmap
+_SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
+
 S = TypeVar("S", bound=Stage)
 
 
@@ -95,10 +102,14 @@ class Pipeline:
     decisions: tuple[Stage, ...] = ()
     lossy: tuple[LossyStage, ...] = ()
 
-    @classmethod
-    def parse(cls, text_or_preset: str) -> Pipeline:
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def parse(text_or_preset: str) -> Pipeline:
         """The pipeline of a line or preset; InvalidPipeline names the stage that does not fit."""
-        return _parse(text_or_preset)
+        if len(text_or_preset) > MAX_PIPELINE_TEXT:
+            raise InvalidPipeline(f"a pipeline has at most {MAX_PIPELINE_TEXT} characters")
+        text = PRESETS.get(text_or_preset.strip(), text_or_preset)
+        return _build(read_stages(text, tuple(PRESETS)))
 
     def coding(self) -> Pipeline:
         """The lossless rest of the line, without decisions and lossy stages: itself if it has none.
@@ -114,7 +125,7 @@ class Pipeline:
     @cached_property
     def _full(self) -> Pipeline:
         stages = (stage.full() for stage in self.stages)
-        return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
+        return _build(tuple(stage for stage in stages if stage) or (codings.Raw("raw"),))
 
     @property
     def features(self) -> frozenset[str]:
@@ -132,8 +143,8 @@ class Pipeline:
         """
         if len(new) <= width and self._keeps_single_words:
             return self._encode_single(new, base, width)
-        data, tail = self._delta(new, base, width)
-        changed = np.not_equal(data, 0, out=scratch_bytes("changed", len(data)).view(np.bool_))
+        data, tail = self.delta(new, base, width)
+        changed = np.not_equal(data, 0, out=scratch_words("changed", len(data), 1).view(np.bool_))
         count = int(np.count_nonzero(changed))
         if not count and not any(tail):
             return bytes((ZERO,))
@@ -142,20 +153,44 @@ class Pipeline:
         stored = 1 + data.nbytes
         if not self._coded or not len(data):
             return b"".join((bytes((RAW,)), data.tobytes(), tail))
-        parts = self._encode_grid(new, base, width, changed)
-        parts = parts or self._encode_words(data, changed, count)
+        grid = None
+        if self.find(codings.OnGrid):
+            words, old = words_of(new, width), None if base is None else words_of(base, width)
+            grid = steps.encode(words, old, changed, self.method)
+        parts: Parts = [bytes((GRID,)), *grid] if grid else self._encode_words(data, changed, count)
         if sum(map(len, parts)) >= stored:
             # The stages work in place, so the words are formed once more.
-            data = self._delta(new, base, width)[0]
+            data = self.delta(new, base, width)[0]
             return b"".join((bytes((RAW,)), data.tobytes(), tail))
         return b"".join((*parts, tail))
+
+    def estimate(
+        self, new: memoryview, base: memoryview | None, width: int
+    ) -> tuple[float, bytes | None]:
+        """Estimated stored bytes per raw byte of ``new``: 0.0 for nothing, about 1.0 for no gain.
+
+        At most 128 KiB are read, in blocks spread evenly: encoding a tensor twice to choose
+        between delta and full record would double the work of a commit. Without a base a delta
+        pipeline is estimated as its full form. Also the chunk, where all of ``new`` was encoded.
+        """
+        total = len(new)
+        if not total:
+            return 0.0, None
+        form = self if base is not None else self.full()
+        if total <= _SAMPLES * _SAMPLE:
+            encoded = form.encode_chunk(new, base, width)
+            return len(encoded) / total, encoded
+        step = (total - _SAMPLE) // (_SAMPLES - 1) // 64 * 64
+        cuts = [slice(start, start + _SAMPLE) for start in range(0, _SAMPLES * step, step)]
+        stored = sum(len(form.encode_chunk(new[c], base and base[c], width)) for c in cuts)
+        return stored / (_SAMPLES * _SAMPLE), None
 
     def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
         """Write a full record's chunk into ``out``, which is as long as the raw chunk."""
         if self.operator != "none":
             raise WrongUsage(f"pipeline {self.text} codes deltas, not full records")
         target = words_of(out, width)
-        words, tail = self._decode(Cursor(data), len(out), target, target)
+        words, _, tail = self._decode(Cursor(data), len(out), target, target)
         if words is not target:
             np.copyto(target, words)
         out[len(out) - len(tail) :] = tail
@@ -170,23 +205,32 @@ class Pipeline:
         if self.operator == "none":
             raise WrongUsage(f"pipeline {self.text} codes full records, not deltas")
         target = words_of(state, width)
-        words, tail = self._decode(Cursor(data), len(state), target, None, reverse=reverse)
-        move(self.operator, target, words, reverse=reverse)
+        words, at, tail = self._decode(Cursor(data), len(state), target, None, reverse=reverse)
+        if at is None:
+            move(self.operator, target, words, reverse=reverse)
+        else:
+            move_at(self.operator, target, at, words, reverse=reverse)
         if tail:
             end = words_of(state[len(state) - len(tail) :], 1)
             move(self.operator, end, np.frombuffer(tail, np.uint8), reverse=reverse)
 
     @cached_property
+    def method(self) -> str | None:
+        """What ``mvc.codecs.compressors`` calls the compressor of the streams, if there is one."""
+        compressor = self.find(codings.Compressor)
+        return compressor.method if compressor else None
+
+    @cached_property
     def _coded(self) -> bool:
-        return self.find(Raw) is None and len(self.stages) > (self.operator != "none")
+        return self.find(codings.Raw) is None and len(self.stages) > (self.operator != "none")
 
     @cached_property
     def _keeps_single_words(self) -> bool:
         """Whether no stage makes one word smaller: each plane of it takes two bytes."""
-        planes = self.find(Planes) is not None and self.find(Compressor) is not None
-        return not self._coded or (
-            planes and self.find(Positions) is None and self.find(OnGrid) is None
-        )
+        if not self._coded:
+            return True
+        other = self.find(codings.Sparse) or self.find(codings.OnGrid)
+        return self.method is not None and self.find(codings.Planes) is not None and not other
 
     def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
         """A chunk of one word or less, in the form that the stages would leave it in.
@@ -197,11 +241,11 @@ class Pipeline:
         if self.operator == "none" and base is None and not (self.lossy or self.decisions):
             data = bytes(new)
         else:
-            words, tail = self._delta(new, base, width)
+            words, tail = self.delta(new, base, width)
             data = words.tobytes() + bytes(tail)
         return bytes((RAW,)) + data if any(data) else bytes((ZERO,))
 
-    def _delta(
+    def delta(
         self, new: memoryview, base: memoryview | None, width: int
     ) -> tuple[Words, bytes | memoryview]:
         """Words to be coded, and the tail. For a delta the words lie in scratch."""
@@ -215,111 +259,74 @@ class Pipeline:
             return words, new[end:]
         if base is None or len(base) != len(new):
             raise WrongUsage(f"pipeline {self.text} takes a base of {len(new)} bytes")
-        operator = self.stages[0]
-        assert isinstance(operator, Operator)
         out = scratch_words("delta", len(words), width)
-        operator.encode(words, words_of(base, width), out)
+        difference(self.operator, words, words_of(base, width), out)
         tail = np.empty(len(new) - end, np.uint8)
-        operator.encode(words_of(new[end:], 1), words_of(base[end:], 1), tail)
+        difference(self.operator, words_of(new[end:], 1), words_of(base[end:], 1), tail)
         return out, tail.tobytes()
-
-    def _encode_grid(
-        self, new: memoryview, base: memoryview | None, width: int, changed: Words
-    ) -> Parts | None:
-        """What a stage for words on a grid makes of them, if there is one and they are."""
-        stage = self.find(OnGrid)
-        words, old = words_of(new, width), words_of(new if base is None else base, width)
-        parts = stage.encode_grid(words, old, changed, self.find(Compressor)) if stage else None
-        return None if parts is None else [bytes((GRID,)), *parts]
 
     def _encode_words(self, data: Words, changed: Words, count: int) -> Parts:
         parts: Parts = [bytes((CODED,))]
-        elide = self.find(Elide)
-        if elide and count <= elide.SHARE * len(data):
-            parts = [bytes((ELIDED,)), *elide.encode_marks(changed)]
-            data = elide.encode(data, changed, count)
-        if zigzag := self.find(Zigzag):
-            zigzag.encode(data)
-        planes, compressor = self.find(Planes), self.find(Compressor)
-        if positions := self.find(Positions):
-            return [*parts, *positions.encode_words(data, compressor)]
-        for stream in planes.encode(data) if planes else [data.view(np.uint8)]:
-            parts += compressor.encode(stream) if compressor else [stream.tobytes()]
+        if self.find(codings.Elide) and count <= _ELIDE_SHARE * len(data):
+            # Idle units leave the bitmap repeating at the length of a row.
+            marks = encode_stream(np.packbits(changed), _ELIDE_METHOD, repeats=True)
+            parts = [bytes((ELIDED,)), *marks]
+            data = np.compress(changed, data, out=scratch_words("kept", count, data.itemsize))
+        if self.find(codings.Zigzag):
+            zigzag(data)
+        if sparse := self.find(codings.Sparse):
+            return [*parts, *encode_sparse(data, sparse.options, self.method)]
+        for stream in split(data) if self.find(codings.Planes) else [data.view(np.uint8)]:
+            parts += encode_stream(stream, self.method)
         return parts
 
     def _decode(
         self, cursor: Cursor, size: int, state: Words, out: Words | None, *, reverse: bool = False
-    ) -> tuple[Words, memoryview]:
+    ) -> tuple[Words, Words | None, memoryview]:
         """The words of a chunk of ``size`` raw bytes (in ``out`` or scratch), and its tail.
 
-        ``state`` is what they will be combined with, or as long and wide as they are.
+        Between them the positions of the words, where not all are there. ``state`` is what they
+        will be combined with, or as long and wide as they are.
         """
-        width, count = state.itemsize, len(state)
-        shape = cursor.byte()
-        grid = self.find(OnGrid) if shape == GRID else None
+        at: Words | None = None
+        width, count, shape = state.itemsize, len(state), cursor.byte()
         if shape in (CODED, ELIDED) and self._coded:
-            words = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
+            words, at = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
         elif shape == RAW:
             words = np.frombuffer(cursor.take(count * width), word_type(width))
-        elif grid is not None:
-            words = grid.decode_grid(cursor, state, self.find(Compressor), reverse=reverse)
+        elif shape == GRID and self.find(codings.OnGrid):
+            full = self.operator == "none"
+            words = steps.decode(cursor, state, self.method, full=full, reverse=reverse)
         elif shape in (CONSTANT, ZERO):
             words = scratch_words("delta", count, width) if out is None else out
             value = cursor.take(width) if shape == CONSTANT else bytes(width)
             words.fill(int.from_bytes(value, "little"))
         else:
             raise DamagedData(f"a chunk of unknown shape {shape}")
-        tail = memoryview(bytes(size % width))
-        if shape != ZERO:
-            tail = cursor.take(size % width)
+        tail = memoryview(bytes(size % width)) if shape == ZERO else cursor.take(size % width)
         cursor.end()
-        return words, tail
+        return words, at, tail
 
     def _decode_words(
         self, cursor: Cursor, count: int, width: int, out: Words | None, *, elided: bool
-    ) -> Words:
-        elide = self.find(Elide) if elided else None
-        if elided and elide is None:
+    ) -> tuple[Words, Words | None]:
+        """Words, and their positions among ``count`` where not all are there."""
+        if elided and not self.find(codings.Elide):
             raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
-        if sparse := self.find(Positions):
-            return self._decode_sparse(sparse, cursor, scratch_words("delta", count, width))
-        positions = elide.decode_marks(cursor, count) if elide else None
-        kept = count if positions is None else len(positions)
-        words = scratch_words("kept", kept, width) if out is None else out
-        planes = self.find(Planes)
-        if planes:
-            streams = [self._stream(cursor, kept, f"plane{i}") for i in range(width)]
-            planes.decode(streams, words)
+        at = decode_marks(cursor, count, _ELIDE_METHOD, "mask") if elided else None
+        count = count if at is None else len(at)
+        if sparse := self.find(codings.Sparse):
+            words, at = decode_sparse(cursor, count, width, sparse.options, self.method)
         else:
-            words.view(np.uint8)[:] = self._stream(cursor, kept * width, "plane")
-        if zigzag := self.find(Zigzag):
-            zigzag.decode(words)
-        if elide is None or positions is None:
-            return words
-        spread = scratch_words("delta", count, width)
-        elide.decode(words, positions, spread)
-        return spread
-
-    def _decode_sparse(self, stage: Positions, cursor: Cursor, words: Words) -> Words:
-        at = stage.decode_words(cursor, words, self.find(Compressor))
-        if zigzag := self.find(Zigzag):
-            kept = words[at]
-            zigzag.decode(kept)
-            words[at] = kept
-        return words
-
-    def _stream(self, cursor: Cursor, count: int, slot: str) -> Bytes | int:
-        compressor = self.find(Compressor)
-        if compressor:
-            return compressor.decode(cursor, count, slot)
-        return np.frombuffer(cursor.take(count), np.uint8)
-
-
-@lru_cache(maxsize=256)
-def _parse(text: str) -> Pipeline:
-    if len(text) > MAX_PIPELINE_TEXT:
-        raise InvalidPipeline(f"a pipeline has at most {MAX_PIPELINE_TEXT} characters")
-    return _build(read_stages(PRESETS.get(text.strip(), text), tuple(PRESETS)))
+            words = scratch_words("kept", count, width) if out is None else out
+            if self.find(codings.Planes):
+                slots = (f"plane{i}" for i in range(width))
+                join([decode_stream(cursor, count, self.method, s) for s in slots], words)
+            else:
+                words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, self.method, "plane")
+        if self.find(codings.Zigzag):
+            unzigzag(words)
+        return words, at
 
 
 def _build(stages: tuple[Stage, ...]) -> Pipeline:
@@ -327,7 +334,7 @@ def _build(stages: tuple[Stage, ...]) -> Pipeline:
     check_order(stages)
     coding = tuple(s for s in stages if not (s.decides or s.lossy))
     operator: Literal["none", "sub", "xor"] = "none"
-    if isinstance(coding[0], Operator):
+    if isinstance(coding[0], codings.Operator):
         operator = "sub" if coding[0].text == "sub" else "xor"
     return Pipeline(
         " | ".join(s.text for s in stages),

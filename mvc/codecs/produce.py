@@ -55,9 +55,9 @@ def produce(
         # 'array' is fresh and contiguous, so its words are the very ones that are given back.
         after = _words(array, kind)
         if before is None or before.dtype != array.dtype or before.shape != array.shape:
-            fresh.append(Weights.pair(name, kind, np.zeros_like(after), after))
+            fresh.append(Weights.pair(kind, np.zeros_like(after), after))
         else:
-            weights.append(Weights.pair(name, kind, _words(before, kind), after))
+            weights.append(Weights.pair(kind, _words(before, kind), after))
     for stage in pipeline.lossy:
         if stage.begins:
             stage.reduce([*weights, *fresh], loss)

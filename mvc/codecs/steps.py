@@ -8,45 +8,47 @@ off the grid that did not change are no obstacle.
 
 A full record: format and exponent likewise, the bytes of a number (1 or 2), and the byte
 planes of all multiples with their sign folded into the lowest bit.
+
+Rice codes hold whole numbers that are mostly small, without tables and without loops. A number
+v with parameter k is the quotient v >> k in unary (that many 0 bits, then a 1) and the k low
+bits as they are. All low bits lie together and all quotients lie together, so that either side
+is a handful of array operations. For the gaps between changed entries, which are nearly
+geometric, this is within some per cent of the entropy (Golomb 1966; Rice 1979). Stored: k, one
+byte; the sum of all quotients; then two streams, the low bits of every number, lowest first,
+and the quotients. The bits of a stream fill bytes from the highest down.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs import planes
-from mvc.codecs.lossy.floats import FORMATS, Format, values_of
-from mvc.codecs.rice import decode_numbers, encode_numbers, put_stream, take_stream
-from mvc.codecs.scratch import scratch_words
-from mvc.codecs.streams import Bytes, Parts, StreamCoder
+from mvc.codecs.lossy.floats import FORMATS, Format, values_of, words_of_values
+from mvc.codecs.streams import Parts, decode_array, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Words, word_type
+from mvc.codecs.words import Words, join, scratch_words, split, word_type
 from mvc.errors import DamagedData
 
-__all__ = [
-    "BY_CODE",
-    "apply_delta",
-    "common_exponent",
-    "decode_full",
-    "encode_delta",
-    "encode_full",
-    "multiples",
-    "words_of_multiples",
-]
+__all__ = ["decode", "encode"]
+
+Numbers: TypeAlias = NDArray[np.int64]
 
 BY_CODE = tuple(FORMATS[name] for name in ("float32", "float64", "float16", "bfloat16"))
 """Formats by the number that stored data names them with."""
 
-EXPONENTS = range(-1074, 972)
+_EXPONENTS = range(-1074, 972)
 _EXACT = float(1 << 53)
+_FARTHEST = 1 << 15  # steps; what moves further is on no grid worth the name
+_SAMPLE = 256
+_MOST_LOW = 40  # bits of a number's low part
+_MOST_UNARY = 4  # a quotient on the average: the parameter that fits best leaves 3.5 at most
 
 
-def formats_of(width: int) -> list[int]:
-    """The codes of the formats whose words have ``width`` bytes."""
-    return [code for code, kind in enumerate(BY_CODE) if kind.width == width]
+def _formats_of(width: int) -> dict[int, Format]:
+    """The formats whose words have ``width`` bytes, by code."""
+    return {code: kind for code, kind in enumerate(BY_CODE) if kind.width == width}
 
 
 def common_exponent(words: Words, kind: Format) -> int | None:
@@ -67,11 +69,11 @@ def common_exponent(words: Words, kind: Format) -> int | None:
     significand = (bits & np.uint64((1 << kind.fraction) - 1)) | ((biased > 0) << fraction)
     lowest = (significand & (~significand + np.uint64(1)))[taken].astype(np.float64)
     zeros = np.frexp(lowest)[1] - 1
-    least: int = (zeros + np.maximum(biased[taken], 1).astype(np.int64)).min()
-    return int(least) - (most // 2) - kind.fraction
+    least = int((zeros + np.maximum(biased[taken], 1).astype(np.int64)).min())
+    return least - (most // 2) - kind.fraction
 
 
-def multiples(words: Words, kind: Format, exponent: int) -> NDArray[np.int64] | None:
+def multiples(words: Words, kind: Format, exponent: int) -> Numbers | None:
     """The n with words = n * 2^exponent (int64); None unless every n is whole and below 2^53."""
     with np.errstate(all="ignore"):
         scaled = np.ldexp(values_of(words, kind).astype(np.float64), -exponent)
@@ -81,30 +83,24 @@ def multiples(words: Words, kind: Format, exponent: int) -> NDArray[np.int64] | 
     return whole if bool((whole == scaled).all()) else None
 
 
-def words_of_multiples(numbers: NDArray[np.int64], kind: Format, exponent: int) -> Words | None:
+def words_of_multiples(numbers: Numbers, kind: Format, exponent: int) -> Words | None:
     """The words of numbers * 2^exponent; None where one has no exact word. 0 is +0.0."""
     with np.errstate(all="ignore"):
         exact = np.ldexp(numbers.astype(np.float64), exponent)
-        words = _rounded(exact, kind)
+        words = words_of_values(exact, kind)
         same = values_of(words, kind) == exact
     return words if bool(same.all()) else None
 
 
-def _rounded(values: NDArray[np.float64], kind: Format) -> Words:
-    if kind.name == "bfloat16":
-        high: NDArray[Any] = values.astype("<f4").view("<u4") >> 16
-        return high.astype(word_type(2))
-    return values.astype(f"<f{kind.width}").view(word_type(kind.width))
-
-
-_FARTHEST = 1 << 15  # steps; what moves further is on no grid worth the name
-_SAMPLE = 256
-
-
-def encode_delta(
-    new: Words, base: Words, changed: NDArray[np.bool_], compressor: StreamCoder | None
+def encode(
+    new: Words, base: Words | None, changed: NDArray[np.bool_], method: str | None
 ) -> Parts | None:
-    """Parts that lead from ``base`` to ``new`` and back; None if not in whole steps."""
+    """Parts that lead from ``base`` to ``new`` and back, or are all of ``new``.
+
+    None where words lie on no grid, or on too fine a one.
+    """
+    if base is None:
+        return _encode_full(new, method)
     at = np.flatnonzero(changed)
     found = _moves(new[at], base[at]) if len(at) else None
     if found is None:
@@ -114,34 +110,35 @@ def encode_delta(
     far = np.flatnonzero(further)
     parts = [
         _head(code, exponent) + varint(len(at)),
-        *encode_numbers(_gaps(at), compressor),
-        *put_stream(np.packbits(moves < 0), compressor),
+        *encode_numbers(np.diff(at, prepend=-1) - 1, method),
+        *encode_stream(np.packbits(moves < 0), method),
         varint(len(far)),
     ]
     if len(far):
-        parts += encode_numbers(_gaps(far), compressor)
-        parts += encode_numbers(further[far] - 1, compressor)
+        parts += encode_numbers(np.diff(far, prepend=-1) - 1, method)
+        parts += encode_numbers(further[far] - 1, method)
     return parts
 
 
-def apply_delta(
-    cursor: Cursor, state: Words, *, reverse: bool, compressor: StreamCoder | None
-) -> Words:
-    """What ``state``, left as it is, has to be combined with by exclusive or.
+def decode(cursor: Cursor, state: Words, method: str | None, *, full: bool, reverse: bool) -> Words:
+    """The words of a full record, or what ``state`` has to be combined with by exclusive or.
 
-    Raises DamagedData unless every entry can be moved as far as it says.
+    ``state`` is left as it is. Raises DamagedData unless every entry can be moved as far as
+    the delta says, and every word of a full record exists.
     """
+    if full:
+        return _decode_full(cursor, len(state), state.itemsize, method)
     kind, exponent = _read_head(cursor, state.itemsize)
-    at = _positions(cursor, len(state), cursor.varint(), compressor)
-    signs = take_stream(cursor, -(-len(at) // 8), compressor, "signs")
+    at = _positions(cursor, len(state), cursor.varint(), method)
+    signs = decode_array(cursor, -(-len(at) // 8), method, "signs")
     negative = np.unpackbits(signs, count=len(at)).view(np.bool_) ^ reverse
     if len(at) % 8 and int(signs[-1]) & (0xFF >> len(at) % 8):
         raise DamagedData("a sign for no entry")
     moves = np.ones(len(at), np.int64)
     count = cursor.varint()
     if count:
-        far = _positions(cursor, len(at), count, compressor)
-        moves[far] += decode_numbers(cursor, count, _FARTHEST, compressor) + 1
+        far = _positions(cursor, len(at), count, method)
+        moves[far] += decode_numbers(cursor, count, _FARTHEST, method) + 1
     np.negative(moves, out=moves, where=negative)
     there = multiples(state[at], kind, exponent)
     moved = None if there is None else words_of_multiples(there + moves, kind, exponent)
@@ -153,32 +150,26 @@ def apply_delta(
     return patterns
 
 
-def encode_full(words: Words, compressor: StreamCoder | None) -> Parts | None:
-    """Parts for all of ``words``; None if they lie on no grid, or on too fine a one."""
-    for code in formats_of(words.itemsize):
-        kind = BY_CODE[code]
+def _encode_full(words: Words, method: str | None) -> Parts | None:
+    for code, kind in _formats_of(words.itemsize).items():
         if _narrow(words[:_SAMPLE], kind) is None or (found := _narrow(words, kind)) is None:
             continue
         exponent, numbers = found
         folded = (numbers << 1) ^ (numbers >> 63)
         width = 1 if int(folded.max(initial=0)) < 256 else 2
-        streams = planes.split(folded.astype(word_type(width)))
+        streams = split(folded.astype(word_type(width)))
         parts = [_head(code, exponent) + bytes((width,))]
-        return parts + [part for s in streams for part in put_stream(s, compressor)]
+        return parts + [part for s in streams for part in encode_stream(s, method)]
     return None
 
 
-def decode_full(cursor: Cursor, count: int, width: int, compressor: StreamCoder | None) -> Words:
-    """The words that ``encode_full`` was given; DamagedData if that is not what is there."""
+def _decode_full(cursor: Cursor, count: int, width: int, method: str | None) -> Words:
     kind, exponent = _read_head(cursor, width)
     size = cursor.byte()
     if size not in (1, 2):
         raise DamagedData(f"multiples of {size} bytes are not allowed")
     folded = np.empty(count, word_type(size))
-    streams: list[Bytes | int] = [
-        take_stream(cursor, count, compressor, f"plane{i}") for i in range(size)
-    ]
-    planes.join(streams, folded)
+    join([decode_stream(cursor, count, method, f"plane{i}") for i in range(size)], folded)
     numbers = folded.astype(np.int64)
     words = words_of_multiples((numbers >> 1) ^ -(numbers & 1), kind, exponent)
     if words is None:
@@ -186,10 +177,9 @@ def decode_full(cursor: Cursor, count: int, width: int, compressor: StreamCoder 
     return words
 
 
-def _moves(new: Words, base: Words) -> tuple[int, int, NDArray[np.int64]] | None:
+def _moves(new: Words, base: Words) -> tuple[int, int, Numbers] | None:
     """Format, exponent of the step, and by how many steps each entry moves."""
-    for code in formats_of(new.itemsize):
-        kind = BY_CODE[code]
+    for code, kind in _formats_of(new.itemsize).items():
         exponents = common_exponent(new, kind), common_exponent(base, kind)
         if None in exponents:
             continue
@@ -202,7 +192,7 @@ def _moves(new: Words, base: Words) -> tuple[int, int, NDArray[np.int64]] | None
     return None
 
 
-def _narrow(words: Words, kind: Format) -> tuple[int, NDArray[np.int64]] | None:
+def _narrow(words: Words, kind: Format) -> tuple[int, Numbers] | None:
     """Exponent and multiples, if these are small enough for two bytes."""
     exponent = common_exponent(words, kind)
     numbers = None if exponent is None else multiples(words, kind, exponent)
@@ -211,17 +201,11 @@ def _narrow(words: Words, kind: Format) -> tuple[int, NDArray[np.int64]] | None:
     return exponent, numbers
 
 
-def _gaps(at: NDArray[np.intp]) -> NDArray[np.int64]:
-    return np.diff(at, prepend=-1) - 1
-
-
-def _positions(
-    cursor: Cursor, size: int, count: int, compressor: StreamCoder | None
-) -> NDArray[np.int64]:
+def _positions(cursor: Cursor, size: int, count: int, method: str | None) -> Numbers:
     """``count`` ascending positions below ``size``."""
     if count > size:
         raise DamagedData(f"{count} of {size} entries are said to change")
-    at = np.cumsum(decode_numbers(cursor, count, size, compressor) + 1)
+    at = np.cumsum(decode_numbers(cursor, count, size, method) + 1)
     at -= 1
     if count and int(at[-1]) >= size:
         raise DamagedData("an entry that changes lies past the end")
@@ -235,6 +219,60 @@ def _head(code: int, exponent: int) -> bytes:
 def _read_head(cursor: Cursor, width: int) -> tuple[Format, int]:
     code, folded = cursor.byte(), cursor.varint()
     exponent = (folded >> 1) ^ -(folded & 1)
-    if code not in formats_of(width) or exponent not in EXPONENTS:
+    kind = _formats_of(width).get(code)
+    if kind is None or exponent not in _EXPONENTS:
         raise DamagedData("a grid of no known format")
-    return BY_CODE[code], exponent
+    return kind, exponent
+
+
+def encode_numbers(numbers: Numbers, method: str | None) -> Parts:
+    """Parts to be joined. ``numbers`` are not negative and below 2^40."""
+    low_bits = _parameter(numbers)
+    quotients = numbers >> low_bits
+    ends = np.cumsum(quotients + 1)
+    unary = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
+    unary[ends - 1] = 1
+    low = (numbers[:, np.newaxis] >> np.arange(low_bits)) & 1
+    return [
+        bytes((low_bits,)) + varint(len(unary) - len(numbers)),
+        *encode_stream(np.packbits(low.astype(np.uint8)), method),
+        *encode_stream(np.packbits(unary), method),
+    ]
+
+
+def decode_numbers(cursor: Cursor, count: int, most: int, method: str | None) -> Numbers:
+    """The next ``count`` numbers, none above ``most``; DamagedData unless that is what is there.
+
+    Allocates a fixed multiple of ``count``.
+    """
+    low_bits = cursor.byte()
+    total = cursor.varint()
+    if low_bits > min(_MOST_LOW, most.bit_length()) or total > _MOST_UNARY * count:
+        raise DamagedData("numbers larger than there can be")
+    low = decode_array(cursor, -(-count * low_bits // 8), method, "low")
+    unary = decode_array(cursor, -(-(count + total) // 8), method, "unary")
+    bits = np.unpackbits(unary)
+    ends = np.flatnonzero(bits)
+    if len(ends) != count or (count and int(ends[-1]) != count + total - 1):
+        raise DamagedData("a row of numbers does not end where it should")
+    if np.unpackbits(low)[count * low_bits :].any():
+        raise DamagedData("bits behind the last number")
+    numbers = ends.astype(np.int64)
+    numbers[1:] -= ends[:-1] + 1
+    numbers <<= low_bits
+    if low_bits:
+        rows = np.unpackbits(low, count=count * low_bits).reshape(count, low_bits)
+        for i in range(low_bits):
+            numbers |= rows[:, i].astype(np.int64) << i
+    if count and int(numbers.max()) > most:
+        raise DamagedData("a number larger than there can be")
+    return numbers
+
+
+def _parameter(numbers: Numbers) -> int:
+    """The k that takes fewest bits, among those around the mean."""
+    if not len(numbers):
+        return 0
+    middle = int(numbers.mean() * np.log(2)).bit_length()
+    around = range(max(0, middle - 2), min(_MOST_LOW, middle + 2) + 1)
+    return min(around, key=lambda k: int((numbers >> k).sum()) + k * len(numbers))

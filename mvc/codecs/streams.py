@@ -6,53 +6,46 @@ the bytes that are not zero, itself a stream, then those bytes, again a stream;
 Huffman codes spend at least a bit a symbol and a bitmap does not. A bitmap of a
 bitmap covers the case that almost nothing changed.
 
-The form is chosen from a sample of the bytes, without trying all four.
+The form is chosen from a sample of the bytes, without trying all four. A pipeline without a
+compressor (``method`` None) stores the bytes alone.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mvc.codecs.compressors import compress, decompress_into
-from mvc.codecs.scratch import scratch_bytes
 from mvc.codecs.varint import Cursor, varint
+from mvc.codecs.words import Bytes, scratch_bytes
 from mvc.errors import DamagedData
+from mvc.limits import MIB
 
-__all__ = ["Bytes", "StreamCoder", "decode_stream", "encode_stream"]
+__all__ = ["Parts", "decode_segments", "decode_stream", "encode_segments", "encode_stream"]
 
-Bytes = NDArray[np.uint8]
 Parts = list[bytes | memoryview]
 
 RAW, CONSTANT, FRAME, SPARSE = range(4)
 
-
-class StreamCoder(Protocol):
-    """Encodes and decodes one stream of bytes; the stages of general compression do."""
-
-    def encode(self, stream: Bytes) -> Parts:
-        """Parts to be joined."""
-
-    def decode(self, cursor: Cursor, count: int, slot: str) -> Bytes | int:
-        """A stream of ``count`` bytes, or its value if it is constant."""
-
-
-_SAMPLE_BLOCKS = 8
-_SAMPLE_BLOCK = 512
+SEGMENT = 4 * MIB  # bounds the memory of a compressor's window
+_SAMPLE_BLOCKS, _SAMPLE_BLOCK = 8, 512  # bytes
 _SMALL = 64  # below it a frame's header outweighs what it saves
 _DEPTH = 4  # a bitmap is an eighth of its stream: 1 MiB, 128 KiB, 16 KiB, 2 KiB
 _FULL_ENTROPY = 7.85  # bits a byte; above it coding gains less than 2 %
+_DENSE = 0.57  # of a bitmap's bytes that are not zero: a tenth of its bits, if they lie at random
 _SPARSE_SHARES = (0.01, 0.2)  # of bytes that are not zero; below it zstd's matches cover the runs
 
 
-def encode_stream(data: Bytes, method: str, depth: int = 0, *, repeats: bool = False) -> Parts:
+def encode_stream(
+    data: Bytes, method: str | None, depth: int = 0, *, repeats: bool = False
+) -> Parts:
     """``data`` as parts to be joined; ``method`` is the compressor's (``compressors``).
 
     ``repeats``: the data may repeat over long distances although its bytes look random, as
     the bitmap of a matrix with idle columns does.
     """
+    if method is None:
+        return [data.tobytes()]
     count = len(data)
     if count == 0:
         return []
@@ -67,7 +60,10 @@ def encode_stream(data: Bytes, method: str, depth: int = 0, *, repeats: bool = F
         return _raw(data)
     least, most = _SPARSE_SHARES
     if (least < filled or repeats) and filled <= most and depth < _DEPTH:
-        return _sparse(data, method, depth)
+        marked = data != 0
+        bitmap = encode_stream(np.packbits(marked), method, depth + 1)
+        values = encode_stream(np.compress(marked, data), method, depth + 1)
+        return [bytes((SPARSE,)), *bitmap, *values]
     frame = compress(data, method)
     if len(frame) + 4 >= count:
         return _raw(data)
@@ -76,12 +72,6 @@ def encode_stream(data: Bytes, method: str, depth: int = 0, *, repeats: bool = F
 
 def _raw(data: Bytes) -> Parts:
     return [bytes((RAW,)), data.tobytes()]
-
-
-def _sparse(data: Bytes, method: str, depth: int) -> Parts:
-    marked = data != 0
-    bitmap = encode_stream(np.packbits(marked), method, depth + 1)
-    return [bytes((SPARSE,)), *bitmap, *encode_stream(np.compress(marked, data), method, depth + 1)]
 
 
 def _sample(data: Bytes) -> tuple[float, float]:
@@ -101,13 +91,15 @@ def _sample(data: Bytes) -> tuple[float, float]:
 
 
 def decode_stream(
-    cursor: Cursor, count: int, slot: str = "s", depth: int = 0, *, method: str = "1"
+    cursor: Cursor, count: int, method: str | None = "1", slot: str = "s", depth: int = 0
 ) -> Bytes | int:
     """The next stream, of ``count`` bytes: an array, or the value of a constant one.
 
     For zstd any of its methods decodes all of them. The array may lie in the stored data or in
     the scratch buffer ``slot``; do not write to it. Raises DamagedData.
     """
+    if method is None:
+        return np.frombuffer(cursor.take(count), np.uint8)
     if count == 0:
         return 0
     form = cursor.byte()
@@ -122,22 +114,50 @@ def decode_stream(
         return out
     if form != SPARSE or depth >= _DEPTH:
         raise DamagedData(f"a stream of unknown form {form}")
-    marked = decode_marks(cursor, count, slot, depth + 1, method=method)
-    values = decode_stream(cursor, len(marked), slot + "v", depth + 1, method=method)
+    marked = decode_marks(cursor, count, method, slot, depth + 1)
+    values = decode_stream(cursor, len(marked), method, slot + "v", depth + 1)
     out = scratch_bytes(slot, count)
     out.fill(0)
     out[marked] = values
     return out
 
 
+def decode_array(
+    cursor: Cursor, count: int, method: str | None, slot: str, depth: int = 0
+) -> Bytes:
+    """As ``decode_stream``, with a constant stream filled out."""
+    stream = decode_stream(cursor, count, method, slot, depth)
+    return np.full(count, stream, np.uint8) if isinstance(stream, int) else stream
+
+
 def decode_marks(
-    cursor: Cursor, count: int, slot: str, depth: int = 0, *, method: str = "1"
+    cursor: Cursor, count: int, method: str | None, slot: str, depth: int = 0
 ) -> NDArray[np.intp]:
     """The positions that the next stream, a bitmap over ``count`` elements, marks."""
-    size = -(-count // 8)
-    bitmap = decode_stream(cursor, size, slot + "m", depth, method=method)
-    if isinstance(bitmap, int):
-        bitmap = np.full(size, bitmap, np.uint8)
+    bitmap = decode_array(cursor, -(-count // 8), method, slot + "m", depth)
     if count % 8 and int(bitmap[-1]) & (0xFF >> count % 8):
         raise DamagedData("a bitmap marks elements past its end")
-    return np.flatnonzero(np.unpackbits(bitmap, count=count).view(np.bool_))
+    filled = bitmap != 0
+    if np.count_nonzero(filled) > _DENSE * len(bitmap):
+        return np.flatnonzero(np.unpackbits(bitmap, count=count).view(np.bool_))
+    # Only the bytes that are not zero: numpy is slow where about a twentieth is marked.
+    at = np.flatnonzero(filled)
+    marks = np.flatnonzero(np.unpackbits(bitmap.take(at)).view(np.bool_))
+    positions = at.take(marks >> 3)
+    positions <<= 3
+    marks &= 7
+    positions |= marks
+    return positions
+
+
+def encode_segments(data: Bytes, method: str | None) -> Parts:
+    """A long run of bytes as streams of at most ``SEGMENT`` bytes."""
+    starts = range(0, len(data), SEGMENT)
+    return [part for at in starts for part in encode_stream(data[at : at + SEGMENT], method)]
+
+
+def decode_segments(cursor: Cursor, out: Bytes, method: str | None) -> None:
+    """Fills ``out``; DamagedData unless exactly that much is there."""
+    for start in range(0, len(out), SEGMENT):
+        segment = out[start : start + SEGMENT]
+        segment[:] = decode_stream(cursor, len(segment), method, "segment")

@@ -1,4 +1,4 @@
-"""Arithmetic on tensors seen as unsigned little-endian words.
+"""Tensors seen as unsigned little-endian words: deltas, byte planes, and memory to work in.
 
 Deltas never touch floating point: -0.0, NaN payloads and subnormals are bit
 patterns like any other (a float comparison loses sign-only changes, and a
@@ -11,6 +11,7 @@ so that small differences of both signs have small words.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,21 +19,12 @@ from numpy.typing import NDArray
 
 from mvc.errors import WrongUsage
 
-__all__ = [
-    "WIDTHS",
-    "Words",
-    "combine",
-    "difference",
-    "unzigzag",
-    "word_type",
-    "words_of",
-    "zigzag",
-]
-
-Words: TypeAlias = NDArray[Any]  # unsigned, little-endian, one of WIDTHS
-WIDTHS = (1, 2, 4, 8)
-_UNSIGNED = {w: np.dtype(f"<u{w}") for w in WIDTHS}
-_SIGNED = {w: np.dtype(f"<i{w}") for w in WIDTHS}
+Bytes: TypeAlias = NDArray[np.uint8]
+Words: TypeAlias = NDArray[Any]  # unsigned, little-endian, of 1, 2, 4 or 8 bytes
+_UNSIGNED = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
+_SMALLEST = 1 << 16
+_FEW = 0.2  # of a state's words: below it, moving these alone is faster than a pass over all
+_slots = threading.local()
 
 
 def word_type(width: int) -> np.dtype[Any]:
@@ -49,12 +41,35 @@ def words_of(data: memoryview | bytes, width: int) -> Words:
     return np.frombuffer(data, dtype, len(data) // width)
 
 
+def scratch_bytes(slot: str, count: int) -> Bytes:
+    """``count`` uninitialised bytes of the buffer ``slot``, which this thread reuses.
+
+    Fresh memory costs a page fault for every 4 KiB, many times the price of the arithmetic
+    done in it. A slot belongs to one purpose at a time: the next request for the same slot
+    overwrites what it held.
+    """
+    buffers = vars(_slots)
+    buffer: Bytes | None = buffers.get(slot)
+    if buffer is None or len(buffer) < count:
+        size = max(_SMALLEST, 1 << max(count - 1, 0).bit_length())
+        buffer = buffers[slot] = np.empty(size, np.uint8)
+    return buffer[:count]
+
+
+def scratch_words(slot: str, count: int, width: int) -> Words:
+    """``count`` words of ``width`` bytes of this thread's buffer ``slot``."""
+    return scratch_bytes(slot, count * width).view(word_type(width))
+
+
 def difference(operator: str, new: Words, base: Words, out: Words) -> None:
     """``out`` = what leads from ``base`` to ``new``; operator ``sub`` or ``xor``."""
-    if operator == "xor":
-        np.bitwise_xor(new, base, out=out)
-    else:
-        np.subtract(new, base, out=out)
+    (np.bitwise_xor if operator == "xor" else np.subtract)(new, base, out=out)
+
+
+def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
+    """``state`` (+) ``delta`` in place, or (-) if ``reverse``."""
+    undo = np.subtract if reverse else np.add
+    (np.bitwise_xor if operator == "xor" else undo)(state, delta, out=state)
 
 
 def combine(
@@ -69,35 +84,84 @@ def combine(
     if len(state) != len(delta):
         raise WrongUsage(f"a delta of {len(delta)} bytes does not fit a state of {len(state)}")
     words = words_of(state, width)
-    whole = words.nbytes
     move(operator, words, words_of(delta, width), reverse=reverse)
-    if whole < len(state):
-        tail = words_of(state[whole:], 1)
-        move(operator, tail, words_of(delta[whole:], 1), reverse=reverse)
+    end = words.nbytes
+    if end < len(state):
+        move(operator, words_of(state[end:], 1), words_of(delta[end:], 1), reverse=reverse)
 
 
-def move(operator: str, state: Words, delta: Words, *, reverse: bool) -> None:
-    """``state`` (+) ``delta`` in place, or (-) if ``reverse``."""
-    if operator == "xor":
-        np.bitwise_xor(state, delta, out=state)
-    elif reverse:
-        np.subtract(state, delta, out=state)
+def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bool) -> None:
+    """As ``move``, for the words at the positions ``at``, which ascend; all others stay."""
+    if len(at) > _FEW * len(state):
+        spread = scratch_words("delta", len(state), state.itemsize)
+        spread.fill(0)
+        spread[at] = delta
+        move(operator, state, spread, reverse=reverse)
     else:
-        np.add(state, delta, out=state)
+        moved = state.take(at)
+        move(operator, moved, delta, reverse=reverse)
+        state[at] = moved
 
 
-def zigzag(words: Words, spare: Words) -> None:
-    """Fold signs into the lowest bit, in place; ``spare`` is as large as ``words``."""
-    bits = 8 * words.itemsize
-    signed = _SIGNED[words.itemsize]
-    np.right_shift(words.view(signed), bits - 1, out=spare.view(signed))
+def zigzag(words: Words) -> None:
+    """Fold signs into the lowest bit, in place."""
+    width = words.itemsize
+    signed, signs = f"<i{width}", scratch_words("zigzag", len(words), width)
+    np.right_shift(words.view(signed), 8 * width - 1, out=signs.view(signed))
     np.left_shift(words, 1, out=words)
-    np.bitwise_xor(words, spare, out=words)
+    np.bitwise_xor(words, signs, out=words)
 
 
-def unzigzag(words: Words, spare: Words) -> None:
+def unzigzag(words: Words) -> None:
     """Undo :func:`zigzag`, in place."""
-    np.bitwise_and(words, 1, out=spare)
-    np.negative(spare, out=spare)
+    signs = scratch_words("zigzag", len(words), words.itemsize)
+    np.bitwise_and(words, 1, out=signs)
+    np.negative(signs, out=signs)
     np.right_shift(words, 1, out=words)
-    np.bitwise_xor(words, spare, out=words)
+    np.bitwise_xor(words, signs, out=words)
+
+
+def split(data: Words, slot: str = "half") -> list[Bytes]:
+    """The byte planes of ``data``: byte i of every word, for each i, lowest first, in scratch.
+
+    By halves: the narrower the words, the more of them a processor handles at once.
+    """
+    half = data.itemsize // 2
+    if not half:
+        return [data.view(np.uint8)]
+    spare = scratch_words("shifted", len(data), data.itemsize)
+    np.right_shift(data, 8 * half, out=spare)
+    low = scratch_words(slot + "0", len(data), half)
+    high = scratch_words(slot + "1", len(data), half)
+    np.copyto(low, data, casting="unsafe")
+    np.copyto(high, spare, casting="unsafe")
+    return split(low, slot + "0") + split(high, slot + "1")
+
+
+def join(planes: list[Bytes | int], out: Words) -> None:
+    """``out`` = the words whose bytes are ``planes``: arrays, or the value of a constant one."""
+    words = _joined(planes, out, "half")
+    if words is not out:
+        out[:] = words
+
+
+def _joined(planes: list[Bytes | int], out: Words, slot: str) -> Words | int:
+    """The words of these planes: in ``out``, the only plane, or the value if all are constant."""
+    if all(isinstance(plane, int) for plane in planes):
+        return sum(int(plane) << 8 * i for i, plane in enumerate(planes))
+    half = len(planes) // 2
+    if not half:
+        return planes[0]
+    low, high = (
+        _joined(part, scratch_words(slot + side, len(out), half), slot + side)
+        for part, side in ((planes[:half], "0"), (planes[half:], "1"))
+    )
+    if isinstance(high, int):
+        np.copyto(out, low)
+        if high:
+            np.bitwise_or(out, out.dtype.type(high << 8 * half), out=out)
+    else:
+        np.copyto(out, high)
+        np.left_shift(out, 8 * half, out=out)
+        np.bitwise_or(out, low, out=out)
+    return out

@@ -20,10 +20,6 @@ class Clock:
         """Nanoseconds since 1970 UTC; may be set back, so order nothing by it."""
         return time.time_ns()
 
-    def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
-        return time.monotonic()
-
 
 def check_now(time_ns: int) -> int:
     """``time_ns``, which a clock said, if it can be recorded; InvalidTime otherwise.

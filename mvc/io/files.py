@@ -7,23 +7,31 @@ others (``read_bytes``, ``replace_file``, ``write_atomic``) use only public meth
 
 OSErrors become IoFailed, StorageFull or ReadOnly (``mvc.io.failure``). FileExistsError
 passes from ``open_write(exclusive=True)``, ``link`` and ``make_dir``: the name is taken.
+
+Locks are those that the kernel drops when their process ends (flock(2)). A lock belongs to
+one opening of the file, so two locks exclude each other within a process as well. A forked
+child lets go of its copy at once: the lock ends with the process that took it, not with the
+last of its children.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import stat
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, overload
+from typing import Self, overload
 
-from mvc.errors import IoFailed, MvcError
-from mvc.io import locks, mounts
-from mvc.io.beneath import reach
+from mvc.errors import Busy, IoFailed, MvcError
+from mvc.io import mounts
 from mvc.io.failure import sync_failure, translate
 from mvc.io.handles import FileIdentity, ReadFile, WriteFile
-from mvc.io.locks import FileLock
 from mvc.types import Bytes
 
 __all__ = [
@@ -40,13 +48,65 @@ TEMPORARY = ".mvc-tmp-"
 """How the names of temporary files begin; what a crash left of them may be deleted."""
 
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+# Seconds of polling only: a queued thread that gave up would still get the lock briefly.
+_SHORT = 1.0
+_FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
+
+
+class FileLock:
+    """A lock that is held until ``release``; as a context manager, until the block ends."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._fd = descriptor
+        _live.add(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+    @property
+    def held(self) -> bool:
+        """Whether it is held by this process."""
+        return self._fd >= 0
+
+    def release(self) -> None:
+        """Lets go; a second time does nothing."""
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            try:
+                # Unlocking reaches copies of the descriptor that closing would not.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            finally:
+                os.close(descriptor)
+
+
+_live: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    """In a forked child: the parent's locks stay, only the copies of their descriptors go."""
+    for lock in list(_live):
+        descriptor, lock._fd = lock._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 class FileSystem:
     """The real file system. Holds nothing; one object may serve all threads.
 
     Where a method takes ``within``, a folder above the path, no symbolic link below that
-    folder is followed, whatever is swapped for whatever meanwhile (``mvc.io.beneath``).
+    folder is followed, whatever is swapped for whatever meanwhile (``_reach``).
     """
 
     # -- open files --------------------------------------------------------------------
@@ -80,17 +140,13 @@ class FileSystem:
         """
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if create and exclusive else 0)
-        with translate(path, "write"), reach(path, within) as (name, folder):
+        with translate(path, "write"), _reach(path, within) as (name, folder):
             file = WriteFile(path, os.open(name, flags, mode, dir_fd=folder), 0)
         file.position = _identify(file).size
         return file
 
     @overload
     def lock(self, path: Path, *, shared: bool = ..., timeout: float | None = ...) -> FileLock: ...
-    @overload
-    def lock(
-        self, path: Path, *, shared: bool = ..., timeout: float | None = ..., block: Literal[True]
-    ) -> FileLock: ...
     @overload
     def lock(
         self, path: Path, *, shared: bool = ..., timeout: float | None = ..., block: bool
@@ -109,7 +165,27 @@ class FileSystem:
         ``block=False`` it does not wait and returns None. It ends with the process, and
         excludes other locks of the same process too.
         """
-        return locks.take(path, shared=shared, timeout=timeout, block=block)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        while True:
+            with translate(path, "lock"):
+                descriptor = _open_lock(path)
+                try:
+                    if not _wait(descriptor, kind, deadline, block):
+                        os.close(descriptor)
+                        break
+                    if _same(descriptor, path):
+                        return FileLock(path, descriptor)
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+                os.close(descriptor)  # the file was deleted or replaced while we waited
+        if block:
+            raise Busy(
+                f"another process holds {path} for more than {timeout:g} s",
+                hint="wait until it is done, then run it again",
+            )
+        return None
 
     # -- names -------------------------------------------------------------------------
 
@@ -132,7 +208,7 @@ class FileSystem:
 
     def make_dir(self, path: Path, exist_ok: bool = False, *, within: Path | None = None) -> None:
         """Makes a folder in one that is there; its name is not durable yet."""
-        with translate(path, "create"), reach(path, within) as (name, folder):
+        with translate(path, "create"), _reach(path, within) as (name, folder):
             try:
                 os.mkdir(name, dir_fd=folder)
             except FileExistsError:
@@ -146,7 +222,7 @@ class FileSystem:
 
         With ``within`` both must stand in one folder.
         """
-        with translate(dst, "replace"), reach(dst, within) as (name, folder):
+        with translate(dst, "replace"), _reach(dst, within) as (name, folder):
             old = src if folder is None else src.relative_to(dst.parent)
             os.replace(old, name, src_dir_fd=folder, dst_dir_fd=folder)
 
@@ -159,7 +235,7 @@ class FileSystem:
         """Takes a file's name away."""
         with translate(path, "delete"):
             try:
-                with reach(path, within) as (name, folder):
+                with _reach(path, within) as (name, folder):
                     os.unlink(name, dir_fd=folder)
             except FileNotFoundError:
                 if not missing_ok:
@@ -175,7 +251,7 @@ class FileSystem:
 
         Silent where the file system cannot flush folders, SyncFailed where it fails to.
         """
-        with translate(path, "read"), reach(path, within) as (name, folder):
+        with translate(path, "read"), _reach(path, within) as (name, folder):
             links = 0 if folder is None else os.O_NOFOLLOW
             descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | links, dir_fd=folder)
         try:
@@ -185,11 +261,6 @@ class FileSystem:
                 raise sync_failure(path, error) from error
         finally:
             os.close(descriptor)
-
-    def read_link(self, path: Path) -> str:
-        """What a symbolic link says, unresolved."""
-        with translate(path, "read"):
-            return os.readlink(path)
 
     def realpath(self, path: Path) -> Path:
         """``path`` absolute and without symbolic links; what is absent is kept as named."""
@@ -207,13 +278,9 @@ class FileSystem:
         access = os.access(path, os.W_OK | os.X_OK, effective_ids=effective)
         return access and os.path.isdir(path)
 
-    def filesystem_type(self, path: Path) -> str:
-        """The type of the file system under ``path``, such as ``ext4``; empty where unknown."""
-        return mounts.type_of(path)
-
     def is_network_filesystem(self, path: Path) -> bool:
         """Whether other hosts may share the file system under ``path``."""
-        return mounts.is_network(self.filesystem_type(path))
+        return mounts.is_network(mounts.type_of(path))
 
     # -- several steps -----------------------------------------------------------------
 
@@ -309,3 +376,123 @@ def _regular(path: Path, identity: FileIdentity) -> None:
         raise IoFailed(f"{path} is a folder, not a file")
     if not identity.is_file:
         raise IoFailed(f"{path} is not a regular file", hint="devices and pipes are not read")
+
+
+@contextmanager
+def _reach(path: Path, within: Path | None) -> Iterator[tuple[str, int | None]]:
+    """(name, descriptor of its folder) to act on ``path``, for functions with ``dir_fd``.
+
+    A check of the folders on the way proves nothing about the moment of use: one of them may
+    be swapped for a link in between. So each is opened inside the one before it, a link is
+    refused by the kernel at that moment, and the call acts on the last one's descriptor
+    (openat(2), O_NOFOLLOW).
+
+    Without ``within`` the path itself and None. Else ``path`` lies below ``within``, and
+    IoFailed is raised if a symbolic link stands between the two; ``within`` itself may be
+    reached by any way.
+    """
+    if within is None or path == within:
+        yield os.fspath(path), None
+        return
+    *folders, name = _parts(path, within)
+    with translate(within, "read"):
+        descriptor = os.open(within, _FOLDER)
+    try:
+        for i, folder in enumerate(folders):
+            descriptor = _enter(descriptor, folder, within.joinpath(*folders[: i + 1]))
+        yield name, descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _parts(path: Path, within: Path) -> tuple[str, ...]:
+    parts = path.relative_to(within).parts if path.is_relative_to(within) else ("..",)
+    if ".." in parts:
+        raise IoFailed(f"{path} does not lie below {within}")
+    return parts
+
+
+def _enter(descriptor: int, folder: str, shown: Path) -> int:
+    """The descriptor of a folder inside another one, which is closed."""
+    try:
+        inner = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(descriptor, folder):
+            raise IoFailed(
+                f"{shown} is a symbolic link: nothing is written through it",
+                hint="replace the link by a folder",
+            ) from error
+        raise
+    os.close(descriptor)
+    return inner
+
+
+def _is_link(descriptor: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode)
+    except OSError:
+        return True  # it was one when it was opened
+
+
+def _open_lock(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        try:
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise error from None
+
+
+def _wait(descriptor: int, kind: int, deadline: float | None, block: bool) -> bool:
+    """Whether the lock was got."""
+    if block and deadline is None:
+        fcntl.flock(descriptor, kind)
+        return True
+    pause = _FIRST_WAIT
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _HELD:
+                raise
+        else:
+            return True
+        left = 0.0 if deadline is None else deadline - time.monotonic()
+        if not block or left <= 0:
+            return False
+        if pause > _LONGEST_WAIT and left > _SHORT:
+            return _queue(descriptor, kind, left)
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, 2 * _LONGEST_WAIT)
+
+
+def _queue(descriptor: int, kind: int, seconds: float) -> bool:
+    """Waits in the kernel's queue, which is first come, first served; True if the lock was got.
+
+    A thread waits, because flock knows no time limit. If it gets the lock too late, the
+    caller has closed the descriptor, and the lock is gone with the thread's copy of it.
+    """
+    got = threading.Event()
+    own = os.dup(descriptor)  # the number of the other may be another file's by then
+
+    def wait() -> None:
+        try:
+            with suppress(OSError):
+                fcntl.flock(own, kind)
+                got.set()
+        finally:
+            os.close(own)
+
+    threading.Thread(target=wait, name="mvc-lock", daemon=True).start()
+    return got.wait(seconds)
+
+
+def _same(descriptor: int, path: Path) -> bool:
+    """Whether ``path`` still names the locked file: a lock on a deleted file is useless."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from mvc.errors import WrongUsage
@@ -22,12 +21,12 @@ from mvc.io import mounts
 from mvc.io.failure import sync_failure, translate
 from mvc.types import Bytes
 
-__all__ = ["FileIdentity", "ReadFile", "WriteFile"]
+__all__ = ["FileIdentity", "ReadAhead", "ReadFile", "WriteFile"]
 
 _SMALL = 1 << 16
 _MOST = 1 << 30  # bytes in one call: Linux stops below 2 GiB, macOS refuses more
 _VECTORS = 1024  # IOV_MAX on Linux and macOS
-_LARGE = 1 << 20  # bytes from which on it is worth to ask for holes
+_LARGE = 1 << 20  # bytes from which on it is worth to ask for holes, or to skip a buffer
 _BLOCK = 512  # bytes that st_blocks counts
 _DATA, _HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)  # EINVAL if unknown
 _NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
@@ -46,8 +45,7 @@ class FileIdentity:
     mode: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> Self:
-        s = status
+    def of(cls, s: os.stat_result) -> Self:
         return cls(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev, s.st_mode)
 
     @property
@@ -81,12 +79,7 @@ class _Handle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -224,6 +217,32 @@ class ReadFile(_Handle):
         data = os.pread(self._fd, len(view), offset)
         view[: len(data)] = data
         return len(data)
+
+
+class ReadAhead:
+    """Reads a file through a window of 1 MiB; larger requests go to the file itself.
+
+    For one pass by one thread: what is appended or removed meanwhile may not be seen.
+    """
+
+    def __init__(self, file: ReadFile) -> None:
+        self.path = file.path
+        self._file = file
+        self._start = 0
+        self._data = b""
+
+    def size(self) -> int:
+        """Length in bytes, as of now."""
+        return self._file.size()
+
+    def read(self, offset: int, length: int) -> bytes:
+        """``length`` bytes at ``offset``, or fewer where the file ends."""
+        at = offset - self._start
+        if at < 0 or at + length > len(self._data):
+            if length > _LARGE:
+                return self._file.read(offset, length)
+            self._start, self._data, at = offset, self._file.read(offset, _LARGE), 0
+        return self._data[at : at + length]
 
 
 class WriteFile(_Handle):

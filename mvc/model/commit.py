@@ -51,7 +51,7 @@ class Commit:
             writer.raw(parent)
         writer.text(self.author).sint(self.time_ns).sint(self.zone_minutes).text(self.message)
         writer.uint(len(self.metrics))
-        for name in sorted(self.metrics, key=_order):
+        for name in sorted(self.metrics, key=lambda n: n.encode("utf-8", "surrogateescape")):
             writer.text(name).raw(struct.pack("<d", self.metrics[name]))
         return writer.text(self.pipeline).text(self.code).done()
 
@@ -85,7 +85,3 @@ class Commit:
         if commit.encoded != data:
             raise reader.fail("it is not in canonical form")
         return commit
-
-
-def _order(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")

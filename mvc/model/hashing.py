@@ -11,16 +11,19 @@ from functools import lru_cache
 from blake3 import blake3
 
 from mvc.ids import BlobId
+from mvc.limits import PIECE
 from mvc.model.canonical import Writer, encode_uint
 from mvc.model.tensor import TensorSpec
 from mvc.types import Bytes
 
-__all__ = ["BlobHasher", "blob_id", "digest", "raw_blob_id"]
+__all__ = ["BlobHasher", "blob_id", "digest", "raw_blob_id", "zero_blob_id", "zeros"]
 
 _TAG_BLOB = b"mvc.blob.1"
 # blake3 starts its own threads; below this size they cost more than they save.
 _PARALLEL_BYTES = 1 << 20
 _ONE_CALL = 1024  # bytes that are copied sooner than a hasher is made
+# The system backs memory that was only ever read by one page, which stays in the cache.
+_ZEROS = memoryview(bytes(PIECE))
 
 
 def digest(tag: bytes, *parts: bytes) -> bytes:
@@ -46,8 +49,7 @@ class BlobHasher:
     """
 
     def __init__(self, spec: TensorSpec, *, parallel: bool = False) -> None:
-        self._parallel = parallel and spec.nbytes >= _PARALLEL_BYTES
-        threads = blake3.AUTO if self._parallel else 1
+        threads = blake3.AUTO if parallel and spec.nbytes >= _PARALLEL_BYTES else 1
         self._hasher = blake3(_prefix(spec), max_threads=threads)
 
     def update(self, data: Bytes) -> None:
@@ -70,3 +72,17 @@ def raw_blob_id(data: Bytes) -> BlobId:
     """The id of bytes that are no tensor (dtype ``raw``)."""
     view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
     return blob_id(TensorSpec("raw", (view.nbytes,)), view, parallel=True)
+
+
+def zeros(length: int) -> memoryview:
+    """``length`` zero bytes, at most a piece, of one shared buffer: do not write to them."""
+    return _ZEROS[:length]
+
+
+@lru_cache(maxsize=256)
+def zero_blob_id(spec: TensorSpec) -> BlobId:
+    """The param hash of a tensor of zeros."""
+    hasher = BlobHasher(spec, parallel=True)
+    for start in range(0, spec.nbytes, PIECE):
+        hasher.update(zeros(min(PIECE, spec.nbytes - start)))
+    return hasher.done()

@@ -9,7 +9,7 @@ fields, which follow from the content and are computed, not stored) and the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -130,9 +130,7 @@ class FileEntry:
         return digest(_TAG_ENTRY, writer.done())
 
     def with_path(self, path: str) -> FileEntry:
-        return FileEntry(
-            path, self.format, self.size, self.contents, self.skeleton, self.checks, self.tensors
-        )
+        return replace(self, path=path)
 
 
 class Manifest:
@@ -194,7 +192,7 @@ def _write_entry(writer: Writer, entry: FileEntry, *, with_path: bool) -> None:
     end = 0
     for content in entry.contents:
         writer.uint(content.offset - end)
-        _write_spec(writer, content.spec)
+        writer.raw(_spec_bytes(content.spec))
         end = content.offset + content.spec.nbytes
     for content in entry.contents:
         writer.raw(content.id)
@@ -206,12 +204,9 @@ def _write_entry(writer: Writer, entry: FileEntry, *, with_path: bool) -> None:
     for tensor in entry.tensors:
         writer.text(tensor.key).uint(tensor.content).uint(0 if tensor.view is None else 1)
         if tensor.view is not None:
-            _write_spec(writer, tensor.spec)
-            writer.raw(tensor.id).uint(tensor.view.offset).uints(tensor.view.strides)
-
-
-def _write_spec(writer: Writer, spec: TensorSpec) -> None:
-    writer.raw(_spec_bytes(spec))
+            writer.raw(_spec_bytes(tensor.spec)).raw(tensor.id).uint(tensor.view.offset).uints(
+                tensor.view.strides
+            )
 
 
 @lru_cache(maxsize=1024)
@@ -220,9 +215,8 @@ def _spec_bytes(spec: TensorSpec) -> bytes:
 
 
 def _read_spec(reader: Reader) -> TensorSpec:
-    code = reader.uint(len(_DTYPE_NAMES) - 1)
-    shape = reader.uints(MAX_DIMENSIONS)
-    return shared_spec(_DTYPE_NAMES[code], shape)
+    name = _DTYPE_NAMES[reader.uint(len(_DTYPE_NAMES) - 1)]
+    return shared_spec(name, reader.uints(MAX_DIMENSIONS))
 
 
 def _read_entry(reader: Reader) -> FileEntry:
@@ -272,24 +266,16 @@ def _read_tensors(reader: Reader, contents: tuple[Content, ...]) -> tuple[Logica
             continue
         spec, id_ = _read_spec(reader), BlobId(reader.raw(32))
         view = View(reader.uint(1 << 62), reader.uints(MAX_DIMENSIONS))
+        if len(view.strides) != len(spec.shape):
+            raise reader.fail(f"the strides of {key} do not fit its shape")
+        moves = ((n - 1) * s for n, s in zip(spec.shape, view.strides, strict=True))
+        end = (view.offset + sum(moves) + 1) * DTYPES[spec.dtype].itemsize
+        if spec.elements and end > content.spec.nbytes:
+            raise reader.fail(f"{key} reaches outside its storage")
         tensors.append(LogicalTensor(key, spec, id_, at, view))
-        _check_view(reader, tensors[-1], content)
     if len({t.key for t in tensors}) != len(tensors):
         raise reader.fail("two tensors have one name")
     return tuple(tensors)
-
-
-def _check_view(reader: Reader, tensor: LogicalTensor, content: Content) -> None:
-    view = tensor.view
-    if view is None or len(view.strides) != len(tensor.spec.shape):
-        raise reader.fail(f"the strides of {tensor.key} do not fit its shape")
-    if not tensor.spec.elements:
-        return
-    last = view.offset + sum(
-        (n - 1) * s for n, s in zip(tensor.spec.shape, view.strides, strict=True)
-    )
-    if (last + 1) * DTYPES[tensor.spec.dtype].itemsize > content.spec.nbytes:
-        raise reader.fail(f"{tensor.key} reaches outside its storage")
 
 
 def _check_layout(entry: FileEntry) -> None:
@@ -303,7 +289,6 @@ def _check_layout(entry: FileEntry) -> None:
         if not inside or check.start + check.length > entry.size:
             raise DamagedData(f"a manifest is damaged: a checksum field of {entry.path}")
         end = check.position + 4
-    positions = [(c.position, c.position + 4) for c in entry.checks]
-    marks = sorted([*spans, *positions])
-    if any(a[1] > b[0] for a, b in pairwise(marks)):
+    spans += [(c.position, c.position + 4) for c in entry.checks]
+    if any(a[1] > b[0] for a, b in pairwise(sorted(spans))):
         raise DamagedData(f"a manifest is damaged: contents of {entry.path} overlap")

@@ -8,7 +8,7 @@ stay in front, the other leaves follow; the 2**x nodes then form a perfect tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mvc.ids import Root
@@ -34,13 +34,10 @@ class _Node:
     index: int = -1  # leaves only
 
 
-def _join(left: _Node, right: _Node) -> _Node:
-    return _Node(digest(_TAG_NODE, left.hash, right.hash), left, right)
-
-
-def _pairs(nodes: Sequence[_Node]) -> Iterator[_Node]:
-    for at in range(0, len(nodes), 2):
-        yield _join(nodes[at], nodes[at + 1])
+def _pairs(nodes: Sequence[_Node]) -> list[_Node]:
+    """The parents of each two nodes that follow one another."""
+    twos = zip(nodes[::2], nodes[1::2], strict=True)
+    return [_Node(digest(_TAG_NODE, a.hash, b.hash), a, b) for a, b in twos]
 
 
 class MerkleTree:
@@ -49,21 +46,17 @@ class MerkleTree:
     def __init__(self, leaves: Sequence[bytes]) -> None:
         self.count = len(leaves)
         nodes = [_Node(h, index=i) for i, h in enumerate(leaves)]
-        self._top: _Node | None = None
+        self.top: _Node | None = None
         if nodes:
             extra = len(nodes) - (1 << (len(nodes).bit_length() - 1))
             nodes = [*_pairs(nodes[: 2 * extra]), *nodes[2 * extra :]]
             while len(nodes) > 1:
-                nodes = list(_pairs(nodes))
-            self._top = nodes[0]
+                nodes = _pairs(nodes)
+            self.top = nodes[0]
 
     @property
     def root(self) -> Root:
-        return Root(self._top.hash if self._top else digest(_TAG_EMPTY))
-
-    @property
-    def top(self) -> _Node | None:
-        return self._top
+        return Root(self.top.hash if self.top else digest(_TAG_EMPTY))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,8 @@ __all__ = ["DEFAULT_STATE", "check_key", "check_path", "check_ref", "printable"]
 DEFAULT_STATE = "model.safetensors"
 """The path of a Python state that was committed without a path."""
 
-_RESERVED = {
-    "con",
-    "prn",
-    "aux",
-    "nul",
-    *(f"{p}{n}" for p in ("com", "lpt") for n in "123456789¹²³"),
-    "conin$",
-    "conout$",
-}
+_RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
+_RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}
 _SHORT_OF_MVC = re.compile(r"mvc~[0-9]+")  # what Windows calls .mvc in eight letters
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+/-]*")
 _HEX_ID = re.compile(r"[0-9a-fA-F]{40,64}")
@@ -41,12 +34,11 @@ def printable(text: str) -> str:
 
 
 def _no_controls(kind: str, text: str) -> None:
-    for char in text:
-        if unicodedata.category(char) in {"Cc", "Cs", "Cf", "Zl", "Zp"}:
-            raise InvalidName(
-                f"{kind} holds a control character: {printable(text)}",
-                hint="rename it: control and invisible characters are not accepted",
-            )
+    if any(unicodedata.category(char) in {"Cc", "Cs", "Cf", "Zl", "Zp"} for char in text):
+        raise InvalidName(
+            f"{kind} holds a control character: {printable(text)}",
+            hint="rename it: control and invisible characters are not accepted",
+        )
 
 
 def check_key(key: str) -> str:

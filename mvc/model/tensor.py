@@ -26,37 +26,25 @@ class DType:
     floating: bool = False
 
 
-def _table() -> dict[str, DType]:
-    rows = [
-        DType("raw", 1, 1),
-        DType("bool", 1, 1),
-        *(DType(f"{sign}int{8 * n}", n, n) for sign in ("", "u") for n in (1, 2, 4, 8)),
-        DType("float64", 8, 8, True),
-        DType("float32", 4, 4, True),
-        DType("float16", 2, 2, True),
-        DType("bfloat16", 2, 2, True),
-        *(
-            DType(name, 1, 1, True)
-            for name in (
-                "float8_e4m3fn",
-                "float8_e4m3fnuz",
-                "float8_e5m2",
-                "float8_e5m2fnuz",
-                "float8_e8m0fnu",
-                "float4_e2m1fn_x2",
-            )
-        ),
-        DType("complex32", 4, 2, True),
-        DType("complex64", 8, 4, True),
-        DType("complex128", 16, 8, True),
-        DType("qint8", 1, 1),
-        DType("quint8", 1, 1),
-        DType("qint32", 4, 4),
-    ]
-    return {row.name: row for row in rows}
-
-
-DTYPES: dict[str, DType] = _table()
+_FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+_ROWS = (
+    DType("raw", 1, 1),
+    DType("bool", 1, 1),
+    *(DType(f"{sign}int{8 * n}", n, n) for sign in ("", "u") for n in (1, 2, 4, 8)),
+    DType("float64", 8, 8, True),
+    DType("float32", 4, 4, True),
+    DType("float16", 2, 2, True),
+    DType("bfloat16", 2, 2, True),
+    *(DType(f"float8_{name}", 1, 1, True) for name in _FLOAT8),
+    DType("float4_e2m1fn_x2", 1, 1, True),
+    DType("complex32", 4, 2, True),
+    DType("complex64", 8, 4, True),
+    DType("complex128", 16, 8, True),
+    DType("qint8", 1, 1),
+    DType("quint8", 1, 1),
+    DType("qint32", 4, 4),
+)
+DTYPES = {row.name: row for row in _ROWS}
 """The closed table of dtypes, by name."""
 
 

@@ -13,7 +13,7 @@ from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.recorder import Recorder
 from mvc.training.resume import Resumed
-from mvc.training.writer_thread import Metrics
+from mvc.training.checks import Metrics
 
 __all__ = ["WatchOptions", "watch"]
 

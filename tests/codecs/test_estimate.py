@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 
-from mvc.codecs.estimate import estimate
 from mvc.codecs.pipeline import Pipeline
 from tests.codecs.samples import pair
+
+
+def estimate(pipeline, new, base, width):
+    return pipeline.estimate(new, base, width)[0]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])

@@ -6,13 +6,13 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.codecs.frames import compress, decompress_into
+from mvc.codecs.compressors import compress, decompress_into
 from mvc.errors import DamagedData
 
 
 def decompress(frame, size):
     out = np.zeros(size, np.uint8)
-    decompress_into(frame, out)
+    decompress_into(frame, out, "1")
     return out.tobytes()
 
 

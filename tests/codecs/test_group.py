@@ -18,7 +18,8 @@ def test_round_trip_both_ways(text, samples):
     members = [(memoryview(new), memoryview(base), width) for new, base, width in samples]
     data = b"".join(encode_group(pipeline, members))
     deltas = decode_group(pipeline, memoryview(data), sizes)
-    for (new, base, width), delta in zip(samples, deltas, strict=True):
+    for (new, base, width), (delta, found) in zip(samples, deltas, strict=True):
+        assert found == width
         state = bytearray(base)
         combine(pipeline.operator, memoryview(state), delta, width)
         assert state == new
@@ -28,7 +29,8 @@ def test_round_trip_both_ways(text, samples):
     if full.scope != "group":
         return
     data = b"".join(encode_group(full, [(new, None, width) for new, _, width in members]))
-    assert list(map(bytes, decode_group(full, memoryview(data), sizes))) == [s[0] for s in samples]
+    back = decode_group(full, memoryview(data), sizes)
+    assert [bytes(member) for member, _ in back] == [new for new, _, _ in samples]
 
 
 def test_planes_of_all_tensors_equal_the_split_of_their_concatenation():
@@ -64,14 +66,14 @@ def test_sparse_joins_the_tensors_of_a_record():
     steps = np.array([5, 10_000, 10_004], "<u8").view("u1").reshape(3, 8).T.tobytes()
     assert stored == bytes((3 << 2 | 2, 3)) + steps + b"\7\7\7" + bytes(9)
     back = decode_group(Pipeline.parse("xor | sparse"), memoryview(stored), [40_000] * 3)
-    assert list(map(bytes, back)) == list(map(bytes, new))
+    assert [bytes(member) for member, _ in back] == list(map(bytes, new))
 
 
 def test_planes_longer_than_a_segment():
     tensor = np.random.default_rng(1).normal(size=5 << 20).astype(np.float32).tobytes()
     pipeline = Pipeline.parse("vsol").full()
     data = b"".join(encode_group(pipeline, [(memoryview(tensor), None, 4)]))
-    assert decode_group(pipeline, memoryview(data), [len(tensor)]) == [tensor]
+    assert decode_group(pipeline, memoryview(data), [len(tensor)]) == [(tensor, 4)]
 
 
 def test_misuse_is_refused():

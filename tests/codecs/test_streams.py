@@ -21,7 +21,7 @@ METHODS = ["huff", "1", "zlib:1", "bz2:9", "lzma:6", "brotli:4"]
 def through(data, method="huff"):
     stored = b"".join(map(bytes, encode_stream(data, method)))
     cursor = Cursor(stored)
-    back = decode_stream(cursor, len(data), method=method)
+    back = decode_stream(cursor, len(data), method)
     cursor.end()
     assert bytes(np.broadcast_to(np.asarray(back, np.uint8), len(data))) == data.tobytes()
     return stored
@@ -62,9 +62,9 @@ def test_next_to_nothing_changed_costs_next_to_nothing():
 
 def test_a_bitmap_must_not_mark_past_its_end():
     cursor = Cursor(bytes((RAW, 0b11100000)))
-    assert decode_marks(cursor, 3, "x").tolist() == [0, 1, 2]
+    assert decode_marks(cursor, 3, "1", "x").tolist() == [0, 1, 2]
     with pytest.raises(DamagedData):
-        decode_marks(Cursor(bytes((RAW, 0b11110000))), 3, "x")
+        decode_marks(Cursor(bytes((RAW, 0b11110000))), 3, "1", "x")
 
 
 def test_bitmaps_of_bitmaps_end():

@@ -17,9 +17,6 @@ class FixedClock(Clock):
         self.time_ns += self.step_ns
         return now
 
-    def monotonic(self) -> float:
-        return self.time_ns / 1e9
-
     def advance(self, ns: int) -> None:
         """Sets it forward, or back."""
         self.time_ns += ns

@@ -37,7 +37,6 @@ _VERBS = {
     "lock": "lock",
     "stat": "inspect",
     "list": "list",
-    "read_link": "read",
     "make_dir": "create",
     "link": "create",
     "replace": "replace",

@@ -12,7 +12,7 @@ from tests.faults.wrapped import WrappedFS
 
 T = TypeVar("T")
 
-_READING = frozenset({"open_read", "read", "stat", "list", "lock", "read_link"})
+_READING = frozenset({"open_read", "read", "stat", "list", "lock"})
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,6 @@ def test_failures_of_name_calls_are_typed_and_name_the_path(tmp_path: Path) -> N
         lambda fs: fs.link(tmp_path / "y", tmp_path / "x"),
         lambda fs: fs.unlink(tmp_path / "x"),
         lambda fs: fs.remove_dir(tmp_path / "x"),
-        lambda fs: fs.read_link(tmp_path / "x"),
         lambda fs: fs.lock(tmp_path / "x"),
         lambda fs: fs.sync_dir(tmp_path / "x"),
     ]
@@ -133,4 +132,4 @@ def test_fixed_clock_steps_and_is_set() -> None:
     assert [clock.now_ns(), clock.now_ns()] == [100, 105]
     clock.advance(-60)
     assert clock.now_ns() == 50
-    assert clock.monotonic() == 55e-9
+    assert clock.now_ns() == 55

@@ -166,17 +166,14 @@ class WrappedFS(FileSystem):
     def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
         self.call("sync_dir", path, lambda: self.inner.sync_dir(path, within=within))
 
-    def read_link(self, path: Path) -> str:
-        return self.call("read_link", path, lambda: self.inner.read_link(path))
-
     def realpath(self, path: Path) -> Path:
         return self.inner.realpath(path)
 
     def is_writable_dir(self, path: Path) -> bool:
         return self.inner.is_writable_dir(path)
 
-    def filesystem_type(self, path: Path) -> str:
-        return self.inner.filesystem_type(path)
+    def is_network_filesystem(self, path: Path) -> bool:
+        return self.inner.is_network_filesystem(path)
 
     # Last, because inside the class the name hides the type.
     def list(self, path: Path) -> list[str]:

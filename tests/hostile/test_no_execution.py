@@ -14,7 +14,7 @@ import pytest
 
 import mvc
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.codecs.stages import STAGES
+from mvc.codecs.stages.table import STAGES
 from mvc.errors import InvalidPipeline, MvcError
 from mvc.repo.repository import Repository
 from tests.hostile.bounded import bounded

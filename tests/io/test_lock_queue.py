@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mvc.errors import Busy
-from mvc.io import locks
+from mvc.io import files
 from mvc.io.files import FileSystem
 
 
@@ -34,7 +34,7 @@ def test_whoever_waits_gets_it(tmp_path: Path) -> None:
 
 
 def test_what_comes_too_late_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "_SHORT", 0.0)
+    monkeypatch.setattr(files, "_SHORT", 0.0)
     fs, path = FileSystem(), tmp_path / "lock"
     held = fs.lock(path)
     for _ in range(3):

@@ -60,6 +60,6 @@ def test_symbolic_links_are_followed(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="Linux only")
 def test_the_real_table_knows_this_folder_and_proc(tmp_path: Path) -> None:
     fs = FileSystem()
-    assert fs.filesystem_type(Path("/proc/self")) == "proc"
-    assert fs.filesystem_type(tmp_path)
+    assert mounts.type_of(Path("/proc/self")) == "proc"
+    assert mounts.type_of(tmp_path)
     assert not fs.is_network_filesystem(Path("/proc"))

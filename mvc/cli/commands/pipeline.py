@@ -11,7 +11,9 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.codecs.stages import STAGES, Compressor, Stage, read_stages
+from mvc.codecs.stages.base import Stage
+from mvc.codecs.stages.codings import Compressor
+from mvc.codecs.stages.table import STAGES, read_stages
 from mvc.repo.config import set_value
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 

@@ -1,4 +1,1 @@
-"""What makes production weights smaller than training weights before they are deployed.
-
-Everything lossy happens here, in memory; what comes out is deployed and stored exactly.
-"""
+"""Production weights out of training weights, in memory; what comes out is stored exactly."""

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from mvc.codecs.words import Words, word_type
 
-__all__ = ["FORMATS", "Format", "Weights", "values_of"]
+__all__ = ["FORMATS", "FRACTION", "Format", "Weights", "values_of", "words_of_values"]
+
+FRACTION = 23  # bits of a float32's fraction, which the parameters of bit reset count by
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,18 @@ class Format:
     @property
     def exponent(self) -> int:
         """The mask of the exponent's bits, all set in infinities and NaNs."""
-        sign = 1 << 8 * self.width - 1
-        return sign - (1 << self.fraction)
+        return (1 << 8 * self.width - 1) - (1 << self.fraction)
+
+    def low_mask(self, low: int) -> int:
+        """The bits that are reset: for float32 the ``low`` lowest.
+
+        Other formats keep ``23 - low`` bits of their fraction, or all that they have.
+        """
+        return (1 << self.fraction - min(self.fraction, FRACTION - low)) - 1
+
+    def high_mask(self, high: int) -> int:
+        """The ``high`` highest bits of the fraction, or all that there are."""
+        return (1 << self.fraction) - (1 << self.fraction - min(high, self.fraction))
 
     @property
     def largest(self) -> float:
@@ -58,17 +70,16 @@ class Weights:
     happens, because one side is infinite or no number; None if nowhere. All are flat.
     """
 
-    name: str
     format: Format
     before: Words
     after: Words
     exact: NDArray[np.bool_] | None
 
     @classmethod
-    def pair(cls, name: str, kind: Format, before: Words, after: Words) -> Weights:
+    def pair(cls, kind: Format, before: Words, after: Words) -> Weights:
         """``after`` becomes the tensor's own."""
         wild = _infinite(before, kind) | _infinite(after, kind)
-        return cls(name, kind, before, after, wild if bool(wild.any()) else None)
+        return cls(kind, before, after, wild if bool(wild.any()) else None)
 
     def distance(self) -> NDArray[Any]:
         """|before - after| by entry (float32, or float64 for float64); -1 where ``exact``."""
@@ -87,15 +98,39 @@ class Weights:
             chosen = chosen | self.exact
         np.copyto(self.after, self.before, where=~chosen)
 
+    def reset_bits(self, low: int, high: int = 0) -> None:
+        """Undoes the low bits of what changed (thesis §3.2.4).
+
+        With ``high``, only in entries that changed in one of the ``high`` highest bits of the
+        fraction. The mask acts on the exclusive or with the production weights, so what is
+        cleared stays as it is: after any number of versions the low bits are those of the
+        first weights.
+        """
+        kind = word_type(self.format.width).type
+        changed = self.before ^ self.after
+        undone = changed & kind(self.format.low_mask(low))
+        if high:
+            undone[(changed & kind(self.format.high_mask(high))) == 0] = 0
+        if self.exact is not None:
+            undone[self.exact] = 0
+        np.bitwise_xor(self.after, undone, out=self.after)
+
 
 def values_of(words: Words, kind: Format) -> NDArray[Any]:
     """The numbers that words stand for, as float32, or float64 for float64."""
     if kind.name == "bfloat16":
         words = words.astype("<u4") << 16
-    values: NDArray[Any] = words.view("<f4" if kind.name == "bfloat16" else f"<f{kind.width}")
-    if values.itemsize == 2:
-        values = values.astype("<f4")
-    return values
+        return words.view("<f4")
+    values: NDArray[Any] = words.view(f"<f{kind.width}")
+    return values.astype("<f4") if kind.width == 2 else values
+
+
+def words_of_values(values: NDArray[Any], kind: Format) -> Words:
+    """Numbers (float32 or float64) as words; for bfloat16, of values that it holds exactly."""
+    if kind.name != "bfloat16":
+        return values.astype(f"<f{kind.width}").view(word_type(kind.width))
+    high: Words = values.astype("<f4", copy=False).view("<u4") >> 16
+    return high.astype(word_type(2))
 
 
 def _infinite(words: Words, kind: Format) -> NDArray[np.bool_]:

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.lossy.floats import Weights, values_of
-from mvc.codecs.words import word_type
+from mvc.codecs.lossy.floats import Weights, values_of, words_of_values
 
 __all__ = ["reduce", "wanted_exponent"]
 
@@ -47,7 +46,10 @@ def reduce(weights: Sequence[Weights], coarse: float, hold: float, fine: float) 
         if wanted is None:
             continue
         exponent = _exponent(_sound(before, tensor), wanted)
-        _write(tensor, _rounded(before, after, exponent, hold, tensor.format.largest))
+        values = _rounded(before, after, exponent, hold, tensor.format.largest)
+        words = words_of_values(values, tensor.format)
+        taken = True if tensor.exact is None else ~tensor.exact
+        np.copyto(tensor.after, words, where=taken)
 
 
 def wanted_exponent(values: Values, coarse: float, largest: int, fine: float) -> int | None:
@@ -69,11 +71,8 @@ def _sound(values: Values, tensor: Weights) -> Values:
 
 def _exponent(before: Values, wanted: int) -> int:
     """That of the grid on which ``before`` lies, if it is near what is wanted."""
-    if before.any():
-        for exponent in (wanted + 1, wanted, wanted - 1):
-            if _on_grid(before, exponent):
-                return exponent
-    return wanted
+    near = (e for e in (wanted + 1, wanted, wanted - 1) if _on_grid(before, e))
+    return next(near, wanted) if before.any() else wanted
 
 
 def _on_grid(values: Values, exponent: int) -> bool:
@@ -101,13 +100,3 @@ def _rounded(before: Values, after: Values, exponent: int, hold: float, largest:
     # -0.0 is no multiple of its own; adding 0.0 makes it +0.0.
     result: Values = on_grid + on_grid.dtype.type(0)
     return result
-
-
-def _write(tensor: Weights, values: Values) -> None:
-    kind = tensor.format
-    if kind.name == "bfloat16":
-        words = (values.view("<u4") >> 16).astype(word_type(2))
-    else:
-        words = values.astype(f"<f{kind.width}").view(word_type(kind.width))
-    taken = True if tensor.exact is None else ~tensor.exact
-    np.copyto(tensor.after, words, where=taken)

@@ -3,6 +3,16 @@
 A tensor takes over k entries of the training weights, those with the largest
 |production - training|, and keeps its production weights elsewhere. Equal distances go to
 the lower flat index, so that a run can be repeated.
+
+The share of entries may follow a curve over the loss (Eq. 3.2 and 3.3). The thesis's printed
+Eq. 3.3 does not pass through (0, 0) and (1, 1). With b = |l| and m the positive root of
+b m (1 + m) = 1,
+
+    g(x) = 1 / (b (x + m)) - m = m (1 - x) / (x + m)
+
+falls from 1 to 0; the second form has no difference of near-equal numbers. Then f(x) = x is
+the linear curve, 1 - g(x) for l < 0 lies above it, g(1 - x) for l > 0 below. l = 0 is the
+limit of both: linear.
 """
 
 from __future__ import annotations
@@ -18,7 +28,10 @@ from numpy.typing import NDArray
 
 from mvc.codecs.lossy.floats import Weights
 
-__all__ = ["counts", "largest", "reduce", "reduce_all"]
+__all__ = ["HIGHEST_LOSS", "counts", "curve", "largest", "reduce", "reduce_all", "share_at"]
+
+HIGHEST_LOSS = 0.5
+"""The loss from which on the whole share is kept."""
 
 _SAMPLE = 1 << 13
 _MARGIN = 5  # standard deviations of the sample's quantile
@@ -30,23 +43,15 @@ def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fra
     min(size, max(ceil(share * size), floor(largest size * least))), where Eq. 3.1 prints
     min for the max. Shares are exact numbers: 0.1 of 10 is 1, not 2.
     """
-    floor = least_count(sizes, least)
+    floor = math.floor(Fraction(least) * max(sizes, default=0))
     exact = Fraction(share)
     return [min(size, max(math.ceil(exact * size), floor)) for size in sizes]
 
 
-def least_count(sizes: Sequence[int], least: Decimal | Fraction) -> int:
-    """Entries that every tensor may have at least: a share of the largest one."""
-    return math.floor(Fraction(least) * max(sizes, default=0))
-
-
 def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
     """Marks the ``k`` largest of ``distance``; equal ones in order of index."""
-    size = len(distance)
-    if k <= 0:
-        return np.zeros(size, np.bool_)
-    if k >= size:
-        return np.ones(size, np.bool_)
+    if not 0 < k < len(distance):
+        return np.full(len(distance), k > 0)
     bound = _bound(distance, k)
     marked: NDArray[np.bool_] = distance > bound
     missing = k - int(np.count_nonzero(marked))
@@ -85,13 +90,45 @@ def reduce_all(weights: Sequence[Weights], share: Decimal, least: Decimal) -> No
     if not weights:
         return
     sizes = [len(tensor.after) for tensor in weights]
-    floor = least_count(sizes, least)
+    floor = math.floor(Fraction(least) * max(sizes))
     distances = [tensor.distance() for tensor in weights]
     chosen = largest(np.concatenate(distances), math.ceil(Fraction(share) * sum(sizes)))
-    start = 0
-    for tensor, distance, size in zip(weights, distances, sizes, strict=True):
-        own = chosen[start : start + size]
+    parts = np.split(chosen, np.cumsum(sizes)[:-1])
+    for tensor, distance, own in zip(weights, distances, parts, strict=True):
         if int(np.count_nonzero(own)) < floor:
-            own = own | largest(distance, floor)
+            own |= largest(distance, floor)
         tensor.take_only(own)
-        start += size
+
+
+def offset(bend: float) -> float:
+    """m, the root of |bend| m (1 + m) = 1; ``bend`` is not 0."""
+    b = abs(bend)
+    return 2 / (b * (math.sqrt(1 + 4 / b) + 1))
+
+
+def curve(x: float, bend: float) -> float:
+    """f(x) for x from 0 to 1: 0 at 0, 1 at 1, increasing."""
+    if bend == 0:
+        return x
+    m = offset(bend)
+    if bend < 0:
+        return x * (1 + m) / (x + m)
+    return x * m / (1 - x + m)
+
+
+def share_at(loss: float, share: Decimal, least: Decimal, bend: Decimal) -> Fraction:
+    """p: ``least`` at a loss of 0, ``share`` from ``HIGHEST_LOSS`` on.
+
+    A loss that is no number counts as high: the weights moved by more than can be said.
+    Seven digits of the loss and of the curve count, as many as a float32 has: a loss of 0.1
+    is a tenth, although no binary number is.
+    """
+    known = HIGHEST_LOSS if math.isnan(loss) else min(max(loss, 0.0), HIGHEST_LOSS)
+    x = _decimal(known) / Fraction(HIGHEST_LOSS)
+    y = _decimal(curve(float(x), float(bend))) if bend else x
+    low = Fraction(least)
+    return y * (Fraction(share) - low) + low
+
+
+def _decimal(number: float) -> Fraction:
+    return Fraction(f"{number:.7g}")

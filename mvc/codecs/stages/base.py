@@ -6,29 +6,10 @@ import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from decimal import Decimal
+from typing import ClassVar, Literal
 
 from mvc.errors import InvalidPipeline
-
-if TYPE_CHECKING:
-    from decimal import Decimal
-
-__all__ = [
-    "CODINGS_2",
-    "DELTAS",
-    "WORDS",
-    "Direction",
-    "Kind",
-    "Scope",
-    "Stage",
-    "number",
-    "plain",
-    "read_options",
-    "whole",
-]
-
-Scope = Literal["tensor", "group"]
-Direction = Literal["undirected", "forward"]
 
 _NUMBER = re.compile(r"-?(\d{1,12}(\.\d{0,12})?|\.\d{1,12})", re.ASCII)
 _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
@@ -71,17 +52,12 @@ class Stage:
     takes: ClassVar[frozenset[Kind]]
     gives: ClassVar[Kind | None] = None
     needs: ClassVar[str]
-    scope: ClassVar[Scope] = "tensor"
-    direction: ClassVar[Direction] = "undirected"
+    scope: ClassVar[Literal["tensor", "group"]] = "tensor"
+    direction: ClassVar[Literal["undirected", "forward"]] = "undirected"
     delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
     lossy: ClassVar[bool] = False
     feature: ClassVar[str] = ""  # of the repository's format, that a reader of it must know
     decides: ClassVar[bool] = False  # says whether a version is saved, and changes nothing
-
-    @property
-    def name(self) -> str:
-        """The word before the colon."""
-        return self.text.partition(":")[0]
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
@@ -97,20 +73,21 @@ class Stage:
 
 def number(stage: str, name: str, text: str, low: str, high: str) -> Decimal:
     """A decimal number from ``low`` to ``high``, both included."""
-    from decimal import Decimal
-
     if _NUMBER.fullmatch(text) and Decimal(low) <= Decimal(text) <= Decimal(high):
         return Decimal(text)
-    given = f"not {text!r}" if text else "and is not given"
-    raise InvalidPipeline(f"stage {stage}: {name} is a number from {low} to {high}, {given}")
+    raise _wrong(stage, f"{name} is a number from {low} to {high}", text)
 
 
 def whole(stage: str, name: str, text: str, low: int, high: int) -> int:
     """A whole number from ``low`` to ``high``, both included."""
     if _WHOLE.fullmatch(text) and low <= int(text) <= high:
         return int(text)
+    raise _wrong(stage, f"{name} is a whole number from {low} to {high}", text)
+
+
+def _wrong(stage: str, rule: str, text: str) -> InvalidPipeline:
     given = f"not {text!r}" if text else "and is not given"
-    raise InvalidPipeline(f"stage {stage}: {name} is a whole number from {low} to {high}, {given}")
+    return InvalidPipeline(f"stage {stage}: {rule}, {given}")
 
 
 def plain(value: Decimal) -> str:

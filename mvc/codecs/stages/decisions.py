@@ -8,15 +8,10 @@ decay, DSED); drift detection on the incoming data is the thesis's future work.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from decimal import Decimal
 
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
 from mvc.errors import InvalidPipeline
-
-if TYPE_CHECKING:
-    from decimal import Decimal
-
-__all__ = ["DETECTORS", "Drift", "Dsed", "Every"]
 
 DETECTORS = ("adwin", "page-hinkley")
 _MOST = 1_000_000_000 - 1
@@ -41,7 +36,6 @@ class Every(_Before):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """``every:SAVE/SKIP``."""
         first, slash, second = parameter.partition("/")
         if not slash:
             raise InvalidPipeline(
@@ -62,7 +56,6 @@ class Drift(_Before):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """``drift:DETECTOR``."""
         if parameter not in DETECTORS:
             raise InvalidPipeline(
                 f"stage {name} knows no detector {parameter!r}",
@@ -89,7 +82,6 @@ class Dsed(Stage):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """``dsed:E[,last]``."""
         first, options = read_options(name, parameter, (), ("last",))
         bound = number(name, "E", first, "0", "1")
         last = "last" in options

@@ -9,30 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from decimal import Decimal
+from fractions import Fraction
+from typing import ClassVar
 
-from mvc.codecs.lossy import bits, topk
-from mvc.codecs.lossy.curves import share_at
-from mvc.codecs.lossy.floats import Weights
+from mvc.codecs.lossy import grid, topk
+from mvc.codecs.lossy.floats import FRACTION, Weights
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
 from mvc.errors import InvalidPipeline, WrongUsage
 
-if TYPE_CHECKING:
-    from decimal import Decimal
-    from fractions import Fraction
-
-    from mvc.codecs.lossy.floats import Weights
-
-__all__ = ["LossyStage", "ResetBits", "TopK", "TopKOfAll"]
-
-_FRACTION = 23  # bits of a float32's fraction
+_HOLD, _FINE = "0.52", "0.5"
 
 
 class LossyStage(Stage, ABC):
     """Makes production weights of training weights and of the production weights before."""
 
     lossy = True
-    takes_loss: ClassVar[bool] = False
     begins: ClassVar[bool] = False  # acts on tensors without a predecessor, as on one of zeros
 
     @abstractmethod
@@ -40,8 +32,14 @@ class LossyStage(Stage, ABC):
         """Changes every ``after`` in place. ``loss``: the batch's; None if it is not known."""
 
 
+class _Chooses(LossyStage):
+    takes = frozenset({Kind.PAIR})
+    gives = Kind.CHOSEN
+    needs = "to stand before the delta"
+
+
 @dataclass(frozen=True)
-class TopK(LossyStage):
+class TopK(_Chooses):
     """Per tensor, only the entries that changed most (thesis §3.2.2, Eq. 3.1 to 3.3).
 
     ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to
@@ -55,33 +53,24 @@ class TopK(LossyStage):
     carry: bool
     usage = "topk:P[,min=M][,loss=linear|L][,carry]"
     about = "lossy: per tensor, takes over the share P of entries that changed most"
-    takes = frozenset({Kind.PAIR})
-    gives = Kind.CHOSEN
-    needs = "to stand before the delta"
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """``topk:P[,min=M][,loss=linear|L][,carry]``."""
         first, options = read_options(name, parameter, ("min", "loss"), ("carry",))
-        share = number(name, "P", first, "0", "1")
-        least = number(name, "min", options.get("min", "0"), "0", "1")
-        curve, text = None, ""
+        share, least, text = _shares(name, first, options)
+        curve = None
         if "loss" in options:
             linear = options["loss"] == "linear"
             curve = number(name, "loss", "0" if linear else options["loss"], "-1000", "1000")
-            text = f",loss={plain(curve) if curve else 'linear'}"
+            text += f",loss={plain(curve) if curve else 'linear'}"
         carry = "carry" in options
         if carry and curve is None:
             raise InvalidPipeline(
                 f"stage {name}: carry adds up losses, and needs loss=linear or loss=L"
             )
-        text = f"{name}:{plain(share)}{_least(least)}{text}{',carry' if carry else ''}"
-        return cls(text, share, least, curve, carry)
+        return cls(text + (",carry" if carry else ""), share, least, curve, carry)
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:
-        """As ``LossyStage.reduce``."""
-        from mvc.codecs.lossy import topk
-
         share: Decimal | Fraction = self.share
         if self.curve is not None:
             if loss is None:
@@ -90,34 +79,53 @@ class TopK(LossyStage):
                     hint="pass it: loss=X to a Recorder's step, metrics={'loss': X} to commit, "
                     "--metric loss=X to 'mvc commit'",
                 )
-            share = share_at(loss, self.share, self.least, self.curve)
+            share = topk.share_at(loss, self.share, self.least, self.curve)
         topk.reduce(weights, share, self.least)
 
 
 @dataclass(frozen=True)
-class TopKOfAll(LossyStage):
+class TopKOfAll(_Chooses):
     """The entries that changed most of all tensors together, and some of every tensor."""
 
     share: Decimal
     least: Decimal
     usage = "topk-all:P[,min=M]"
     about = "lossy: of all tensors together, takes over the share P that changed most"
-    takes = frozenset({Kind.PAIR})
-    gives = Kind.CHOSEN
-    needs = "to stand before the delta"
     scope = "group"
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """``topk-all:P[,min=M]``."""
         first, options = read_options(name, parameter, ("min",), ())
-        share = number(name, "P", first, "0", "1")
-        least = number(name, "min", options.get("min", "0"), "0", "1")
-        return cls(f"{name}:{plain(share)}{_least(least)}", share, least)
+        share, least, text = _shares(name, first, options)
+        return cls(text, share, least)
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
-        """As ``LossyStage.reduce``."""
         topk.reduce_all(weights, self.share, self.least)
+
+
+@dataclass(frozen=True)
+class Grid(_Chooses):
+    """Rounds weights to a grid; ``mvc.codecs.lossy.grid`` describes the three numbers."""
+
+    coarse: Decimal
+    hold: Decimal
+    fine: Decimal
+    usage = "grid:C[,hold=H][,fine=F]"
+    about = "lossy: rounds to steps of about C standard deviations, finer in small tensors"
+    begins = True
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        first, options = read_options(name, parameter, ("hold", "fine"), ())
+        coarse = number(name, "C", first, "0.000001", "16")
+        hold = number(name, "hold", options.get("hold", _HOLD), "0.5", "1")
+        fine = number(name, "fine", options.get("fine", _FINE), "0", "1")
+        shown = "" if plain(hold) == _HOLD else f",hold={plain(hold)}"
+        shown += "" if plain(fine) == _FINE else f",fine={plain(fine)}"
+        return cls(f"{name}:{plain(coarse)}{shown}", coarse, hold, fine)
+
+    def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
+        grid.reduce(weights, float(self.coarse), float(self.hold), float(self.fine))
 
 
 @dataclass(frozen=True)
@@ -137,17 +145,18 @@ class ResetBits(LossyStage):
 
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
-        """``lsb:N[,msb=M]``."""
         first, options = read_options(name, parameter, ("msb",), ())
-        low = whole(name, "N", first, 1, _FRACTION)
-        high = whole(name, "msb", options["msb"], 1, _FRACTION) if "msb" in options else 0
+        low = whole(name, "N", first, 1, FRACTION)
+        high = whole(name, "msb", options["msb"], 1, FRACTION) if "msb" in options else 0
         return cls(f"{name}:{low}{f',msb={high}' if high else ''}", low, high)
 
     def reduce(self, weights: Sequence[Weights], loss: float | None) -> None:  # noqa: ARG002
-        """As ``LossyStage.reduce``."""
         for tensor in weights:
-            bits.reset(tensor, self.low, self.high)
+            tensor.reset_bits(self.low, self.high)
 
 
-def _least(least: Decimal) -> str:
-    return f",min={plain(least)}" if least else ""
+def _shares(name: str, first: str, options: dict[str, str]) -> tuple[Decimal, Decimal, str]:
+    """The share P, the least share ``min``, and the text of the stage so far."""
+    share = number(name, "P", first, "0", "1")
+    least = number(name, "min", options.get("min", "0"), "0", "1")
+    return share, least, f"{name}:{plain(share)}" + (f",min={plain(least)}" if least else "")

@@ -6,21 +6,38 @@ stages is checked by what each takes and gives.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from mvc.codecs.stages import codings, decisions, lossy
 from mvc.codecs.stages.base import Kind, Stage
-from mvc.codecs.stages.compress import GENERAL, Raw, Zstd
-from mvc.codecs.stages.decisions import Drift, Dsed, Every
-from mvc.codecs.stages.deltas import Elide, Sub, Xor, Zigzag
-from mvc.codecs.stages.grid import Gaps, Grid, Lattice, Steps
-from mvc.codecs.stages.lossy import ResetBits, TopK, TopKOfAll
-from mvc.codecs.stages.rearrange import Planes
-from mvc.codecs.stages.sparse import Sparse
 from mvc.errors import InvalidPipeline
 
 __all__ = ["STAGES", "check_order", "read_stages"]
+
+
+STAGES: dict[str, type[Stage]] = {
+    "every": decisions.Every,
+    "drift": decisions.Drift,
+    "topk": lossy.TopK,
+    "topk-all": lossy.TopKOfAll,
+    "grid": lossy.Grid,
+    "sub": codings.Sub,
+    "xor": codings.Xor,
+    "steps": codings.Steps,
+    "lsb": lossy.ResetBits,
+    "dsed": decisions.Dsed,
+    "zigzag": codings.Zigzag,
+    "elide": codings.Elide,
+    "planes": codings.Planes,
+    "sparse": codings.Sparse,
+    "gaps": codings.Gaps,
+    "lattice": codings.Lattice,
+    "zstd": codings.Zstd,
+    **codings.GENERAL,
+    "raw": codings.Raw,
+}
+"""By name, in the order in which they may stand."""
 
 
 def read_stages(text: str, presets: Sequence[str]) -> tuple[Stage, ...]:
@@ -41,30 +58,25 @@ def _unknown(text: str, word: str, presets: Sequence[str]) -> InvalidPipeline:
             f"{word} is a preset, and a preset stands alone",
             hint=f"'mvc pipeline {word}' prints the stages to write in its place",
         )
-    if not word:
-        where = f" between the bars of {text!r}" if "|" in text else ""
-        return InvalidPipeline(
-            f"{word!r} is neither a stage nor a preset: nothing is named{where}",
-            hint="'mvc pipeline' lists stages and presets",
-        )
-    known = [*STAGES, *presets]
     name = word.partition(":")[0].strip()
-    if name in STAGES:  # and nothing after its colon
-        return InvalidPipeline(
-            f"{word!r} is neither a stage nor a preset: nothing stands after the colon",
-            hint=f"a stage is written {STAGES[name].usage}",
-        )
-    if close := get_close_matches(name.lower(), known, n=3):
+    why = ""
+    if not word:
+        why = ": nothing is named" + (f" between the bars of {text!r}" if "|" in text else "")
+        hint = "'mvc pipeline' lists stages and presets"
+    elif name in STAGES:
+        why, hint = ": nothing stands after the colon", f"a stage is written {STAGES[name].usage}"
+    elif close := get_close_matches(name.lower(), [*STAGES, *presets], n=3):
         hint = f"did you mean {' or '.join(close)}?"
     else:
         hint = f"stages: {', '.join(STAGES)}; presets: {', '.join(presets)}"
-    return InvalidPipeline(f"{word!r} is neither a stage nor a preset", hint=hint)
+    return InvalidPipeline(f"{word!r} is neither a stage nor a preset{why}", hint=hint)
 
 
 def check_order(stages: Sequence[Stage]) -> None:
     """Raise InvalidPipeline, naming the stage and what it needs, unless every stage fits."""
     text = " | ".join(stage.text for stage in stages)
-    kind = _begin(stages)
+    first = next((s for s in stages if not s.decides), None)
+    kind = Kind.PAIR if first and Kind.PAIR in first.takes else Kind.TENSOR
     for stage in stages:
         if kind is Kind.CHOSEN and stage.gives is kind:
             chosen = " and ".join(s.text for s in stages if s.gives is kind)
@@ -74,9 +86,9 @@ def check_order(stages: Sequence[Stage]) -> None:
                 f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"
             )
         kind = stage.gives or kind
-    twice = [name for name, count in Counter(s.name for s in stages).items() if count > 1]
-    if twice:
-        raise InvalidPipeline(f"stage {twice[0]} stands more than once in {text!r}")
+    names = [stage.text.partition(":")[0] for stage in stages]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidPipeline(f"stage {twice} stands more than once in {text!r}")
     if kind is Kind.STEPS:
         raise InvalidPipeline(f"{text!r} ends with {kind.value}", hint="gaps belongs after it")
     if kind in (Kind.PAIR, Kind.CHOSEN):
@@ -88,37 +100,7 @@ def check_order(stages: Sequence[Stage]) -> None:
             f"{text!r} only decides what is saved", hint="say how: a coding belongs after it"
         )
     group = next((s for s in stages if s.scope == "group" and not s.lossy), None)
-    if group and any(isinstance(s, Elide) for s in stages):
+    if group and any(isinstance(s, codings.Elide) for s in stages):
         raise InvalidPipeline(
             f"{text!r}: elide works on one tensor, {group.text} on a whole record"
         )
-
-
-def _begin(stages: Sequence[Stage]) -> Kind:
-    """A pair of tensor and base where the first stage that is no decision works on one."""
-    first = next((s for s in stages if not s.decides), None)
-    return Kind.PAIR if first and Kind.PAIR in first.takes else Kind.TENSOR
-
-
-STAGES: dict[str, type[Stage]] = {
-    "every": Every,
-    "drift": Drift,
-    "topk": TopK,
-    "topk-all": TopKOfAll,
-    "grid": Grid,
-    "sub": Sub,
-    "xor": Xor,
-    "steps": Steps,
-    "lsb": ResetBits,
-    "dsed": Dsed,
-    "zigzag": Zigzag,
-    "elide": Elide,
-    "planes": Planes,
-    "sparse": Sparse,
-    "gaps": Gaps,
-    "lattice": Lattice,
-    "zstd": Zstd,
-    **GENERAL,
-    "raw": Raw,
-}
-"""By name, in the order in which they may stand."""

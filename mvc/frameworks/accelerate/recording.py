@@ -29,7 +29,7 @@ from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
 from mvc.training.state.rng import check_rng, set_rng_state
-from mvc.training.writer_thread import RecorderOptions
+from mvc.training.checks import RecorderOptions
 
 __all__ = ["Attached", "attach"]
 

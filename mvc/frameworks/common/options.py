@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.stages import Drift, Dsed, TopK
+from mvc.codecs.stages.decisions import Drift, Dsed
+from mvc.codecs.stages.lossy import TopK
 from mvc.errors import WrongUsage
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics, RecorderOptions, check_options

@@ -23,10 +23,9 @@ from mvc.errors import SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector
 from mvc.limits import PIECE
-from mvc.model.hashing import BlobHasher, blob_id
+from mvc.model.hashing import BlobHasher, blob_id, zero_blob_id, zeros
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
-from mvc.model.zeros import zero_blob_id, zeros
 from mvc.repo.content.bases import BaseFinder, HeldBase, content_names
 from mvc.repo.content.hashing import entry_from, hash_content, pieces, whole
 from mvc.repo.context import Context, Progress

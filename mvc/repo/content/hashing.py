@@ -11,10 +11,9 @@ from mvc.adapters.views import extract
 from mvc.errors import MvcError
 from mvc.ids import BlobId
 from mvc.limits import PIECE
-from mvc.model.hashing import BlobHasher, blob_id, raw_blob_id
+from mvc.model.hashing import BlobHasher, blob_id, raw_blob_id, zero_blob_id, zeros
 from mvc.model.manifest import Content, FileEntry, LogicalTensor
 from mvc.model.tensor import TensorSpec
-from mvc.model.zeros import zero_blob_id, zeros
 
 __all__ = ["entry_from", "hash_content", "hash_file", "pieces", "verify_pieces", "whole"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mvc.errors import DamagedData
-from mvc.io.buffered import ReadAhead
 from mvc.io.files import FileSystem, ReadFile
+from mvc.io.handles import ReadAhead
 from mvc.store.journal.frames import (
     GENESIS,
     Gap,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mvc.codecs.group import decode_group, group_widths
+from mvc.codecs.group import decode_group
 from mvc.codecs.words import combine
 from mvc.errors import DamagedData
 from mvc.limits import PIECE, RECORD
@@ -58,11 +58,10 @@ def _apply_group(
     if sum(sizes) > _MOST or any(len(out) != each.member.nbytes for each, out in together):
         raise DamagedData(f"{short_name(step)} claims another length than there can be")
     decoded = decode_group(pipeline, payload, sizes)
-    widths = group_widths(payload, len(sizes))
     places = {id(member): i for i, member in enumerate(step.header.members)}
     for each, out in together:
-        at = places[id(each.member)]
+        delta, width = decoded[places[id(each.member)]]
         if each.member.base:
-            combine(pipeline.operator, out, decoded[at], widths[at], reverse=each.reverse)
+            combine(pipeline.operator, out, delta, width, reverse=each.reverse)
         else:
-            out[:] = decoded[at]
+            out[:] = delta

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from mvc.codecs.estimate import try_out
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.model.tensor import DTYPES, TensorSpec
@@ -112,7 +111,7 @@ def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:
 def _full(spec: TensorSpec, new: memoryview, policy: Policy) -> Choice:
     pipeline = policy.pipeline.full()
     best = min(
-        (Choice("", pipeline, w, False, *try_out(pipeline, new, None, w)) for w in
+        (Choice("", pipeline, w, False, *pipeline.estimate(new, None, w)) for w in
          _widths(spec, len(new))),
         key=lambda choice: choice.share,
     )  # fmt: skip
@@ -133,7 +132,7 @@ def _delta(
     if pipeline.operator != "none":
         data = fitted(base.data, len(new))
         for width in _widths(spec, len(new)):
-            tried = try_out(pipeline, new, data, width)
+            tried = pipeline.estimate(new, data, width)
             choices.append(Choice(transform, pipeline, width, True, *tried))
     if spec.dtype == "raw" and pipeline.text != "raw":
         choices.append(Choice("patch", None, 1, True, _patch_share(new, base.data)))

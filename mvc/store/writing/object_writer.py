@@ -18,8 +18,8 @@ from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
+from mvc.model.hashing import zeros
 from mvc.model.tensor import TensorSpec
-from mvc.model.zeros import zeros
 from mvc.store.graph.search import Graph
 from mvc.store.packs.arena import Arena, Arenas
 from mvc.store.packs.records import (

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.stages import Drift, Dsed
+from mvc.codecs.stages.decisions import Drift, Dsed
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 
 __all__ = ["DriftDetector", "ErrorDecay", "Evaluate", "Monitor"]

@@ -23,7 +23,8 @@ from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
 from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.stages import Drift, Dsed, Every, TopK
+from mvc.codecs.stages.decisions import Drift, Dsed, Every
+from mvc.codecs.stages.lossy import TopK
 from mvc.errors import MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.repo.content.contents import skeleton_of

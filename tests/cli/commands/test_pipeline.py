@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from mvc.codecs.pipeline import PRESETS
-from mvc.codecs.stages import STAGES
+from mvc.codecs.stages.table import STAGES
 
 
 def test_lists_all_stages_and_presets(mvc) -> None:

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from mvc.codecs.lossy.bits import high_mask, low_mask
 from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.produce import produce
@@ -27,19 +26,19 @@ def test_by_hand():
 
 def test_masks_of_every_format():
     single = FORMATS["float32"]
-    assert low_mask(single, 20) == 0x000FFFFF
-    assert low_mask(single, 23) == 0x007FFFFF
-    assert high_mask(single, 11) == 0x7FF000
-    assert high_mask(single, 23) == 0x7FFFFF
+    assert single.low_mask(20) == 0x000FFFFF
+    assert single.low_mask(23) == 0x007FFFFF
+    assert single.high_mask(11) == 0x7FF000
+    assert single.high_mask(23) == 0x7FFFFF
     # Formats keep 23 - N bits of their fraction, at most all they have.
     kept = {"float64": (3, 5), "float32": (3, 5), "float16": (3, 5), "bfloat16": (3, 5)}
     for name, counts in kept.items():
         for low, count in zip((20, 18), counts, strict=True):
-            mask = low_mask(FORMATS[name], low)
+            mask = FORMATS[name].low_mask(low)
             assert mask == (1 << FORMATS[name].fraction - count) - 1
-    assert low_mask(FORMATS["bfloat16"], 10) == 0
-    assert low_mask(FORMATS["float16"], 13) == 0
-    assert low_mask(FORMATS["float16"], 14) == 1
+    assert FORMATS["bfloat16"].low_mask(10) == 0
+    assert FORMATS["float16"].low_mask(13) == 0
+    assert FORMATS["float16"].low_mask(14) == 1
 
 
 words = arrays.arrays(np.uint32, 40, elements=st.integers(0, 2**32 - 1))

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.codecs.lossy.curves import curve, offset, share_at
-from mvc.codecs.lossy.topk import counts
+from mvc.codecs.lossy.topk import counts, curve, offset, share_at
 
 SHARE, LEAST = Decimal("0.075"), Decimal("0.001")
 

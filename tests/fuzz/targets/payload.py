@@ -25,7 +25,8 @@ def run(data: bytes) -> None:
     payload = Payload(data[3:], size)
     failed: list[DamagedData] = []
     for i in range(min(payload.count, 64)):
-        start, stop = payload.raw_range(i)
+        start = i * payload.chunk_size
+        stop = min(start + payload.chunk_size, size)
         for full in (True, False):
             out = memoryview(bytearray(stop - start))
             try:

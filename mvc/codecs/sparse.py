@@ -1,0 +1,94 @@
+"""Positions and values of the words that are not zero: VSOL's GCXS (thesis §3.2.6).
+
+Zero means the word 0, never the number: a change of sign alone is the pattern 80000000, which
+a float comparison takes for nothing.
+
+Stored: how many words are not zero; then their positions as unsigned words of 8 bytes, and
+their values. Where more than half of the words are not zero, all of them are values, and
+no positions are stored. Options: ``values`` and ``indices`` split either into byte planes,
+``diff`` keeps the first position and then differences, ``layers`` joins all tensors of a
+record first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import numpy as np
+
+from mvc.codecs.streams import Parts, decode_segments, encode_segments
+from mvc.codecs.varint import Cursor, varint
+from mvc.codecs.words import Bytes, Words, word_type
+from mvc.errors import DamagedData
+
+__all__ = ["OPTIONS", "decode_sparse", "encode_sparse"]
+
+OPTIONS = ("values", "layers", "indices", "diff")
+_SHARE = 0.5  # of words that are not zero, above which positions cost more than they save
+
+
+def encode_sparse(words: Words, options: Set[str], method: str | None) -> Parts:
+    """Parts to be joined: the words of one chunk, or of a group."""
+    at = np.flatnonzero(words)
+    if len(at) > _SHARE * len(words):
+        columns = [(words, "values")]
+    else:
+        steps = at.astype(word_type(8))
+        if "diff" in options:
+            steps[1:] -= steps[:-1].copy()
+        columns = [(steps, "indices"), (words[at], "values")]
+    parts: Parts = [varint(len(columns[-1][0]))]
+    for column, option in columns:
+        rows = _bytes_of(column).T if option in options else [column.view(np.uint8)]
+        for row in rows:
+            parts += encode_segments(np.ascontiguousarray(row), method)
+    return parts
+
+
+def decode_sparse(
+    cursor: Cursor, size: int, width: int, options: Set[str], method: str | None
+) -> tuple[Words, Words | None]:
+    """The words that are not zero, and their positions among ``size``; None if all are there.
+
+    Raises DamagedData, and allocates a fixed multiple of ``size`` at most.
+    """
+    count = cursor.varint()
+    if count > size:
+        raise DamagedData(f"{count} of {size} words are said not to be zero")
+    if count == size:
+        return _column(cursor, count, width, "values" in options, method), None
+    steps = _column(cursor, count, 8, "indices" in options, method)
+    values = _column(cursor, count, width, "values" in options, method)
+    return values, _positions(steps, size, "diff" in options)
+
+
+def _column(cursor: Cursor, count: int, width: int, split: bool, method: str | None) -> Words:
+    column = np.empty(count, word_type(width))
+    if not split:
+        decode_segments(cursor, column.view(np.uint8), method)
+        return column
+    row = np.empty(count, np.uint8)
+    for plane in _bytes_of(column).T:
+        decode_segments(cursor, row, method)
+        plane[:] = row
+    return column
+
+
+def _positions(steps: Words, size: int, differences: bool) -> Words:
+    """Positions below ``size``, in ascending order, none twice."""
+    later = steps[1:]
+    if differences:
+        # No step is longer than 'size', so that their sum cannot wrap around.
+        sound = bool((steps < size).all() and (later > 0).all())
+        at = np.cumsum(steps, dtype=steps.dtype)
+    else:
+        sound = bool((later > steps[:-1]).all())
+        at = steps
+    if not sound or (len(at) and int(at[-1]) >= size):
+        raise DamagedData("positions of words are not in order, or lie past the end")
+    return at.view("<i8")
+
+
+def _bytes_of(words: Words) -> Bytes:
+    """The bytes of words, one row a word, without a copy."""
+    return words.view(np.uint8).reshape(-1, words.itemsize)
