@@ -2,7 +2,7 @@
 
 The tree's leaves are in the order of the keys' UTF-8 bytes, not in the order of
 the file: safetensors reorders tensors when it writes, and the same state must
-have the same root in every format (docs/architecture.md, "Decisions").
+have the same root in every format (docs/decisions.md).
 """
 
 from __future__ import annotations
