@@ -121,18 +121,11 @@ class Experiment:
         if batches < 2:
             raise WrongUsage(f"batches is {batches}: the last is not trained, so at least 2")
         seen = recipe.seen if settings.seen is None else settings.seen
-        size, peak = settings.batch_size, settings.peak
+        size, shares = settings.batch_size, {"peak": settings.peak, "seen": seen}
         if size is None:
-            fitting = largest_batch(data.counts, batches=batches, peak=peak, seen=seen)
-            size = min(recipe.batch_size, fitting)
-        plan = plan_split(
-            data.counts,
-            batch_size=size,
-            batches=batches,
-            peak=peak,
-            seen=seen,
-            offline=settings.offline,
-        )
+            size = min(recipe.batch_size, largest_batch(data.counts, batches=batches, **shares))
+        offline = settings.offline
+        plan = plan_split(data.counts, batch_size=size, batches=batches, offline=offline, **shares)
         return cls(data, recipe, plan, epochs, settings.seed, label)
 
     @cached_property

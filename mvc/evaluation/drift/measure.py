@@ -333,12 +333,12 @@ class Accuracies:
     @property
     def prequential(self) -> float:
         """The mean over batches of the accuracy on the next one."""
-        return sum(self.next) / len(self.next)
+        return statistics.fmean(self.next)
 
     @property
     def target(self) -> float:
         """The mean over batches of the accuracy on the last one."""
-        return sum(self.last) / len(self.last)
+        return statistics.fmean(self.last)
 
 
 class Scorer:

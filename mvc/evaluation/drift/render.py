@@ -26,26 +26,36 @@ LIMITS = (
     "hashes.",
 )
 
+_RATIO = (
+    "ratio: bytes of the folder of `{}` to bytes of this one's. R: versions between reset points."
+)
+_MEANINGS = (
+    "accuracy: prequential accuracy of the deployed weights against the lossless run, in "
+    "percentage points; the thesis prints it under 'Last Accuracy'.",
+    "save, load: seconds a batch, mean / longest; load is of one version, from disk.",
+    "versions: how many were saved; bytes of deltas, of reset points (full), and of all else: "
+    "manifests, headers, journal, index.",
+)
+_FRONTIER = (
+    "frontier lines: bytes of deltas beside those of `vsol-...-fast` or `-slow` of the same "
+    "bound, whichever has fewer; their ratio says nothing where accuracies differ."
+)
+
 _TITLES = (
     *("configuration", "R", "ratio", "thesis", "accuracy", "thesis", "save s", "thesis"),
     *("load s", "thesis", "versions", "deltas MB", "full MB", "other MB"),
 )
 
 
-def grid(titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    """A Markdown table with aligned columns; the first ``left`` columns are text."""
+def grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns: the first is text, the others are numbers."""
     cells = [[text.replace("|", "\\|") for text in row] for row in (titles, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
-    lines = []
-    for row in cells:
-        padded = (
-            text.ljust(width) if i < left else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append(f"| {' | '.join(padded)} |")
-    rule = ("-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths))
-    lines.insert(1, f"| {' | '.join(rule)} |")
-    return "\n".join(lines)
+    first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    head, *lines = (
+        " | ".join((name.ljust(first), *map(str.rjust, values, widths))) for name, *values in cells
+    )
+    rule = " | ".join(("-" * first, *("-" * (width - 1) + ":" for width in widths)))
+    return "\n".join(f"| {line} |" for line in (head, rule, *lines))
 
 
 def markdown(compared: Compared) -> str:
@@ -53,8 +63,11 @@ def markdown(compared: Compared) -> str:
     parts = [f"# Table {compared.number}: {compared.title}\n"]
     for role in compared.setting:
         parts.extend(_part(compared, role))
+    meanings = [_RATIO.format(compared.lines[0].name), *_MEANINGS]
+    if any(line.name.startswith("frontier-") for line in compared.lines):
+        meanings.append(_FRONTIER)
     parts.append("## How to read it\n")
-    parts.append("".join(f"- {line}\n" for line in (*_meanings(compared), *LIMITS)))
+    parts.append("".join(f"- {line}\n" for line in (*meanings, *LIMITS)))
     return "\n".join(parts)
 
 
@@ -111,27 +124,6 @@ def _baselines(line: Line, role: str) -> tuple[str, ...]:
     cell = line.cells[role]
     ratios = map(_number, (cell.to_zstd, cell.to_lossless, cell.to_raw))
     return (line.name, *ratios, " ".join(map(_points, cell.differences)))
-
-
-def _meanings(compared: Compared) -> Iterator[str]:
-    yield (
-        f"ratio: bytes of the folder of `{compared.lines[0].name}` to bytes of this one's. "
-        "R: versions between reset points."
-    )
-    yield (
-        "accuracy: prequential accuracy of the deployed weights against the lossless run, in "
-        "percentage points; the thesis prints it under 'Last Accuracy'."
-    )
-    yield "save, load: seconds a batch, mean / longest; load is of one version, from disk."
-    yield (
-        "versions: how many were saved; bytes of deltas, of reset points (full), and of all "
-        "else: manifests, headers, journal, index."
-    )
-    if any(line.name.startswith("frontier-") for line in compared.lines):
-        yield (
-            "frontier lines: bytes of deltas beside those of `vsol-...-fast` or `-slow` of the "
-            "same bound, whichever has fewer; their ratio says nothing where accuracies differ."
-        )
 
 
 def _frontier(compared: Compared, role: str) -> Iterator[str]:

@@ -10,9 +10,10 @@ have in common: its caption states that (section 4.6).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import product
 
 __all__ = [
     *("BASELINES", "CURVES", "LEARNING", "MEASURED", "MODELS"),
@@ -22,6 +23,8 @@ __all__ = [
 MODELS = ("conv", "lstm")
 LEARNING = {"conv": (0.033, 0.074), "lstm": (0.094, 0.134)}
 """Table 4.7: seconds to learn one batch, mean and longest."""
+
+Setting = Mapping[str, str | int]
 
 
 @dataclass(frozen=True)
@@ -133,54 +136,40 @@ class Curve:
     ``conv`` and ``lstm`` are the settings of the two networks.
     """
 
-    conv: Mapping[str, str | int]
-    lstm: Mapping[str, str | int]
+    conv: Setting
+    lstm: Setting
     stated: float
 
 
-def _every(
-    name: str,
-    values: tuple[str, ...],
-    matrix: tuple[tuple[float, ...], ...],
-    conv: Mapping[str, str | int],
-    lstm: Mapping[str, str | int],
+def _curves(
+    settings: Iterable[tuple[Setting, Setting]], stated: tuple[float, ...]
 ) -> tuple[Curve, ...]:
-    """Every value for the conv net (a line of the matrix) beside every one for the LSTM."""
-    return tuple(
-        Curve({name: one, **conv}, {name: other, **lstm}, stated)
-        for one, line in zip(values, matrix, strict=True)
-        for other, stated in zip(values, line, strict=True)
-    )
+    return tuple(Curve(*both, figure) for both, figure in zip(settings, stated, strict=True))
 
 
-def _both(batches: int, stated: float) -> Curve:
-    setting: dict[str, str | int] = {"batches": batches, "seen": "0"}
-    return Curve(setting, setting, stated)
+def _peaks(seen: str) -> list[Setting]:
+    return [{"peak": peak, "seen": seen, "batches": 150} for peak in ("0.4", "0.5", "0.6")]
 
+
+_SEEN: list[Setting] = [{"batches": 150, "seen": seen} for seen in ("0.0001", "0.001")]
 
 CURVES: Mapping[str, tuple[str, tuple[Curve, ...]]] = {
     "4.3": (
         "number of online batches",
-        (_both(100, 0.176), _both(125, 0.145), _both(150, 0.122), _both(160, 0.122)),
+        _curves(
+            [(one, one) for one in ({"batches": n, "seen": "0"} for n in (100, 125, 150, 160))],
+            (0.176, 0.145, 0.122, 0.122),
+        ),
     ),
     "4.4": (
         "share of the label in the offline data",
-        _every(
-            "seen",
-            ("0.0001", "0.001"),
-            ((0.165, 0.115), (0.239, 0.177)),
-            {"batches": 150},
-            {"batches": 150},
-        ),
+        _curves(product(_SEEN, _SEEN), (0.165, 0.115, 0.239, 0.177)),
     ),
     "4.5": (
         "share of the label in the last batch",
-        _every(
-            "peak",
-            ("0.4", "0.5", "0.6"),
-            ((0.107, 0.115, 0.095), (0.110, 0.115, 0.097), (0.119, 0.126, 0.102)),
-            {"seen": "0.0001", "batches": 150},
-            {"seen": "0.001", "batches": 150},
+        _curves(
+            product(_peaks("0.0001"), _peaks("0.001")),
+            (0.107, 0.115, 0.095, 0.110, 0.115, 0.097, 0.119, 0.126, 0.102),
         ),
     ),
 }
