@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import VOCABULARY, Dataset
 
-__all__ = ["RECIPES", "Recipe", "conv", "lstm", "recipe_for", "small", "tensors_of"]
+__all__ = ["LSTM", "RECIPES", "Recipe", "conv", "recipe_for", "small", "tensors_of"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -92,7 +92,7 @@ class LSTM(nn.Module):
     bidirectional LSTMs, the maximum over time, three dense layers.
     """
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int = 4) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, 128)
         self.lstm1 = _one_bias(nn.LSTM(128, 128, batch_first=True, bidirectional=True))
@@ -101,6 +101,7 @@ class LSTM(nn.Module):
         self.drop = nn.Dropout(0.25)
         self.fc2 = nn.Linear(512, 256)
         self.fc3 = nn.Linear(256, classes)
+        _initialised(self)
 
     def forward(self, words: Tensor) -> Tensor:
         first, _ = self.lstm1(self.embedding(words))
@@ -108,11 +109,6 @@ class LSTM(nn.Module):
         dense = self.drop(torch.relu(self.fc1(second.amax(1))))
         logits: Tensor = self.fc3(torch.relu(self.fc2(dense)))
         return logits
-
-
-def lstm(classes: int = 4) -> LSTM:
-    """The net for texts with the initial weights that Keras would draw."""
-    return _initialised(LSTM(classes))
 
 
 def _rmsprop(model: nn.Module) -> torch.optim.Optimizer:
@@ -132,7 +128,7 @@ RECIPES = {
     for recipe in (
         Recipe("conv", "images", lambda data: conv(len(data.classes)), _rmsprop, 86),
         Recipe(
-            "lstm", "texts", lambda data: lstm(len(data.classes)), _adam, 256, seen=_ONE_IN_1000
+            "lstm", "texts", lambda data: LSTM(len(data.classes)), _adam, 256, seen=_ONE_IN_1000
         ),
         Recipe("small", "images", _small, _rmsprop, 8, batches=60, seen=_ONE_IN_1000),
     )

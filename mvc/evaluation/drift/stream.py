@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ class Version:
     seconds: float
 
 
-class Stream:
+class Stream(AbstractContextManager["Stream"]):
     """A recorded training, complete. Close it, or use it as a context manager."""
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
@@ -101,9 +102,6 @@ class Stream:
     def close(self) -> None:
         """Lets go of the repository."""
         self.repo.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
