@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ _INTERRUPTED = 130
 _PATH = click.Path(path_type=Path)
 _NUMBER = {"type": int, "metavar": "N"}
 _NAME = {"show_default": True, "metavar": "NAME"}
-_OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
+_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--data": (
         "A folder of IDX files or a file of JSON lines; for tables 4.3 to 4.6 both. "
         "Default: scikit-learn's digits.",

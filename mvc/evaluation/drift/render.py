@@ -180,8 +180,8 @@ def curves_markdown(curves: Sequence[Curves], *, summary: bool = False) -> str:
         parts.append(f"# Table {one.number}: {one.title}\n")
         names = list(one.lines[0].conv)
         settings = (f"{role} {name}" for role in MODELS for name in names)
-        rows = (_cells(line, names) for line in one.lines)
-        parts.append(grid((*settings, "ours", "thesis"), rows))
+        cells = (_cells(line, names) for line in one.lines)
+        parts.append(grid((*settings, "ours", "thesis"), cells))
     parts.append(
         "\nMean difference of the normalised accuracy on the last batch between the networks "
         "for images and texts (NLAccDiff). Data and frameworks are not the thesis's.\n"

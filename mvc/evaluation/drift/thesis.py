@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
+from typing import Any
 
 __all__ = [
     *("BASELINES", "CURVES", "LEARNING", "MEASURED", "MODELS"),
@@ -24,7 +25,7 @@ MODELS = ("conv", "lstm")
 LEARNING = {"conv": (0.033, 0.074), "lstm": (0.094, 0.134)}
 """Table 4.7: seconds to learn one batch, mean and longest."""
 
-Setting = Mapping[str, str | int]
+Setting = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
