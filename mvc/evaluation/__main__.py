@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,91 +20,58 @@ from mvc.io.files import FileSystem
 __all__ = ["cli", "main"]
 
 _INTERRUPTED = 130
-_OPTIONS = (
-    click.option(
-        "--data",
-        type=click.Path(path_type=Path),
-        multiple=True,
-        metavar="PATH",
-        help="A folder of IDX files or a file of JSON lines; for tables 4.3 to 4.6 both. "
+_PATH = click.Path(path_type=Path)
+_NUMBER = {"type": int, "metavar": "N"}
+_NAME = {"show_default": True, "metavar": "NAME"}
+_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "--data": (
+        "A folder of IDX files or a file of JSON lines; for tables 4.3 to 4.6 both. "
         "Default: scikit-learn's digits.",
+        {"type": _PATH, "multiple": True, "metavar": "PATH"},
     ),
-    click.option(
-        "--label-field",
-        default="label",
-        show_default=True,
-        metavar="NAME",
-        help="Where JSON lines have the label.",
+    "--label-field": ("Where JSON lines have the label.", {"default": "label", **_NAME}),
+    "--text-field": (
+        "Where they have the text; several, with commas, are joined.",
+        {"default": "text", "show_default": True, "metavar": "NAMES"},
     ),
-    click.option(
-        "--text-field",
-        default="text",
-        show_default=True,
-        metavar="NAMES",
-        help="Where they have the text; several, with commas, are joined.",
+    "--classes": (
+        "Labels of the texts to tell apart, with commas. Default: the ten largest by topic.",
+        {"default": "", "metavar": "NAMES"},
     ),
-    click.option(
-        "--classes",
-        default="",
-        metavar="NAMES",
-        help="Labels of the texts to tell apart, with commas. Default: the ten largest by topic.",
+    "--model": ("conv, lstm or small. Default: what fits.", {"metavar": "NAME"}),
+    "--batch-size": ("Default: 86, 256 or 8, or what the data allow.", _NUMBER),
+    "--batches": ("Online batches (TBOn). Default: 150, 60 for digits.", _NUMBER),
+    "--peak": (
+        "Of the label in the last batch (UPMOn).",
+        {"default": "0.5", "show_default": True, "metavar": "SHARE"},
     ),
-    click.option("--model", metavar="NAME", help="conv, lstm or small. Default: what fits."),
-    click.option(
-        "--batch-size", type=int, metavar="N", help="Default: 86, 256 or 8, or what the data allow."
+    "--seen": (
+        "Of all data: samples of the label that are known offline (UPOff). "
+        "Default: 0.0001, 0.001 for texts and digits.",
+        {"metavar": "SHARE"},
     ),
-    click.option(
-        "--batches",
-        type=int,
-        metavar="N",
-        help="Online batches (TBOn). Default: 150, 60 for digits.",
+    "--offline": ("Of all data: offline (POff). Default: what is left.", {"metavar": "SHARE"}),
+    "--epochs": ("Offline. Default: 10.", _NUMBER),
+    "--seed": ("The label is added.", {"type": int, "default": SEED, "show_default": True}),
+    "--labels": (
+        "Which labels drift in, one run for each.",
+        {"default": "0,1", "show_default": True, "metavar": "N,N"},
     ),
-    click.option(
-        "--peak",
-        default="0.5",
-        show_default=True,
-        metavar="SHARE",
-        help="Of the label in the last batch (UPMOn).",
+    "--out": (
+        "Recorded trainings, results, tables.",
+        {"type": _PATH, "default": Path("evaluation"), "show_default": True, "metavar": "DIR"},
     ),
-    click.option(
-        "--seen",
-        metavar="SHARE",
-        help="Of all data: samples of the label that are "
-        "known offline (UPOff). Default: 0.0001, 0.001 for texts and digits.",
+    "--threads": (
+        "Of torch. Default: torch's own.",
+        {"type": click.IntRange(1, 1024), "metavar": "N"},
     ),
-    click.option(
-        "--offline", metavar="SHARE", help="Of all data: offline (POff). Default: what is left."
-    ),
-    click.option("--epochs", type=int, metavar="N", help="Offline. Default: 10."),
-    click.option("--seed", type=int, default=SEED, show_default=True, help="The label is added."),
-    click.option(
-        "--labels",
-        default="0,1",
-        show_default=True,
-        metavar="N,N",
-        help="Which labels drift in, one run for each.",
-    ),
-    click.option(
-        "--out",
-        type=click.Path(path_type=Path),
-        default=Path("evaluation"),
-        show_default=True,
-        metavar="DIR",
-        help="Recorded trainings, results, tables.",
-    ),
-    click.option(
-        "--threads",
-        type=click.IntRange(1, 1024),
-        metavar="N",
-        help="Of torch. Default: torch's own.",
-    ),
-)
+}
 _plot = click.option("--plot/--no-plot", default=True, show_default=True, help="PNG beside it.")
 
 
 def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
+    for name, (text, details) in reversed(_OPTIONS.items()):
+        command = click.option(name, help=text, **details)(command)
     return command
 
 
@@ -130,15 +97,13 @@ def split(as_json: bool, **options: Any) -> None:
     for data in _data(options):
         for experiment in experiments(data, _of(options), _labels(options["labels"])):
             plan = experiment.plan
+            counts = ("drifting_online", "others_online", "drifting_offline", "others_offline")
             said = {
                 **experiment.parameters,
                 "most_batches": plan.max_batches,
                 "most_seen": float(plan.max_seen),
                 "most_offline": float(plan.max_offline),
-                "drifting_online": plan.drifting_online,
-                "others_online": plan.others_online,
-                "drifting_offline": plan.drifting_offline,
-                "others_offline": plan.others_offline,
+                **{name: getattr(plan, name) for name in counts},
                 "per_batch": list(plan.per_batch),
             }
             if as_json:
@@ -152,16 +117,8 @@ def split(as_json: bool, **options: Any) -> None:
 @_settings
 def train(**options: Any) -> None:
     """Record the trainings: offline, then batch after batch."""
-    from mvc.evaluation.drift.render import grid
-
     with _session(options) as session:
-        said = session.trained()
-    titles = ("training", "versions", "offline", "next batch", "last batch", "s a batch")
-    rows = [
-        [str(value) if isinstance(value, (str, int)) else f"{value:.4f}" for value in one.values()]
-        for one in said
-    ]
-    click.echo(grid(titles, rows))
+        click.echo(session.trained())
 
 
 @drift.command()
@@ -204,14 +161,10 @@ def _session(options: dict[str, Any]) -> Iterator[Any]:
 
         torch.set_num_threads(options["threads"])
     with _bar() as tell:
-        session = Session(
-            FileSystem(), options["out"], _data(options), _of(options),
-            _labels(options["labels"]), tell,
-        )  # fmt: skip
-        try:
+        data, labels = _data(options), _labels(options["labels"])
+        session = Session(FileSystem(), options["out"], data, _of(options), labels, tell)
+        with closing(session):
             yield session
-        finally:
-            session.close()
 
 
 def _data(options: dict[str, Any]) -> list[Any]:

@@ -1,8 +1,9 @@
-"""Finds the first version that labels a sample differently, asking every version in order."""
+"""Finds the first version that labels a sample differently, by evaluating them in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,9 @@ Predict = Callable[[Any, Any], Any]
 class Change:
     """The first version whose label differs from the previous version's.
 
-    ``time_ns``, in nanoseconds since 1970: when it went live on the target, or without a target
-    when it was committed. ``previous``: the version before, whose label is ``before``.
-    ``looked_at``: how many versions were asked.
+    ``time_ns`` says when it went live on the target, or without a target when it was committed,
+    in nanoseconds since 1970. ``previous`` is the version before it, whose label is ``before``.
+    ``looked_at`` counts the versions that were evaluated.
     """
 
     commit: CommitId
@@ -52,12 +53,14 @@ def first_change(
     ``target``) or UnknownRevision if no version lies in that time; errors of ``predict`` pass.
     """
     if target is not None and since is not None:
-        since = _went_live(repo, since, target)
+        with suppress(NoDeployment):  # nothing was live then
+            since = repo.live(since, target).time_ns
     before: Any = None
     previous: CommitId | None = None
     versions = repo.iter_versions(since, until, target)
     for looked_at, (version, state) in enumerate(versions, start=1):
-        label = _plain(predict(state, sample))
+        label = predict(state, sample)
+        label = label.item() if hasattr(label, "item") else label
         commit = version.id if isinstance(version, Commit) else version.commit
         if previous is not None and label != before:
             return Change(commit, version.time_ns, before, label, previous, looked_at)
@@ -66,16 +69,3 @@ def first_change(
         kind = UnknownRevision if target is None else NoDeployment
         raise kind("there is no version in this time", hint="see 'mvc log' and 'mvc deployments'")
     return None
-
-
-def _went_live(repo: Repository, moment: Time, target: str) -> Time:
-    """When the version live at ``moment`` went live; ``moment`` itself if none was live."""
-    try:
-        return repo.live(moment, target).time_ns
-    except NoDeployment:
-        return moment
-
-
-def _plain(label: Any) -> Any:
-    """The number in a tensor or array of one element; other labels unchanged."""
-    return label.item() if hasattr(label, "item") else label

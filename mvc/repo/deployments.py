@@ -1,6 +1,6 @@
 """Records and looks up deployments: which version was live on which target at which time.
 
-Deployments are evidence: they are added and never erased (docs/architecture.md). A deployment's
+Deployments are evidence: they are added and never erased (docs/decisions.md). A deployment's
 *sequence* is the number of the journal entry that recorded it. A deployment is *dated* if its
 time was given, that is, if its time differs from its entry's; otherwise it is *immediate*.
 Retracted deployments are skipped.

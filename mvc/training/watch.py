@@ -10,10 +10,10 @@ import torch
 from mvc.errors import WrongUsage
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
+from mvc.training.checks import Metrics
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.recorder import Recorder
 from mvc.training.resume import Resumed
-from mvc.training.checks import Metrics
 
 __all__ = ["WatchOptions", "watch"]
 

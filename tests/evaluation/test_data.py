@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from mvc.errors import BadModelFile, UnknownPath, WrongUsage
-from mvc.evaluation.common import idx
-from mvc.evaluation.common.data import load_data
-from mvc.evaluation.common.texts import LENGTH, pick_classes, rows_of, words_of
+from mvc.evaluation.common import data as reading
+from mvc.evaluation.common.data import LENGTH, load_data, pick_classes, rows_of, words_of
 from mvc.io.files import FileSystem
 
 FS = FileSystem()
@@ -73,11 +72,11 @@ def test_bad_idx(tmp_path, change, said):
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(idx, "MAX_FILE", 5000)
+    monkeypatch.setattr(reading, "MAX_FILE", 5000)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(bytes(10_000)))
     with pytest.raises(BadModelFile, match="unpacks to more than 5000 bytes"):
-        idx.unpacked(FS, path)
+        reading.unpacked(FS, path)
 
 
 def test_folders_that_are_none(tmp_path):

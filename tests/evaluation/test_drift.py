@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.errors import WrongUsage
-from mvc.evaluation.drift.split import divide, largest_batch, plan, share_of
+from mvc.evaluation.drift.experiment import divide, largest_batch, share_of
+from mvc.evaluation.drift.experiment import plan_split as plan
 
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 NEWS = (30_000,) * 4

@@ -11,10 +11,9 @@ import torch
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import (
+    LSTM,
     RECIPES,
     conv,
-    lstm,
-    parameter_count,
     recipe_for,
     small,
     tensors_of,
@@ -25,18 +24,22 @@ TINY = Dataset("t", "images", np.full((4, 8, 8), 8, np.uint8), np.arange(4) % 2,
 TEXTS = Dataset("x", "texts", np.ones((4, 100), np.int32), np.arange(4) % 2, ("a", "b"))
 
 
+def parameter_count(model):
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def test_counts_of_the_thesis():
     assert parameter_count(conv()) == 887_530
-    assert parameter_count(lstm(4)) == 1_905_924
-    assert parameter_count(lstm(10)) == 1_907_466
+    assert parameter_count(LSTM(4)) == 1_905_924
+    assert parameter_count(LSTM(10)) == 1_907_466
     assert parameter_count(small()) == 2_410
 
 
 def test_counts_by_tensor():
     sizes = [parameter.numel() for parameter in conv().parameters()]
     assert sizes == [800, 32, 25_600, 32, 18_432, 64, 36_864, 64, 802_816, 256, 2_560, 10]
-    of_lstm = {name.partition(".")[0]: 0 for name, _ in lstm(4).named_parameters()}
-    for name, parameter in lstm(4).named_parameters():
+    of_lstm = {name.partition(".")[0]: 0 for name, _ in LSTM(4).named_parameters()}
+    for name, parameter in LSTM(4).named_parameters():
         of_lstm[name.partition(".")[0]] += parameter.numel()
     assert of_lstm == {
         "embedding": 1_280_000,
@@ -49,7 +52,7 @@ def test_counts_by_tensor():
 
 
 def test_the_second_bias_is_no_parameter_and_stays_zero():
-    model = lstm(4)
+    model = LSTM(4)
     names = list(model.state_dict())
     assert not any("bias_hh" in name for name in names)
     assert set(names) == {name for name, _ in model.named_parameters()}
@@ -61,7 +64,7 @@ def test_the_second_bias_is_no_parameter_and_stays_zero():
 
 
 def test_one_bias_computes_what_two_compute_whose_second_is_zero():
-    model = lstm(4)
+    model = LSTM(4)
     plain = torch.nn.LSTM(128, 128, batch_first=True, bidirectional=True)
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
@@ -73,7 +76,7 @@ def test_one_bias_computes_what_two_compute_whose_second_is_zero():
 @pytest.mark.parametrize("assign", [False, True], ids=["copied", "assigned"])
 def test_a_loaded_state_is_what_the_lstm_computes_with(assign):
     torch.manual_seed(1)
-    one, other = lstm(3).eval(), lstm(3).eval()
+    one, other = LSTM(3).eval(), LSTM(3).eval()
     words = torch.randint(0, 1000, (2, 12))
     assert not torch.equal(one(words), other(words))
     other.load_state_dict(copy.deepcopy(one.state_dict()), assign=assign)
@@ -82,7 +85,7 @@ def test_a_loaded_state_is_what_the_lstm_computes_with(assign):
 
 def test_initial_weights_are_those_of_keras():
     torch.manual_seed(0)
-    state = lstm(4).state_dict()
+    state = LSTM(4).state_dict()
     assert state["embedding.weight"].abs().max() <= 0.05
     recurrent = state["lstm1.weight_hh_l0"]
     assert torch.allclose(recurrent.T @ recurrent, torch.eye(128), atol=1e-5)

@@ -13,8 +13,7 @@ import pytest
 
 from mvc.errors import MvcError, WrongUsage
 from mvc.evaluation.drift.experiment import Experiment, experiments
-from mvc.evaluation.drift.learning import learn
-from mvc.evaluation.drift.stream import Stream, record
+from mvc.evaluation.drift.stream import Stream, learn, record
 from mvc.io.files import FileSystem
 from tests.evaluation.small import BATCHES, SETTINGS, experiment, recorded
 

@@ -12,14 +12,17 @@ import pytest
 from mvc.codecs.pipeline import PRESETS
 from mvc.errors import NotInstalled, WrongUsage
 from mvc.evaluation.common.data import Dataset
-from mvc.evaluation.drift.curves import compare_curves, curves_markdown, improvements
 from mvc.evaluation.drift.experiment import Settings
-from mvc.evaluation.drift.measure import Measured
-from mvc.evaluation.drift.plots import accuracy_curves, ratio_against_accuracy
-from mvc.evaluation.drift.render import grid, markdown
-from mvc.evaluation.drift.scoring import Accuracies
-from mvc.evaluation.drift.tables import compare
-from mvc.evaluation.drift.thesis.tables import MEASURED
+from mvc.evaluation.drift.measure import Accuracies, Measured
+from mvc.evaluation.drift.render import (
+    accuracy_curves,
+    curves_markdown,
+    grid,
+    markdown,
+    ratio_against_accuracy,
+)
+from mvc.evaluation.drift.tables import compare, compare_curves, improvements
+from mvc.evaluation.drift.thesis import MEASURED
 
 BASE = Measured(
     pipeline="", interval=1, versions=3, saved=3, reset_points=1, folder=1000,

@@ -15,8 +15,8 @@ import mvc
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
 from mvc.serving.served_version import ServedVersion
-from mvc.training.resume import training_state, training_weights
 from mvc.training.checks import RecorderOptions
+from mvc.training.resume import training_state, training_weights
 from tests.training.gate import Gate
 from tests.training.runs import INPUTS, LABELS, Bits, Net, Run, bits_of, tensor_bits
 

@@ -7,6 +7,7 @@ embedding uniform in +-0.05; RMSprop(1e-3, rho 0.9, eps 1e-8) and Adam(1e-3, eps
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,21 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mvc.errors import WrongUsage
-from mvc.evaluation.common.data import Dataset
-from mvc.evaluation.common.texts import VOCABULARY
+from mvc.evaluation.common.data import VOCABULARY, Dataset
+
+__all__ = ["LSTM", "RECIPES", "Recipe", "conv", "recipe_for", "small", "tensors_of"]
 
 M = TypeVar("M", bound=nn.Module)
 
-__all__ = [
-    "RECIPES",
-    "Recipe",
-    "conv",
-    "lstm",
-    "parameter_count",
-    "recipe_for",
-    "small",
-    "tensors_of",
-]
+_ONE_IN_1000 = Fraction(1, 1000)
 
 
 @dataclass(frozen=True)
@@ -49,9 +42,9 @@ class Recipe:
     build: Callable[[Dataset], nn.Module]
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     batch_size: int
-    epochs: int
-    batches: int
-    seen: Fraction
+    epochs: int = 10
+    batches: int = 150
+    seen: Fraction = Fraction(1, 10_000)
 
 
 def conv(classes: int = 10) -> nn.Sequential:
@@ -99,7 +92,7 @@ class LSTM(nn.Module):
     bidirectional LSTMs, the maximum over time, three dense layers.
     """
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int = 4) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, 128)
         self.lstm1 = _one_bias(nn.LSTM(128, 128, batch_first=True, bidirectional=True))
@@ -108,6 +101,7 @@ class LSTM(nn.Module):
         self.drop = nn.Dropout(0.25)
         self.fc2 = nn.Linear(512, 256)
         self.fc3 = nn.Linear(256, classes)
+        _initialised(self)
 
     def forward(self, words: Tensor) -> Tensor:
         first, _ = self.lstm1(self.embedding(words))
@@ -117,47 +111,27 @@ class LSTM(nn.Module):
         return logits
 
 
-def lstm(classes: int = 4) -> LSTM:
-    """The net for texts with the initial weights that Keras would draw."""
-    return _initialised(LSTM(classes))
+def _rmsprop(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.RMSprop(model.parameters(), lr=1e-3, alpha=0.9, eps=1e-8)
 
 
-def parameter_count(model: nn.Module) -> int:
-    """Elements of all parameters."""
-    return sum(parameter.numel() for parameter in model.parameters())
+def _adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-7)
+
+
+def _small(data: Dataset) -> nn.Module:
+    return small(math.prod(data.inputs.shape[1:]), len(data.classes))
 
 
 RECIPES = {
-    "conv": Recipe(
-        "conv",
-        "images",
-        lambda data: conv(len(data.classes)),
-        lambda model: torch.optim.RMSprop(model.parameters(), lr=1e-3, alpha=0.9, eps=1e-8),
-        batch_size=86,
-        epochs=10,
-        batches=150,
-        seen=Fraction(1, 10_000),
-    ),
-    "lstm": Recipe(
-        "lstm",
-        "texts",
-        lambda data: lstm(len(data.classes)),
-        lambda model: torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-7),
-        batch_size=256,
-        epochs=10,
-        batches=150,
-        seen=Fraction(1, 1000),
-    ),
-    "small": Recipe(
-        "small",
-        "images",
-        lambda data: small(int(np.prod(data.inputs.shape[1:])), len(data.classes)),
-        lambda model: torch.optim.RMSprop(model.parameters(), lr=1e-3, alpha=0.9, eps=1e-8),
-        batch_size=8,
-        epochs=10,
-        batches=60,
-        seen=Fraction(1, 1000),
-    ),
+    recipe.name: recipe
+    for recipe in (
+        Recipe("conv", "images", lambda data: conv(len(data.classes)), _rmsprop, 86),
+        Recipe(
+            "lstm", "texts", lambda data: LSTM(len(data.classes)), _adam, 256, seen=_ONE_IN_1000
+        ),
+        Recipe("small", "images", _small, _rmsprop, 8, batches=60, seen=_ONE_IN_1000),
+    )
 }
 
 

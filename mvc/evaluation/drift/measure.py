@@ -1,82 +1,62 @@
-"""A pipeline's figures on one recorded training, measured once and cached as JSON."""
+"""A pipeline's figures on one recorded training, measured once and cached as JSON.
+
+A pipeline is replayed over the stream as in section 4.2.3 of the thesis: every online batch is
+offered, processed, committed and durable before the next one; afterwards every version is read
+back and compared with what was deployed.
+
+Weights after training batch t are scored (section 4.3.1) on batch t + 1, which they have not
+seen (prequential accuracy), and on the last batch, where the drift has gone furthest (drift
+target accuracy).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import zstandard
+from blake3 import blake3
 from numpy.typing import NDArray
 
+from mvc.api import Repository
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import BadModelFile, DamagedData
-from mvc.evaluation.common.folders import remove
-from mvc.evaluation.drift.names import Configuration
-from mvc.evaluation.drift.replay import replay
-from mvc.evaluation.drift.scoring import Accuracies, Scorer
-from mvc.evaluation.drift.stream import Stream, Tell
+from mvc.evaluation.drift.stream import Sample, Stream, Tell
+from mvc.evaluation.drift.thesis import Configuration
+from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
+from mvc.repo.config import load_config
+from mvc.training.lossy.production import Production
 
-__all__ = ["Measured", "PlainChain", "Results"]
+__all__ = [
+    *("Accuracies", "Measured", "Replayed", "Results", "Scorer"),
+    *("curve_difference", "normalised", "replay"),
+]
 
-Words = NDArray[np.uint32]
-
-
-class PlainChain:
-    """A first version and the deltas to those after it, as ``xor | planes | zstd:1`` codes them."""
-
-    def __init__(self, states: Iterable[Mapping[str, NDArray[Any]]]) -> None:
-        """``states`` are float32 tensors by name, in order."""
-        packer = zstandard.ZstdCompressor(level=1)
-        last: Words | None = None
-        self._coded: list[bytes] = []
-        for state in states:
-            words = np.concatenate([a.reshape(-1).view(np.uint32) for a in state.values()])
-            delta = words if last is None else words ^ last
-            planes = delta.view(np.uint8).reshape(-1, 4).T
-            self._coded.append(packer.compress(np.ascontiguousarray(planes).tobytes()))
-            last = words
-        assert last is not None
-        self._newest = last
-
-    @property
-    def deltas(self) -> int:
-        """How many deltas lie between the first version and the newest."""
-        return len(self._coded) - 1
-
-    def seconds(self) -> float:
-        """Seconds to decode the newest version from the first; DamagedData if its bits differ."""
-        begun = time.perf_counter()
-        unpacker = zstandard.ZstdDecompressor()
-        words = np.zeros(len(self._newest), np.uint32)
-        for coded in self._coded:
-            planes = np.frombuffer(unpacker.decompress(coded), np.uint8).reshape(4, -1)
-            words ^= np.ascontiguousarray(planes.T).view(np.uint32).reshape(-1)
-        seconds = time.perf_counter() - begun
-        if not np.array_equal(words, self._newest):
-            raise DamagedData("the plain chain does not give back what went in")
-        return seconds
-
+State = Mapping[str, NDArray[Any]]
+_Saved = tuple[CommitId, bytes]
 
 _MAX_RESULT = 16 * MIB
+_LONGEST_CHAIN = "1000"  # times the full size: only the interval ends a chain
 
 
 @dataclass(frozen=True)
 class Measured:
     """Figures of one pipeline on one stream. Sizes in bytes, times in seconds.
 
-    ``raw`` are the weights of all saved versions as they are in memory. ``accuracy`` is the
-    mean prequential accuracy of the production weights, ``target`` that on the last batch;
-    ``lossless`` and ``lossless_target`` are those of the training weights, on the same
-    batches: differences are paired. ``next`` and ``last`` are the curves.
+    ``accuracy`` is the mean prequential accuracy of the production weights, ``target`` that on
+    the last batch; ``lossless`` and ``lossless_target`` are those of the training weights, on
+    the same batches: differences are paired. ``next`` and ``last`` are the curves.
     """
 
     pipeline: str
@@ -103,6 +83,11 @@ class Measured:
     def difference(self) -> float:
         """Accuracy against the lossless run, in percentage points."""
         return 100 * (self.accuracy - self.lossless)
+
+    @property
+    def target_difference(self) -> float:
+        """The same on the last batch."""
+        return 100 * (self.target - self.lossless_target)
 
     @property
     def other_bytes(self) -> int:
@@ -133,12 +118,12 @@ class Results:
             return Measured(**known | {key: tuple(known[key]) for key in ("next", "last")})
         lossless = self.lossless(tell)
         folder = file.with_suffix(".repository")
-        remove(self._fs, folder)
-        self._fs.make_dir(folder)
+        _remove(folder)
+        folder.mkdir()
         try:
             made = replay(self.stream, Configuration(text, interval), folder, self._fs, tell)
         finally:
-            remove(self._fs, folder)
+            _remove(folder)
         accuracies = made.accuracies or lossless
         learning = [v.seconds for v in self.stream.versions if v.number]
         measured = Measured(
@@ -186,8 +171,8 @@ class Results:
         known = self._read(file)
         if known is None:
             versions = self.stream.versions[: deltas + 1]
-            chain = PlainChain(self.stream.state(version) for version in versions)
-            known = {"seconds": min(chain.seconds() for _ in range(3))}
+            coded, newest = encode_chain(self.stream.state(version) for version in versions)
+            known = {"seconds": min(_seconds_to_decode(coded, newest) for _ in range(3))}
             self._write(file, known)
         return float(known["seconds"])
 
@@ -204,6 +189,234 @@ class Results:
         self._fs.write_atomic(file, json.dumps(values, indent=1).encode())
 
 
+def _seconds_to_decode(coded: Sequence[bytes], newest: NDArray[np.uint32]) -> float:
+    begun = time.perf_counter()
+    words = decode_chain(coded, len(newest))
+    seconds = time.perf_counter() - begun
+    if not np.array_equal(words, newest):
+        raise DamagedData("the plain chain does not give back what went in")
+    return seconds
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
 def _expanded(text: str) -> str:
     """A preset's pipeline, so that the same pipeline is measured once under all its names."""
     return PRESETS.get(text) or Pipeline.parse(text).text
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What came of it. Seconds and accuracies are one for each trained batch, in order.
+
+    ``saved`` counts versions, the offline one included. ``folder`` is the size of ``.mvc``;
+    ``bytes`` parts it: ``full`` records, ``delta`` records, ``metadata``, ``journal``,
+    ``index``. ``load`` is the version that was live after the batch, read from disk.
+    """
+
+    saved: int
+    reset_points: int
+    folder: int
+    bytes: Mapping[str, int]
+    save: tuple[float, ...]
+    load: tuple[float, ...]
+    accuracies: Accuracies | None
+
+
+def replay(
+    stream: Stream,
+    configuration: Configuration,
+    folder: Path,
+    fs: FileSystem,
+    tell: Tell | None = None,
+) -> Replayed:
+    """Stores the stream in a new repository in ``folder`` and reads all of it back.
+
+    Raises DamagedData if a single bit of a version is not as it was deployed. Accuracies are
+    None for a lossless pipeline: they are those of the training weights.
+    """
+    pipeline = Pipeline.parse(configuration.pipeline)
+    tell = tell or (lambda *_: None)
+    scorer = Scorer(stream) if pipeline.lossy or pipeline.decisions else None
+    Repository.init(folder).close()
+    with _open(folder, fs, configuration.interval) as repo:
+        saved, live, seconds = _save(stream, pipeline, repo, scorer, tell)
+        stats = repo.stats()
+    size = bytes_in(folder / ".mvc")
+    with _open(folder, fs, configuration.interval) as repo:
+        loads = _load(repo, saved, tell)
+    return Replayed(
+        len(saved),
+        stats.reset_points,
+        size,
+        dict(stats.bytes),
+        tuple(seconds),
+        tuple(loads[version] for version in live),
+        None if scorer is None else scorer.result(),
+    )
+
+
+def bytes_in(folder: Path) -> int:
+    """Total length in bytes of all files below a folder; links are not followed."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+def _save(
+    stream: Stream, pipeline: Pipeline, repo: Repository, scorer: Scorer | None, tell: Tell
+) -> tuple[list[_Saved], list[int], list[float]]:
+    """Versions; which of them was live after each batch; seconds of each batch."""
+    engine = Production(pipeline, evaluate=None if scorer is None else scorer.accuracy)
+    coding = pipeline.coding().text
+    saved: list[_Saved] = []
+    live, seconds = [], []
+    for version in stream.versions:
+        state = stream.state(version)  # nothing is read ahead beside what is timed
+        data = stream.data(version)
+        begun = time.perf_counter()
+        decision = engine.offer(state, loss=version.loss, data=data)
+        if decision.saved:
+            made = repo.commit(decision.production, pipeline=coding)
+        spent = time.perf_counter() - begun
+        if decision.saved:
+            saved.append((made.id, _digest(decision.production)))
+        if version.number:
+            seconds.append(spent)
+            live.append(len(saved) - 1)
+            if scorer is not None:
+                scorer.add(decision.production)
+        tell("saving", version.number + 1, len(stream.versions))
+    return saved, live, seconds
+
+
+def _load(repo: Repository, saved: list[_Saved], tell: Tell) -> list[float]:
+    """Seconds to read each version, one by one, each compared with what was deployed."""
+    seconds = []
+    for number, (commit, digest) in enumerate(saved):
+        begun = time.perf_counter()
+        state = repo.checkout(commit)
+        seconds.append(time.perf_counter() - begun)
+        if _digest(state) != digest:
+            raise DamagedData(f"version {number} ({commit.short}) is not what was deployed")
+        tell("reading", number + 1, len(saved))
+    return seconds
+
+
+def _digest(state: State) -> bytes:
+    hasher = blake3()
+    for name, array in sorted(state.items()):
+        hasher.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        hasher.update(array.tobytes())
+    return hasher.digest()
+
+
+def _open(folder: Path, fs: FileSystem, interval: int) -> Repository:
+    flags = {
+        "store.reset_interval": str(interval),
+        "store.max_chain": _LONGEST_CHAIN,
+        "python.keep_base": "true",
+    }
+    return Repository.open(
+        folder, discover=False, config=lambda file: load_config(fs, file, None, {}, flags)
+    )
+
+
+@dataclass(frozen=True)
+class Accuracies:
+    """Shares of right answers after each trained batch: on the next batch, on the last one."""
+
+    next: tuple[float, ...]
+    last: tuple[float, ...]
+
+    @property
+    def prequential(self) -> float:
+        """The mean over batches of the accuracy on the next one."""
+        return statistics.fmean(self.next)
+
+    @property
+    def target(self) -> float:
+        """The mean over batches of the accuracy on the last one."""
+        return statistics.fmean(self.last)
+
+
+class Scorer:
+    """Asks weights about the batches of one stream. Keeps one network for it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._model = stream.experiment.recipe.build(stream.experiment.data)
+        self._next: list[float] = []
+        self._last: list[float] = []
+        self._added: State | None = None
+        self._final = stream.batch(stream.experiment.plan.batches - 1)
+
+    def accuracy(self, state: State, sample: Sample) -> float:
+        """The share of a batch that the weights have right."""
+        tensors = {name: torch.from_numpy(array) for name, array in state.items()}
+        self._model.load_state_dict(tensors, assign=True)  # no copy: nothing trains here
+        return self._correct(sample)
+
+    def add(self, state: State) -> None:
+        """The weights that are live after the next training batch."""
+        following = self._stream.batch(len(self._next) + 1)
+        self._next.append(self.accuracy(state, following))
+        if state is self._added:  # a skipped save: the same weights are still live
+            self._last.append(self._last[-1])
+        else:
+            self._last.append(self._correct(self._final))
+        self._added = state
+
+    @torch.no_grad()
+    def _correct(self, sample: Sample) -> float:
+        inputs, labels = sample
+        self._model.eval()  # dropout off
+        return int((self._model(inputs).argmax(1) == labels).sum()) / len(labels)
+
+    def result(self) -> Accuracies:
+        """For everything added so far."""
+        return Accuracies(tuple(self._next), tuple(self._last))
+
+
+def normalised(curve: Sequence[float]) -> NDArray[np.float64]:
+    """A curve between 0 at its lowest and 1 at its highest point; a flat one is all 0."""
+    values = np.asarray(curve, np.float64)
+    low, high = values.min(), values.max()
+    return np.zeros_like(values) if high == low else (values - low) / (high - low)
+
+
+def curve_difference(ones: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> float:
+    """How far curves of two networks are apart: NLAccDiff of section 4.1.3.
+
+    The mean absolute difference of the normalised curves, batch by batch, over every pair of
+    one of ``ones`` and one of ``others``. All have equally many points.
+    """
+    pairs = [np.abs(normalised(one) - normalised(other)).mean() for one in ones for other in others]
+    return float(np.mean(pairs))
+
+
+def encode_chain(states: Iterable[State]) -> tuple[list[bytes], NDArray[np.uint32]]:
+    """A first version and the deltas after it as ``xor | planes | zstd:1``; the newest's words.
+
+    ``states`` are float32 tensors by name, in order.
+    """
+    packer = zstandard.ZstdCompressor(level=1)
+    coded: list[bytes] = []
+    newest = np.zeros(1, np.uint32)
+    for state in states:
+        words = np.concatenate([a.reshape(-1).view(np.uint32) for a in state.values()])
+        planes = (words ^ newest).view(np.uint8).reshape(-1, 4).T
+        coded.append(packer.compress(np.ascontiguousarray(planes).tobytes()))
+        newest = words
+    return coded, newest
+
+
+def decode_chain(coded: Sequence[bytes], count: int) -> NDArray[np.uint32]:
+    """The newest version's words, ``count`` of them, decoded from the first in plain numpy."""
+    unpacker = zstandard.ZstdDecompressor()
+    words = np.zeros(count, np.uint32)
+    for delta in coded:
+        planes = np.frombuffer(unpacker.decompress(delta), np.uint8).reshape(4, -1)
+        words ^= np.ascontiguousarray(planes.T).view(np.uint32).reshape(-1)
+    return words

@@ -7,20 +7,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
-from mvc.evaluation.drift import curves, plots, render, tables
+from mvc.evaluation.drift import render, tables
 from mvc.evaluation.drift.experiment import Settings, experiments
-from mvc.evaluation.drift.learning import correct
-from mvc.evaluation.drift.measure import Results
-from mvc.evaluation.drift.names import Configuration
-from mvc.evaluation.drift.stream import Stream, Tell, record
-from mvc.evaluation.drift.tables import Compared
-from mvc.evaluation.drift.thesis.curves import CURVES, LEARNING
-from mvc.evaluation.drift.thesis.tables import MEASURED, Table
+from mvc.evaluation.drift.measure import Results, Scorer
+from mvc.evaluation.drift.stream import Tell, named, record
+from mvc.evaluation.drift.thesis import CURVES, LEARNING, MEASURED, Configuration, Row, Table
 from mvc.io.files import FileSystem
 
 __all__ = ["NUMBERS", "Session"]
@@ -50,7 +46,7 @@ class Session:
         found = []
         for experiment in experiments(data, settings, self.labels):
             folder = self.out / "streams" / experiment.name
-            stream = record(experiment, folder, self.fs, self._named(experiment.name))
+            stream = record(experiment, folder, self.fs, named(self.tell, experiment.name))
             self._open.callback(stream.close)
             found.append(Results(stream, self.out / "results", self.fs))
         return found
@@ -81,74 +77,63 @@ class Session:
         for text in texts:
             Pipeline.parse(text)
         general = MEASURED["4.26"].rows[:1]
-        rows = tuple(
-            tables.own_row(text, Configuration(text, interval)) for text in dict.fromkeys(texts)
-        )
+        chosen = dict.fromkeys(texts)  # each once
+        rows = tuple(Row(text, Configuration(text, interval), {}) for text in chosen)
         table = Table("own", "pipelines of your choice", (*general, *rows), (), interval)
         return self._compared(tables.compare(table, self.runs(), self.tell), plot)
 
     def curve_plot(self) -> Path:
         """Draws accuracy over the drift for every stream; returns the file."""
-        drawn = {}
-        for results in self.runs():
-            drawn[results.stream.experiment.name] = results.lossless(self.tell).last
-        return self._write("drift.png", plots.accuracy_curves(drawn))
+        drawn = {
+            results.stream.experiment.name: results.lossless(self.tell).last
+            for results in self.runs()
+        }
+        return self._write("drift.png", render.accuracy_curves(drawn))
 
-    def trained(self) -> list[dict[str, Any]]:
-        """The figures that ``drift train`` prints for each stream."""
-        said = []
+    def trained(self) -> str:
+        """Markdown of what each training came to; "offline" is accuracy on the first batch."""
+        rows = []
         for results in self.runs():
             stream = results.stream
             accuracies = results.lossless(self.tell)
-            said.append(
-                {
-                    "stream": stream.experiment.name,
-                    "versions": len(stream.versions),
-                    "offline": offline_accuracy(stream),
-                    "prequential": accuracies.prequential,
-                    "target": accuracies.last[-1],
-                    "seconds": _mean([v.seconds for v in stream.versions if v.number]),
-                }
-            )
-        return said
+            offline = Scorer(stream).accuracy(stream.state(stream.versions[0]), stream.batch(0))
+            shares = (offline, accuracies.prequential, accuracies.last[-1])
+            figures = (f"{value:.4f}" for value in (*shares, fmean(_seconds(results))))
+            rows.append((stream.experiment.name, str(len(stream.versions)), *figures))
+        titles = ("training", "versions", "offline", "next batch", "last batch", "s a batch")
+        return render.grid(titles, rows)
 
-    def _compared(self, compared: Compared, plot: bool) -> str:
+    def _compared(self, compared: tables.Compared, plot: bool) -> str:
         text = render.markdown(compared)
         networks = [settings[0]["model"] for settings in compared.setting.values()]
         name = "-".join([compared.number, *networks])
-        self._write(f"{name}.json", json.dumps(asdict(compared), indent=1).encode())
-        self._write(f"{name}.md", text.encode())
         if plot:
-            self._write(f"{name}.png", plots.ratio_against_accuracy(compared))
-        return text
+            self._write(f"{name}.png", render.ratio_against_accuracy(compared))
+        return self._publish(name, asdict(compared), text)
 
     def _curves(self, number: str) -> str:
-        numbers = list(CURVES) if number == "4.6" else [number]
         made = [
-            curves.compare_curves(one, self.data, self.settings, self.streams) for one in numbers
+            tables.compare_curves(one, self.data, self.settings, self.streams)
+            for one in (CURVES if number == "4.6" else [number])
         ]
-        text = curves.curves_markdown(made, summary=number == "4.6")
-        self._write(f"{number}.json", json.dumps([asdict(one) for one in made], indent=1).encode())
-        self._write(f"{number}.md", text.encode())
-        return text
+        text = render.curves_markdown(made, summary=number == "4.6")
+        return self._publish(number, [asdict(one) for one in made], text)
 
     def _learning(self) -> str:
         rows = []
         for results in self.runs():
-            seconds = [v.seconds for v in results.stream.versions if v.number]
-            mean, longest = LEARNING[tables.role_of(results)]
-            rows.append(
-                (results.stream.experiment.name, _mean(seconds), max(seconds), mean, longest)
-            )
+            seconds, stated = _seconds(results), LEARNING[tables.role_of(results)]
+            rows.append((results.stream.experiment.name, fmean(seconds), max(seconds), *stated))
         titles = ("stream", "mean s", "longest s", "thesis mean s", "thesis longest s")
         text = "# Table 4.7: one batch of training\n\n" + render.grid(
             titles, ((name, *(f"{value:.3f}" for value in values)) for name, *values in rows)
         )
-        text += f"\n\n{render.LIMITS[0]}\n"
-        self._write(
-            "4.7.json", json.dumps([dict(zip(titles, r, strict=True)) for r in rows]).encode()
-        )
-        self._write("4.7.md", text.encode())
+        values = [dict(zip(titles, row, strict=True)) for row in rows]
+        return self._publish("4.7", values, f"{text}\n\n{render.LIMITS[0]}\n")
+
+    def _publish(self, name: str, values: object, text: str) -> str:
+        self._write(f"{name}.json", json.dumps(values, indent=1).encode())
+        self._write(f"{name}.md", text.encode())
         return text
 
     def _write(self, name: str, data: bytes) -> Path:
@@ -157,24 +142,7 @@ class Session:
         self.fs.write_atomic(folder / name, data)
         return folder / name
 
-    def _named(self, name: str) -> Tell | None:
-        tell = self.tell
-        if tell is None:
-            return None
-        return lambda what, done, total: tell(f"{name}: {what}", done, total)
 
-
-def offline_accuracy(stream: Stream) -> float:
-    """Accuracy of the offline model on the first online batch, where the drift is least."""
-    import torch
-
-    experiment = stream.experiment
-    model = experiment.recipe.build(experiment.data)
-    state = stream.state(stream.versions[0])
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
-    sample = stream.batch(0)
-    return correct(model, sample) / len(sample[1])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _seconds(results: Results) -> list[float]:
+    """How long each online step took."""
+    return [version.seconds for version in results.stream.versions if version.number]

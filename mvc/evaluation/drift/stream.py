@@ -10,21 +10,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
 
 from mvc.api import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.evaluation.common.models import tensors_of
 from mvc.evaluation.drift.experiment import Experiment
-from mvc.evaluation.drift.learning import Order, Sample, learn, learn_epoch
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
@@ -32,12 +32,20 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.training.recorder import Recorder
 from mvc.training.resume import resume
 
-__all__ = ["Stream", "Tell", "Version", "record"]
+__all__ = ["Sample", "Stream", "Tell", "Version", "learn", "named", "record"]
+
+Sample = tuple[Tensor, Tensor]
+"""Inputs as the network takes them, and labels int64 ``(n,)``."""
 
 Tell = Callable[[str, int, int], object]
 """Progress: of what, how much is done, of how much."""
 
 _WHOLE_STATE = 10  # batches between two versions from which the training can go on
+
+
+def named(tell: Tell | None, name: str) -> Tell | None:
+    """The same progress with a name before what is done."""
+    return tell and (lambda what, done, total: tell(f"{name}: {what}", done, total))
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Version:
     seconds: float
 
 
-class Stream:
+class Stream(AbstractContextManager["Stream"]):
     """A recorded training, complete. Close it, or use it as a context manager."""
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
@@ -95,15 +103,7 @@ class Stream:
         """Lets go of the repository."""
         self.repo.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -117,14 +117,21 @@ def record(
     fs.make_dirs(folder)
     with fs.lock(folder / "recording.lock"):  # a second process waits, and finds it trained
         _prepare(experiment, folder, fs)
-        _complete(experiment, folder, tell)
+        with Repository.open(folder, discover=False) as repo:
+            if len(_versions(repo, experiment.epochs)) < experiment.plan.batches:
+                _train(experiment, repo, tell or (lambda *_: None))
     return Stream(experiment, folder)
 
 
-def _complete(experiment: Experiment, folder: Path, tell: Tell | None) -> None:
-    with Repository.open(folder, discover=False) as repo:
-        if len(_versions(repo, experiment.epochs)) < experiment.plan.batches:
-            _train(experiment, repo, tell or (lambda *_: None))
+def learn(model: nn.Module, optimizer: torch.optim.Optimizer, sample: Sample) -> float:
+    """One step on one batch; gives the batch's loss before the step, dropout on."""
+    inputs, labels = sample
+    model.train()
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(model(inputs), labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return loss.item()
 
 
 def _arrays(state: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
@@ -147,16 +154,18 @@ def _train(experiment: Experiment, repo: Repository, tell: Tell) -> None:
     model = experiment.recipe.build(experiment.data)
     optimizer = experiment.recipe.optimizer(model)
     epoch, batch = _go_on(repo, model, optimizer)
-    order = Order(experiment.drift, experiment.plan.batch_size, experiment.seed + experiment.label)
     with (
         Recorder(repo, model, optimizer) as whole,
         Recorder(repo, model, include=["model"]) as weights,
     ):
         for number in range(epoch, experiment.epochs):
-            said = partial(tell, f"epoch {number + 1} of {experiment.epochs}")
-            loss = learn_epoch(model, optimizer, experiment.data, order, number, said)
+            batches = _offline_batches(experiment, number)
+            losses = []
+            for done, rows in enumerate(batches, start=1):
+                losses.append(learn(model, optimizer, tensors_of(experiment.data, rows)))
+                tell(f"epoch {number + 1} of {experiment.epochs}", done, len(batches))
             position = {"epoch": number + 1, "batch": 0}
-            whole.step(loss=loss, batch=position, metrics=position)
+            whole.step(loss=sum(losses) / len(losses), batch=position, metrics=position)
             whole.flush()
         last = experiment.plan.batches - 1  # the last batch is only for evaluation
         for number in range(batch, last):
@@ -172,9 +181,15 @@ def _train(experiment: Experiment, repo: Repository, tell: Tell) -> None:
             tell("online", done, last)
 
 
-def _go_on(
-    repo: Repository, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[int, int]:
+def _offline_batches(experiment: Experiment, epoch: int) -> list[NDArray[np.int64]]:
+    """Rows of each batch of an epoch, in an order of its own; the last one may be short."""
+    generator = np.random.default_rng((experiment.seed + experiment.label, epoch))
+    rows = generator.permutation(experiment.drift.offline)
+    size = experiment.plan.batch_size
+    return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+
+def _go_on(repo: Repository, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
     """Epochs and batches that are done: from the newest version that has a whole state."""
     for entry in _log(repo):
         try:

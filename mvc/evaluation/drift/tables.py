@@ -1,21 +1,40 @@
-"""A table of the thesis with our figures beside its own, averaged over the labels run."""
+"""Tables of the thesis with our figures beside its own.
+
+Tables 4.8 to 4.26 compare pipelines, averaged over the labels run; tables 4.3 to 4.6 compare the
+drift of two networks under settings of the split.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mvc.codecs.pipeline import PRESETS
-from mvc.errors import InvalidPipeline, NotInstalled
-from mvc.evaluation.drift.measure import Measured, Results
-from mvc.evaluation.drift.names import BASELINES, Configuration
-from mvc.evaluation.drift.stream import Tell
-from mvc.evaluation.drift.thesis.curves import LEARNING
-from mvc.evaluation.drift.thesis.tables import MODELS, Figures, Row, Table
+from mvc.errors import InvalidPipeline, NotInstalled, WrongUsage
+from mvc.evaluation.common.data import Dataset
+from mvc.evaluation.drift.experiment import Settings
+from mvc.evaluation.drift.measure import Measured, Results, curve_difference
+from mvc.evaluation.drift.stream import Tell, named
+from mvc.evaluation.drift.thesis import (
+    BASELINES,
+    CURVES,
+    LEARNING,
+    MODELS,
+    Configuration,
+    Curve,
+    Figures,
+    Table,
+)
 
-__all__ = ["Cell", "Compared", "Line", "compare", "own_row", "role_of"]
+__all__ = [
+    *("Cell", "Compared", "CurveLine", "Curves", "Line"),
+    *("compare", "compare_curves", "improvements", "role_of"),
+]
+
+Run = Callable[[Dataset, Settings], Sequence[Results]]
+"""Recorded streams of a data set under settings, one for each label."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +98,6 @@ def role_of(results: Results) -> str:
     return MODELS[results.stream.experiment.data.kind == "texts"]
 
 
-def own_row(name: str, configuration: Configuration) -> Row:
-    """A row of which the thesis says nothing."""
-    return Row(name, configuration, {})
-
-
 def compare(table: Table, runs: Sequence[Results], tell: Tell | None = None) -> Compared:
     """Measures every row of a table that is not known yet, on every stream."""
     by_role: dict[str, list[Results]] = {}
@@ -93,7 +107,7 @@ def compare(table: Table, runs: Sequence[Results], tell: Tell | None = None) -> 
     missing: dict[str, str] = {}
     wanted = _wanted(table)
     for position, (name, configuration) in enumerate(wanted.items(), start=1):
-        said = _named(tell, f"{position}/{len(wanted)} {name}")
+        said = named(tell, f"{position}/{len(wanted)} {name}")
         try:
             measured[name] = {
                 role: [results.measured(configuration, said) for results in group]
@@ -103,21 +117,28 @@ def compare(table: Table, runs: Sequence[Results], tell: Tell | None = None) -> 
             missing[name] = error.message
     stated = {row.name: row.stated for row in table.rows}
     first = table.rows[0].name
-    lines = []
-    for name, configuration in wanted.items():
-        cells = {
-            role: _cell(name, role, measured, first) for role in by_role if name not in missing
-        }
-        text, interval = configuration.pipeline, configuration.interval
-        text = PRESETS.get(text, text)
-        lines.append(Line(name, text, interval, cells, stated.get(name, {}), missing.get(name)))
+    lines = tuple(
+        Line(
+            name,
+            PRESETS.get(configuration.pipeline, configuration.pipeline),
+            configuration.interval,
+            {role: _cell(name, role, measured, first) for role in by_role if name in measured},
+            stated.get(name, {}),
+            missing.get(name),
+        )
+        for name, configuration in wanted.items()
+    )
     deltas = max(line.interval for line in lines) // 2
+    any_row = next(iter(measured.values()))
     return Compared(
         table.number,
         table.title,
-        tuple(lines),
+        lines,
         {role: [r.stream.experiment.parameters for r in group] for role, group in by_role.items()},
-        {role: _learning(measured, role) for role in by_role},
+        {
+            role: (_mean(any_row[role], "learn"), _mean(any_row[role], "learn_max"))
+            for role in by_role
+        },
         {role: LEARNING[role] for role in by_role},
         {role: _plain(group, deltas) for role, group in by_role.items() if deltas},
     )
@@ -144,35 +165,23 @@ def _cell(
         pairs = zip(measured[baseline][role], own, strict=True)
         return statistics.fmean(base.folder / one.folder for base, one in pairs)
 
-    mean = statistics.fmean
+    same = ("save", "save_max", "load", "load_max", "saved", "folder", "other_bytes")
     return Cell(
         ratio=ratio(first) or 1.0,
         to_zstd=ratio("BL-GeneralCompr"),
         to_lossless=ratio("BL-LosslessCompr"),
         to_raw=ratio("BL-NoCompression"),
-        accuracy=mean(one.difference for one in own),
-        target=mean(100 * (one.target - one.lossless_target) for one in own),
+        accuracy=_mean(own, "difference"),
+        target=_mean(own, "target_difference"),
         differences=tuple(one.difference for one in own),
-        save=mean(one.save for one in own),
-        save_max=mean(one.save_max for one in own),
-        load=mean(one.load for one in own),
-        load_max=mean(one.load_max for one in own),
-        saved=mean(one.saved for one in own),
-        folder=mean(one.folder for one in own),
-        delta_bytes=mean(one.bytes["delta"] for one in own),
-        full_bytes=mean(one.bytes["full"] for one in own),
-        other_bytes=mean(one.other_bytes for one in own),
+        delta_bytes=statistics.fmean(one.bytes["delta"] for one in own),
+        full_bytes=statistics.fmean(one.bytes["full"] for one in own),
+        **{name: _mean(own, name) for name in same},
     )
 
 
-def _learning(
-    measured: Mapping[str, Mapping[str, Sequence[Measured]]], role: str
-) -> tuple[float, float]:
-    any_row = next(iter(measured.values()))[role]
-    return (
-        statistics.fmean(one.learn for one in any_row),
-        statistics.fmean(one.learn_max for one in any_row),
-    )
+def _mean(group: Sequence[Measured], name: str) -> float:
+    return statistics.fmean(getattr(one, name) for one in group)
 
 
 def _plain(group: Sequence[Results], deltas: int) -> tuple[int, float]:
@@ -180,7 +189,53 @@ def _plain(group: Sequence[Results], deltas: int) -> tuple[int, float]:
     return fewest, statistics.fmean(results.plain_seconds(fewest) for results in group)
 
 
-def _named(tell: Tell | None, name: str) -> Tell | None:
-    if tell is None:
-        return None
-    return lambda what, done, total: tell(f"{name}: {what}", done, total)
+@dataclass(frozen=True)
+class CurveLine(Curve):
+    """A cell of the thesis and how far apart the curves of our two networks are."""
+
+    difference: float
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One of tables 4.3 to 4.5."""
+
+    number: str
+    title: str
+    lines: tuple[CurveLine, ...]
+
+
+def compare_curves(number: str, data: Sequence[Dataset], settings: Settings, run: Run) -> Curves:
+    """Trains both networks under every setting of a table and compares their curves.
+
+    Settings that the table leaves open are those of ``settings``. WrongUsage unless there
+    are images and texts.
+    """
+    by_kind: dict[str, Dataset] = {dataset.kind: dataset for dataset in data}
+    if len(data) != 2 or len(by_kind) != 2:
+        raise WrongUsage(
+            f"table {number} compares two networks: it takes one data set of images and one of "
+            "texts",
+            hint="name both with --data",
+        )
+    title, cells = CURVES[number]
+    lines = []
+    for cell in cells:
+        curves = [
+            [
+                results.lossless().last
+                for results in run(by_kind[kind], replace(settings, model=None, **own))
+            ]
+            for kind, own in (("images", cell.conv), ("texts", cell.lstm))
+        ]
+        lines.append(CurveLine(cell.conv, cell.lstm, cell.stated, curve_difference(*curves)))
+    return Curves(number, title, tuple(lines))
+
+
+def improvements(curves: Sequence[Curves]) -> list[tuple[str, float, float, float, float]]:
+    """Table 4.6: of each setting, smallest and largest difference, ours and the thesis's."""
+    found = []
+    for one in curves:
+        ours, thesis = zip(*((line.difference, line.stated) for line in one.lines), strict=True)
+        found.append((one.title, min(ours), max(ours), min(thesis), max(thesis)))
+    return found

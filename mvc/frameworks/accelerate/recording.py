@@ -22,14 +22,13 @@ from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
 from mvc.training import resume
-from mvc.training.checks import opened
+from mvc.training.checks import RecorderOptions, opened
 from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.resume import Resumed
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
 from mvc.training.state.rng import check_rng, set_rng_state
-from mvc.training.checks import RecorderOptions
 
 __all__ = ["Attached", "attach"]
 

@@ -3,7 +3,7 @@
 Sizes are estimated on samples, never by encoding twice. A delta must save at least a
 tenth of the full record, its chain must stay within the length and the bytes that
 the policy allows (Mercurial bounds chains by cost as well as by length;
-anchors in docs/architecture.md).
+docs/decisions.md).
 """
 
 from __future__ import annotations

@@ -6,9 +6,7 @@ import pytest
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import InvalidPipeline
-from mvc.evaluation.drift.names import Caption, Configuration, read_name
-from mvc.evaluation.drift.thesis.curves import CURVES
-from mvc.evaluation.drift.thesis.tables import MEASURED
+from mvc.evaluation.drift.thesis import CURVES, MEASURED, Caption, Configuration, read_name
 
 
 @pytest.mark.parametrize(
