@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mvc.errors import IoFailed, ReadOnly, StorageFull, SyncFailed
+from mvc.errors import IoFailed, MvcError, ReadOnly, StorageFull, SyncFailed
 
-__all__ = ["failure", "sync_failure", "translate"]
+__all__ = ["failure", "sync_failure", "translate", "was_missing"]
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
@@ -48,6 +48,11 @@ def translate(path: Path, action: str) -> Iterator[None]:
             raise
         # Python refuses it before the system could; it may come out of a damaged repository.
         raise IoFailed(f"cannot {action} {str(path)!a}: no name holds a zero byte") from error
+
+
+def was_missing(error: MvcError) -> bool:
+    """Whether a file that had to be there was not."""
+    return isinstance(error.__cause__, FileNotFoundError)
 
 
 def failure(error: OSError, path: Path, action: str) -> IoFailed:

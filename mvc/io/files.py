@@ -30,7 +30,7 @@ from typing import Self, overload
 
 from mvc.errors import Busy, IoFailed, MvcError
 from mvc.io import mounts
-from mvc.io.failure import sync_failure, translate
+from mvc.io.failure import sync_failure, translate, was_missing
 from mvc.io.handles import FileIdentity, ReadFile, WriteFile
 from mvc.types import Bytes
 
@@ -46,6 +46,8 @@ __all__ = [
 
 TEMPORARY = ".mvc-tmp-"
 """How the names of temporary files begin; what a crash left of them may be deleted."""
+
+_TRIES = 3
 
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -311,8 +313,18 @@ class FileSystem:
         return data
 
     def write_atomic(self, path: Path, data: Bytes, *, mode: int | None = None) -> None:
-        """Makes ``data`` the content of ``path``, durably: after a crash it is old or new."""
-        self.replace_file(path, lambda file: file.write(data), mode=mode, durable=True)
+        """Makes ``data`` the content of ``path``, durably: after a crash it is old or new.
+
+        Begins again where another process that tidies up has deleted the temporary file.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                return self.replace_file(
+                    path, lambda file: file.write(data), mode=mode, durable=True
+                )
+            except IoFailed as error:
+                if not left or not was_missing(error) or self.stat(path.parent) is None:
+                    raise
 
     def replace_file(
         self,

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mvc.repo.repack.plan import RepackCurve
     from mvc.repo.repack.repack import Repacked
     from mvc.repo.retention.forget import Chosen
-    from mvc.repo.retention.preview import ForgetPreview
+    from mvc.repo.retention.forget import ForgetPreview
     from mvc.repo.stats import Stats
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
@@ -783,7 +783,7 @@ class Repository:
         ``chosen``: what ``forget(..., dry_run=True)`` returned. ``grace`` as for ``gc``.
         """
         from mvc.repo.gc.gc import grace_of
-        from mvc.repo.retention.preview import preview
+        from mvc.repo.retention.forget import preview
 
         span = grace_of(self.context, grace)
         return preview(self.context, chosen, grace=span, progress=progress)

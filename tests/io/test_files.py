@@ -369,3 +369,25 @@ def test_a_current_folder_that_is_gone(
     with pytest.raises(IoFailed, match="No such file"):
         fs.cwd()
     os.chdir(tmp_path)
+
+
+def test_a_temporary_file_that_another_process_tidies_up(tmp_path: Path) -> None:
+    """gc deletes temporary files that nobody has locked; writing begins again."""
+
+    class TidiedUp(FileSystem):
+        left = 2
+
+        def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
+            if self.left:
+                self.left -= 1
+                src.unlink()
+            super().replace(src, dst, within=within)
+
+    fs = TidiedUp()
+    fs.write_atomic(tmp_path / "format", b"new")
+    assert (tmp_path / "format").read_bytes() == b"new"
+    fs.left = 9
+    with pytest.raises(IoFailed):
+        fs.write_atomic(tmp_path / "format", b"newer")
+    assert (tmp_path / "format").read_bytes() == b"new"
+    assert [p.name for p in tmp_path.iterdir()] == ["format"]

@@ -331,3 +331,25 @@ def test_a_journal_cut_between_entries_is_missed(tmp_path):
     (tmp_path / ".mvc" / "witness").write_bytes(b"garbage")
     with mvc.Repository.open(tmp_path) as repo:
         assert len(list(repo.log())) == 5
+
+
+@pytest.mark.parametrize("deleted", ["folder", "environment"])
+def test_an_index_deleted_while_it_is_rebuilt(tmp_path: Path, deleted: str) -> None:
+    """Somebody's clean-up beside a rebuild: it begins again."""
+
+    class CleansUp(FileSystem):
+        left = 2
+
+        def make_dir(self, path: Path, exist_ok: bool = False, *, within=None) -> None:  # type: ignore[no-untyped-def]
+            super().make_dir(path, exist_ok, within=within)
+            if path.parent.name == "index.lmdb" and self.left:
+                self.left -= 1
+                shutil.rmtree(path.parent if deleted == "folder" else path)
+
+    with Repository.init(tmp_path) as repo:
+        repo.commit({"w": np.zeros(3)})
+    with Repository.open(tmp_path, fs=CleansUp()) as repo:
+        CleansUp.left = 2
+        repo.rebuild_index()
+        assert repo.fsck(full=True).sound
+        assert len(repo.log()) == 1

@@ -77,7 +77,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         files = self.repo.context.store.fs
         file = _local(files, path)
         name = _tracked(self.repo, file)
-        model = checkpoint.get("state_dict")
+        model: Any = checkpoint.get("state_dict")
         apart = _is_model(model)
         rest = {**checkpoint, "state_dict": None} if apart else dict(checkpoint)
         beside = {

@@ -20,6 +20,7 @@ import lmdb
 from blake3 import blake3
 
 from mvc.errors import DamagedData, IoFailed
+from mvc.io.failure import translate
 from mvc.io.files import FileSystem
 from mvc.model.canonical import Reader, Writer
 from mvc.store.index.pages import check_pages
@@ -88,18 +89,19 @@ class Index:
         # One at a time: the map may be resized only while nothing reads it.
         self._lock = threading.RLock()
         try:
-            self._env = lmdb.open(
-                str(folder),
-                map_size=_FIRST_MAP,
-                readonly=not writable,
-                lock=writable,
-                max_dbs=0,
-                writemap=False,
-                metasync=True,
-                sync=True,
-                create=create,
-                max_spare_txns=2,
-            )
+            with translate(folder, "read"):  # py-lmdb passes on some errors of the system as such
+                self._env = lmdb.open(
+                    str(folder),
+                    map_size=_FIRST_MAP,
+                    readonly=not writable,
+                    lock=writable,
+                    max_dbs=0,
+                    writemap=False,
+                    metasync=True,
+                    sync=True,
+                    create=create,
+                    max_spare_txns=2,
+                )
             if writable:
                 self._env.reader_check()
         except lmdb.Error as e:

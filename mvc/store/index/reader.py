@@ -14,6 +14,7 @@ from heapq import merge
 from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError, StorageFull
+from mvc.io.failure import was_missing
 from mvc.io.files import FileLock, FileSystem
 from mvc.store.index import environments, keys
 from mvc.store.index import folder as index_folder
@@ -28,6 +29,7 @@ __all__ = ["INDEX", "IndexReader", "IndexThresholds"]
 
 INDEX = "index.lmdb"
 _WAIT_SECONDS = 300.0
+_TRIES = 5
 _FEW = 64
 
 
@@ -237,16 +239,21 @@ class IndexReader:
             self._without_index()  # look-ups work without it, from memory
 
     def rebuild(self) -> None:
-        """Replaces the index, damaged or not; MvcError if the folder cannot be written."""
-        self._without_index()
+        """Replaces the index, damaged or not; MvcError if the folder cannot be written.
+
+        Begins again where somebody deletes the new one meanwhile.
+        """
         self.rebuilt = True
-        try:
-            self._fs.make_dir(self._folder, exist_ok=True)
-            with self._building():
-                self._build()
-        except MvcError:
+        for left in reversed(range(_TRIES)):
             self._without_index()
-            raise
+            try:
+                self._fs.make_dir(self._folder, exist_ok=True)
+                with self._building():
+                    return self._build()
+            except MvcError as error:
+                self._without_index()
+                if not left or not (was_missing(error) or isinstance(error, DamagedData)):
+                    raise
 
     def _use_renewed(self, damaged: Lent | None) -> bool:
         """Whether the current index is sound and another one than ``damaged``; then it is used."""

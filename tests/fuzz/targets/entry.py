@@ -11,7 +11,7 @@ _ID = CommitId(bytes(range(32)))
 def run(data: bytes) -> None:
     entry = Entry.decode(data, "a test")
     again = Entry.decode(entry.encoded, "a test")
-    assert again == entry or entry != entry
+    assert again.encoded == entry.encoded  # entries with a metric that is NaN are not equal
 
 
 def seeds() -> list[bytes]:
