@@ -319,9 +319,8 @@ class FileSystem:
         """
         for left in reversed(range(_TRIES)):
             try:
-                return self.replace_file(
-                    path, lambda file: file.write(data), mode=mode, durable=True
-                )
+                self.replace_file(path, lambda file: file.write(data), mode=mode, durable=True)
+                break
             except IoFailed as error:
                 if not left or not was_missing(error) or self.stat(path.parent) is None:
                     raise

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.repack.plan import RepackCurve
     from mvc.repo.repack.repack import Repacked
-    from mvc.repo.retention.forget import Chosen
-    from mvc.repo.retention.forget import ForgetPreview
+    from mvc.repo.retention.forget import Chosen, ForgetPreview
     from mvc.repo.stats import Stats
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status

@@ -249,7 +249,8 @@ class IndexReader:
             try:
                 self._fs.make_dir(self._folder, exist_ok=True)
                 with self._building():
-                    return self._build()
+                    self._build()
+                break
             except MvcError as error:
                 self._without_index()
                 if not left or not (was_missing(error) or isinstance(error, DamagedData)):
