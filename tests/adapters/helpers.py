@@ -91,3 +91,8 @@ def round_trip(data: bytes, name: str = "model") -> FileEntry:
     entry, skeleton, blobs = to_entry(parse_file(MemorySource(data), name))
     assert rebuild(entry, skeleton, blobs) == data
     return entry
+
+
+def by_key(entry: FileEntry) -> dict[str, LogicalTensor]:
+    """An entry's tensors by their keys."""
+    return {tensor.key: tensor for tensor in entry.tensors}

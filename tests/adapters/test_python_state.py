@@ -24,7 +24,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.model.manifest import FileEntry
-from tests.adapters.helpers import MemorySource, rebuild, round_trip, to_entry
+from tests.adapters.helpers import MemorySource, by_key, rebuild, round_trip, to_entry
 
 
 def bits(value) -> bytes:
@@ -130,7 +130,7 @@ def test_training_state_with_its_nesting():
     assert same(back, state)
     optimizer.load_state_dict(back["optimizer"])
     entry = to_entry(from_state(state))[0]
-    keys = set(entry.state.by_key)
+    keys = set(by_key(entry))
     assert {
         "model.0.weight",
         "model.1.num_batches_tracked",
@@ -142,8 +142,8 @@ def test_training_state_with_its_nesting():
 def test_tied_parameters_keep_both_names():
     weight = torch.nn.Parameter(torch.randn(3, 3))
     entry, _, _ = to_entry(from_state({"a": weight, "b": weight, "c": weight.t()}))
-    by_key = entry.state.by_key
-    assert by_key["a"].id == by_key["b"].id != by_key["c"].id
+    tensors = by_key(entry)
+    assert tensors["a"].id == tensors["b"].id != tensors["c"].id
 
 
 def test_names_that_collide_or_hold_dots():
@@ -284,7 +284,7 @@ def test_single_values_by_name_and_library():
 def test_a_file_that_only_looks_like_a_state_is_a_safetensors_file():
     for text in ("{}", "[", '{"version":1,"state":{"dict":{"b":{}}}}', '{"version":1,"state":[]}'):
         entry = round_trip(save({"a": torch.ones(2)}, {"mvc": text}))
-        assert entry.format == "safetensors" and entry.state.by_key["a"]
+        assert entry.format == "safetensors" and by_key(entry)["a"]
 
 
 def test_other_formats_come_back_flat(tmp_path):

@@ -16,7 +16,7 @@ from mvc.adapters.files.safetensors import CODES
 from mvc.adapters.python.state import from_state, to_state
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
-from tests.adapters.helpers import MemorySource, rebuild, round_trip, to_entry
+from tests.adapters.helpers import MemorySource, by_key, rebuild, round_trip, to_entry
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "chgnet"
 
@@ -35,11 +35,11 @@ def raw(tensor) -> bytes:
 def assert_holds(entry, tensors: dict) -> None:
     """The entry's tensors are exactly these, by name, dtype, shape and bits."""
     assert entry.format == "torch"
-    assert set(entry.state.by_key) == set(tensors)
+    assert set(by_key(entry)) == set(tensors)
     for key, tensor in tensors.items():
         spec = TensorSpec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-        assert entry.state.by_key[key].spec == spec
-        assert entry.state.by_key[key].id == blob_id(spec, raw(tensor)), key
+        assert by_key(entry)[key].spec == spec
+        assert by_key(entry)[key].id == blob_id(spec, raw(tensor)), key
 
 
 @pytest.mark.parametrize("name", list(CODES.values()))
@@ -103,7 +103,7 @@ def test_nested_checkpoints_and_their_names():
     }
     entry = round_trip(saved(state))
     assert entry.state.root == to_entry(from_state(state))[0].state.root
-    keys = set(entry.state.by_key)
+    keys = set(by_key(entry))
     assert {"state_dict.0.weight", "optimizer.state.0.exp_avg", "history.0.confusion"} <= keys
     assert {"history.1.1", "tuple.1.-1", "tuple.1.None", "a.b", "a.b#2"} <= keys
 
@@ -138,8 +138,8 @@ class Tagged(torch.Tensor):
 def test_whole_modules_subclasses_and_buffers_stay_inert():
     net = Net()
     entry = round_trip(saved({"net": net, "t": torch.ones(2).as_subclass(Tagged)}))
-    assert "net._modules.layer._parameters.weight" in entry.state.by_key
-    assert {"net._buffers.seen", "t"} <= set(entry.state.by_key)
+    assert "net._modules.layer._parameters.weight" in by_key(entry)
+    assert {"net._buffers.seen", "t"} <= set(by_key(entry))
     tagged = torch.nn.Parameter(torch.ones(2))
     tagged.note = "x"
     assert_holds(round_trip(saved({"p": tagged})), {"p": tagged})
@@ -164,10 +164,10 @@ def test_sparse_and_quantised_tensors():
     whole = torch.quantize_per_tensor(torch.randn(2, 3), 0.1, 3, torch.quint8)
     rows = torch.quantize_per_channel(torch.randn(2, 3), scales, zeros, 0, torch.qint8)
     entry = round_trip(saved({"whole": whole, "rows": rows}))
-    by_key = entry.state.by_key
-    assert set(by_key) == {"whole", "rows", "rows.quantizer.1", "rows.quantizer.2"}
+    tensors = by_key(entry)
+    assert set(tensors) == {"whole", "rows", "rows.quantizer.1", "rows.quantizer.2"}
     spec = TensorSpec("quint8", (2, 3))
-    assert by_key["whole"].id == blob_id(spec, whole.int_repr().numpy().tobytes())
+    assert tensors["whole"].id == blob_id(spec, whole.int_repr().numpy().tobytes())
     packed = torch.quantize_per_tensor(torch.randn(4), 0.1, 3, torch.quint4x2)
     entry = round_trip(saved({"a": packed}))
     assert entry.format == "torch" and entry.contents and not entry.tensors
@@ -175,7 +175,7 @@ def test_sparse_and_quantised_tensors():
 
 def test_conjugate_views_are_not_mistaken_for_their_storage():
     entry = round_trip(saved({"z": torch.tensor([1 + 2j]).conj(), "a": torch.ones(1)}))
-    assert set(entry.state.by_key) == {"a"} and len(entry.contents) == 2
+    assert set(by_key(entry)) == {"a"} and len(entry.contents) == 2
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -198,7 +198,7 @@ def test_legacy_and_script_files():
     buffer = io.BytesIO()
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), buffer)
     entry = round_trip(buffer.getvalue())
-    assert entry.format == "torch" and {"weight", "bias"} <= set(entry.state.by_key)
+    assert entry.format == "torch" and {"weight", "bias"} <= set(by_key(entry))
 
 
 def test_a_new_step_changes_only_contents_and_few_skeleton_bytes():
