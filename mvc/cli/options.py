@@ -47,16 +47,10 @@ def _tags(session: Session) -> list[str]:
     return [ref.name for ref in session.repository.tags()]
 
 
-def _targets(session: Session) -> list[str]:
-    from mvc.repo.deployments import targets
-
-    return targets(session.context)
-
-
 complete_branches = _completing(_branches)
 complete_tags = _completing(_tags)
 complete_revisions = _completing(lambda s: ["HEAD", *_branches(s), *_tags(s)])
-complete_targets = _completing(_targets)
+complete_targets = _completing(lambda s: s.repository.targets())
 
 
 def target_option(help_: str, name: str = "--target", metavar: str = "T") -> Callable[[_F], _F]:

@@ -40,7 +40,7 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
         return
     name = left.newest.short
     them = "it" if left.count == 1 else "them"
-    days = f"{float(session.context.config.get('gc.grace_days')):g} days"
+    days = f"{float(session.repository.config.get('gc.grace_days')):g} days"
     if left.deployed == left.count:
         fate = f"deployments keep {them} from 'mvc gc'"
     elif left.deployed:

@@ -77,9 +77,7 @@ class Session:
 
     def commit(self, id_: CommitId) -> Commit:
         """The commit with this id. Raises UnknownRevision, DamagedData."""
-        from mvc.repo.lookup import commits
-
-        return commits.get(self.context, id_)
+        return self.repository.version(id_)
 
     def title(self, id_: CommitId) -> str:
         """The first line of a commit's message."""
@@ -91,10 +89,7 @@ class Session:
 
     def names(self, paths: Iterable[str]) -> list[str]:
         """Tracked names of PATHs given relative to the working folder; ``.`` for all of them."""
-        from mvc.repo.worktree.worktree import tracked_name
-
-        root, cwd = self.repository.root, self.fs.cwd()
-        return [tracked_name(root, path, cwd, fs=self.fs) or "." for path in paths]
+        return [self.repository.tracked_name(path) or "." for path in paths]
 
     def from_here(self, name: str) -> str:
         """A tracked name as a path from the working folder, printable."""

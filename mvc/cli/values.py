@@ -8,27 +8,20 @@ from typing import Any
 import numpy as np
 
 from mvc.adapters.python.arrays import has_dtype, make_array
-from mvc.adapters.views import extract
-from mvc.model.manifest import FileEntry, LogicalTensor
-from mvc.repo.content.contents import in_memory
-from mvc.repo.context import Context
+from mvc.model.tensor import TensorSpec
 from mvc.repo.diff.distance import to_float64
 
-__all__ = ["load", "npy", "summary", "text"]
+__all__ = ["array", "npy", "summary", "text"]
 
 Array = np.ndarray[Any, Any]
 
 
-def load(context: Context, entry: FileEntry, tensor: LogicalTensor) -> Array:
-    """The tensor as numpy holds it; torch is not needed.
+def array(spec: TensorSpec, data: memoryview) -> Array:
+    """A tensor's bytes as numpy holds them; torch is not needed.
 
     What numpy has no type for becomes float32 (complex64), which holds each value exactly;
     packed 4-bit numbers come as a last dimension of two.
     """
-    data = in_memory(context, entry, {tensor.content})[tensor.content]
-    spec = tensor.spec
-    if tensor.view is not None:
-        data = extract(data, spec, tensor.view)
     if has_dtype(spec.dtype):
         return make_array(spec, data)
     numbers = to_float64(data, spec.dtype).astype(np.float32)

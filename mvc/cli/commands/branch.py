@@ -9,8 +9,6 @@ from mvc.cli.program import verb
 from mvc.cli.refnames import print_refs, refs_json
 from mvc.cli.session import Session
 from mvc.model.names import printable
-from mvc.repo import refs
-from mvc.repo.lookup.refs import head
 
 
 @verb("branch", "mvc branch experiment HEAD~3")
@@ -43,22 +41,22 @@ def _delete(session: Session, names: tuple[str, ...], force: bool) -> None:
     if not names:
         raise click.UsageError("name the branches to delete")
     for name in names:
-        refs.delete_branch(session.context, name, force=force)
+        session.repository.delete_branch(name, force=force)
         session.out.note(f"Deleted branch {printable(name)}")
 
 
 def _rename(session: Session, names: tuple[str, ...], force: bool) -> None:
     if len(names) not in {1, 2}:
         raise click.UsageError("rename with: mvc branch -m [OLD] NEW")
-    old = names[0] if len(names) == 2 else head(session.context).branch
+    old = names[0] if len(names) == 2 else session.repository.head().branch
     if old is None:
         raise click.UsageError("HEAD is on no branch: name the branch to rename")
-    refs.rename_branch(session.context, old, names[-1], force=force)
+    session.repository.rename_branch(old, names[-1], force=force)
     session.out.note(f"Renamed branch {printable(old)} to {printable(names[-1])}")
 
 
 def _list(session: Session) -> None:
-    found, current = session.repository.branches(), head(session.context).branch
+    found, current = session.repository.branches(), session.repository.head().branch
     if not session.as_json:
         print_refs(session, found, "branch", current=current)
         return

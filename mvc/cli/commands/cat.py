@@ -34,14 +34,14 @@ def command(
     Numbers that numpy has no type for (bfloat16, float8) are shown and saved as float32,
     which holds each of them exactly. With -v all values are printed.
     """
-    from mvc.cli.values import load, npy, summary
+    from mvc.cli.values import array, npy, summary
 
     out = session.out
     commit_id = session.repository.find(rev)
     names = session.names([] if path is None else [path])
     entry = _holder(session.repository.manifest(commit_id), tensor, names)
     found = next(t for t in entry.tensors if t.key == tensor)
-    values = load(session.context, entry, found)
+    values = array(found.spec, session.repository.tensor_bytes(entry, found))
     if output is not None:
         session.check_output(Path(output), force=force)
         session.write_output(Path(output), *npy(values))

@@ -10,7 +10,6 @@ from mvc.cli.restored import restored_json, tell, warn_of_unreached
 from mvc.cli.session import Session
 from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
-from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.times import format_time
 
 
@@ -64,7 +63,7 @@ def command(
 
 def _path_hint(session: Session, word: str | None) -> str | None:
     """How to write it, if the word is a tracked path given without a revision."""
-    at = head_if_known(session.context).commit
+    at = session.repository.head(if_known=True).commit
     if word is None or at is None:
         return None
     try:

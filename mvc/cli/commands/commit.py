@@ -22,7 +22,6 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
-from mvc.repo.worktree.identify import earlier
 
 
 @verb("commit", 'mvc commit model.safetensors -m "nightly" --metric acc=0.98 --deploy prod')
@@ -142,7 +141,8 @@ def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:
     """Changed paths whose state is no new one, with the newest other version that has it."""
     changed = [path.path for path in done.paths if path.kind == "changed"]
     entries = session.repository.manifest(done.id).by_path if changed else {}
-    found = {path: earlier(session.context, entries[path], besides=done.id) for path in changed}
+    earlier = session.repository.earlier
+    found = {path: earlier(entries[path], besides=done.id) for path in changed}
     return {path: version for path, version in found.items() if version is not None}
 
 

@@ -13,7 +13,6 @@ from mvc.cli.tables import Column, show
 from mvc.errors import DamagedData
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
-from mvc.repo.lookup import manifests
 from mvc.repo.times import format_time
 
 _COLUMNS = (
@@ -67,4 +66,4 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
 
 
 def _forgotten_ns(session: Session, deployed: Deployed) -> int | None:
-    return manifests.forgotten_ns(session.context, deployed.commit)
+    return session.repository.forgotten_ns(deployed.commit)

@@ -17,7 +17,7 @@ from mvc.cli.text import count, listed, number, percent, shape
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.compare import FileDiff, TensorDiff
-from mvc.repo.diff.diff import Diff, diff
+from mvc.repo.diff.diff import Diff
 
 _COLUMNS = (
     Column("tensor", give="middle"),
@@ -53,7 +53,7 @@ def command(
     bits differ, L2 and max |d| are of the difference, cosine is between old and new.
     """
     with session.progress("comparing") as progress:
-        found = diff(session.context, a, b, session.names(paths), progress=progress)
+        found = session.repository.diff(a, b, session.names(paths), progress=progress)
     _tell_from_head(session, found, named=a)
     if session.as_json:
         session.out.json("mvc.diff/1", _json(found))

@@ -17,7 +17,6 @@ from mvc.cli.text import count, one_line, size
 from mvc.errors import NotConfirmed
 from mvc.model.commit import Commit
 from mvc.model.names import printable
-from mvc.repo.lookup import manifests
 from mvc.repo.retention import forget
 from mvc.repo.retention.forget import Chosen
 from mvc.repo.retention.rules import Best, Retention
@@ -119,7 +118,7 @@ def _warn(session: Session, chosen: Chosen) -> None:
 def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
     out = session.out
     for id_ in chosen.already:
-        when = forgotten_on(manifests.forgotten_ns(session.context, id_))
+        when = forgotten_on(session.repository.forgotten_ns(id_))
         out.note(f"the state of {id_.short} was {when} already")
     if not chosen.commits:
         if not chosen.already:

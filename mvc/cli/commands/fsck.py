@@ -16,7 +16,7 @@ from mvc.errors import HistoryMissing, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
-from mvc.repo.fsck.fsck import forget_index, lost_end, rebuild_index
+from mvc.repo.fsck.fsck import forget_index, lost_end
 from mvc.repo.maintenance.quarantine import QUARANTINE
 from mvc.repo.maintenance.report import FsckReport, Healed, Problem, Repaired
 from mvc.store.store import FOLDER
@@ -132,7 +132,7 @@ def _rebuild(session: Session) -> None:
         if folder is not None:
             forget_index(session.fs, folder)
         context = session.context
-    rebuild_index(context)
+    session.repository.rebuild_index()
     session.out.note("the index was rebuilt")
 
 

@@ -21,8 +21,7 @@ def command(session: Session, folder: str, branch: str | None) -> None:
 
     with Repository.init(folder, branch=branch, config=load) as repository:
         where = str(repository.root / ".mvc")
-        first = repository.context.store.ref("HEAD")
-        networked = repository.context.store.fs.is_network_filesystem(repository.root)
+        first, networked = repository.head().branch, repository.on_network
     if networked:
         session.out.warn(
             f"{printable(where)} is on a network file system: locks and durable writes hold "

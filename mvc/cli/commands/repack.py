@@ -173,12 +173,11 @@ def _metrics_json(metrics: LayoutMetrics) -> dict[str, Any]:
 
 def _curve(session: Session, picture: Path | None, *, force: bool) -> None:
     from mvc.cli.curve import draw
-    from mvc.repo.repack.repack import draw_curve
 
     if picture is not None:
         session.check_output(picture, force=force)
     with session.progress("planning", counted=True) as progress:
-        curve = draw_curve(session.context, progress)
+        curve = session.repository.repack_curve(progress=progress)
     if picture is not None:
         session.write_output(picture, draw(curve, picture))
         session.out.note(f"drew the curve in {printable(str(picture))}")

@@ -9,7 +9,6 @@ from mvc.cli.program import verb
 from mvc.cli.refnames import print_refs, refs_json
 from mvc.cli.session import Session
 from mvc.model.names import printable
-from mvc.repo import refs
 
 
 @verb("tag", "mvc tag v1.2 HEAD~1")
@@ -23,7 +22,7 @@ def command(session: Session, names: tuple[str, ...], delete: bool, force: bool)
         if not names:
             raise click.UsageError("name the tags to delete")
         for name in names:
-            refs.delete_tag(session.context, name)
+            repository.delete_tag(name)
             out.note(f"Deleted tag {printable(name)}")
     elif names:
         if len(names) > 2:

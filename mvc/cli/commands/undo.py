@@ -11,7 +11,6 @@ from mvc.cli.payload import deployed_json
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
-from mvc.repo import deployments
 from mvc.repo.deployments import Deployed
 from mvc.repo.oplog.undo import Undoing
 from mvc.repo.times import format_time
@@ -67,7 +66,7 @@ def _tell_of_deleted(session: Session, done: Undoing) -> None:
 
 def _tell_of_deployment(session: Session, deployed: Deployed) -> None:
     short, target = deployed.commit.short, printable(deployed.target)
-    others = deployments.of_commit(session.context.store.snapshot, deployed.commit)
+    others = session.repository.deployments_of(deployed.commit)
     later = any(
         each.target == deployed.target and each.sequence > deployed.sequence and not each.retracted
         for each in others
