@@ -38,7 +38,7 @@ from mvc.repo.repair.damage import DamageSurvey, SoundGraph, survey_damage
 from mvc.repo.repair.sources import Sources, WorkingFiles, folder_of, open_other
 from mvc.store.journal.entries import Entry, Relink
 from mvc.store.packs.reader import PACK_HEADER, pack_path
-from mvc.store.packs.records import BASE_BYTES, BLOB, Member
+from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Member
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import INDEX, PACKS
@@ -279,10 +279,10 @@ class _Planning:
         # By the first bytes of an id, the earliest entry that stores the object or names it as a
         # base; a new record of it belongs there.
         self._first: dict[bytes, int] = {}
-        self._grouped: set[bytes] = set()
+        self._joint: set[bytes] = set()
         for record, place, member in survey.found.all_members():
-            if record.header.group:
-                self._grouped.add(member.id)
+            if record.header.group or (member.kind == MANIFEST and len(record.header.members) > 1):
+                self._joint.add(member.id)
             for prefix in filter(None, (member.id[:BASE_BYTES], member.base)):
                 self._first.setdefault(prefix, record.entry_index)
             if place not in survey.damaged:
@@ -296,9 +296,10 @@ class _Planning:
     def _settle(self) -> None:
         """Repeats until every object is reached, added or lost.
 
-        A group may have to be taken apart, so its objects must be readable in this round: an
-        added object that leads to one is not enough. Such an object may count as lost until
-        the next round, which finds its record in the quarantine.
+        A record may have to be taken apart. Then the objects of a group, and a manifest that lies
+        beside blobs, are encoded again, so they must be readable in this round: an added object
+        that leads to one is not enough. Such an object may count as lost until the next round,
+        which finds its record in the quarantine.
         """
         order = sorted(self._pieces, key=self._entry_for)
         before = -1
@@ -307,7 +308,7 @@ class _Planning:
             sound, reached = self._recoverable(), self._recoverable()
             reached.reach(self._all_pieces(self._added))
             for id_ in order:
-                leads = sound if id_ in self._grouped else reached
+                leads = sound if id_ in self._joint else reached
                 if id_ in self._lost or id_ in self._added:
                     continue
                 if leads.has_all(self._all_pieces([id_])):
@@ -320,6 +321,28 @@ class _Planning:
                 else:
                     self._added[id_] = source
                     reached.reach(self._all_pieces([id_]))
+            self._lost |= self._stranded()
+
+    def _stranded(self) -> set[bytes]:
+        """Objects that no version needs, in groups that are taken apart.
+
+        They would have to be encoded again, but only versions know their dtype and shape.
+        """
+        found: set[bytes] = set()
+        for records in self._survey.found.records:
+            for record in records:
+                if not record.header.group:
+                    continue
+                stay = {
+                    member.id
+                    for place, member in record.members()
+                    if place not in self._survey.damaged
+                    and member.id not in self._lost
+                    and (not member.base or self._known_base(member.base) is not None)
+                }
+                if len(stay) < len(record.header.members):
+                    found |= stay - self._needs.keys()
+        return found
 
     def _recoverable(self) -> Reachability:
         """What sound records lead to without lost objects.
