@@ -34,6 +34,7 @@ from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.checkout.checkout import export
 from mvc.repo.commit.commit import commit
+from mvc.repo.commit.policy import layout_of
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.config import Config, load_config
 from mvc.repo.content.bases import content_names
@@ -215,7 +216,7 @@ def bench(
         run.sizes[-1],
         run.changed,
         cpu_count(),
-        int(settings.get("store.reset_interval")),
+        layout_of(settings).interval,
         settings.get("store.max_recovery"),
         (*notes, *run.notes, *_on_bases(run)),
     )
@@ -270,7 +271,7 @@ class _Run:
         self._fs, self._folder, self._max_bytes = fs, folder, max_bytes
         self._sample: set[_Place] | None = None  # None: everything
         # One chain from the oldest version to the newest; _row applies the settings' bounds.
-        free = {"store.max_recovery": None, "store.reset_interval": 10_000, "store.max_chain": 1e3}
+        free = {"store.max_recovery": None, "store.layout": "chain:10000", "store.max_chain": 1e3}
         self._config = Config({**config.values, **{k: (v, "flag") for k, v in free.items()}})
 
     def look(self) -> None:
@@ -476,12 +477,16 @@ def _row(trial: _Trial, run: _Run, settings: Config) -> Row:
         )
         if trial.deltas:
             step = max(0.0, trial.checkouts[-1] - trial.checkouts[0]) * scale / count
-            deltas = int(settings.get("store.reset_interval")) - 1
+            layout = layout_of(settings)
+            deltas = layout.deepest
             if bound is not None:
                 deltas = int(max(0.0, bound - seconds) / step) if step else _UNBOUNDED
             deltas = min(deltas, int(settings.get("store.max_chain") / delta.ratio))
-            stored = (delta.ratio * deltas + full.ratio * run.touched) * run.total / (deltas + 1)
-            interval, seconds = deltas + 1, seconds + deltas * step
+            interval = min(layout.interval, layout.reach(deltas))
+            stored = (
+                (delta.ratio * (interval - 1) + full.ratio * run.touched) * run.total / interval
+            )
+            seconds += deltas * step
         else:
             stored = delta.ratio * run.total
     text = trial.pipeline.text

@@ -8,6 +8,7 @@ during the commit is detected before the version is published.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +19,8 @@ from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.search import Graph
-from mvc.store.writing.choose import BasePiece
-from mvc.store.writing.pieces import Kept, Written
+from mvc.store.graph.search import Graph, Link
+from mvc.store.writing.pieces import Kept
 
 __all__ = ["BaseCache"]
 
@@ -33,30 +33,27 @@ class _Kept:
     spec: TensorSpec
     array: NDArray[np.uint8]
     graph: Graph
-    chain: list[Written | None] | None = None  # by piece
+    chains: list[tuple[Link, ...]] | None = None  # by piece; empty where not known
 
     @property
     def buffer(self) -> memoryview:
         return self.array.data
 
-    @property
-    def depth(self) -> int | None:
-        """The longest known delta chain of a piece; None if none is known."""
-        return max((each.depth for each in self.chain or () if each is not None), default=None)
+    def chain(self, start: int) -> tuple[Link, ...]:
+        known = self.chains[start // PIECE] if self.chains else ()
+        if not known:
+            known = self.graph.chain(self.id, start)
+            self.stored(start, known)
+        return known
 
-    def piece(self, start: int) -> BasePiece:
-        chain = self.chain[start // PIECE] if self.chain else None
-        if chain is None:
-            path = self.graph.path(self.id, start)
-            chain = Written(path.depth, path.stored)
-            self.stored(start, chain)
-        return BasePiece(self.buffer[start : start + PIECE], chain.depth, chain.stored)
+    def piece(self, start: int) -> memoryview:
+        return self.buffer[start : start + PIECE]
 
-    def stored(self, start: int, written: Written) -> None:
-        """Records the delta chain of the piece at byte ``start``."""
-        if self.chain is None:
-            self.chain = [None] * max(1, -(-len(self.array) // PIECE))
-        self.chain[start // PIECE] = written
+    def stored(self, start: int, chain: tuple[Link, ...]) -> None:
+        """Records the chain of the piece at byte ``start``."""
+        if self.chains is None:
+            self.chains = [()] * max(1, -(-len(self.array) // PIECE))
+        self.chains[start // PIECE] = chain
 
 
 class BaseCache:
@@ -73,11 +70,9 @@ class BaseCache:
     def nbytes(self) -> int:
         return sum(len(kept.array) for kept in self._kept.values())
 
-    @property
-    def depth(self) -> int | None:
-        """The longest known delta chain of the version; None if none is known."""
-        depths = (kept.depth for kept in self._kept.values())
-        return max((depth for depth in depths if depth is not None), default=None)
+    def chains(self) -> Iterator[tuple[Link, ...]]:
+        """The known chains of the version's pieces."""
+        return (chain for kept in self._kept.values() for chain in kept.chains or () if chain)
 
     def clear(self) -> None:
         self._kept.clear()

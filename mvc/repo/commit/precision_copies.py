@@ -16,7 +16,7 @@ from mvc.codecs import cast
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
-from mvc.store.writing.choose import BasePiece
+from mvc.store.graph.search import Link
 from mvc.types import Bytes
 
 __all__ = ["PrecisionCopies"]
@@ -34,9 +34,13 @@ class _Master:
     parsed: ParsedFile
     content: int
 
-    def piece(self, start: int) -> BasePiece:
+    def chain(self, start: int) -> tuple[Link, ...]:  # noqa: ARG002
+        """Nothing: it is stored by this commit."""
+        return ()
+
+    def piece(self, start: int) -> memoryview:
         """The whole tensor; it is not larger than a piece."""
-        return BasePiece(self._read(start, self.spec.nbytes - start), 0, 0)
+        return self._read(start, self.spec.nbytes - start)
 
     def sample(self, elements: int) -> memoryview:
         return self._read(0, elements * DTYPES[self.spec.dtype].itemsize)

@@ -19,9 +19,10 @@ from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.model.zeros import zero_blob_id, zeros
 from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.precision_copies import PrecisionCopies
-from mvc.repo.content.bases import BaseFinder, HeldBase, content_names
+from mvc.repo.content.bases import BaseFinder, StoredBase, content_names
 from mvc.repo.content.hashing import entry_from, pieces
 from mvc.repo.context import Context, Progress
+from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
 from mvc.store.writing.choose import Base, Policy
@@ -49,9 +50,11 @@ class StateWriter:
         self._packs = packs
         self._recovery = store.recovery
         store.require(policy.pipeline.features)
-        self.writer = ObjectWriter(store.graph, packs, store.pool, policy, store.arenas)
+        self.writer = ObjectWriter(
+            store.graph, packs, store.pool, policy, store.arenas, self._older
+        )
         self._parent = parent
-        self._finder = BaseFinder(parent, self._recovery, self._old)
+        self._finder = BaseFinder(parent, self._recovery, self._old, store.graph)
         self._policy = policy
         self._progress = progress
         self._since_flush = 0
@@ -226,16 +229,24 @@ class StateWriter:
         old = self._parent.by_path.get(entry.path)
         if old is not None and old.skeleton is not None:
             spec = TensorSpec("raw", (old.skeleton_size,))
-            base = (bytes(old.skeleton), bytes(self._recovery.blob(old.skeleton, spec)))
+            base = StoredBase(old.skeleton, spec, self._recovery, self._old, self._graph)
         if len(skeleton) <= PIECE:
-            self.writer.put_bytes(BLOB, entry.skeleton, skeleton, base)
+            whole = None if base is None else bytes(self._recovery.blob(base.id, base.spec))
+            known = None if base is None or whole is None else (base.id, whole)
+            self.writer.put_bytes(BLOB, entry.skeleton, skeleton, known)
             return
         # A pickle of long lists; stored in pieces like a tensor.
         spec = TensorSpec("raw", (len(skeleton),))
-        held = None if base is None else HeldBase(BlobId(base[0]), base[1], self._graph)
         for start, length in pieces(spec):
             part = memoryview(skeleton)[start : start + length]
-            self.writer.put(entry.skeleton, spec, start, part, held)
+            self._room(length)
+            self.writer.put(entry.skeleton, spec, start, part, base)
+
+    def _older(self, link: Link, start: int) -> memoryview:
+        """Recovers a piece of an object that leads to a base."""
+        out = self._old.take(link.nbytes)
+        self._recovery.piece(link.id, start, out)
+        return out
 
 
 def _widest_first(parsed: ParsedFile) -> list[int]:

@@ -144,9 +144,6 @@ class _Decision:
         return None
 
 
-_UNBOUNDED = 1 << 30
-
-
 class Sampler:
     """Estimates the size of codings from a sample: the first piece (at most 32 MiB) of an object.
 
@@ -157,7 +154,7 @@ class Sampler:
         self._recovery = context.store.recovery
         self._specs = specs
         pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
-        self._policy = Policy(pipeline, _UNBOUNDED, float("inf"))
+        self._policy = Policy(pipeline)
 
     def full(self, id_: bytes) -> int:
         """Bytes of a full record."""
@@ -175,7 +172,7 @@ class Sampler:
         base_spec = None if base is None else self._specs.get(base)
         piece = None
         if base is not None and base_spec is not None and base_spec.dtype == spec.dtype:
-            piece = BasePiece(self._piece(base, base_spec), 0, 0)
+            piece = BasePiece(base, self._piece(base, base_spec))
         new = self._piece(id_, spec)
         choice = choose(spec, new, base_spec if piece else None, piece, self._policy)[0]
         return round(choice.share * spec.nbytes)

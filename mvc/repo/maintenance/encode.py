@@ -28,7 +28,6 @@ from mvc.store.writing.pack_writer import PackWriter
 __all__ = ["EncodeRequest", "Encoder", "ObjectSource"]
 
 _ARENA = 2 * PIECE
-_UNBOUNDED = 1 << 30
 
 
 class ObjectSource(Recovers, Protocol):
@@ -64,7 +63,7 @@ class Encoder:
     ) -> None:
         store = context.store
         pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
-        policy = Policy(pipeline, _UNBOUNDED, float("inf"))
+        policy = Policy(pipeline)
         self._recovery: ObjectSource = source or store.recovery
         self._specs = specs
         self._new, self._old = Arena(_ARENA), Arena(_ARENA)
