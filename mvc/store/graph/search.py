@@ -17,6 +17,7 @@ from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.store.graph.cost import Speed
 from mvc.store.index import keys
+from mvc.store.journal.frames import Position
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
@@ -24,6 +25,7 @@ __all__ = ["Graph", "Link", "Path", "Place", "Step"]
 
 _MAX_VISITED = 100_000
 _REMEMBERED = 100_000
+_SEARCHED = 4096  # paths in memory
 
 Place = tuple[int, int, int]
 """Where a payload lies: pack, byte offset of its record, its own offset in there."""
@@ -102,6 +104,8 @@ class Graph:
         self._meanings: dict[bytes, bytes] = {}
         self._generation = snapshot.generation
         self._damaged: set[Place] = set()
+        self._searched: dict[tuple[bytes, int], Path] = {}
+        self._searched_at: tuple[int, Position, int] | None = None
 
     def exclude(self, steps: Iterable[Step]) -> None:
         """Plans no path over these payloads any more, because they are damaged."""
@@ -224,8 +228,20 @@ class Graph:
         ``held`` are ids of objects that are in memory and cost nothing to begin at. ``avoid``:
         the payloads that no path may use, by default those that are known to be damaged.
         """
-        avoided = self._damaged if avoid is None else avoid
-        return self._snapshot.retry_on_rewrite(lambda: self._search(id_, start, held, avoided))
+        if held or avoid is not None:
+            avoided = self._damaged if avoid is None else avoid
+            return self._snapshot.retry_on_rewrite(lambda: self._search(id_, start, held, avoided))
+        return self._snapshot.retry_on_rewrite(lambda: self._known(id_, start))
+
+    def _known(self, id_: bytes, start: int) -> Path:
+        """As ``path``, from memory if nothing has changed: a base is asked for several times."""
+        now = (self._snapshot.generation, self._snapshot.position, len(self._damaged))
+        if now != self._searched_at or len(self._searched) > _SEARCHED:
+            self._searched, self._searched_at = {}, now
+        found = self._searched.get((id_, start))
+        if found is None:
+            found = self._searched[id_, start] = self._search(id_, start, (), self._damaged)
+        return found
 
     def _search(
         self, id_: bytes, start: int, held: Container[bytes], avoided: AbstractSet[Place]

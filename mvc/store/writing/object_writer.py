@@ -173,7 +173,7 @@ class ObjectWriter:
     ) -> tuple[list[Choice], BasePiece | None]:
         """The codings of a piece, and the piece that its delta is from.
 
-        Of the bases that the layout names, the first counts from which a delta is worth it.
+        That is the first one from which a delta is worth it.
         """
         choices: list[Choice] = []
         with suppress(DamagedData):  # a version after a damaged one can still be stored, in full
@@ -186,7 +186,10 @@ class ObjectWriter:
         return choices or choose(spec, new, None, None, self._policy), None
 
     def _bases(self, spec: TensorSpec, base: Base | None, start: int) -> Iterator[BasePiece]:
-        """Pieces to code against, converted to the new blob's dtype, best first."""
+        """Pieces to code against, converted to the new blob's dtype, best first.
+
+        The one that the layout names, then the version before, unless its chain is long.
+        """
         if base is None or (start and start >= base.spec.nbytes):
             return  # the base ends before this piece
         alike = base.spec.dtype == spec.dtype
@@ -201,6 +204,8 @@ class ObjectWriter:
                 under = chain[: chain.index(found) + 1]
                 with suppress(DamagedData):
                     yield BasePiece(found.id, self._older(found, start), under)
+                if chain[-1].depth > layout.deepest // 2:
+                    return  # a full record is better than to go on from there
         data = base.piece(start)
         if not alike:
             converted = cast.cast(data, base.spec.dtype, spec.dtype)
