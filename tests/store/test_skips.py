@@ -13,7 +13,6 @@ from safetensors.numpy import save_file
 from mvc.errors import DamagedData
 from tests.store.skipping import History
 
-
 PIPELINES = ["vsol", "topk:0.075,min=0.001 | xor | lsb:20 | sparse | zstd:1", "frontier-1",
              "xor | lzma:6"]  # fmt: skip
 
