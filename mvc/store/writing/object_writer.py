@@ -256,16 +256,16 @@ class ObjectWriter:
         """Adds a skeleton or a manifest whole, as a patch against ``base`` (id, bytes)."""
         self._added.add(id_)
         under: tuple[Link, ...] = ()
+        origin, old = b"", memoryview(b"")
         if base is not None and not self._policy.reset:
             with suppress(DamagedData):
-                under, base = self._whole_base(base)
-        origin, old = base if base is not None and under else (b"", b"")
+                under, origin, old = self._whole_base(base)
         if origin and not self.added(origin):
             self.bases.add(origin)
         extra = b""
         if kind == MANIFEST:
             extra = patch_extra([placed(w, b"", 0) for w in self._single.pieces], kind)
-        encoded = Encoded(encode_patch(memoryview(data), memoryview(old), extra))
+        encoded = Encoded(encode_patch(memoryview(data), old, extra))
         waiting = Waiting(
             kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
             (memoryview(data), None), under, None,
@@ -273,21 +273,21 @@ class ObjectWriter:
         self._single.pieces.append(waiting)
         self._single.raw += len(data)
 
-    def _whole_base(
-        self, base: tuple[bytes, bytes]
-    ) -> tuple[tuple[Link, ...], tuple[bytes, Bytes]]:
-        """What ``put_bytes`` codes against, and the chain that leads there; empty for nothing."""
-        layout = self._policy.layout
-        chain = self._graph.chain(base[0])
-        fits = chain[-1].nbytes == len(base[1]) and self._nameable(base[0])
+    def _whole_base(self, base: tuple[bytes, bytes]) -> tuple[tuple[Link, ...], bytes, memoryview]:
+        """What ``put_bytes`` codes against: the chain that leads there, its id and bytes.
+
+        All are empty if it is to be stored in full.
+        """
+        layout, (id_, data) = self._policy.layout, base
+        chain = self._graph.chain(id_)
+        fits = chain[-1].nbytes == len(data) and self._nameable(id_)
         if not fits or layout.ends(chain, self._sequence):
-            return (), base
+            return (), b"", memoryview(b"")
         found = layout.base(chain, self._sequence)
-        if found.id != base[0] and self._older is not None and self._nameable(found.id):
+        if found.id != id_ and self._older is not None and self._nameable(found.id):
             with suppress(DamagedData):
-                data = self._older(found, 0)
-                return chain[: chain.index(found) + 1], (found.id, data)
-        return chain, base
+                return chain[: chain.index(found) + 1], found.id, self._older(found, 0)
+        return chain, id_, memoryview(data)
 
     def drain(self) -> None:
         """Waits until everything is encoded; the caller may use its buffers again.
