@@ -103,8 +103,9 @@ def _seconds(work: Callable[..., object], *arguments: object) -> float:
 
 def _mvc(folder: Path, *arguments: str, quiet: bool = True) -> None:
     environment = dict(os.environ, PYTHONPATH=str(Path(mvc.__file__).parent.parent))
+    command = [sys.executable, "-m", "mvc", *(["-q"] if quiet else []), *arguments]
     subprocess.run(
-        [sys.executable, "-m", "mvc", *(["-q"] if quiet else []), *arguments], cwd=folder, env=environment, check=True,
+        command, cwd=folder, env=environment, check=True,
         stdout=subprocess.DEVNULL if quiet else None,
     )  # fmt: skip
 
