@@ -30,7 +30,7 @@ from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.checkout.checkout import export
-from mvc.repo.commit.commit import commit
+from mvc.repo.commit.commit import commit, layout_of
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.config import Config, load_config
 from mvc.repo.content.bases import content_names
@@ -70,7 +70,7 @@ _KEEPS_UP = 0.5  # share of the fastest commit speed that the advised pipeline m
 _ALIKE = 1.01  # sizes within this factor count as equal
 _UNBOUNDED = 1_000_000  # deltas
 # One chain from the oldest version to the newest; _row applies the bounds of the settings.
-_FREE = {"store.max_recovery": None, "store.reset_interval": 10_000, "store.max_chain": 1e3}
+_FREE = {"store.max_recovery": None, "store.layout": "chain:10000", "store.max_chain": 1e3}
 
 _Place: TypeAlias = tuple[str, str, int]  # file, content, start in bytes
 
@@ -206,7 +206,7 @@ def bench(
         series.sizes[-1],
         series.changed,
         cpu_count(),
-        int(settings.get("store.reset_interval")),
+        layout_of(settings).interval,
         settings.get("store.max_recovery"),
         (*empty, *series.notes, *_without_deltas(series, trials)),
     )
@@ -438,20 +438,22 @@ def _row(trial: _Trial, series: _Series, settings: Config) -> Row:
     fits = bound is None or seconds <= bound
     full = _figures(trial, sizes, slice(1))
     delta = _figures(trial, sizes, slice(1, None)) if series.changed else None
-    version_bytes, deltas = full.ratio * total, 0
+    version_bytes, interval = full.ratio * total, 1
     if delta is not None and not trial.deltas:
         version_bytes = delta.ratio * total
     elif delta is not None:
         step = max(0.0, last - seconds) / (len(sizes) - 1)
-        deltas = int(settings.get("store.reset_interval")) - 1
+        layout = layout_of(settings)
+        deltas = layout.deepest
         if bound is not None:
             deltas = int(max(0.0, bound - seconds) / step) if step else _UNBOUNDED
         deltas = min(deltas, int(settings.get("store.max_chain") / delta.ratio))
-        chain = delta.ratio * deltas + full.ratio * series.touched
-        version_bytes, seconds = chain * total / (deltas + 1), seconds + deltas * step
+        interval = min(layout.interval, layout.reach(deltas))
+        chain = delta.ratio * (interval - 1) + full.ratio * series.touched
+        version_bytes, seconds = chain * total / interval, seconds + deltas * step
     text = trial.pipeline.text
     preset = next((n for n in PRESETS if Pipeline.parse(n) == trial.pipeline), None)
-    return Row(text, preset, full, delta, deltas + 1, version_bytes, seconds, fits)
+    return Row(text, preset, full, delta, interval, version_bytes, seconds, fits)
 
 
 def _figures(trial: _Trial, sizes: Sequence[int], part: slice) -> Figures:

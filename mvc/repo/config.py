@@ -20,6 +20,7 @@ from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
 from mvc.model.names import printable
+from mvc.store.writing.layout import PATTERN
 
 if TYPE_CHECKING:
     import yaml
@@ -43,7 +44,7 @@ class Key:
     """A setting.
 
     ``low`` and ``high`` bound a number, or the bytes of a text; with ``open_low``, ``low`` itself
-    is excluded. An ``optional`` setting may be null.
+    is excluded. An ``optional`` setting may be null. A text matches ``pattern``.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Key:
     high: float = math.inf
     open_low: bool = False
     optional: bool = False
+    pattern: str = ""
 
     @property
     def variable(self) -> str:
@@ -98,7 +100,8 @@ class Key:
             return True
         if isinstance(value, str):
             size = len(value.encode("utf-8", "surrogatepass"))
-            return self.low <= size <= self.high and printable(value) == value
+            fits = not self.pattern or re.fullmatch(self.pattern, value) is not None
+            return self.low <= size <= self.high and fits and printable(value) == value
         if not isinstance(value, int | float) or not -_WHOLE < value < _WHOLE:
             return False
         return self.low <= value <= self.high and not (self.open_low and value == self.low)
@@ -107,6 +110,8 @@ class Key:
 def _expects(key: Key) -> str:
     if key.type is bool:
         return "true or false"
+    if key.pattern:
+        return key.help.partition(": ")[2]
     if key.type is str:
         least = "1 to " if key.low >= 1 else "at most "
         return f"printable text of {least}{int(key.high)} bytes"
@@ -123,8 +128,10 @@ _ALL = (
         low=0, high=MAX_NAME_BYTES),
     Key("commit.pipeline", str, "lossless", "the pipeline or preset that commits use",
         low=1, high=MAX_PIPELINE_TEXT),
-    Key("store.reset_interval", int, 28, "commits between reset points",
-        low=1, high=10_000),
+    Key("store.layout", str, "skip:4", "what a version is coded against: skip:2 to skip:16, "
+        "chain or chain:R", low=1, high=20, pattern=PATTERN),
+    Key("store.reset_interval", int, None, "versions between reset points; null: 64 with skip, "
+        "28 with chain", low=1, high=10_000, optional=True),
     Key("store.max_recovery", float, None, "seconds that recovering any version may take",
         low=0, open_low=True, optional=True),
     Key("store.max_chain", float, 16.0, "stored bytes of a delta chain against the full size",

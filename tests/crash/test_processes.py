@@ -60,8 +60,7 @@ def all_at_once(root: Path, processes: int, commits: int) -> None:
         tips = [c.id for n in children for c in last.by_path[f"{n}.safetensors"].contents]
         depths = [graph.path(id_).depth for id_ in tips]
         assert sum(depth > 0 for depth in depths) == processes  # the counters are in full
-        assert max(depths) <= 28
-        assert commits > 28 or depths.count(commits - 1) == processes
+        assert max(depths) <= 12  # skip deltas, with the others' commits between
         assert repo.fsck(full=True).problems == ()
 
 

@@ -29,7 +29,7 @@ from tests.oracle.holding import (
 
 @pytest.mark.parametrize("pipeline", ["lossless", "vsol", "none"])
 def test_long_series_has_reset_points_reached_from_both_sides(tmp_path: Path, pipeline: str):
-    oracle = commit_states(tmp_path, *series(33), pipeline=pipeline)
+    oracle = commit_states(tmp_path, *series(66), pipeline=pipeline)
     if pipeline != "none":
         both = [found for found in into(oracle).values() if len({m.base for _, m in found}) > 1]
         assert both, "a reset point keeps its delta"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from mvc.repo import bench as bench_module
 from mvc.repo.bench import Figures, Measured, Row, advise, bench
 from mvc.repo.config import Config, load_config
 from mvc.repo.repository import Repository
+from mvc.store.writing.layout import Layout
 
 FS = FileSystem()
 FEW = (PRESETS["lossless"], PRESETS["vsol"], "xor | planes | zstd:1", PRESETS["none"])
@@ -284,11 +286,12 @@ def test_advice_within_the_bound() -> None:
     assert advise(rows[:1], SMALL).row is None
 
 
+@pytest.mark.parametrize("layout", ["chain", "skip:4"])
 @given(
     st.floats(0.01, 1), st.floats(1e-4, 10), st.floats(0.01, 10), st.floats(0, 1), st.floats(1, 99)
 )
 def test_costs_keep_within_the_settings(
-    ratio: float, step: float, bound: float, touched: float, chain: float
+    layout: str, ratio: float, step: float, bound: float, touched: float, chain: float
 ) -> None:
     """What a long history costs follows from what a short one did."""
     raw = 10**9
@@ -299,14 +302,15 @@ def test_costs_keep_within_the_settings(
 
     def row(bound: float | None) -> Row:
         default = load_config(FS, None, None, {}, {})
-        more = {"store.max_recovery": bound, "store.max_chain": chain}
+        more = {"store.max_recovery": bound, "store.max_chain": chain, "store.layout": layout}
         values = {**default.values, **{k: (v, "flag") for k, v in more.items()}}
         return bench_module._row(trial, run, Config(values))
 
     free, bounded = row(None), row(bound)
     assert free.fits
-    assert 1 <= free.interval <= 28
-    assert (free.interval - 1) * ratio <= chain * (1 + 1e-6)
+    assert 1 <= free.interval <= Layout.parse(layout).interval
+    deltas = replace(Layout.parse(layout), interval=free.interval).deepest
+    assert deltas * ratio <= chain * (1 + 1e-6)
     assert bounded.fits == (bound >= 0.51)
     if bounded.fits:
         assert bounded.recovery <= bound * (1 + 1e-9)

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 import mvc
 from mvc.errors import DamagedData, ReadOnly, Unattainable, WrongUsage
+from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
 from mvc.repo.repack.repack import Repacked, draw_curve, goal_of, make_plan, present_metrics
 from tests.oracle.holding import held_against
@@ -23,10 +24,12 @@ from tests.oracle.holding import held_against
 class Series:
     """Versions of a small network and what each must give back."""
 
-    def __init__(self, root: Path, count: int = 12, **options) -> None:
+    def __init__(self, root: Path, count: int = 12, layout: str = "chain", **options) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
-        self.repo = mvc.Repository.init(root)
+        mvc.Repository.init(root).close()
+        set_value(FileSystem(), root / ".mvc/config.yaml", "store.layout", layout)
+        self.repo = mvc.Repository.open(root)
         self.random = np.random.default_rng(0)
         self.state = {
             "a": self._array(90, 70),
@@ -145,6 +148,36 @@ def test_without_a_wish_the_settings_count(series: Series) -> None:
     set_value(context.store.fs, series.root / ".mvc" / "config.yaml", "store.max_recovery", "5")
     with mvc.Repository.open(series.root) as repo:
         assert goal_of(repo.context).max_recovery == 5.0
+
+
+def test_the_layout_of_the_settings_is_laid_out(tmp_path: Path) -> None:
+    """What a chain becomes is what commits with skip deltas would have made of it."""
+    chain, skip = Series(tmp_path / "c", 20), Series(tmp_path / "s", 20, layout="skip:4")
+    wanted = present_metrics(skip.repo.context)
+    assert not skip.repack().plan, "it is laid out so already"
+    assert present_metrics(chain.repo.context).worst_deltas == 19
+    set_value(FileSystem(), chain.root / ".mvc/config.yaml", "store.layout", "skip:4")
+    with mvc.Repository.open(chain.root) as chain.repo:
+        done = chain.repack()
+        assert str(done.plan.goal) == "layout skip:4"
+        assert done.now is not None
+        assert wanted.worst_deltas == 6
+        assert done.now.worst_deltas <= 8
+        assert done.now.mean_deltas == pytest.approx(wanted.mean_deltas, rel=0.2)
+        assert done.now.bytes == pytest.approx(wanted.bytes, rel=0.01)
+        chain.step()
+        chain.check()
+        assert not chain.repack().plan
+
+
+@pytest.mark.parametrize("layout", ["skip:2", "skip:4"])
+def test_skips_are_never_made_worse(tmp_path: Path, layout: str) -> None:
+    series = Series(tmp_path / "r", 18, layout=layout)
+    before = present_metrics(series.repo.context)
+    for goal in ({"max_recovery": before.worst_seconds * 1.01}, {"max_size": before.bytes}, {}):
+        after = series.repack(**goal).plan.after
+        assert after.bytes <= before.bytes * 1.01
+        assert after.worst_seconds <= before.worst_seconds * 1.011
 
 
 def test_commits_go_on_after_every_layout(series: Series) -> None:

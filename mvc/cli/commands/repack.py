@@ -61,7 +61,7 @@ def command(
     """Choose which versions are stored in full.
 
     Names, ids and contents stay as they are; only storage and speed of recovery change.
-    Without an aim the settings are applied: store.max_recovery, else store.reset_interval.
+    Without an aim the settings are applied: store.max_recovery, else store.layout.
     --add and --remove take several versions: the REVs that follow go with them.
     """
     if rev and bool(add) == bool(remove):

@@ -314,7 +314,7 @@ def _digest(state: State) -> bytes:
 
 def _open(folder: Path, fs: FileSystem, interval: int) -> Repository:
     flags = {
-        "store.reset_interval": str(interval),
+        "store.layout": f"chain:{interval}",
         "store.max_chain": _LONGEST_CHAIN,
         "python.keep_base": "true",
     }

@@ -6,7 +6,9 @@ takes the paths it did not change from there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from heapq import nlargest
 from pathlib import Path
 
@@ -30,26 +32,28 @@ from mvc.model.names import printable
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.state_writer import BaseCache, PrecisionCopies, StateWriter
+from mvc.repo.config import Config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, Head, head, staged_removals
 from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.cost import measure
-from mvc.store.graph.search import Graph
+from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.choose import Policy
+from mvc.store.writing.layout import Layout
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
 
-__all__ = ["commit"]
+__all__ = ["commit", "layout_of"]
 
 _HELD_OPEN = 16  # files
 _TRIES = 8
 _SAMPLED = 8  # blobs, the largest of a version
-_UNBOUNDED = 10_000  # deltas in a chain whose limit is in seconds
+_UNBOUNDED = 10_000  # versions in a chain whose limit is in seconds
 _MAX_GIT_REF = 4096
 _MAX_GIT_PACKED = 1 << 24
 _HEX = frozenset("0123456789abcdef")
@@ -307,6 +311,15 @@ def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
 # -- reset points --------------------------------------------------------------------
 
 
+def layout_of(config: Config) -> Layout:
+    """The layout of the settings; without an interval where recovery times are bounded."""
+    text = str(config.get("store.layout"))
+    if config.get("store.max_recovery") is not None:
+        return replace(Layout.parse(text), interval=_UNBOUNDED)
+    interval = config.get("store.reset_interval")
+    return Layout.parse(text, None if interval is None else int(interval))
+
+
 def _policy(
     context: Context, request: CommitRequest, parent: Manifest, pipeline: Pipeline
 ) -> Policy:
@@ -314,46 +327,52 @@ def _policy(
 
     With ``store.max_recovery`` (MDTT; VSOL §3.2.8) no version may take longer to recover. A
     chain's tail has a reset point on one side only, so a new version is stored in full as soon
-    as one more delta on every blob would pass the bound: R' = floor(MDTT / t). Without it, every
-    ``store.reset_interval``-th version is a reset point.
+    as the delta that the layout wants would pass the bound, for all blobs together; in a chain
+    R' = floor(MDTT / t). Without it, every ``store.reset_interval``-th version is a reset point.
     """
     get = context.config.get
-    bound, interval = get("store.max_recovery"), int(get("store.reset_interval"))
+    layout, bound = layout_of(context.config), get("store.max_recovery")
     reset = request.reset_point
     if bound is not None:
-        interval = _UNBOUNDED
-        reset = reset or not _within_bound(context, parent, float(bound))
+        reset = reset or not _within_bound(context, parent, float(bound), layout)
     elif not reset:
-        reset = _chain_depth(context, request, parent) + 1 >= interval
-    return Policy(pipeline, interval, float(get("store.max_chain")), reset)
+        sequence = context.store.graph.next_sequence
+        reset = any(layout.ends(chain, sequence) for chain in _chains(context, request, parent))
+    return Policy(pipeline, layout, float(get("store.max_chain")), reset)
 
 
-def _chain_depth(context: Context, request: CommitRequest, parent: Manifest) -> int:
-    """Deltas under the largest blobs of the paths that the commit changes; others do not grow."""
-    if known := [depth for c in _caches(request) if (depth := c.depth) is not None]:
-        return max(known)
+def _chains(
+    context: Context, request: CommitRequest, parent: Manifest
+) -> Iterable[tuple[Link, ...]]:
+    """The chains of the paths that the commit changes; those of other paths do not grow.
+
+    All that are known in memory; if none is, those of the largest blobs.
+    """
+    if known := [chain for cache in _caches(request) for chain in cache.chains()]:
+        return known
     paths = {change.path for change in request.changes}
     entries = (entry for entry in parent.entries if entry.path in paths)
     contents = {c.id: c.spec.nbytes for entry in entries for c in entry.contents}
-    depths = [0]
+    found = []
     for id_ in nlargest(_SAMPLED, contents, key=contents.__getitem__):
         with suppress(DamagedData):  # a damaged blob is no base of a new delta
-            depths.append(context.store.graph.path(id_).depth)
-    return max(depths)
+            found.append(context.store.graph.chain(id_))
+    return found
 
 
-def _within_bound(context: Context, parent: Manifest, bound: float) -> bool:
+def _within_bound(context: Context, parent: Manifest, bound: float, layout: Layout) -> bool:
     """Whether a child that differs from ``parent`` everywhere may be stored as deltas.
 
     ``bound`` is in seconds. Raises InvalidConfig if a version stored in full exceeds it.
     """
     if not parent.entries:
         return True
-    speed, threads = measure(), cpu_count()
+    speed, threads, graph = measure(), cpu_count(), context.store.graph
     total = full = 0.0
     for content in (content for entry in parent.entries for content in entry.contents):
-        path = context.store.graph.path(content.id)
-        total += sum(speed.seconds(step.member) for step in path.steps)
+        base = layout.base(graph.chain(content.id), graph.next_sequence)
+        steps = graph.path(content.id).steps[: base.depth + 1]
+        total += sum(speed.seconds(step.member) for step in steps)
         total += content.spec.nbytes / speed.delta + speed.latency
         full += content.spec.nbytes / speed.full + speed.latency
     if full / threads > bound:

@@ -10,6 +10,7 @@ parent (``BaseFinder``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -26,16 +27,16 @@ from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id, zero_blob_id, zeros
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
-from mvc.repo.content.bases import BaseFinder, HeldBase, content_names
+from mvc.repo.content.bases import BaseFinder, StoredBase, content_names
 from mvc.repo.content.hashing import entry_from, hash_content, pieces, whole
 from mvc.repo.context import Context, Progress
-from mvc.store.graph.search import Graph
+from mvc.store.graph.search import Graph, Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
-from mvc.store.writing.choose import Base, BasePiece, Policy
+from mvc.store.writing.choose import Base, Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
-from mvc.store.writing.pieces import Kept, Written
+from mvc.store.writing.pieces import Kept
 from mvc.types import Bytes
 
 __all__ = ["BaseCache", "PrecisionCopies", "StateWriter"]
@@ -61,9 +62,11 @@ class StateWriter:
         self._packs = packs
         self._recovery = store.recovery
         store.require(policy.pipeline.features)
-        self.writer = ObjectWriter(store.graph, packs, store.pool, policy, store.arenas)
+        self.writer = ObjectWriter(
+            store.graph, packs, store.pool, policy, store.arenas, self._older
+        )
         self._parent = parent
-        self._finder = BaseFinder(parent, self._recovery, self._old)
+        self._finder = BaseFinder(parent, self._recovery, self._old, store.graph)
         self._policy = policy
         self._progress = progress
         self._since_flush = 0
@@ -209,16 +212,25 @@ class StateWriter:
         old = self._parent.by_path.get(entry.path)
         if old is not None and old.skeleton is not None:
             spec = TensorSpec("raw", (old.skeleton_size,))
-            base = (bytes(old.skeleton), bytes(self._recovery.blob(old.skeleton, spec)))
+            base = StoredBase(old.skeleton, spec, self._recovery, self._old, self._graph)
         if len(skeleton) <= PIECE:
-            self.writer.put_bytes(BLOB, entry.skeleton, skeleton, base)
+            known = None
+            if base is not None:
+                known = (base.id, bytes(self._recovery.blob(base.id, base.spec)))
+            self.writer.put_bytes(BLOB, entry.skeleton, skeleton, known)
             return
         # A pickle of long lists; stored in pieces like a tensor.
         spec = TensorSpec("raw", (len(skeleton),))
-        held = None if base is None else HeldBase(BlobId(base[0]), base[1], self._graph)
         for start, length in pieces(spec):
             part = memoryview(skeleton)[start : start + length]
-            self.writer.put(entry.skeleton, spec, start, part, held)
+            self._room(length)
+            self.writer.put(entry.skeleton, spec, start, part, base)
+
+    def _older(self, link: Link, start: int) -> memoryview:
+        """Recovers a piece of an object that leads to a base."""
+        out = self._old.take(link.nbytes)
+        self._recovery.piece(link.id, start, out)
+        return out
 
 
 @dataclass(slots=True)
@@ -229,30 +241,27 @@ class _Kept:
     spec: TensorSpec
     array: NDArray[np.uint8]
     graph: Graph
-    chain: list[Written | None] | None = None  # by piece
+    chains: list[tuple[Link, ...]] | None = None  # by piece; empty where not known
 
     @property
     def buffer(self) -> memoryview:
         return self.array.data
 
-    @property
-    def depth(self) -> int | None:
-        """The longest known delta chain of a piece; None if none is known."""
-        return max((each.depth for each in self.chain or () if each is not None), default=None)
+    def chain(self, start: int) -> tuple[Link, ...]:
+        known = self.chains[start // PIECE] if self.chains else ()
+        if not known:
+            known = self.graph.chain(self.id, start)
+            self.stored(start, known)
+        return known
 
-    def piece(self, start: int) -> BasePiece:
-        chain = self.chain[start // PIECE] if self.chain else None
-        if chain is None:
-            path = self.graph.path(self.id, start)
-            chain = Written(path.depth, path.stored)
-            self.stored(start, chain)
-        return BasePiece(self.buffer[start : start + PIECE], chain.depth, chain.stored)
+    def piece(self, start: int) -> memoryview:
+        return self.buffer[start : start + PIECE]
 
-    def stored(self, start: int, written: Written) -> None:
-        """Records the delta chain of the piece at byte ``start``."""
-        if self.chain is None:
-            self.chain = [None] * max(1, -(-len(self.array) // PIECE))
-        self.chain[start // PIECE] = written
+    def stored(self, start: int, chain: tuple[Link, ...]) -> None:
+        """Records the chain of the piece at byte ``start``."""
+        if self.chains is None:
+            self.chains = [()] * max(1, -(-len(self.array) // PIECE))
+        self.chains[start // PIECE] = chain
 
 
 class BaseCache:
@@ -271,11 +280,9 @@ class BaseCache:
         self._next: dict[str, _Kept] = {}
         self._unproven: list[str] = []
 
-    @property
-    def depth(self) -> int | None:
-        """The longest known delta chain of the version; None if none is known."""
-        depths = [kept.depth for kept in self._kept.values()]
-        return max((depth for depth in depths if depth is not None), default=None)
+    def chains(self) -> Iterator[tuple[Link, ...]]:
+        """The known chains of the version's pieces."""
+        return (chain for kept in self._kept.values() for chain in kept.chains or () if chain)
 
     def clear(self) -> None:
         self._kept.clear()
@@ -338,9 +345,13 @@ class _Master:
     parsed: ParsedFile
     content: int
 
-    def piece(self, start: int) -> BasePiece:
+    def chain(self, start: int) -> tuple[Link, ...]:  # noqa: ARG002
+        """Nothing: it is stored by this commit."""
+        return ()
+
+    def piece(self, start: int) -> memoryview:
         """The whole tensor; it is not larger than a piece."""
-        return BasePiece(self.read(start, self.spec.nbytes - start), 0, 0)
+        return self.read(start, self.spec.nbytes - start)
 
     def read(self, start: int, length: int) -> memoryview:
         borrowed = self.parsed.borrow(self.content)

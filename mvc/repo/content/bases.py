@@ -20,11 +20,10 @@ from mvc.limits import PIECE
 from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.content.compare import bare_name
-from mvc.store.graph.search import Graph, Path
+from mvc.store.graph.search import Graph, Link, Path
 from mvc.store.packs.arena import Arena
-from mvc.store.writing.choose import BasePiece
 
-__all__ = ["BaseFinder", "HeldBase", "Recovers", "StoredBase", "content_names"]
+__all__ = ["BaseFinder", "Recovers", "StoredBase", "content_names"]
 
 
 class Recovers(Protocol):
@@ -51,42 +50,34 @@ def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> lis
 
 @dataclass(frozen=True)
 class StoredBase:
-    """A stored blob as a base; its pieces are recovered when needed."""
+    """A stored blob as a base; its pieces are recovered when needed.
+
+    Without ``graph`` it is taken as it is, whatever leads to it.
+    """
 
     id: BlobId
     spec: TensorSpec
     recovery: Recovers
     arena: Arena
+    graph: Graph | None = None
 
-    def piece(self, start: int) -> BasePiece:
+    def chain(self, start: int) -> tuple[Link, ...]:
+        """Raises DamagedData if it is not stored in pieces of today's size (mvc 0.1)."""
+        if self.graph is None:
+            return ()
+        found = self.graph.chain(self.id, start)
+        if found[-1].nbytes != min(PIECE, self.spec.nbytes - start):
+            raise DamagedData(f"object {self.id.short} is stored whole")
+        return found
+
+    def piece(self, start: int) -> memoryview:
         """The base's whole piece at ``start``, whatever the new piece's length.
 
         The decoder has the whole piece, so the encoder must use the whole piece, too.
         """
         out = self.arena.take(min(PIECE, self.spec.nbytes - start))
-        path = self.recovery.piece(self.id, start, out)
-        return BasePiece(out, path.depth, path.stored)
-
-
-@dataclass(frozen=True)
-class HeldBase:
-    """Bytes in memory as a base: a large skeleton of the previous version."""
-
-    id: BlobId
-    data: bytes
-    graph: Graph
-
-    @property
-    def spec(self) -> TensorSpec:
-        return TensorSpec("raw", (len(self.data),))
-
-    def piece(self, start: int) -> BasePiece:
-        """As of ``StoredBase``. Raises DamagedData if it is not stored in pieces of this size."""
-        part = memoryview(self.data)[start : start + PIECE]
-        path = self.graph.path(self.id, start)
-        if path.steps[-1].member.nbytes != len(part):
-            raise DamagedData(f"object {self.id.short} is stored whole")
-        return BasePiece(part, path.depth, path.stored)
+        self.recovery.piece(self.id, start, out)
+        return out
 
 
 class _Candidates:
@@ -113,9 +104,12 @@ class _Candidates:
 class BaseFinder:
     """Finds bases of one commit's blobs among the parent's blobs."""
 
-    def __init__(self, parent: Manifest, recovery: Recovers, arena: Arena) -> None:
+    def __init__(
+        self, parent: Manifest, recovery: Recovers, arena: Arena, graph: Graph | None = None
+    ) -> None:
         self._recovery = recovery
         self._arena = arena
+        self._graph = graph
         self._entries = parent.by_path
         self._files: dict[str, _Candidates] = {}  # filled on first use
         self._seen: dict[tuple[str, TensorSpec], int] = {}
@@ -130,7 +124,9 @@ class BaseFinder:
                 self._files[each] = _Candidates(self._entries[each])
             for content in self._files[each].find(name, spec, position):
                 if _related(content.spec, spec):
-                    return StoredBase(content.id, content.spec, self._recovery, self._arena)
+                    return StoredBase(
+                        content.id, content.spec, self._recovery, self._arena, self._graph
+                    )
         return None
 
 

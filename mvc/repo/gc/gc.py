@@ -464,7 +464,7 @@ class _KeptCodings:
         spec, base_spec = specs[id_], specs.get(base or b"")
         piece = None
         if base is not None and base_spec is not None and base_spec.dtype == spec.dtype:
-            piece = BasePiece(self._piece(base, base_spec), 0, 0)
+            piece = BasePiece(base, self._piece(base, base_spec))
         new = self._piece(id_, spec)
         choice = choose(spec, new, base_spec if piece else None, piece, self._policy)[0]
         return round(choice.share * spec.nbytes)

@@ -45,7 +45,6 @@ __all__ = [
 
 _TRIES = 8
 _ARENA = 2 * PIECE
-_UNBOUNDED = 1 << 30
 _T = TypeVar("_T")
 
 
@@ -105,7 +104,7 @@ def check_writable(context: Context, what: str) -> None:
 def encoding_policy(context: Context) -> Policy:
     """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
     pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
-    return Policy(pipeline, _UNBOUNDED, float("inf"))
+    return Policy(pipeline)
 
 
 def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:

@@ -7,7 +7,9 @@ from decimal import Decimal
 
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
+from mvc.repo.commit.commit import layout_of
 from mvc.repo.context import Context
+from mvc.store.writing.layout import Layout
 
 __all__ = ["Goal", "goal_of", "plain"]
 
@@ -18,7 +20,8 @@ class Goal:
 
     ``interval``: a reset point every so many commits. ``max_recovery``: bound on recovery in
     seconds. ``max_size``: bytes of all packs. ``add``, ``remove``: reset points. ``super_step``:
-    commits that the longer deltas span. ``bound``: seconds of recovery that ``remove`` must keep.
+    commits that the longer deltas span. ``layout``: that of the settings, with skip deltas.
+    ``bound``: seconds of recovery that ``remove`` must keep.
     """
 
     interval: int | None = None
@@ -28,12 +31,15 @@ class Goal:
     remove: tuple[CommitId, ...] = ()
     super_step: int | None = None
     bound: float | None = None
+    layout: Layout | None = None
 
     def __str__(self) -> str:
         if self.interval is not None:
             return f"interval {self.interval}"
         if self.max_recovery is not None:
             return f"max-recovery {plain(self.max_recovery)}"
+        if self.layout is not None:
+            return f"layout {self.layout}"
         if self.max_size is not None:
             return f"max-size {self.max_size}"
         if self.super_step is not None:
@@ -77,6 +83,7 @@ def goal_of(
     if all(value is None for value in given):
         if bound is not None:
             return Goal(max_recovery=float(bound))
-        return Goal(interval=int(context.config.get("store.reset_interval")))
+        layout = layout_of(context.config)
+        return Goal(layout=layout) if layout.step else Goal(interval=layout.interval)
     limit = None if bound is None else float(bound)
     return Goal(interval, max_recovery, max_size, add, remove, super_step, limit)

@@ -18,11 +18,12 @@ from mvc.repo.repack.costs import Costs
 from mvc.repo.repack.goal import Goal
 from mvc.repo.repack.metrics import layout_metrics
 from mvc.repo.repack.plan import RepackPlan
-from mvc.repo.repack.selection import Selection, of_layout, of_store
+from mvc.repo.repack.selection import Selection, of_layout, of_skips, of_store
 from mvc.repo.repack.sizes import Sizes
 from mvc.repo.repack.solve.model import Layout, Versions
 from mvc.repo.repack.survey import Survey, survey
 from mvc.store.graph.cost import measure
+from mvc.store.writing.layout import Layout as SkipLayout
 
 __all__ = ["RepackProblem", "learn_stored", "try_missing", "try_new"]
 
@@ -57,11 +58,10 @@ class RepackProblem:
     def steps(self) -> list[tuple[int, int, int]]:
         """Deltas from every M-th version of a line of descent to the next one (super-steps)."""
         step = self.goal.super_step or 1
-        depth: list[int] = []
         found = []
-        for i, version in enumerate(self.survey.versions):
-            depth.append(0 if version.parent is None else depth[version.parent] + 1)
-            if depth[i] and depth[i] % step == 0 and step > 1:
+        for i in range(len(self.survey.versions)):
+            depth = self.survey.generation(i)
+            if depth and depth % step == 0 and step > 1:
                 start = self.survey.ancestor(i, step)
                 assert start is not None
                 found.append((start, i, step))
@@ -94,6 +94,11 @@ class RepackProblem:
         """The codings that a layout needs, after trials of the new ones."""
         self.attempt(of_layout(self.costs, versions, layout))
         return of_layout(self.costs, versions, layout)
+
+    def skipping(self, layout: SkipLayout) -> Selection:
+        """The codings of a layout with skip deltas, after trials of the new ones."""
+        self.attempt(of_skips(self.costs, layout))
+        return of_skips(self.costs, layout)
 
     def attempt(self, chosen: Selection) -> None:
         """Tries the new codings of a selection."""
@@ -146,6 +151,12 @@ def learn_stored(costs: Costs) -> None:
                 costs.sizes.learn(line, i, 0, _stored(full) / raw)
             if parent and (delta := costs.candidates.delta(id_, raw, parent.keys())):
                 costs.sizes.learn(line, i, 1, _stored(delta) / raw)
+    for a, b, span in costs.stored_long():
+        there = survey.versions[a].blobs.keys()
+        for id_, line in survey.versions[b].blobs.items():
+            raw = survey.size(id_)
+            if costs.first[id_] == b and raw and (d := costs.candidates.delta(id_, raw, there)):
+                costs.sizes.learn(line, b, span, _stored(d) / raw)
 
 
 def try_missing(

@@ -6,11 +6,12 @@ the new ones, in one step (``mvc.repo.maintenance.rewrite_plan``). Ids do not ch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
+from mvc.repo.commit.commit import layout_of
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
@@ -24,6 +25,8 @@ from mvc.repo.repack.solve.bounded import fastest, smallest, within_bytes, withi
 from mvc.repo.repack.solve.model import Layout, Price, Versions
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
+from mvc.store.writing.layout import ENDLESS
+from mvc.store.writing.layout import Layout as SkipLayout
 
 __all__ = [
     "CurvePoint",
@@ -81,6 +84,7 @@ def repack(
 
 
 _ROUNDS = 6
+_STEP = 4  # of skip deltas, where the settings have none
 _ALIKE = 1.01  # ratio of estimates that count as equal
 
 
@@ -110,6 +114,11 @@ def _chosen(problem: RepackProblem) -> RepackPlan:
         return problem.plan_of(
             problem.mapped(versions, layouts.at_interval(versions, goal.interval))
         )
+    if goal.layout is not None:
+        plan = problem.plan_of(problem.skipping(goal.layout))
+        a, b = plan.before, plan.after
+        kept = a.bytes <= b.bytes and a.worst_seconds <= b.worst_seconds
+        return problem.unchanged() if kept else plan
     if goal.max_recovery is not None:
         return _within_time(problem, goal.max_recovery)
     assert goal.max_size is not None
@@ -120,22 +129,32 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
     """Tightens the planner's bound until the selection meets the real one, blob by blob."""
     (versions, today), before = problem.versions(full=True), problem.before
     allowed = round(bound * 1e9)
+    best = next((p for p in _skipping(problem) if p.after.worst_seconds <= bound), None)
     for _ in range(_ROUNDS):
         layout = within_time(versions, allowed, today)
         if layout is None:
             break
         plan = problem.plan_of(problem.mapped(versions, layout))
         if plan.after.worst_seconds <= bound:
-            kept = before.worst_seconds <= bound and before.bytes <= plan.after.bytes
-            return problem.unchanged() if kept else plan
+            best = plan if best is None or plan.after.bytes <= best.after.bytes else best
+            break
         allowed = min(allowed - 1, int(allowed * bound / plan.after.worst_seconds))
-    if before.worst_seconds <= bound:
+    if before.worst_seconds <= bound and (best is None or before.bytes <= best.after.bytes):
         return problem.unchanged()
+    if best is not None:
+        return best
     least = fastest(versions) / 1e9
     raise Unattainable(
         f"no layout recovers every version within {plain(bound)} s here",
         hint=f"the fastest takes about {plain(least, 2)} s: every version in full",
     )
+
+
+def _skipping(problem: RepackProblem) -> Iterator[RepackPlan]:
+    """Plans with skip deltas, of fewer and fewer versions between reset points."""
+    step = layout_of(problem.survey.context.config).step or _STEP
+    for interval in (ENDLESS, step**3, step**2, step):
+        yield problem.plan_of(problem.skipping(SkipLayout(interval, step)))
 
 
 def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
@@ -147,7 +166,8 @@ def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
             f"no layout fits into {size} bytes",
             hint=f"the smallest possible takes about {least.after.bytes} bytes",
         )
-    best = least if least.after.bytes <= size else None
+    fitting = [p for p in (least, *_skipping(problem)) if p.after.bytes <= size]
+    best = min(fitting, key=lambda p: p.after.worst_seconds, default=None)
     room = size - (least.after.bytes - versions.stored(smallest(versions, today)))
     for _ in range(_ROUNDS):
         try:
@@ -198,6 +218,8 @@ def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurv
         CurvePoint(before.bytes - tensors + p.bytes, p.worst / 1e9, p.mean / 1e9)
         for p in curve(versions)
     ]
+    after = [plan.after for plan in _skipping(problem)]
+    points += [CurvePoint(a.bytes, a.worst_seconds, a.mean_seconds) for a in after]
     return RepackCurve(front([*points, today]), today)
 
 

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 
+from mvc.ids import CommitId
 from mvc.repo.maintenance.storage_graph import CheapestPath, Reachability, cheapest_paths
 from mvc.repo.repack.candidates import Candidate, Node, starts_of
 from mvc.repo.repack.costs import Costs
 from mvc.repo.repack.solve.model import Edge, Layout, Versions
+from mvc.repo.repack.survey import Survey
+from mvc.store.graph.search import Link
+from mvc.store.writing.layout import Layout as SkipLayout
 
-__all__ = ["Selection", "of_layout", "of_store"]
+__all__ = ["Selection", "of_layout", "of_skips", "of_store"]
 
 _Key = tuple[bytes, int, bytes | None, tuple[int, int, int] | None]
 
@@ -240,6 +244,52 @@ def of_layout(costs: Costs, versions: Versions, layout: Layout) -> Selection:
             made.add(costs.full(i, id_))
     made.add_edges(versions, layout)
     made.complete()
+    return made
+
+
+def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
+    """The codings of a layout as commits would have stored it.
+
+    Each blob is coded once, against the blob in its place in the version that the layout names;
+    those of a reset point also in full. A delta that is stored already does where that one is not
+    worth it, unless it makes a long chain.
+    """
+    made, survey = Selection(costs), costs.survey
+    made.add(candidate for candidate in costs.candidates if candidate.id not in survey.specs)
+    depths: dict[bytes, int] = {}
+    most = layout.deepest // 2
+    for i, (version, way) in enumerate(zip(survey.versions, _skips(survey, layout), strict=True)):
+        base = version.parent if len(way) == 1 else survey.numbers[CommitId(way[-2].id)]
+        if base is not None:
+            span = survey.generation(i) - survey.generation(base)
+            for id_, candidates in costs.between(base, i, span).items():
+                if costs.first[id_] != i:
+                    continue
+                if not any(candidate.base for candidate in candidates):
+                    size = survey.size(id_)
+                    stored = costs.candidates.delta(id_, size, survey.specs.keys()) or []
+                    under = max((depths.get(c.base or b"", 0) for c in stored), default=0)
+                    candidates = stored if stored and under <= most else candidates
+                made.add(candidates)
+                depths[id_] = max(depths.get(c.base, 0) + 1 if c.base else 0 for c in candidates)
+        if len(way) == 1:
+            for id_ in version.blobs:
+                made.add(costs.full(i, id_))
+                depths[id_] = 0
+    made.complete()
+    return made
+
+
+def _skips(survey: Survey, layout: SkipLayout) -> list[tuple[Link, ...]]:
+    """For each version what leads to it, from a version in full on; it comes last itself."""
+    made: list[tuple[Link, ...]] = []
+    for version in survey.versions:
+        under = () if version.parent is None else made[version.parent]
+        if under and not layout.ends(under, version.sequence):
+            under = under[: under.index(layout.base(under, version.sequence)) + 1]
+        else:
+            under = ()
+        made.append((*under, Link(version.commit, version.sequence, len(under), 0, 0)))
     return made
 
 

@@ -43,7 +43,7 @@ class Sizes:
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
         pipeline = Pipeline.parse(survey.context.config.get("commit.pipeline")).coding()
-        self._policy = Policy(pipeline, 1 << 30, float("inf"))
+        self._policy = Policy(pipeline)
         self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._tried: dict[tuple[bytes, bytes | None], _Trial] = {}
@@ -156,9 +156,9 @@ class Sizes:
                 return None
             self._survey.context.store.recovery.piece(base, 0, data)
             converted = cast.cast(data, base_spec.dtype, spec.dtype)
-            return BasePiece(memoryview(converted).cast("B"), 0, 0)
+            return BasePiece(base, memoryview(converted).cast("B"))
         self._survey.context.store.recovery.piece(base, start, data)
-        return BasePiece(data, 0, 0)
+        return BasePiece(base, data)
 
 
 def _plain(choice: Choice) -> str:

@@ -21,9 +21,13 @@ __all__ = ["Survey", "Version", "survey"]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """``blobs``: its contents by id, each with its line: the path and name it is found under."""
+    """``blobs``: its contents by id, each with its line: the path and name it is found under.
+
+    ``sequence``: the operation that published it.
+    """
 
     commit: CommitId
+    sequence: int
     manifest: ManifestId
     parent: int | None
     blobs: Mapping[bytes, str]
@@ -38,6 +42,7 @@ class Survey:
     versions: list[Version] = field(default_factory=list)
     specs: dict[bytes, TensorSpec] = field(default_factory=dict)
     numbers: dict[CommitId, int] = field(default_factory=dict)
+    _generations: list[int] = field(default_factory=list)
 
     def size(self, id_: bytes) -> int:
         """Raw bytes of a blob."""
@@ -66,6 +71,13 @@ class Survey:
     def manifest(self, i: int) -> Manifest:
         return manifests.load(self.context, self.versions[i].manifest)
 
+    def generation(self, i: int) -> int:
+        """How many ancestors a version has."""
+        for j in range(len(self._generations), i + 1):
+            parent = self.versions[j].parent
+            self._generations.append(0 if parent is None else self._generations[parent] + 1)
+        return self._generations[i]
+
     def ancestor(self, i: int, steps: int) -> int | None:
         """The version ``steps`` generations back; None before the first."""
         at: int | None = i
@@ -81,6 +93,7 @@ def survey(context: Context, found: Inventory, progress: Progress | None = None)
     made, stream = Survey(context, found), ManifestStream(context.store)
     gone = {f.commit for recorded in found.entries for f in recorded.entry.forgotten}
     commits = {c.id: c for recorded in found.entries for c in recorded.entry.commits}
+    numbers = {c.id: each.sequence for each in reversed(found.entries) for c in each.entry.commits}
     for id_, commit in commits.items():
         if id_ in gone or id_ in made.numbers:
             continue
@@ -94,7 +107,7 @@ def survey(context: Context, found: Inventory, progress: Progress | None = None)
                 made.specs[content.id] = content.spec
         made.numbers[id_] = len(made.versions)
         number = None if parent is None else made.numbers[parent]
-        made.versions.append(Version(id_, commit.manifest, number, blobs))
+        made.versions.append(Version(id_, numbers[id_], commit.manifest, number, blobs))
         if progress is not None:
             progress(len(made.versions), len(commits), "versions")
     return made

@@ -17,13 +17,15 @@ from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.store.graph.cost import Speed
 from mvc.store.index import keys
+from mvc.store.journal.frames import Position
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Graph", "Path", "Place", "Step"]
+__all__ = ["Graph", "Link", "Path", "Place", "Step"]
 
 _MAX_VISITED = 100_000
 _REMEMBERED = 100_000
+_SEARCHED = 4096  # paths in memory
 
 Place = tuple[int, int, int]
 """Where a payload lies: pack, byte offset of its record, its own offset in there."""
@@ -31,13 +33,17 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One payload to decode. ``reverse``: the delta is undone, not applied."""
+    """One payload to decode. ``reverse``: the delta is undone, not applied.
+
+    ``entry``: where in the journal the entry stands that published it, if that was looked up.
+    """
 
     pack: int
     offset: int
     header: RecordHeader
     member: Member
     reverse: bool
+    entry: int = -1
 
     @property
     def place(self) -> Place:
@@ -69,9 +75,24 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class Link:
+    """An object on the way to another one: a base that costs no more to recover.
+
+    ``sequence``: the operation that published it. ``depth`` deltas of ``stored`` bytes, the
+    full record included, lead to it; its piece has ``nbytes``.
+    """
+
+    id: bytes
+    sequence: int
+    depth: int
+    stored: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
     step: Step
-    rest: _Link | None
+    rest: _Way | None
 
 
 class Graph:
@@ -83,6 +104,8 @@ class Graph:
         self._meanings: dict[bytes, bytes] = {}
         self._generation = snapshot.generation
         self._damaged: set[Place] = set()
+        self._searched: dict[tuple[bytes, int], Path] = {}
+        self._searched_at: tuple[int, Position, int] | None = None
 
     def exclude(self, steps: Iterable[Step]) -> None:
         """Plans no path over these payloads any more, because they are damaged."""
@@ -115,7 +138,7 @@ class Graph:
             for i in header.by_id.get(id_, ()):
                 member = header.members[i]
                 if start is None or member.start == start:
-                    yield Step(pack, at, header, member, False)
+                    yield Step(pack, at, header, member, False, offset)
 
     def holds(self, id_: bytes) -> bool:
         """Whether the repository has the object."""
@@ -163,6 +186,35 @@ class Graph:
                     return id_
         return None
 
+    @property
+    def next_sequence(self) -> int:
+        """The number of the operation that is published next, unless others come first."""
+        return self._snapshot.position.sequence
+
+    def chain(self, id_: bytes, start: int = 0) -> tuple[Link, ...]:
+        """The objects on the cheapest path to one piece, itself the last.
+
+        It begins with the full record, or behind the last step that changes the element type or
+        the length: what comes before is no base for later versions.
+        """
+        return self._snapshot.retry_on_rewrite(lambda: self._chain(id_, start))
+
+    def _chain(self, id_: bytes, start: int) -> tuple[Link, ...]:
+        found: list[Link] = []
+        stored = 0
+        for depth, step in enumerate(self.path(id_, start).steps):
+            member = step.member
+            stored += step.header.share(member)
+            if not member.base or member.coding.transform not in ("", "patch"):
+                found.clear()
+            made, entry = member.id, step.entry
+            if step.reverse:
+                made = self.resolve_prefix(member.base) or b""
+                entry = self.entries_holding(made)[0]
+            sequence = self._snapshot.entry(entry).sequence
+            found.append(Link(made, sequence, depth, stored, member.nbytes))
+        return tuple(found)
+
     def path(
         self,
         id_: bytes,
@@ -176,14 +228,26 @@ class Graph:
         ``held`` are ids of objects that are in memory and cost nothing to begin at. ``avoid``:
         the payloads that no path may use, by default those that are known to be damaged.
         """
-        avoided = self._damaged if avoid is None else avoid
-        return self._snapshot.retry_on_rewrite(lambda: self._search(id_, start, held, avoided))
+        if held or avoid is not None:
+            avoided = self._damaged if avoid is None else avoid
+            return self._snapshot.retry_on_rewrite(lambda: self._search(id_, start, held, avoided))
+        return self._snapshot.retry_on_rewrite(lambda: self._known(id_, start))
+
+    def _known(self, id_: bytes, start: int) -> Path:
+        """As ``path``, from memory if nothing has changed: a base is asked for several times."""
+        now = (self._snapshot.generation, self._snapshot.position, len(self._damaged))
+        if now != self._searched_at or len(self._searched) > _SEARCHED:
+            self._searched, self._searched_at = {}, now
+        found = self._searched.get((id_, start))
+        if found is None:
+            found = self._searched[id_, start] = self._search(id_, start, (), self._damaged)
+        return found
 
     def _search(
         self, id_: bytes, start: int, held: Container[bytes], avoided: AbstractSet[Place]
     ) -> Path:
         """Dijkstra's search from the wanted piece to the nearest full record or held object."""
-        heap: list[tuple[float, int, tuple[bytes, int] | None, _Link | None]] = []
+        heap: list[tuple[float, int, tuple[bytes, int] | None, _Way | None]] = []
         heappush(heap, (0.0, 0, (id_, start), None))
         settled: set[tuple[bytes, int]] = set()
         ticket = 0
@@ -203,7 +267,7 @@ class Graph:
                     continue
                 ticket += 1
                 more = cost + self._speed.seconds(step.member)
-                heappush(heap, (more, ticket, target, _Link(step, link)))
+                heappush(heap, (more, ticket, target, _Way(step, link)))
         known = f" ({self._snapshot.damage.message})" if self._snapshot.damage else ""
         raise DamagedData(
             f"object {id_.hex()[:10]} cannot be recovered: no full record leads to it{known}",
@@ -236,10 +300,10 @@ class Graph:
             for i in header.by_base.get(id_[: keys.ID_BYTES], ()):
                 member = header.members[i]
                 if member.start == start and member.id != id_:
-                    yield (member.id, start), Step(pack, at, header, member, True)
+                    yield (member.id, start), Step(pack, at, header, member, True, offset)
 
 
-def _unwind(cost: float, link: _Link | None, origin: bytes | None = None) -> Path:
+def _unwind(cost: float, link: _Way | None, origin: bytes | None = None) -> Path:
     steps = []
     while link is not None:
         steps.append(link.step)

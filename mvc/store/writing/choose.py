@@ -1,7 +1,7 @@
 """Choosing how a piece is stored: the smallest coding that can be recovered in time.
 
 Sizes are estimated on samples, never by encoding twice. A delta must save at least a
-tenth of the full record, its chain must stay within the length and the bytes that
+tenth of the full record, its chain must stay within the versions and the bytes that
 the policy allows (Mercurial bounds chains by cost as well as by length;
 docs/decisions.md).
 """
@@ -14,6 +14,8 @@ from typing import Protocol
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.store.graph.search import Link
+from mvc.store.writing.layout import Layout
 
 __all__ = ["Base", "BasePiece", "Choice", "Policy", "choose"]
 
@@ -24,25 +26,28 @@ _TINY = 4096
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``reset_interval``: deltas after which a full record follows.
+    """``layout``: what is coded against what. ``reset``: store everything in full.
 
     ``max_chain``: stored bytes of a chain, as a multiple of the raw size.
-    ``reset``: store everything in full.
     """
 
     pipeline: Pipeline
-    reset_interval: int = 28
-    max_chain: float = 16.0
+    layout: Layout = Layout()  # noqa: RUF009 - a value
+    max_chain: float = float("inf")
     reset: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BasePiece:
-    """A base's bytes of one piece and the chain under them (deltas, stored bytes)."""
+    """A base's bytes of one piece, and the chain that ends with it, as ``Graph.chain``.
 
+    ``ends``: the chain is as long as it may get, so a full record follows.
+    """
+
+    id: bytes
     data: memoryview
-    depth: int
-    stored: int
+    chain: tuple[Link, ...] = ()
+    ends: bool = False
 
 
 class Base(Protocol):
@@ -52,8 +57,12 @@ class Base(Protocol):
     def id(self) -> bytes: ...
     @property
     def spec(self) -> TensorSpec: ...
-    def piece(self, start: int) -> BasePiece:
-        """The base's own piece at ``start``, which lies inside it."""
+    def chain(self, start: int) -> tuple[Link, ...]:
+        """As ``Graph.chain`` of the piece at ``start``; empty if it is not stored yet."""
+        ...
+
+    def piece(self, start: int) -> memoryview:
+        """The bytes of the base's own piece at ``start``, which lies inside it."""
         ...
 
 
@@ -96,9 +105,8 @@ def choose(
     delta = _delta(spec, new, base_spec, base, policy)
     if delta.share > _WORTH * full.share:
         return [full]
-    stored = base.stored + delta.share * len(new)
-    ends = policy.reset or base.depth + 1 >= policy.reset_interval
-    if ends or stored > policy.max_chain * len(new):
+    stored = (base.chain[-1].stored if base.chain else 0) + delta.share * len(new)
+    if policy.reset or base.ends or stored > policy.max_chain * len(new):
         return [full] if delta.transform else [delta, full]
     return [delta]
 

@@ -7,7 +7,7 @@ to the writer's pack while the next one is being encoded. Nothing is visible bef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -20,7 +20,7 @@ from mvc.errors import DamagedData
 from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
 from mvc.model.hashing import zeros
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.search import Graph
+from mvc.store.graph.search import Graph, Link
 from mvc.store.packs.arena import Arena, Arenas
 from mvc.store.packs.records import (
     BASE_BYTES,
@@ -33,6 +33,7 @@ from mvc.store.packs.records import (
     payload_check,
 )
 from mvc.store.writing.choose import Base, BasePiece, Choice, Policy, choose, fitted
+from mvc.store.writing.layout import ENDLESS
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.store.writing.pieces import (
     Encoded,
@@ -48,7 +49,10 @@ from mvc.store.writing.pieces import (
 )
 from mvc.types import Bytes
 
-__all__ = ["ObjectWriter"]
+__all__ = ["ObjectWriter", "Older"]
+
+Older = Callable[[Link, int], memoryview]
+"""Recovers the piece at a start of an object that leads to a base."""
 
 _SLACK = 256  # bytes that an incompressible chunk may grow by
 _IN_FLIGHT = 2  # records being appended while later ones are encoded
@@ -60,7 +64,10 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
 
 
 class ObjectWriter:
-    """Adds objects to a repository through one pack writer. Not thread-safe."""
+    """Adds objects to a repository through one pack writer. Not thread-safe.
+
+    With ``older`` an object may be coded against one that leads to its base, as the layout wants.
+    """
 
     def __init__(
         self,
@@ -69,8 +76,11 @@ class ObjectWriter:
         pool: Executor,
         policy: Policy,
         arenas: Arenas,
+        older: Older | None = None,
     ) -> None:
         self._graph = graph
+        self._older = older
+        self._sequence = graph.next_sequence
         self._packs = packs
         self._pool = pool
         self._policy = policy
@@ -110,33 +120,23 @@ class ObjectWriter:
         The caller must not modify ``new`` until ``drain``. Once encoded it is copied to ``kept``,
         whose buffer may be the base's own memory.
         """
-        if base is not None and base.id == id_:
-            base = None  # cached by the caller, but gc removed it from the store
-        try:
-            piece = self._base_piece(spec, base, start)
-        except DamagedData:
-            piece = None  # a version after a damaged one can still be stored, in full
-        choices = choose(spec, new, base.spec if base else None, piece, self._policy)
-        if base is not None and not self._nameable(base.id):
-            choices = [choice for choice in choices if not choice.against] or choose(
-                spec, new, None, None, self._policy
-            )
+        choices, against = self._choose(id_, spec, start, new, base)
         gathered: list[Waiting] = []
         for choice in choices:
-            against = piece if choice.against else None
-            if against is not None and base is not None and not self.added(base.id):
-                self.bases.add(base.id)
+            piece = against if choice.against else None
+            if piece is not None and not self.added(piece.id):
+                self.bases.add(piece.id)
             waiting = Waiting(
                 BLOB,
                 id_,
                 start,
                 len(new),
                 choice.text,
-                base.id[:BASE_BYTES] if base and against else b"",
+                piece.id[:BASE_BYTES] if piece else b"",
                 choice.width,
                 [],
-                (new, against.data if against else None),
-                (against.depth + 1, against.stored) if against else (0, 0),
+                (new, piece.data if piece else None),
+                piece.chain if piece else (),
                 kept if choice is choices[-1] else None,
             )
             self._encode(waiting, choice)
@@ -153,7 +153,7 @@ class ObjectWriter:
         (choice,) = choose(spec, new, None, None, self._policy)
         pipeline, width = choice.pipeline, choice.width
         waiting = Waiting(
-            BLOB, id_, start, length, choice.text, b"", width, [], (new, None), (0, 0), None
+            BLOB, id_, start, length, choice.text, b"", width, [], (new, None), (), None
         )
         if pipeline is None or pipeline.scope == "group":
             self._encode(waiting, choice)
@@ -168,17 +168,49 @@ class ObjectWriter:
         prefix = base[:BASE_BYTES]
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
-    def _base_piece(self, spec: TensorSpec, base: Base | None, start: int) -> BasePiece | None:
-        """The base's bytes, converted to the new blob's dtype."""
+    def _choose(
+        self, id_: bytes, spec: TensorSpec, start: int, new: memoryview, base: Base | None
+    ) -> tuple[list[Choice], BasePiece | None]:
+        """The codings of a piece, and the piece that its delta is from.
+
+        That is the first one from which a delta is worth it.
+        """
+        choices: list[Choice] = []
+        with suppress(DamagedData):  # a version after a damaged one can still be stored, in full
+            for piece in self._bases(spec, base, start):
+                if piece.id != id_ and self._nameable(piece.id):
+                    assert base is not None
+                    choices = choose(spec, new, base.spec, piece, self._policy)
+                    if choices[0].against:
+                        return choices, piece
+        return choices or choose(spec, new, None, None, self._policy), None
+
+    def _bases(self, spec: TensorSpec, base: Base | None, start: int) -> Iterator[BasePiece]:
+        """Pieces to code against, converted to the new blob's dtype, best first.
+
+        The one that the layout names, then the version before, unless its chain is long.
+        """
         if base is None or (start and start >= base.spec.nbytes):
-            return None  # the base ends before this piece
-        if base.spec.dtype == spec.dtype:
-            return base.piece(start)
-        if start or base.spec.elements != spec.elements or base.spec.nbytes > PIECE:
-            return None  # pieces of differing element size do not line up
-        found = base.piece(0)
-        converted = cast.cast(found.data, base.spec.dtype, spec.dtype)
-        return BasePiece(memoryview(converted).cast("B"), found.depth, found.stored)
+            return  # the base ends before this piece
+        alike = base.spec.dtype == spec.dtype
+        if not alike and (start or base.spec.elements != spec.elements or base.spec.nbytes > PIECE):
+            return  # pieces of differing element size do not line up
+        layout = self._policy.layout
+        chain = base.chain(start) if layout.interval < ENDLESS else ()
+        ends = self._policy.reset or layout.ends(chain, self._sequence)
+        if chain and alike and not ends and self._older is not None:
+            found = layout.base(chain, self._sequence)
+            if found.id != base.id:
+                under = chain[: chain.index(found) + 1]
+                with suppress(DamagedData):
+                    yield BasePiece(found.id, self._older(found, start), under)
+                if chain[-1].depth > layout.deepest // 2:
+                    return  # a full record is better than to go on from there
+        data = base.piece(start)
+        if not alike:
+            converted = cast.cast(data, base.spec.dtype, spec.dtype)
+            data = memoryview(converted).cast("B")
+        yield BasePiece(base.id, data, chain, ends)
 
     def _encode(self, waiting: Waiting, choice: Choice) -> None:
         new, against = waiting.raw
@@ -223,25 +255,39 @@ class ObjectWriter:
     ) -> None:
         """Adds a skeleton or a manifest whole, as a patch against ``base`` (id, bytes)."""
         self._added.add(id_)
-        depth, stored, origin = 0, 0, b""
-        old = b""
-        if base is not None and not self._policy.reset and self._nameable(base[0]):
+        under: tuple[Link, ...] = ()
+        origin, old = b"", memoryview(b"")
+        if base is not None and not self._policy.reset:
             with suppress(DamagedData):
-                path = self._graph.path(base[0])
-                if path.depth + 1 < self._policy.reset_interval:
-                    depth, stored, origin, old = path.depth + 1, path.stored, base[0], base[1]
-                    if not self.added(origin):
-                        self.bases.add(origin)
+                under, origin, old = self._whole_base(base)
+        if origin and not self.added(origin):
+            self.bases.add(origin)
         extra = b""
         if kind == MANIFEST:
             extra = patch_extra([placed(w, b"", 0) for w in self._single.pieces], kind)
-        encoded = Encoded(encode_patch(memoryview(data), memoryview(old), extra))
+        encoded = Encoded(encode_patch(memoryview(data), old, extra))
         waiting = Waiting(
             kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
-            (memoryview(data), None), (depth, stored), None,
+            (memoryview(data), None), under, None,
         )  # fmt: skip
         self._single.pieces.append(waiting)
         self._single.raw += len(data)
+
+    def _whole_base(self, base: tuple[bytes, bytes]) -> tuple[tuple[Link, ...], bytes, memoryview]:
+        """What ``put_bytes`` codes against: the chain that leads there, its id and bytes.
+
+        All are empty if it is to be stored in full.
+        """
+        layout, (id_, data) = self._policy.layout, base
+        chain = self._graph.chain(id_)
+        fits = chain[-1].nbytes == len(data) and self._nameable(id_)
+        if not fits or layout.ends(chain, self._sequence):
+            return (), b"", memoryview(b"")
+        found = layout.base(chain, self._sequence)
+        if found.id != id_ and self._older is not None and self._nameable(found.id):
+            with suppress(DamagedData):
+                return chain[: chain.index(found) + 1], found.id, self._older(found, 0)
+        return chain, id_, memoryview(data)
 
     def drain(self) -> None:
         """Waits until everything is encoded; the caller may use its buffers again.
@@ -308,7 +354,7 @@ class ObjectWriter:
             members.append(placed(piece, payload_check(payload), stored, at))
             body.extend(payload)
             at += stored
-            tell(piece, stored)
+            tell(piece, self._sequence, stored)
         self._append(members, body, at, group=False)
 
     def _append_group(self, pieces: Sequence[Waiting]) -> None:
@@ -320,7 +366,7 @@ class ObjectWriter:
             check, size = payload_check(body), sum(len(part) for part in body)
             raw = sum(piece.nbytes for piece in chosen) or 1
             for piece in chosen:
-                tell(piece, size * piece.nbytes // raw)
+                tell(piece, self._sequence, size * piece.nbytes // raw)
             self._append([placed(p, check, size) for p in chosen], body, size, group=True)
 
     def _append(

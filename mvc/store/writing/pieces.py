@@ -11,6 +11,7 @@ from typing import Protocol
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
 from mvc.limits import CHUNK
+from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import Coding, Member
 from mvc.store.writing.choose import fitted
@@ -21,7 +22,6 @@ __all__ = [
     "Kept",
     "Record",
     "Waiting",
-    "Written",
     "copy_kept",
     "encode_chunk",
     "group_member",
@@ -33,21 +33,13 @@ __all__ = [
 _NO_RAW = (memoryview(b""), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The chain under a stored piece, for the next version's choice of coding."""
-
-    depth: int
-    stored: int
-
-
 class Kept(Protocol):
     """Memory to which the pieces of a blob are copied once they are encoded, as a later base."""
 
     @property
     def buffer(self) -> memoryview: ...
-    def stored(self, start: int, written: Written) -> None:
-        """Called with the chain of every piece."""
+    def stored(self, start: int, chain: tuple[Link, ...]) -> None:
+        """Called with the chain of every piece, as ``Graph.chain`` gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +68,7 @@ class Waiting:
     width: int
     chunks: Sequence[Future[Bytes] | Encoded]
     raw: tuple[memoryview, memoryview | None]  # group pipelines encode at the end
-    under: tuple[int, int]
+    under: tuple[Link, ...]
     kept: Kept | None
     copied: bool = False
 
@@ -154,8 +146,14 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
     )
 
 
-def tell(piece: Waiting, stored: int) -> None:
-    """Reports the piece's chain to the cache that keeps its bytes, if there is one."""
+def tell(piece: Waiting, sequence: int, stored: int) -> None:
+    """Reports the piece's chain to the cache that keeps its bytes, if there is one.
+
+    ``sequence``: the operation that is to publish the piece.
+    """
     if piece.kept is not None:
-        depth, under = piece.under
-        piece.kept.stored(piece.start, Written(depth, under + stored))
+        depth, under = (
+            (piece.under[-1].depth + 1, piece.under[-1].stored) if piece.under else (0, 0)
+        )
+        link = Link(piece.id, sequence, depth, under + stored, piece.nbytes)
+        piece.kept.stored(piece.start, (*piece.under, link))

@@ -7,8 +7,8 @@ def test_lists_every_key_with_its_origin(mvc) -> None:
     out = mvc("config").out
     for key in KEYS:
         assert key in out
-    assert mvc("config", "--json").json["settings"]["store.reset_interval"] == {
-        "value": 28,
+    assert mvc("config", "--json").json["settings"]["store.layout"] == {
+        "value": "skip:4",
         "from": "default",
     }
 
@@ -19,7 +19,7 @@ def test_set_get_unset(mvc) -> None:
     found = mvc("config", "store.reset_interval", "--json").json
     assert found["settings"]["store.reset_interval"]["from"] == "repository"
     mvc("config", "--unset", "store.reset_interval")
-    assert mvc("config", "store.reset_interval").out == "28\n"
+    assert mvc("config", "store.reset_interval").out == "null\n"
 
 
 def test_user_file(mvc, tmp_path) -> None:
@@ -38,6 +38,7 @@ def test_outside_a_repository(mvc, tmp_path, monkeypatch) -> None:
 def test_refusals(mvc) -> None:
     assert "from 1 to 10000" in mvc("config", "store.reset_interval", "0", code=3).err
     assert "did you mean" in mvc("config", "store.reset", code=3).err
+    assert "skip:2 to skip:16" in mvc("config", "store.layout", "skip:17", code=3).err
     mvc("config", "--unset", code=2)
 
 

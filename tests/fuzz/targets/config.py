@@ -4,6 +4,7 @@ from pathlib import Path
 
 from mvc.io.files import FileSystem
 from mvc.repo.config import load_config
+from mvc.store.writing.layout import Layout
 
 
 class _Given(FileSystem):
@@ -19,7 +20,10 @@ class _Given(FileSystem):
 
 def run(data: bytes) -> None:
     config = load_config(_Given(data), Path("config.yaml"), None, {}, {})
-    assert config.get("store.reset_interval") >= 1
+    interval = config.get("store.reset_interval")
+    layout = Layout.parse(str(config.get("store.layout")), interval)
+    assert 1 <= layout.interval <= 10_000
+    assert interval is None or interval >= 1
 
 
 def seeds() -> list[bytes]:

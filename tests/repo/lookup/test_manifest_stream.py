@@ -8,6 +8,8 @@ import pytest
 
 from mvc.errors import DamagedData
 from mvc.ids import ManifestId
+from mvc.io.files import FileSystem
+from mvc.repo.config import set_value
 from mvc.repo.lookup import manifest_stream, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.maintenance.inventory import Inventory, inventory
@@ -43,21 +45,31 @@ def steps(found: Inventory, id_: bytes) -> list[manifest_stream.Step]:
     return [coding.step for coding in found.codings[id_]]
 
 
-@pytest.mark.parametrize("kept", [0, 1, 256])
+@pytest.mark.parametrize(
+    ("layout", "kept", "enough"),
+    [("chain", 0, False), ("chain", 1, True), ("chain", 256, True),
+     ("skip:4", 0, False), ("skip:4", 3, False), ("skip:4", 4, True), ("skip:4", 256, True)],
+)  # fmt: skip
 def test_oldest_first_newest_first_and_by_the_index(
-    history: History, recovered: list[bytes], monkeypatch: pytest.MonkeyPatch, kept: int
-) -> None:
+    tmp_path: Path, recovered: list[bytes], monkeypatch: pytest.MonkeyPatch, layout: str,
+    kept: int, enough: bool,
+) -> None:  # fmt: skip
     monkeypatch.setattr(manifest_stream, "_KEPT", kept)
+    history = History(tmp_path / "repo", 0)
+    set_value(FileSystem(), history.root / ".mvc/config.yaml", "store.layout", layout)
+    with history.open() as repo:
+        for _ in range(12):
+            history.add(repo)
     with history.open() as repo:
         ids, found = ids_of(repo, history), inventory(repo.context.store.snapshot)
         wanted = [manifests.load(repo.context, id_).encoded for id_ in ids]
         recovered.clear()
         stream = ManifestStream(repo.context.store)
         assert [stream.load(id_, steps(found, id_)).encoded for id_ in ids] == wanted
-        assert (recovered == []) == (kept > 0)
+        assert (recovered == []) == enough
         stream = ManifestStream(repo.context.store)
         assert [stream.load(id_).encoded for id_ in ids] == wanted
-        assert (recovered == []) == (kept > 0)
+        assert (recovered == []) == enough
         stream = ManifestStream(repo.context.store)
         assert [stream.load(id_, steps(found, id_)).encoded for id_ in ids[::-1]] == wanted[::-1]
         assert recovered

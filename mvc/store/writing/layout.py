@@ -1,0 +1,122 @@
+"""Which earlier version a new one is coded against, and when a chain ends in a full record.
+
+In the layout ``chain`` it is always the version before. With ``skip`` and a step b, version k of
+a chain is coded against version k - b^v, where b^v is the largest power of b that divides k:
+k = 1, 2, 3 against the version before, 4, 8, 12 against the one 4 before, 16 against version 0
+(b = 4). A version is then as many deltas away from version 0 as the digits of k in base b add up
+to. Subversion's skip deltas are the same idea.
+
+Version 0 is where the way to the last version begins (``Graph.chain``): the full record it is
+recovered from, or a later object that changed the element type or the length. There may be newer
+full records that are not on that way.
+
+No record says what its k is. It follows from the numbers of the journal entries that published
+what lies on the way to the last version: they never change, whatever becomes of index and other
+versions. Where other operations lie between the versions of an object, at regular distances, k
+counts these distances. At irregular ones k counts operations, its versions have some of the
+numbers 0, 1, 2, ..., and the rule is the same: a version that begins a new block of b^v numbers
+is coded against the first version on the way that lies in the block before. So no way has more
+than b - 1 deltas of one size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, pairwise
+from math import gcd
+
+from mvc.store.graph.search import Link
+
+__all__ = ["ENDLESS", "PATTERN", "Layout"]
+
+ENDLESS = 1 << 30
+"""An interval that no chain reaches."""
+PATTERN = r"skip:([2-9]|1[0-6])|chain(:([1-9][0-9]{0,3}|10000))?"
+"""How ``store.layout`` is written."""
+_INTERVAL = {"chain": 28, "skip": 64}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``interval``: versions from one full record to the next. ``step``: b, or 0 for a chain."""
+
+    interval: int = ENDLESS
+    step: int = 0
+
+    @classmethod
+    def parse(cls, text: str, interval: int | None = None) -> Layout:
+        """From a text that ``PATTERN`` matches.
+
+        ``interval``: the one that is set; by default the layout's own.
+        """
+        if not re.fullmatch(PATTERN, text):
+            raise ValueError(text)
+        kind, _, number = text.partition(":")
+        if kind == "skip":
+            return cls(interval or _INTERVAL[kind], int(number))
+        return cls(int(number) if number else interval or _INTERVAL[kind])
+
+    def __str__(self) -> str:
+        return f"skip:{self.step}" if self.step else f"chain:{self.interval}"
+
+    def base(self, chain: Sequence[Link], sequence: int) -> Link:
+        """The version to code a new one against, of those that lead to the last one.
+
+        ``chain``: as ``Graph.chain``; ``sequence``: the operation that publishes the new one.
+        """
+        if not self.step:
+            return chain[-1]
+        *there, new = _positions(chain, sequence)
+        if not 0 <= there[-1] < new:
+            return chain[-1]
+        block = 1
+        while new // (block * self.step) != there[-1] // (block * self.step):
+            block *= self.step
+        within = [at // block for at in there]
+        return chain[within.index(within[-1])]
+
+    def ends(self, chain: Sequence[Link], sequence: int) -> bool:
+        """Whether the version after ``chain`` is to be stored in full.
+
+        With ``skip`` the number of versions since the chain began is certain where they were
+        published at regular distances. Else the chain ends where it is as deep as one of
+        ``interval`` versions gets.
+        """
+        if not chain:
+            return False
+        if not self.step:
+            return chain[-1].depth + 1 >= self.interval
+        positions = _positions(chain, sequence)
+        if positions[-1] < self.interval:
+            return False
+        *gaps, last = (b - a for a, b in pairwise(positions))
+        return (last == 1 and all(map(self._is_power, gaps))) or chain[-1].depth >= self.deepest
+
+    @cached_property
+    def deepest(self) -> int:
+        """The most deltas of a version in a chain of ``interval`` versions."""
+        if not self.step:
+            return self.interval - 1
+        return next(deltas for deltas in count() if self.reach(deltas) >= self.interval)
+
+    def reach(self, deltas: int) -> int:
+        """The most versions, the full one included, that are so many deltas away at most."""
+        if not self.step:
+            return deltas + 1
+        digits, first = divmod(deltas + 1, self.step - 1)
+        return ENDLESS if digits > 30 else (first + 1) * int(self.step**digits) - 1
+
+    def _is_power(self, gap: int) -> bool:
+        while gap > 1 and gap % self.step == 0:
+            gap //= self.step
+        return gap == 1
+
+
+def _positions(chain: Sequence[Link], sequence: int) -> list[int]:
+    """How far after the first each version was published, the new one last; in regular steps."""
+    found = [number - chain[0].sequence for number in (*(c.sequence for c in chain), sequence)]
+    unit = gcd(*found) or 1
+    return [at // unit for at in found]
