@@ -11,6 +11,7 @@ import pytest
 from mvc.errors import DamagedData, HistoryMissing, MvcError, ReadOnly, UnsupportedFormat
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
+from mvc.repo.config import set_value
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.report import Repaired
 from mvc.repo.repair.journal import before_opening
@@ -33,9 +34,13 @@ def weights(step: int) -> np.ndarray:
     return start + np.float32(1e-3) * np.float32(step)
 
 
-def make(root: Path, resets: tuple[int, ...] = (0, LAST), count: int = LAST + 1) -> Held:
-    """Versions of one tensor of 120 kB, a chain of deltas, full where ``resets`` says."""
-    with Repository.init(root) as repo:
+def make(
+    root: Path, resets: tuple[int, ...] = (0, LAST), count: int = LAST + 1, layout: str = "chain"
+) -> Held:
+    """Versions of one tensor of 120 kB, deltas in a layout, full where ``resets`` says."""
+    Repository.init(root).close()
+    set_value(FileSystem(), root / ".mvc/config.yaml", "store.layout", layout)
+    with Repository.open(root) as repo:
         for step in range(count):
             state = {"w": weights(step), "b": np.full(10, step)}
             repo.commit(state, message=f"step {step}", reset_point=step in resets)
@@ -124,10 +129,15 @@ def test_nothing_to_repair(tmp_path: Path) -> None:
     all_back(tmp_path, expected)
 
 
-@pytest.mark.parametrize("rev", ["HEAD~5", "HEAD~3"])
-def test_a_damaged_payload_that_another_path_goes_around(tmp_path: Path, rev: str) -> None:
+@pytest.mark.parametrize(
+    ("layout", "rev"),
+    [("chain", "HEAD~5"), ("chain", "HEAD~3"), ("skip:4", "HEAD~5"), ("skip:4", "HEAD~1")],
+)
+def test_a_damaged_payload_that_another_path_goes_around(
+    tmp_path: Path, layout: str, rev: str
+) -> None:
     """The first full record, and a delta in the middle, from the reset point behind them."""
-    expected = make(tmp_path)
+    expected = make(tmp_path, layout=layout)
     step = step_of(tmp_path, rev)
     smash_payload(tmp_path, step)
     done = mend(tmp_path)
@@ -147,23 +157,27 @@ def test_a_damaged_payload_with_another_record(tmp_path: Path) -> None:
     all_back(tmp_path, expected)
 
 
-def test_what_nothing_leads_to_is_given_up_and_said(tmp_path: Path) -> None:
-    expected = make(tmp_path, resets=(0,))
+@pytest.mark.parametrize(("layout", "lost"), [("chain", {2, 3, 4, 5}), ("skip:4", {2, 3})])
+def test_what_nothing_leads_to_is_given_up_and_said(
+    tmp_path: Path, layout: str, lost: set[int]
+) -> None:
+    """With skip deltas 4 is coded against 0, so 4 and 5 are not lost with 2."""
+    expected = make(tmp_path, resets=(0,), layout=layout)
     ids = list(expected)
     damaged = step_of(tmp_path, "HEAD~3")
     smash_payload(tmp_path, damaged)
     done = mend(tmp_path)
     assert {p.kind for p in done.after.problems} == {"lost"}
-    assert {v for p in done.after.problems for v in p.versions} == set(ids[2:])
+    assert {v for p in done.after.problems for v in p.versions} == {ids[i] for i in lost}
     assert {t for p in done.after.problems for t in p.tensors} == {f"{MODEL}: w"}
     files = quarantine(tmp_path)
     assert any(damaged.member.check in p.read_bytes() for p in files)
     with Repository.open(tmp_path) as repo:
-        assert set(held(repo)) == set(ids[:2])
+        assert set(held(repo)) == set(ids) - {ids[i] for i in lost}
         made = repo.commit({"w": weights(9), "b": np.ones(3)})
         assert repo.checkout(made.id)["w"].tobytes() == weights(9).tobytes()
         # What is lost is not taken for stored: committed again, it is back for all.
-        for step in (2, 3, 4, 5):
+        for step in lost:
             repo.commit({"w": weights(step), "b": np.full(10, step)})
         assert repo.fsck(full=True).sound
     all_back(tmp_path, expected)
