@@ -133,12 +133,14 @@ class _Repair:
         return Entry("relink", now, f"{len(relinks)} corrected", relinks=relinks)
 
     def rounds(self, wrong: Collection[bytes] = ()) -> None:
-        """Repeats while objects are lost: one round may restore the base of a lost object."""
+        """Repeats while objects are lost: one round may restore the base of a lost object, or put
+        into quarantine a record that the next one reads.
+        """
         for _ in range(_ROUNDS):
             plan, quarantined = retry_on_rewrite(self.context, partial(self._round, wrong))
             self.healed += plan.healed
             self.quarantined += quarantined
-            if not plan.healed or not plan.lost:
+            if not plan.lost or not (plan.healed or quarantined):
                 return
             wrong = ()
 
