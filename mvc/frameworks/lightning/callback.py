@@ -1,6 +1,7 @@
 """PyTorch Lightning: versions of a model while a Trainer fits it, and training that goes on.
 
-``MVCCallback`` records every optimizer step behind the training's back. ``MVCCheckpointIO``
+``MVCCallback`` hands every optimizer step to a Recorder, whose thread commits it
+(``mvc.training.writer_thread``). ``MVCCheckpointIO``
 keeps what ``ModelCheckpoint`` saves (``mvc.frameworks.lightning.checkpoint``).
 """
 

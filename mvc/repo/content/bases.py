@@ -1,4 +1,6 @@
-"""Chooses the base of a new blob's delta.
+"""Finds the tensor of the parent version that a new one is a later state of.
+
+Which earlier version of it is then the base of the delta: ``mvc.store.writing.object_writer``.
 
 Searched in this order: the tensor of the same name in the parent's file of the same path; one
 whose name differs only in a wrapper's prefix; one of the same dtype, shape and position; the

@@ -1,4 +1,5 @@
-"""gc: deciding what nothing reaches, and deleting it.
+"""gc: deleting what nothing reaches.
 
+What is reached: ``mvc.repo.maintenance.reachable``.
 Forgetting states: ``retention``.
 """
