@@ -250,7 +250,13 @@ class Repository:
 
         chosen = options or CommitOptions()
         given = states_by_path(state, path, states)
-        files = not isinstance(state, Mapping) and (state is not None or chosen.all or not given)
+        files = state is not None or chosen.all or states is None
+        if isinstance(state, Mapping):
+            if chosen.all:
+                raise WrongUsage("all is for files", hint="pass the state in states= instead")
+            files = False
+        if not files and not given:
+            raise WrongUsage("states names no state")
         empty = chosen.allow_empty
         if empty is None:
             empty = not files or deploy is not None

@@ -372,3 +372,27 @@ def test_a_production_file_that_cannot_be_written(tmp_path: Path) -> None:
                 options=CommitOptions(output=target, cwd=tmp_path, progress=committing),
             )
         assert f"mvc checkout {repo.find('HEAD').short}" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_state_beside_a_file_is_not_written_to_its_place(tmp_path: Path, in_place: bool) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        path, out = tmp_path / "m.safetensors", tmp_path / "out.safetensors"
+        save_file(model(), path)
+        repo.commit(path)
+        save_file({**model(), "w": model()["w"] + 0.3}, path)
+        beside = {"opt": torch.arange(3.0)}
+        options = CommitOptions(output=None if in_place else out, in_place=in_place)
+        made = repo.commit(path, states={"st": beside}, pipeline=LSB, options=options)
+        written = load_file(path if in_place else out)
+        assert tensor_bits(written) == tensor_bits(repo.checkout(made.id, path="m.safetensors"))
+        assert repo.checkout(made.id, path="st")["opt"].equal(beside["opt"])
+
+
+def test_arguments_that_would_be_passed_over(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        with pytest.raises(WrongUsage, match="states names no state"):
+            repo.commit(states={})
+        with pytest.raises(WrongUsage, match="all is for files"):
+            repo.commit(model(), options=CommitOptions(all=True))
+        assert repo.stats().versions == 0

@@ -16,6 +16,7 @@ from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import RecorderOptions
+from mvc.training.lossy.production import Production
 from mvc.training.resume import training_state, training_weights
 from tests.training.gate import Gate
 from tests.training.runs import INPUTS, LABELS, Bits, Net, Run, bits_of, tensor_bits
@@ -476,3 +477,24 @@ def test_other_decisions_survive_a_restart(tmp_path: Path) -> None:
             found.append((states, judge.asked))
     assert found[0] == found[1]
     assert 1 < len(found[0][0]) < 12
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"offers": "1"}, {"offers": -1}, {"drifted": None}, {"carried": [1]}, {"seen": "x"},
+        {"accuracy": "1/0"}, {"accuracy": "abc"}, {"accuracy": "1e999999999"}, {"batches": [3]},
+        {"batches": [[1, 0]]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_decisions_that_no_recorder_wrote_are_ignored(wrong: dict[str, object]) -> None:
+    """They may come out of somebody else's repository."""
+    pipeline = Pipeline.parse("every:2/3 | xor | dsed:0 | sparse | zstd:1")
+    sound = {"pipeline": pipeline.text, "offers": 4, "carried": 0.0, "drifted": False,
+             "batches": [], "seen": 0, "accuracy": "0"}  # fmt: skip
+    engine = Production(pipeline, evaluate=Judge())
+    before = engine.memory()
+    engine.restore({**sound, **wrong})
+    after = engine.memory()
+    assert after == before or after == {**before, "offers": 4}

@@ -174,8 +174,8 @@ class LossyCommit:
         fs, root, version = self.context.store.fs, self.context.root, kept.id.short
         written = []
         for path, entry in kept.entries.items():
-            if output is None and not entry.tensors:
-                continue
+            if path not in self._read or (output is None and not entry.tensors):
+                continue  # not a file that was committed, or one without weights
             target = root / path if output is None else output
             by_hand = f"'mvc checkout {version} {path} -o FILE'"
             if output is None and fs.stat(target) != self._read[path]:

@@ -183,7 +183,7 @@ class Sources:
             except DamagedData:
                 continue
             except MvcError:
-                if source is self._own:
+                if source in (self._own, self._damaged):
                     raise  # an unreadable disk is not damage
                 continue
             if sound:

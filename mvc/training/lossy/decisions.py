@@ -18,6 +18,7 @@ reset themselves when they detect a drift.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,16 @@ Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
 _PART = 4096
 _REMEMBERED = 64 * _PART
 """Numbers that a drift detector is at least brought back with after a restart."""
+
+
+_FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
+
+
+def _is_batch(pair: object) -> bool:
+    """Whether it is data with its number of samples."""
+    return (
+        isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] > 0
+    )
 
 
 class ErrorDecay:
@@ -80,9 +91,15 @@ class ErrorDecay:
         return {"batches": self._batches, "seen": self._seen, "accuracy": str(self._old)}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Remembers what ``memory`` returned."""
-        self._batches = list(kept.get("batches", ()))
-        self._seen, self._old = kept.get("seen", 0), Fraction(kept.get("accuracy", 0))
+        """Remembers what ``memory`` returned; ignores anything else."""
+        batches, seen = kept.get("batches", []), kept.get("seen", 0)
+        accuracy = str(kept.get("accuracy", 0))
+        if type(seen) is not int or seen < 0 or not _FRACTION.fullmatch(accuracy):
+            return
+        if not isinstance(batches, list | tuple) or not all(map(_is_batch, batches)):
+            return
+        self._batches = [(data, count) for data, count in batches]
+        self._seen, self._old = seen, Fraction(accuracy)
 
     def good_enough(self, made: Mapping[str, NDArray[Any]]) -> str | None:
         """The reason why the deployed weights suffice; None if the new ones are to be saved.

@@ -25,7 +25,7 @@ from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.lossy import TopK
-from mvc.errors import MvcError, UnsupportedTensor, WrongUsage
+from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.content.hashing import entry_from
@@ -163,8 +163,12 @@ class Production:
         """Goes on from what ``memory`` returned; ignores the memory of another pipeline."""
         if told.get("pipeline") != self.pipeline.text:
             return
-        self._offers, self._drifted = told["offers"], told["drifted"]
-        self._carried = told["carried"]
+        offers, drifted, carried = map(told.get, ("offers", "drifted", "carried"))
+        if type(offers) is not int or offers < 0 or type(drifted) is not bool:
+            return  # nothing that ``memory`` has made
+        if not isinstance(carried, float):
+            return
+        self._offers, self._drifted, self._carried = offers, drifted, carried
         for decision in (self._drift, self._decay):
             if decision is not None:
                 decision.restore(told)
@@ -308,11 +312,10 @@ class StateReducer:
         now = context.store.clock.now_ns()
         try:
             parts = encode(ServedVersion(memory, at, now))
-        except UnsupportedTensor:
+        except (UnsupportedTensor, InvalidName):
             less = {k: v for k, v in memory.items() if k not in {"batches", "seen", "accuracy"}}
             parts = encode(ServedVersion(less, at, now))
-        fs, path = context.store.fs, self._record()
-        fs.replace_file(path, lambda file: file.write(parts), mode=None, durable=True)
+        context.store.fs.write_atomic(self._record(), b"".join(parts))
 
     def _record(self) -> Path:
         name = blake3(self._name.encode()).hexdigest(16)
