@@ -66,6 +66,12 @@ class Reachability:
     def __contains__(self, piece: Piece) -> bool:
         return piece in self._reached
 
+    def copy(self) -> Reachability:
+        """One to ``reach`` more in, over the same codings; add none to either."""
+        made = Reachability()
+        made._reached, made._edges = set(self._reached), self._edges
+        return made
+
     def has_all(self, pieces: Iterable[Piece]) -> bool:
         """Whether all of these are reached."""
         return self._reached.issuperset(pieces)

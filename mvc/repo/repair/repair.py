@@ -307,7 +307,8 @@ class _Planning:
         before = -1
         while before != len(self._lost):
             before = len(self._lost)
-            sound, reached = self._recoverable(), self._recoverable()
+            sound = self._recoverable()
+            reached = sound.copy()
             reached.reach(self._all_pieces(self._added))
             for id_ in order:
                 leads = sound if id_ in self._joint else reached

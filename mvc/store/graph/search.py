@@ -165,9 +165,8 @@ class Graph:
 
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
         """The id of a base from its first bytes: that of the first object published with them."""
-        if (
-            self._generation != self._snapshot.generation
-        ):  # the journal was replaced: drop what was resolved
+        # Where the journal was replaced, what was resolved no longer counts.
+        if self._generation != self._snapshot.generation:
             self._meanings.clear()
             self._generation = self._snapshot.generation
         found = self._meanings.get(prefix)
