@@ -8,9 +8,9 @@ lossless one here is mvc's own, which stores less than the thesis's (``vsol``).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
+from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 
 __all__ = ["ACCURACY_DROPS", "SPEEDS", "Requirements"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, SourceChanged
 from mvc.ids import BlobId
 from mvc.io.handles import ReadFile

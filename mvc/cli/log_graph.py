@@ -7,8 +7,8 @@ columns that merge and shift is that of ``git log --graph``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from mvc.dataclasses import dataclass
 from mvc.ids import CommitId
 from mvc.repo.history.log import LogEntry
 

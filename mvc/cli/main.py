@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import NoReturn
 
 import click
@@ -19,6 +19,7 @@ import click
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
+from mvc.dataclasses import dataclass
 from mvc.errors import MvcError
 
 __all__ = ["Failure", "describe", "main", "report", "run"]

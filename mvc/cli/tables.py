@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Literal
 from unicodedata import combining, east_asian_width
 
 from mvc.cli.output import Output
+from mvc.dataclasses import dataclass
 
 __all__ = ["Column", "numbers", "show"]
 

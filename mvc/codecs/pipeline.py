@@ -23,7 +23,6 @@ damaged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, TypeVar
 
@@ -50,6 +49,7 @@ from mvc.codecs.words import (
     words_of,
     zigzag,
 )
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 

@@ -12,10 +12,10 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.io import mounts
 from mvc.io.failure import sync_failure, translate

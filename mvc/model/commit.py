@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from mvc.dataclasses import dataclass
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.limits import MAX_COMMIT, MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES, MAX_PIPELINE_TEXT
 from mvc.model.canonical import Reader, Writer

@@ -9,10 +9,11 @@ fields, which follow from the content and are computed, not stored) and the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import BlobId, ManifestId, Root
 from mvc.limits import (

@@ -9,8 +9,8 @@ stay in front, the other leaves follow; the 2**x nodes then form a perfect tree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from mvc.dataclasses import dataclass
 from mvc.ids import Root
 from mvc.model.hashing import digest
 

@@ -6,10 +6,11 @@ that every blob has a spec.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from math import prod
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.limits import MAX_DIMENSIONS
 

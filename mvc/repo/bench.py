@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import TypeAlias
 from mvc.adapters.files.detect import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.codecs.pipeline import PRESETS, Pipeline
+from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, DamagedData, InvalidName, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count

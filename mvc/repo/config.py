@@ -11,11 +11,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES

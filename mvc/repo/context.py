@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.repo.config import Config
 from mvc.store.snapshot import Snapshot

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from mvc.dataclasses import dataclass
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.process import cpu_count
 from mvc.model.manifest import Manifest

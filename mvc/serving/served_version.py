@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mvc.adapters.files.safetensors import (
@@ -20,6 +19,7 @@ from mvc.adapters.files.safetensors import (
 )
 from mvc.adapters.parsed import MemorySource, SourceFile
 from mvc.adapters.python.state import from_state, to_state
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.hashing import digest

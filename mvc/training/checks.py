@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mvc.codecs.pipeline import Pipeline
+from mvc.dataclasses import dataclass
 from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import torch
 
+from mvc.dataclasses import dataclass
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ import torch
 
 from mvc.adapters.python.arrays import tensor_spec
 from mvc.adapters.structure import MAX_DEPTH, part_name
+from mvc.dataclasses import dataclass
 from mvc.errors import UnsupportedTensor
 
 __all__ = ["MODES", "Item", "Queue", "Slot", "measure"]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NoReturn
 
+from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_PICKLE
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +18,7 @@ from mvc.adapters.files.zip_layout import Member, find_checks
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source
 from mvc.adapters.structure import Names, join, part_name
 from mvc.adapters.views import is_contiguous, reach
+from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_NAME_BYTES, MAX_PICKLE, MAX_PICKLE_DEPTH, MAX_TENSORS, MAX_UNFOLDED, MIB
 from mvc.model.manifest import View

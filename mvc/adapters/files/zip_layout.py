@@ -11,9 +11,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from mvc.adapters.parsed import CHECK_BYTES, Source, read_exactly
+from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile
 from mvc.limits import CHUNK, MAX_PICKLE, MAX_ZIP_MEMBERS
 from mvc.model.manifest import Check

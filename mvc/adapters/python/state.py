@@ -18,7 +18,6 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -38,6 +37,7 @@ from mvc.adapters.python.arrays import (
 )  # fmt: skip
 from mvc.adapters.structure import Names, decode, encode
 from mvc.adapters.views import extract
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId
 from mvc.limits import MAX_SAFETENSORS_HEADER

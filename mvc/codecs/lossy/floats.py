@@ -7,13 +7,13 @@ are only looked at, to see how far an entry has moved.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mvc.codecs.words import Words, word_type
+from mvc.dataclasses import dataclass
 
 __all__ = ["FORMATS", "FRACTION", "Format", "Weights", "values_of", "words_of_values"]
 

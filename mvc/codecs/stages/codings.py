@@ -15,12 +15,12 @@ instead of resetting bits (its future work).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from mvc.codecs.compressors import HUFFMAN
 from mvc.codecs.sparse import OPTIONS
 from mvc.codecs.stages.base import CODINGS_2, DELTAS, WORDS, Kind, Stage, whole
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline
 
 

@@ -7,10 +7,10 @@ decay, DSED); drift detection on the incoming data is the thesis's future work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline
 
 DETECTORS = ("adwin", "page-hinkley")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import ClassVar
@@ -16,6 +15,7 @@ from typing import ClassVar
 from mvc.codecs.lossy import grid, topk
 from mvc.codecs.lossy.floats import FRACTION, Weights
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline, WrongUsage
 
 _HOLD, _FINE = "0.52", "0.5"

@@ -8,11 +8,11 @@ skipped without being made, and the generators are set to what they were at the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.frameworks.accelerate.prepared import prepared
 from mvc.frameworks.common import data

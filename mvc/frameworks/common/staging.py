@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, IoFailed, WrongUsage
 from mvc.io.files import TEMPORARY, WriteFile
 from mvc.model.manifest import Manifest

@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +31,7 @@ from torch.futures import Future
 from mvc.adapters.parsed import Source, read_exactly
 from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
 from mvc.adapters.python.state import Deferred
+from mvc.dataclasses import dataclass
 from mvc.errors import (
     BadModelFile,
     MvcError,

@@ -16,7 +16,6 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -27,6 +26,7 @@ from fsspec.utils import stringify_path
 
 from mvc.adapters.files.detect import parse_file, suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, NotARepository, NothingToCommit, UnknownRevision, WrongUsage
 from mvc.frameworks.common.staging import Readable, check_new_path, scratch
 from mvc.frameworks.fsspec.location import (

@@ -9,11 +9,12 @@ The grammar is ``mvc://REPOSITORY@REVISION/PATH``. REPOSITORY is a folder, absol
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import unquote
 
 from mvc.api import Repository
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, NotARepository, UnknownPath, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem

@@ -7,7 +7,6 @@ without ``force``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mvc.adapters.python.state import to_state
+from mvc.dataclasses import dataclass
 from mvc.errors import (
     DamagedData,
     StateForgotten,

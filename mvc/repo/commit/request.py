@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, WrongUsage
 from mvc.limits import MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES
 from mvc.model.names import check_key, check_ref, printable

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from mvc.dataclasses import dataclass
 from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from blake3 import blake3
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
+from mvc.dataclasses import dataclass
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector

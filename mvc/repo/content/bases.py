@@ -11,11 +11,11 @@ same in the parent's other files. Masters of copies in lower precision:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, count
 from typing import Protocol
 
 from mvc.codecs import cast
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import PIECE

@@ -8,9 +8,9 @@ by names without the prefixes that wrappers add.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 
+from mvc.dataclasses import dataclass
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.merkle import compare as compare_trees
 from mvc.model.tensor import TensorSpec

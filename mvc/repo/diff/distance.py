@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.dataclasses import dataclass
 from mvc.model.tensor import DTYPES
 
 __all__ = ["Distance", "measure", "to_float64"]

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from mvc.adapters.views import extract
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, IoFailed, MvcError, ReadOnly
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.files import TEMPORARY, FileSystem

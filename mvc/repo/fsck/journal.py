@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from mvc.dataclasses import dataclass
 from mvc.errors import Busy, DamagedData
 from mvc.ids import CommitId
 from mvc.repo.maintenance.report import Problem

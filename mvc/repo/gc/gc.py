@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from mvc.codecs.patch import encode_patch
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.limits import PIECE

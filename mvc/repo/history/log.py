@@ -6,10 +6,10 @@ Orphans are versions that only a detached HEAD led to, and no branch or tag.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidTime, NothingToCommit, UnknownPath, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import FileIdentity, FileSystem

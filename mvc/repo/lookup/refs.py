@@ -6,8 +6,7 @@ HEAD holds the name of the current branch, or a commit if it is detached.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.repo.context import Context

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,7 @@ from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import to_state
 from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline
+from mvc.dataclasses import dataclass
 from mvc.errors import MvcError, NothingToCommit, SourceChanged, UnknownPath, WrongUsage
 from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry

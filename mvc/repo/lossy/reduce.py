@@ -7,7 +7,6 @@ then stored losslessly, so that the stored version equals the deployed one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.produce import produce
+from mvc.dataclasses import dataclass
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.commit.state_writer import BaseCache

@@ -8,9 +8,10 @@ with the number of objects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, MvcError
 from mvc.store.graph.search import Step
 from mvc.store.journal.entries import Region

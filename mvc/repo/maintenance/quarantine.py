@@ -8,9 +8,9 @@ name (``purged``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
 from mvc.repo.maintenance.reachable import Reachable

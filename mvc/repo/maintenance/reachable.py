@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from mvc.dataclasses import dataclass
 from mvc.ids import CommitId
 
 __all__ = ["FsckReport", "Healed", "Problem", "Quarantined", "Repaired"]

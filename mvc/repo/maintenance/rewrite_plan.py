@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol, TypeVar
 
 from mvc.codecs.pipeline import Pipeline
+from mvc.dataclasses import dataclass
 from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.ids import BlobId
 from mvc.limits import PIECE

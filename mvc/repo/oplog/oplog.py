@@ -7,9 +7,9 @@ reused. A compacted journal lacks the entries that nothing needs any more.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG

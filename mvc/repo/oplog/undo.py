@@ -9,8 +9,9 @@ retracted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from mvc.dataclasses import dataclass
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.model.names import printable

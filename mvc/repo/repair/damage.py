@@ -8,8 +8,9 @@ quarantine. What is recovered over it is compared with its hash as usual.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from mvc.dataclasses import dataclass
 from mvc.repo.context import Progress
 from mvc.repo.maintenance.inventory import (
     CodingPlace,

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, partial
 from pathlib import Path
 
+from mvc.dataclasses import dataclass
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest

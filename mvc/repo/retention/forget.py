@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

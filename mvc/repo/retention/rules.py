@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 
+from mvc.dataclasses import dataclass
 from mvc.errors import NoDeployment, UnknownMetric, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from mvc.dataclasses import dataclass
 
 __all__ = ["IGNORE_FILE", "Ignore"]
 

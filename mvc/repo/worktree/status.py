@@ -7,8 +7,8 @@ differs shows which other version has it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from mvc.dataclasses import dataclass
 from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry

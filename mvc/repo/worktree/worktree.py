@@ -9,9 +9,9 @@ from __future__ import annotations
 import posixpath
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, UnknownPath
 from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import lmdb
 from blake3 import blake3
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.failure import translate
 from mvc.io.files import FileSystem

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.io.files import ReadFile
 

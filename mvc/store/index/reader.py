@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, MvcError, StorageFull
 from mvc.io.failure import was_missing
 from mvc.io.files import FileLock, FileSystem

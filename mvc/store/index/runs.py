@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 import zstandard
 from blake3 import blake3
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.limits import ZSTD_MAX_WINDOW
 from mvc.model.canonical import Reader, Writer, encode_uint

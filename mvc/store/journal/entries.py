@@ -7,9 +7,9 @@ and carries the canonical bytes of the commits it publishes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from mvc.dataclasses import dataclass
 from mvc.ids import CommitId
 from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REF_BYTES
 from mvc.model.canonical import Reader, Writer

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from blake3 import blake3
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.limits import MAX_ENTRY
 from mvc.store.journal.entries import Entry

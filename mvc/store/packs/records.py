@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from blake3 import blake3
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.limits import MAX_PIPELINE_TEXT, MAX_RECORD_HEADER, MAX_TENSORS
 from mvc.model.canonical import Reader, Writer

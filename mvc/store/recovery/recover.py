@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeVar
 
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.model.hashing import BlobHasher, blob_id

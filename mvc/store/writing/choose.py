@@ -8,11 +8,11 @@ docs/decisions.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
+from mvc.dataclasses import dataclass
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
@@ -32,7 +32,7 @@ class Policy:
     """
 
     pipeline: Pipeline
-    layout: Layout = Layout()  # noqa: RUF009 - a value
+    layout: Layout = Layout()
     max_chain: float = float("inf")
     reset: bool = False
 

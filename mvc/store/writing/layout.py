@@ -23,12 +23,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, pairwise
 from math import gcd
+from typing import TYPE_CHECKING
 
-from mvc.store.graph.search import Link
+from mvc.dataclasses import dataclass
+
+if TYPE_CHECKING:
+    from mvc.store.graph.search import Link
 
 __all__ = ["ENDLESS", "PATTERN", "Layout"]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Protocol
 
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
+from mvc.dataclasses import dataclass
 from mvc.limits import CHUNK
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.lossy import TopK
+from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.repo.content.contents import skeleton_of

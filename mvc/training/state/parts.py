@@ -8,13 +8,13 @@ one commit; the second names the Merkle root of its model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 import torch
 
 from mvc.adapters.python.state import from_state
+from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
