@@ -6,7 +6,6 @@ Only this module writes.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -68,7 +67,9 @@ class Output:
 
     def json(self, schema: str, payload: Mapping[str, Any]) -> None:
         """Prints one object; numbers that JSON lacks become the strings NaN, Infinity."""
-        self.line(json.dumps({"schema": schema, **_plain(payload)}, indent=2))
+        from json import dumps
+
+        self.line(dumps({"schema": schema, **_plain(payload)}, indent=2))
 
     def left_out(self, rows: int) -> None:
         """Says how many rows of a table are not shown, if any."""

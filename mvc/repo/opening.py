@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import AlreadyARepository, DamagedData, IoFailed, MvcError, NotARepository
 from mvc.io.clock import Clock
@@ -20,6 +19,9 @@ from mvc.store.index.folder import BUILDING, CURRENT
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, JOURNAL, PACKS, IndexThresholds
 from mvc.store.store import CONFIG, FOLDER, Store
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 __all__ = ["Configure", "check_absent", "open_context", "remove_if_failed"]
 

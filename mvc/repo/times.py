@@ -6,7 +6,6 @@ clocks changed, raises InvalidTime with both readings.
 
 from __future__ import annotations
 
-import calendar
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING
@@ -30,6 +29,7 @@ __all__ = [
 ]
 
 _SECOND = 1_000_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST, _LATEST = -(1 << 63), (1 << 63) - 1
 _MAX_TEXT = 100
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
@@ -193,7 +193,7 @@ def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
         raise InvalidTime(f"there is no such time: {printable(text)} ({e})", hint=_FORMS) from e
     nanoseconds = int((fraction or "").ljust(9, "0"))
     shift = _offset_seconds(offset, text) if offset else _unambiguous(wall, zone, text)
-    return (calendar.timegm(wall.timetuple()) - shift) * _SECOND + nanoseconds
+    return (_seconds(wall) - shift) * _SECOND + nanoseconds
 
 
 def _offset_seconds(offset: str, text: str) -> int:
@@ -214,7 +214,7 @@ def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
         raise InvalidTime(f"this time is out of range: {printable(text)}") from e
     if first == second:
         return first
-    utc = calendar.timegm(wall.timetuple())
+    utc = _seconds(wall)
     # In a gap, each offset gives a moment at which the other offset is in force.
     shown = (first, second) if first > second else (second, first)
     readings = [
@@ -230,6 +230,11 @@ def _unambiguous(wall: datetime, zone: tzinfo | None, text: str) -> int:
 
 def _shift(wall: datetime, zone: tzinfo | None) -> int:
     if zone is None:
-        return calendar.timegm(wall.timetuple()) - int(wall.timestamp())
+        return _seconds(wall) - int(wall.timestamp())
     offset = zone.utcoffset(wall.replace(tzinfo=zone))
     return int((offset or timedelta()).total_seconds())
+
+
+def _seconds(wall: datetime) -> int:
+    """Whole seconds from 1970 to a time without a zone, read as UTC."""
+    return (wall.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)

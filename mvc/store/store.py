@@ -17,8 +17,6 @@ from mvc.io.process import cpu_count
 from mvc.limits import PIECE
 from mvc.model.canonical import Writer
 from mvc.store.format import FORMAT, add_features, format_line, read_features
-from mvc.store.graph.cost import Speed
-from mvc.store.graph.search import Graph
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import GENESIS, Recorded, encode_entry
@@ -31,6 +29,7 @@ from mvc.store.writing.pack_writer import PackWriter
 if TYPE_CHECKING:
     from concurrent.futures import Executor, ThreadPoolExecutor
 
+    from mvc.store.graph.search import Graph
     from mvc.store.packs.arena import Arenas
     from mvc.store.recovery.recover import Recovery
 
@@ -99,7 +98,6 @@ class Store:
         self._pid = -1
         self._thresholds = thresholds
         self._given_pool = pool
-        self._speed = Speed()
         self._arenas: Arenas | None = None
         self._open()
 
@@ -113,7 +111,7 @@ class Store:
             thresholds=self._thresholds,
         )
         self._pool: ThreadPoolExecutor | None = None
-        self._graph = Graph(self._snapshot, self._speed)
+        self._graph: Graph | None = None
 
     @property
     def snapshot(self) -> Snapshot:
@@ -126,9 +124,15 @@ class Store:
 
     @property
     def graph(self) -> Graph:
-        """The storage graph over the snapshot."""
-        _ = self.snapshot
-        return self._graph
+        """The storage graph over the snapshot. Imported here: a look-up decodes nothing."""
+        from mvc.store.graph.cost import Speed
+        from mvc.store.graph.search import Graph
+
+        with self._lock:
+            snapshot = self.snapshot
+            if self._graph is None:
+                self._graph = Graph(snapshot, Speed())
+            return self._graph
 
     @property
     def pool(self) -> Executor:

@@ -12,7 +12,6 @@ from pathlib import PurePosixPath
 
 from mvc.adapters.files.numpy_files import MAGIC, parse_npy, parse_npz
 from mvc.adapters.files.safetensors import parse_header, parse_safetensors
-from mvc.adapters.files.torch_zip import archive_name, parse_torch_zip
 from mvc.adapters.files.zip_layout import read_members
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedFile, Source, SourceFile
 from mvc.errors import BadModelFile, DamagedData, InvalidName, UnsupportedTensor
@@ -59,6 +58,8 @@ def _parser(head: bytes) -> Callable[[Source, str], FileParts] | None:
 
 
 def _parse_zip(source: Source, name: str) -> FileParts:
+    from mvc.adapters.files.torch_zip import archive_name, parse_torch_zip  # by torch's users only
+
     members = read_members(source, name)
     parse = parse_npz if archive_name(members) is None else parse_torch_zip
     parts = parse(source, name, members)

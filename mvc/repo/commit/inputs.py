@@ -9,7 +9,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
 from mvc.model.names import check_path
 from mvc.repo.commit.request import Change, CommitOptions
@@ -37,6 +36,8 @@ def states_by_path(
 
 def of_state(state: Mapping[str, Any], name: str, last: BaseCache | None) -> Change:
     """A mapping of tensors as the path ``name``; ``last`` holds the path's previous version."""
+    from mvc.adapters.python.state import from_state  # files need none of it
+
     return Change(name, lambda: nullcontext(from_state(state)), last)
 
 
