@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 from mvc.model.names import DEFAULT_STATE
+from mvc.repo.arguments import checked
 from mvc.repo.repository import Repository as StoredRepository
 from mvc.repo.repository import Rev, Time
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Repository"]
 
 
+@checked
 class Repository(StoredRepository):
     """An open repository; close it, or use it as a context manager.
 

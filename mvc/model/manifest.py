@@ -140,6 +140,13 @@ class Manifest:
     def __init__(self, entries: Iterable[FileEntry]) -> None:
         self.entries = tuple(sorted(entries, key=lambda e: e.path.encode()))
 
+    def __repr__(self) -> str:
+        """Short: the tensors of a large version would fill the screen."""
+        paths = ", ".join(entry.path for entry in self.entries[:3])
+        more = f" and {len(self.entries) - 3} more" if len(self.entries) > 3 else ""
+        tensors = sum(len(entry.tensors) for entry in self.entries)
+        return f"<mvc manifest of {paths or 'nothing'}{more}, tensors: {tensors}>"
+
     @cached_property
     def by_path(self) -> dict[str, FileEntry]:
         return {e.path: e for e in self.entries}

@@ -28,7 +28,7 @@ from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.revisions import resolve
+from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.times import check_moment, format_time, nearest
 from mvc.store.index import keys
 from mvc.store.journal.entries import Deployment, Entry, Retraction
@@ -80,9 +80,7 @@ class Deployed:
 # -- recording -----------------------------------------------------------------------
 
 
-def deploy(
-    context: Context, rev: str | CommitId, target: str, time_ns: int | None = None
-) -> Deployed:
+def deploy(context: Context, rev: Rev, target: str, time_ns: int | None = None) -> Deployed:
     """Records that a version went live, by default now; durable on return.
 
     A forgotten version can be recorded only for a time in the past. Raises InvalidName,
@@ -125,9 +123,7 @@ def deployment_for(
     return Deployment(target, time_ns, commit_id, None if before is None else before.sequence)
 
 
-def retract(
-    context: Context, rev: str | CommitId | None, target: str, time_ns: int | None = None
-) -> Deployed:
+def retract(context: Context, rev: Rev | None, target: str, time_ns: int | None = None) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
     It is the newest on the target, of ``rev`` if that is not None, and at exactly ``time_ns``

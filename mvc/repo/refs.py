@@ -13,7 +13,7 @@ from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, head_if_known, tags
-from mvc.repo.lookup.revisions import resolve
+from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 
@@ -39,9 +39,7 @@ def check_branch(name: str) -> str:
     return check_ref("branch", name)
 
 
-def create_branch(
-    context: Context, name: str, rev: str | CommitId = HEAD, force: bool = False
-) -> Ref:
+def create_branch(context: Context, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
     """Makes a branch at a version. With ``force`` an existing one moves, but not the current one.
 
     Raises InvalidName, UnknownRevision, RefConflict.
@@ -116,7 +114,7 @@ def rename_branch(context: Context, old: str, new: str, force: bool = False) -> 
     _publish(context, "rename-branch", f"{old} to {new}", changes)
 
 
-def create_tag(context: Context, name: str, rev: str | CommitId = HEAD, force: bool = False) -> Ref:
+def create_tag(context: Context, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
     """Makes a tag at a version. With ``force`` an existing tag moves.
 
     Raises InvalidName, UnknownRevision, RefConflict.

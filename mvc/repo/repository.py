@@ -14,16 +14,18 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast
 
-from mvc.errors import DamagedData, WrongUsage
+from mvc.errors import AlreadyARepository, DamagedData, NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.model.names import DEFAULT_STATE
+from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo import deployments, refs, times
+from mvc.repo.arguments import checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, revisions
+from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.store.store import FOLDER, create
 
@@ -63,14 +65,12 @@ Time: TypeAlias = int | str | datetime
 A ``datetime`` without a zone is in local time.
 """
 
-Rev: TypeAlias = str | CommitId
-"""A revision as on the command line, or the id of a commit."""
-
 PathName: TypeAlias = str | PathLike[str]
 Paths: TypeAlias = PathName | Sequence[PathName]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
 
 
+@checked
 class Repository:
     """An open repository; close it, or use it as a context manager.
 
@@ -81,6 +81,11 @@ class Repository:
     public: ClassVar[type[Repository]]
 
     def __init__(self, context: Context) -> None:
+        if not isinstance(context, Context):
+            raise WrongUsage(
+                "a repository is not opened by its constructor",
+                hint="mvc.Repository.open(PATH) opens one, mvc.Repository.init(PATH) makes one",
+            )
         self.context = context
         self._lock = threading.RLock()
         self._last: dict[str, BaseCache] = {}
@@ -131,6 +136,27 @@ class Repository:
         Raises NotARepository, UnsupportedFormat, DamagedData, InvalidConfig.
         """
         return cls(open_context(path, discover=discover, config=config, fs=fs, clock=clock))
+
+    @classmethod
+    def open_or_init(
+        cls,
+        path: PathName = ".",
+        *,
+        branch: str | None = None,
+        config: Configure | None = None,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Opens the repository of a folder, or makes an empty one there if there is none.
+
+        Arguments as for ``init``; ``branch`` only names the first branch of a new repository.
+        Raises UnsupportedFormat, DamagedData, InvalidName, InvalidConfig.
+        """
+        with suppress(NotARepository):
+            return cls.open(path, discover=False, config=config, fs=fs, clock=clock)
+        with suppress(AlreadyARepository):  # another process has made it since
+            return cls.init(path, branch=branch, config=config, fs=fs, clock=clock)
+        return cls.open(path, discover=False, config=config, fs=fs, clock=clock)
 
     @classmethod
     def heal(
@@ -184,10 +210,10 @@ class Repository:
         with ExitStack() as after:
             after.callback(self.context.store.close)
             after.callback(self._last.clear)
-            for act in self._closing:
+            after.callback(setattr, self, "closed", True)
+            for act in self._closing:  # may commit
                 after.callback(act)
             self._closing = []
-            self.closed = True
 
     def before_close(self, act: Callable[[], object]) -> Callable[[], None]:
         """Has ``close`` call ``act`` first, so that what still writes can end.
@@ -201,6 +227,10 @@ class Repository:
                 self._closing.remove(act)
 
         return take_back
+
+    def __repr__(self) -> str:
+        state = " (closed)" if self.closed else ""
+        return f"<mvc repository {printable(str(self.root))}{state}>"
 
     def __enter__(self) -> Self:
         return self
@@ -245,7 +275,7 @@ class Repository:
         BadModelFile for what cannot be committed, NothingToCommit, SourceChanged if a file or
         tensor changed meanwhile, StateForgotten, Busy.
         """
-        from mvc.repo.commit.inputs import states_by_path
+        from mvc.repo.commit.inputs import refuse_empty, states_by_path
         from mvc.repo.commit.request import CommitOptions, CommitRequest, metrics_from
 
         chosen = options or CommitOptions()
@@ -257,6 +287,8 @@ class Repository:
             files = False
         if not files and not given:
             raise WrongUsage("states names no state")
+        if not chosen.allow_empty:
+            refuse_empty(given)
         empty = chosen.allow_empty
         if empty is None:
             empty = not files or deploy is not None

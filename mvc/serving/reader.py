@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mvc.errors import WrongUsage
+from mvc.errors import IoFailed, WrongUsage
 from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
-from mvc.model.names import check_ref
+from mvc.model.names import check_ref, printable
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion, decode
 
@@ -22,8 +22,9 @@ class FileReader:
     """Reads the file that a ``FileSink`` writes to ``path``.
 
     ``production`` is the version that this process serves, None before the first swap.
-    ``target`` names the deployment target on which ``swap`` records it. Raises InvalidName for a
-    ``target`` that cannot be one.
+    ``target`` names the deployment target on which ``swap`` records it. The file may be written
+    later. Raises InvalidName for a ``target`` that cannot be one, IoFailed where the file's folder
+    does not exist.
     """
 
     def __init__(
@@ -39,6 +40,12 @@ class FileReader:
         self._path = Path(path)
         self._target = target
         self._fs = fs or FileSystem()
+        folder = self._fs.stat(self._path.parent)
+        if folder is None or not folder.is_dir:
+            raise IoFailed(
+                f"there is no folder for {printable(str(path))}",
+                hint="name the path that the FileSink writes to",
+            )
         self._clock = clock or Clock()
         self._seen: FileIdentity | None = None
         self._unrecorded: list[ServedVersion] = []

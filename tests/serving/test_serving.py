@@ -183,6 +183,8 @@ def test_places_of_a_file_are_checked_when_the_sink_is_made(tmp_path: Path) -> N
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidName):
         FileReader(tmp_path / "served", target="a b")
+    with pytest.raises(IoFailed, match="there is no folder for"):
+        FileReader(tmp_path / "typo" / "model.safetensors")
     (tmp_path / "foreign").write_bytes(b"something else" * 1000)
     with pytest.raises(BadModelFile):
         FileReader(tmp_path / "foreign").swap()

@@ -34,7 +34,7 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import HEAD, branches, head, head_if_known, staged_removals
-from mvc.repo.lookup.revisions import resolve
+from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.opening import remove_if_failed
 from mvc.repo.refs import branch_change, check_branch
 from mvc.repo.worktree.identify import is_held
@@ -210,7 +210,7 @@ def switch(
     branch: str,
     *,
     create: bool = False,
-    start: str | CommitId | None = None,
+    start: Rev | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored | None:

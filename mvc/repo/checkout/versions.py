@@ -15,7 +15,6 @@ import numpy as np
 from mvc.adapters.files.safetensors import parse_header
 from mvc.adapters.python.state import to_state, values
 from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownPath, WrongUsage
-from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo import deployments
@@ -26,6 +25,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.history import log as history_log
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.repo.lookup.revisions import Rev
 from mvc.repo.times import within
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_sequentially
@@ -43,7 +43,7 @@ def iter_versions(
     since: int | None = None,
     until: int | None = None,
     target: str | None = None,
-    rev: str | CommitId = "HEAD",
+    rev: Rev = "HEAD",
     path: str | None = None,
     keys: Collection[str] | None = None,
     on_error: str = "raise",

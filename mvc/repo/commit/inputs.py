@@ -19,7 +19,7 @@ from mvc.repo.lookup.refs import staged_removals
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import status
 
-__all__ = ["of_files", "of_state", "paths_of", "states_by_path"]
+__all__ = ["of_files", "of_state", "paths_of", "refuse_empty", "states_by_path"]
 
 
 def states_by_path(
@@ -32,6 +32,16 @@ def states_by_path(
     if path in given:
         raise WrongUsage(f"{path} is named twice")
     return {check_path(path): state, **given}
+
+
+def refuse_empty(states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises WrongUsage if one of the states by path is empty."""
+    for path, state in states.items():
+        if not state:
+            raise WrongUsage(
+                f"the state at {path} is empty, and would take the place of what is stored there",
+                hint="if that is meant, pass options=mvc.CommitOptions(allow_empty=True)",
+            )
 
 
 def of_state(state: Mapping[str, Any], name: str, last: BaseCache | None) -> Change:

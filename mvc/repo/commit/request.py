@@ -14,6 +14,7 @@ from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, WrongUsage
 from mvc.limits import MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES
 from mvc.model.names import check_key, check_ref, printable
+from mvc.repo.arguments import check_fields
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
@@ -35,9 +36,9 @@ class CommitOptions:
     """The rarer arguments of ``Repository.commit``.
 
     ``author`` (default: the setting ``user.name``) and ``time`` (default: now) are what the log
-    shows. ``allow_empty``: whether a version that equals its parent is committed; by default
-    if a mapping is committed or deployed. ``progress`` is called with bytes done, bytes in
-    total and the path.
+    shows. ``allow_empty``: whether a version that equals its parent is committed, by default
+    if a mapping is committed or deployed; and whether a mapping may be empty, by default not.
+    ``progress`` is called with bytes done, bytes in total and the path.
 
     For files: ``all`` adds every tracked path whose file was modified or renamed. ``cwd`` is the
     folder that relative paths start from. ``opaque`` keeps a model file that is cut off as it is,
@@ -59,6 +60,10 @@ class CommitOptions:
     output: str | PathLike[str] | None = None
     in_place: bool = False
     produced_by: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WrongUsage for a value of a wrong type."""
+        check_fields(self)
 
 
 @dataclass(frozen=True)

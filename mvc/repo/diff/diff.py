@@ -30,7 +30,7 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
-from mvc.repo.lookup.revisions import resolve
+from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.worktree import worktree
 
 __all__ = ["Diff", "FileDiff", "TensorDiff", "diff"]
@@ -67,8 +67,8 @@ class Diff:
 
 def diff(
     context: Context,
-    a: str | CommitId | None = None,
-    b: str | CommitId | None = None,
+    a: Rev | None = None,
+    b: Rev | None = None,
     paths: Sequence[str] = (),
     *,
     progress: Progress | None = None,
@@ -170,7 +170,7 @@ class DiffSource:
 
 
 def _sides(
-    context: Context, a: str | CommitId | None, b: str | CommitId | None, paths: Sequence[str]
+    context: Context, a: Rev | None, b: Rev | None, paths: Sequence[str]
 ) -> tuple[DiffSource, DiffSource]:
     tip = head(context).commit
     if a is not None and b is not None:
@@ -184,7 +184,8 @@ def _sides(
     return first, working_folder(context, tracked, paths)
 
 
-def _side(context: Context, rev: str | CommitId, paths: Sequence[str]) -> DiffSource:
+def _side(context: Context, rev: Rev, paths: Sequence[str]) -> DiffSource:
+    rev = id_or_text(rev)
     text = str(rev)
     try:
         return version(context, resolve(context, rev), text, paths)

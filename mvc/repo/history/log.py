@@ -18,7 +18,7 @@ from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
 from mvc.repo.lookup.commits import Ancestors, newest_first
-from mvc.repo.lookup.revisions import resolve
+from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
 
@@ -44,7 +44,7 @@ class LogEntry:
 
 def log(
     context: Context,
-    rev: str | CommitId = "HEAD",
+    rev: Rev = "HEAD",
     *,
     limit: int | None = None,
     target: str | None = None,

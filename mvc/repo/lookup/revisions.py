@@ -7,6 +7,7 @@ A name is looked up as a branch, then as a tag, then as the prefix of an id. ``h
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
@@ -16,7 +17,24 @@ from mvc.repo.lookup import commits, refs
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.repo.times import format_time, parse_time
 
-__all__ = ["resolve", "resolve_ref"]
+if TYPE_CHECKING:
+
+    class _HasId(Protocol):
+        @property
+        def id(self) -> CommitId: ...
+
+    class _HasCommit(Protocol):
+        @property
+        def commit(self) -> CommitId: ...
+
+
+__all__ = ["Rev", "id_or_text", "resolve", "resolve_ref"]
+
+Rev: TypeAlias = "str | CommitId | _HasId | _HasCommit"
+"""A text as on the command line, the id of a commit, or what has one.
+
+A commit, a log entry and the result of a commit have it as ``id``, a deployment as ``commit``.
+"""
 
 # A zero byte ends a name in the index, so a name must not contain one.
 _REVISION = re.compile(r"([^~^@{}\0]+)(?:@\{([^{}]*)\})?((?:[~^][0-9]{0,9})*)", re.ASCII)
@@ -26,25 +44,37 @@ _FORMS = "a revision is an id, a branch, a tag or HEAD, then ~2, ^1 or @{2026-11
 _SHOWN = 10
 
 
-def resolve(context: Context, rev: str | CommitId) -> CommitId:
-    """The commit that ``rev`` names; ``rev`` is a text or the id of a commit.
+def resolve(context: Context, rev: Rev) -> CommitId:
+    """The commit that ``rev`` names.
 
     Raises UnknownRevision, AmbiguousRevision, InvalidTime, and WrongUsage for other types.
     """
     return resolve_ref(context, rev)[0]
 
 
-def resolve_ref(context: Context, rev: str | CommitId) -> tuple[CommitId, str | None]:
+def id_or_text(rev: Rev) -> str | CommitId:
+    """The id that a commit, log entry or deployment has; ids and texts as they are.
+
+    Raises WrongUsage for anything else.
+    """
+    if isinstance(rev, str | CommitId):
+        return rev
+    for name in ("id", "commit"):
+        if isinstance(found := getattr(rev, name, None), CommitId):
+            return found
+    raise WrongUsage(
+        "a revision is a text, a CommitId, a commit, a log entry or a deployment, "
+        f"not a {type(rev).__name__}",
+        hint=_FORMS,
+    )
+
+
+def resolve_ref(context: Context, rev: Rev) -> tuple[CommitId, str | None]:
     """The commit, and the branch if ``rev`` is a branch's name, or HEAD on a branch."""
     context.fresh()
+    rev = id_or_text(rev)
     if isinstance(rev, CommitId):
         return commits.get(context, rev).id, None
-    if not isinstance(rev, str):
-        of_result = isinstance(getattr(rev, "id", None), CommitId)
-        raise WrongUsage(
-            f"a revision is a text or a CommitId, not a {type(rev).__name__}",
-            hint="pass its .id" if of_result else _FORMS,
-        )
     match = _REVISION.fullmatch(rev.strip())
     if match is None:
         raise UnknownRevision(f"this is not a revision: {printable(rev[:100])!r}", hint=_FORMS)

@@ -22,7 +22,7 @@ from mvc.model.manifest import Manifest
 from mvc.repo.context import Context, Progress
 from mvc.repo.gc.gc import DEFAULT_GRACE, Collection, plan_collection
 from mvc.repo.lookup import commits, manifests, refs
-from mvc.repo.lookup.revisions import resolve
+from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.maintenance.reachable import reachable
 from mvc.repo.retention.rules import Retention, Short, given_up, live_now, protected, too_few
@@ -55,9 +55,7 @@ class Chosen:
         return {commit.id: self.named for commit in self.commits}
 
 
-def choose(
-    context: Context, revs: Iterable[str | CommitId] = (), rules: Retention | None = None
-) -> Chosen:
+def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None = None) -> Chosen:
     """The versions that are named, or that ``rules`` select.
 
     A version forgotten by rule may be forgotten again by name. Raises WrongUsage,
