@@ -8,14 +8,14 @@ import pytest
 
 from mvc.errors import InvalidConfig
 from mvc.repo.repository import Repository
-from mvc.store.index import environments
+from mvc.store.index import folder as index_folder
 
 
 def test_a_configuration_that_cannot_be_read_leaves_no_index_open(tmp_path: Path) -> None:
     Repository.init(tmp_path).close()
     (tmp_path / ".mvc" / "config.yaml").write_text("store: [")
-    before = dict(environments._open)
+    before = dict(index_folder._open)
     with pytest.raises(InvalidConfig) as _held:
         Repository.open(tmp_path)
-    assert environments._open == before
+    assert index_folder._open == before
     assert _held.value

@@ -14,8 +14,8 @@ import pytest
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
-from mvc.store.index import environments, keys
 from mvc.store.index import folder as index_folder
+from mvc.store.index import keys
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
 from tests.crash.story import state_of
@@ -299,11 +299,11 @@ def test_environments_are_shared_and_closed_with_the_last_user(history: History)
     with history.open() as one, history.open() as two:
         lent = view_of(one)._index.lent
         assert lent is not None and lent.index is view_of(two)._index.lent.index
-        key = environments._key(index_folder.data_identity(FileSystem(), lent.environment))
-        assert environments._open[key][1] == 2
+        key = index_folder._key(index_folder.data_identity(FileSystem(), lent.environment))
+        assert index_folder._open[key][1] == 2
         one.close()
         assert history.wrong(two) == []
-    assert key not in environments._open
+    assert key not in index_folder._open
 
 
 def test_an_empty_operation_is_an_entry(history: History) -> None:

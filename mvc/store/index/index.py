@@ -76,7 +76,7 @@ class Meta:
 
 
 class Index:
-    """One open environment. LMDB allows one per file and process: see ``environments``."""
+    """One open environment. LMDB allows one per file and process: see ``folder``."""
 
     def __init__(
         self, fs: FileSystem, folder: Path, *, writable: bool, create: bool = False

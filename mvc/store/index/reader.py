@@ -16,9 +16,9 @@ from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, MvcError, StorageFull
 from mvc.io.failure import was_missing
 from mvc.io.files import FileLock, FileSystem
-from mvc.store.index import environments, keys
 from mvc.store.index import folder as index_folder
-from mvc.store.index.environments import Lent
+from mvc.store.index import keys
+from mvc.store.index.folder import Lent
 from mvc.store.index.index import Meta
 from mvc.store.index.runs import RunReader
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
@@ -172,7 +172,7 @@ class IndexReader:
     def open(self) -> None:
         """Opens the current index, or makes a new one; without one if that fails."""
         try:
-            self.lent = environments.lend(self._fs, self._folder, writable=self._writable)
+            self.lent = index_folder.lend(self._fs, self._folder, writable=self._writable)
             self._use(self.lent.index.meta(self._journal.identity))
         except StorageFull:
             self._without_index()  # look-ups must work on a full disk, too
@@ -259,7 +259,7 @@ class IndexReader:
     def _use_renewed(self, damaged: Lent | None) -> bool:
         """Whether the current index is sound and another one than ``damaged``; then it is used."""
         try:
-            self.lent = environments.lend(self._fs, self._folder, writable=True)
+            self.lent = index_folder.lend(self._fs, self._folder, writable=True)
             if damaged is not None and self.lent.is_same_file(damaged):
                 raise DamagedData("the index is damaged")
             self._use(self.lent.index.meta(self._journal.identity))
@@ -270,7 +270,7 @@ class IndexReader:
 
     def _build(self) -> None:
         """A new environment, complete before it is current; the caller holds the building lock."""
-        self.lent = environments.create(self._fs, self._folder)
+        self.lent = index_folder.create(self._fs, self._folder)
         self._use(self.lent.index.meta(self._journal.identity))
         self._index_far()
         index_folder.switch(self._fs, self._folder, self.lent.environment)
