@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import mvc
 from mvc.errors import InvalidName, NotARepository, UnknownRevision, WrongUsage
-from mvc.frameworks.fsspec.location import locate
+from mvc.frameworks.fsspec.filesystem import locate
 from mvc.frameworks.fsspec.parts import Parts
 from mvc.repo.commit.request import CommitOptions
 from tests.frameworks.need import need

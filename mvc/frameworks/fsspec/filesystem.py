@@ -1,5 +1,9 @@
 """Repositories as an fsspec file system: ``mvc://REPOSITORY@REVISION/PATH``.
 
+REPOSITORY is a folder, absolute (``mvc:///home/me/models``) or relative to the current folder; it
+ends at the first ``@`` or ``/`` to whose left a repository is. REVISION is anything that
+``mvc rev-parse`` takes, a ``/`` in it written as ``%2F``; without one HEAD is meant.
+
 Any revision can be read; a branch can be written, and what is written becomes a commit: a
 file when it is closed, everything in ``with fs.transaction`` at its end. Until then it is in a
 temporary file without a name, so nothing is left of it when the process dies. Checkpoints of
@@ -13,12 +17,15 @@ from __future__ import annotations
 import io
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import field
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote
 
 from fsspec import AbstractFileSystem
 from fsspec.transaction import Transaction
@@ -26,33 +33,147 @@ from fsspec.utils import stringify_path
 
 from mvc.adapters.files.detect import parse_file, suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.api import Repository
 from mvc.dataclasses import dataclass
-from mvc.errors import BadModelFile, NotARepository, NothingToCommit, UnknownRevision, WrongUsage
-from mvc.frameworks.common.staging import Readable, check_new_path, scratch
-from mvc.frameworks.fsspec.location import (
-    Location,
-    NoSuchFile,
-    Opened,
-    absolute,
-    branch_of,
-    locate,
-    opened,
-    version_of,
+from mvc.errors import (
+    BadModelFile,
+    InvalidName,
+    NotARepository,
+    NothingToCommit,
+    UnknownPath,
+    UnknownRevision,
+    WrongUsage,
 )
+from mvc.frameworks.common.staging import Readable, check_new_path, scratch
 from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
-from mvc.io.files import WriteFile
+from mvc.ids import CommitId
+from mvc.io.files import FileSystem, WriteFile
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import printable
+from mvc.model.names import check_path, printable
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import BRANCH, HEAD, head
+from mvc.store.store import FOLDER
 
 __all__ = ["MvcFileSystem"]
 
 _BLOCK = 1 << 20
 _CHECKPOINT = re.compile(r"__[0-9]+_[0-9]+\.distcp|(__[0-9]+)?\.metadata(\.tmp)?")
 """What torch.distributed.checkpoint calls its files."""
+_FORM = "write mvc://REPOSITORY@REVISION/PATH, for example mvc://models@main/model.safetensors"
+
+
+class NoSuchFile(UnknownPath, FileNotFoundError):
+    """A version does not hold this path. A FileNotFoundError, as file systems raise."""
+
+
+class NotABranch(WrongUsage, PermissionError):
+    """Only a branch can be written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """``path`` is empty for the version, ``rev`` None if unwritten; names begin with ``prefix``."""
+
+    root: Path
+    rev: str | None
+    path: str
+    prefix: str
+
+    def name(self, path: str) -> str:
+        """The full name of a path of the same version."""
+        return f"{self.prefix}/{path}" if path else self.prefix
+
+
+@dataclass
+class Opened:
+    """A repository that stays open until the process ends. Writers hold ``lock``."""
+
+    repo: Repository
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+_opened: dict[tuple[Path, int, int], Opened] = {}
+_opening = threading.Lock()
+
+
+def opened(root: Path) -> Opened:
+    """The repository in ``root``. It is opened once a process, and again if it was replaced."""
+    fs = FileSystem()
+    real = fs.realpath(root)
+    identity = fs.stat(real / FOLDER)
+    if identity is None:
+        raise NotARepository(f"not a repository: {printable(str(root))}", hint=_FORM)
+    key = real, identity.device, identity.inode
+    with _opening:
+        if key not in _opened:
+            _opened[key] = Opened(Repository.open(real, discover=False))
+        return _opened[key]
+
+
+def absolute(path: str) -> str:
+    """``path`` as an absolute path."""
+    return (path if path.startswith("/") else f"{FileSystem().cwd()}/{path}").rstrip("/") or "/"
+
+
+def locate(text: str) -> Location:
+    """Takes an absolute path apart. Raises NotARepository, InvalidName."""
+    fs = FileSystem()
+    signs = [i for i, char in enumerate(text) if char == "@"]
+    slashes = [i for i, char in enumerate(text) if char == "/" and i]
+    for end in [*signs, *slashes, len(text)]:
+        if fs.stat(Path(text[:end]) / FOLDER) is None:
+            continue
+        root, rest = text[:end], text[end + 1 :]
+        rev, _, path = rest.partition("/") if end in signs else ("", "", rest)
+        if end in signs and not rev:
+            raise InvalidName(f"no revision behind '@' in {printable(text)}", hint=_FORM)
+        path = check_path(path.strip("/")) if path.strip("/") else ""
+        prefix = f"{root}@{rev}" if rev else root
+        return Location(Path(root), unquote(rev) if rev else None, path, prefix)
+    raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
+
+
+def version_of(here: Opened, location: Location) -> tuple[CommitId | None, Manifest]:
+    """The version that a location names; none on a branch without versions.
+
+    Raises UnknownRevision, AmbiguousRevision, InvalidTime, StateForgotten.
+    """
+    at = head(here.repo.context)
+    if at.commit is None and location.rev in {None, HEAD, at.branch}:
+        return None, manifests.EMPTY
+    commit = here.repo.find(location.rev or HEAD)
+    return commit, manifests.of_commit(here.repo.context, commit)
+
+
+def branch_of(here: Opened, location: Location) -> str:
+    """The branch that writing to a location moves. Raises NotABranch, UnknownRevision."""
+    at = head(here.repo.context)
+    if location.rev in {None, HEAD}:
+        if at.branch is None:
+            raise NotABranch(
+                "HEAD is at a version and on no branch, so there is nothing to write to",
+                hint="name a branch: mvc://REPOSITORY@BRANCH/PATH",
+            )
+        return at.branch
+    rev = str(location.rev)
+    name = rev.removeprefix(BRANCH)
+    if name == at.branch or isinstance(here.repo.context.store.ref(BRANCH + name), CommitId):
+        return name
+    try:
+        here.repo.find(rev)
+    except UnknownRevision as error:
+        raise UnknownRevision(
+            f"there is no branch {printable(name[:100])} to write to",
+            hint="make it with 'mvc branch NAME'",
+        ) from error
+    raise NotABranch(
+        f"{printable(rev)} is not a branch: versions do not change",
+        hint="write to a branch, for example mvc://REPOSITORY@main/PATH",
+    )
 
 
 @dataclass(frozen=True)
@@ -74,14 +195,14 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
     for plan in plans:
         groups.setdefault((id(plan.opened), plan.branch), []).append(plan)
     for group in groups.values():
-        opened, branch = group[0].opened, group[0].branch
+        here, branch = group[0].opened, group[0].branch
         changes = {change.path: change for plan in group for change in plan.changes}
         _check_apart({path for path, change in changes.items() if change.open is not None})
         said = {plan.message for plan in group}
         message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
         request = CommitRequest(tuple(changes.values()), message, branch=branch)
-        with opened.lock, suppress(NothingToCommit):
-            commit(opened.repo.context, request)
+        with here.lock, suppress(NothingToCommit):
+            commit(here.repo.context, request)
 
 
 def _check_apart(paths: set[str]) -> None:
