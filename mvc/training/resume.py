@@ -26,13 +26,25 @@ from mvc.training.state.optimizers import Placement
 from mvc.training.state.rng import check_rng, set_rng_state
 
 __all__ = [
-    "Loaded", "Resumed", "check_model", "check_types", "differences", "load", "load_model",
-    "resume", "training_state", "training_weights", "typed_as",
+    "Loaded", "RecordedBy", "Resumed", "check_model", "check_types", "differences", "load",
+    "load_model", "resume", "training_state", "training_weights", "typed_as",
 ]  # fmt: skip
 
-_OWN = (parts.SCHEMA, parts.PRODUCTION)
 _SHOWN = 10  # reasons in a message
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
+
+
+@dataclass(frozen=True)
+class RecordedBy:
+    """Who recorded a training state: its schema, and what messages call it and its recorder.
+
+    ``weights`` is the call that takes the weights alone.
+    """
+
+    schema: str = parts.SCHEMA
+    state: str = "training state of a Recorder"
+    name: str = "a Recorder"
+    weights: str = _WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,12 @@ def check_types(kept: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:
 
 
 def training_state(
-    repo: Repository, commit: CommitId, name: str, *, production: bool = False
+    repo: Repository,
+    commit: CommitId,
+    name: str,
+    *,
+    production: bool = False,
+    by: RecordedBy = RecordedBy(),  # noqa: B008 - a value
 ) -> Mapping[str, Any]:
     """The training state beside the model ``name``.
 
@@ -117,17 +134,19 @@ def training_state(
     if name not in entries or path not in entries:
         missing = name if name not in entries else path
         raise CannotResume(
-            f"{commit.short} has no {missing}", hint="only versions of a Recorder can be resumed"
+            f"{commit.short} has no {missing}", hint=f"only versions of {by.name} can be resumed"
         )
     kept = repo.checkout(commit, path=path)
     kept = kept if isinstance(kept, Mapping) else {}
-    schemas = kept.get("schema"), kept.get("of", parts.SCHEMA)
-    if schemas not in {(own, parts.SCHEMA) for own in _OWN}:
-        made = next((s for s in schemas if isinstance(s, str) and s not in _OWN), None)
+    own = (by.schema, parts.PRODUCTION)
+    schemas = kept.get("schema"), kept.get("of", by.schema)
+    if schemas not in {(each, by.schema) for each in own}:
+        made = next((s for s in schemas if isinstance(s, str) and s not in own), None)
         raise CannotResume(
-            f"{path} of {commit.short} is no training state of a Recorder"
-            + (f", but of {made}" if made else ""),
-            hint="go on with what recorded it, such as a framework's callback" if made else None,
+            f"{path} of {commit.short} is no {by.state}" + (f", but of {made}" if made else ""),
+            hint="go on with what recorded it: repo.resume, or a framework's callback"
+            if made
+            else None,
         )
     if "root" not in kept:
         raise CannotResume(
@@ -140,16 +159,18 @@ def training_state(
             hint="resume from the version before",
         )
     if kept["schema"] == parts.PRODUCTION:
-        _check_production(commit, kept, production)
+        _check_production(commit, kept, production, by.weights)
     return kept
 
 
-def _check_production(commit: CommitId, kept: Mapping[str, Any], production: bool) -> None:
+def _check_production(
+    commit: CommitId, kept: Mapping[str, Any], production: bool, weights: str
+) -> None:
     if kept["weights"] is None:
         raise CannotResume(
             f"{commit.short} holds production weights, made by {kept['pipeline']!r}; the "
             "training weights that they were made of were not kept",
-            hint=f"record with keep_training=True; for the production weights alone use {_WEIGHTS}",
+            hint=f"record with keep_training=True; for the production weights alone use {weights}",
         )
     if not production:
         raise CannotResume(

@@ -25,14 +25,16 @@ from mvc.frameworks.keras.internals import FitData, own_generator, set_own_gener
 from mvc.frameworks.keras.variables import Filling, tensors
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
-from mvc.training.resume import Resumed, training_weights
-from mvc.training.state.parts import PRODUCTION, setting, training_path
+from mvc.training.resume import RecordedBy, Resumed, training_state, training_weights
+from mvc.training.state.parts import setting
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
 __all__ = ["Restored", "TrainingSource"]
 
 _SCHEMA = "mvc.keras/1"
-_WEIGHTS_ALONE = "for the weights alone use mvc.frameworks.keras.load"
+_WEIGHTS = "mvc.frameworks.keras.load"
+_WEIGHTS_ALONE = f"for the weights alone use {_WEIGHTS}"
+_MADE_HERE = RecordedBy(_SCHEMA, "state of a Keras training", "MVCCallback", _WEIGHTS)
 
 
 class TrainingSource:
@@ -113,7 +115,7 @@ class Restored:
 
         ``data`` is that of ``data_of_fit`` for the ``fit`` that goes on, ``epochs`` where it ends.
         """
-        self._kept = kept = _training_state(repo, commit, name)
+        self._kept = kept = training_state(repo, commit, name, production=True, by=_MADE_HERE)
         self.epoch, self.batch = int(kept["batch"]["epoch"]), int(kept["batch"]["batch"])
         self.batches, self.logs = kept["batches"], kept["logs"]
         self.digest: str | None = kept["order"]["digest"]
@@ -180,38 +182,6 @@ class Restored:
                 hint="compile with the optimizer that was recorded; " + _WEIGHTS_ALONE,
             )
         return Filling("optimizer", kept["variables"], variables.optimizer_variables(optimizer))
-
-
-def _training_state(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
-    entries = repo.manifest(commit).by_path
-    path = training_path(name)
-    for needed in (name, path):
-        if needed not in entries:
-            raise CannotResume(
-                f"{commit.short} has no {needed}",
-                hint="only versions of MVCCallback, with 'model' in include, can be resumed",
-            )
-    kept = repo.checkout(commit, path=path)
-    schemas = (kept.get("schema"), kept.get("of")) if isinstance(kept, Mapping) else ()
-    if not isinstance(kept, Mapping) or schemas not in {(_SCHEMA, None), (PRODUCTION, _SCHEMA)}:
-        raise CannotResume(
-            f"{path} of {commit.short} is no state of a Keras training that this mvc knows",
-            hint=f"for a Recorder's version use repo.resume; {_WEIGHTS_ALONE}",
-        )
-    if kept.get("root") != entries[name].state.root.hex():
-        raise CannotResume(
-            f"{path} of {commit.short} belongs to another version of {name}: "
-            "the model was committed later, without its training state",
-            hint="resume from the version before",
-        )
-    if kept["schema"] == PRODUCTION and kept["weights"] is None:
-        raise CannotResume(
-            f"{commit.short} holds production weights, made by {kept['pipeline']!r}; the "
-            "training weights that they were made of were not kept",
-            hint="record with keep_training=True; for the production weights alone use "
-            "mvc.frameworks.keras.load",
-        )
-    return kept
 
 
 def _keras_setting() -> dict[str, str]:
