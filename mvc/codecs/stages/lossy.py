@@ -1,6 +1,6 @@
 """Stages that change the production weights before they are deployed and stored.
 
-They act when a version is made (``mvc.codecs.produce``) and leave no trace in storage:
+They act when a version is made (``mvc.codecs.reduce``) and leave no trace in storage:
 what is stored afterwards is stored exactly.
 """
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.produce import produce
+from mvc.codecs.reduce import produce
 from mvc.dataclasses import dataclass
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec

@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as arrays
 
 from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.produce import produce
+from mvc.codecs.reduce import produce
 
 
 def made(text, previous, training, **options):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mvc.codecs.lossy.grid import wanted_exponent
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.produce import produce
+from mvc.codecs.reduce import produce
 
 GRID = Pipeline.parse("grid:1 | steps | gaps | zstd:huff")
 

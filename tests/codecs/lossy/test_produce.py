@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.codecs.produce import produce
+from mvc.codecs.reduce import produce
 from mvc.errors import WrongUsage
 
 FAST = Pipeline.parse("vsol-1-fast")

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as arrays
 
 from mvc.codecs.lossy.topk import counts, largest
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.produce import produce
+from mvc.codecs.reduce import produce
 
 CONV = [800, 32, 25600, 32, 18432, 64, 36864, 64, 802816, 256, 2560, 10]
 
