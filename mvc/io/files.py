@@ -5,7 +5,7 @@ this package may reach the operating system in another way. The methods that com
 others (``read_bytes``, ``replace_file``, ``write_atomic``) use only public methods of
 ``self``; a twin need not replace them.
 
-OSErrors become IoFailed, StorageFull or ReadOnly (``mvc.io.failure``). FileExistsError
+OSErrors become IoFailed, StorageFull or ReadOnly (``mvc.io.os_errors``). FileExistsError
 passes from ``open_write(exclusive=True)``, ``link`` and ``make_dir``: the name is taken.
 
 Locks are those that the kernel drops when their process ends (flock(2)). A lock belongs to
@@ -30,8 +30,8 @@ from typing import Self, overload
 
 from mvc.errors import Busy, IoFailed, MvcError
 from mvc.io import mounts
-from mvc.io.failure import sync_failure, translate, was_missing
 from mvc.io.handles import FileIdentity, ReadFile, WriteFile
+from mvc.io.os_errors import sync_failure, translate, was_missing
 from mvc.types import Bytes
 
 __all__ = [

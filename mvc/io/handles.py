@@ -18,7 +18,7 @@ from typing import Self
 from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.io import mounts
-from mvc.io.failure import sync_failure, translate
+from mvc.io.os_errors import sync_failure, translate
 from mvc.types import Bytes
 
 __all__ = ["FileIdentity", "ReadAhead", "ReadFile", "WriteFile"]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from mvc.io.failure import failure, sync_failure
 from mvc.io.files import FileSystem
+from mvc.io.os_errors import failure, sync_failure
 from tests.faults.wrapped import Handle, WrappedFS, WrappedReadFile, WrappedWriteFile
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mvc.errors import IoFailed, MvcError, ReadOnly, StorageFull, SyncFailed
-from mvc.io.failure import translate
 from mvc.io.files import TEMPORARY, FileSystem, WriteFile
+from mvc.io.os_errors import translate
 
 
 @pytest.fixture

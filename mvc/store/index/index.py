@@ -20,8 +20,8 @@ from blake3 import blake3
 
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, IoFailed
-from mvc.io.failure import translate
 from mvc.io.files import FileSystem
+from mvc.io.os_errors import translate
 from mvc.model.canonical import Reader, Writer
 from mvc.store.index.pages import check_pages
 from mvc.store.index.runs import Directory, RunReader, block_check, build_run

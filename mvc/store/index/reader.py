@@ -14,8 +14,8 @@ from pathlib import Path
 
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, MvcError, StorageFull
-from mvc.io.failure import was_missing
 from mvc.io.files import FileLock, FileSystem
+from mvc.io.os_errors import was_missing
 from mvc.store.index import folder as index_folder
 from mvc.store.index import keys
 from mvc.store.index.folder import Lent
