@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mvc.store.writing.choose
+import mvc.store.writing.full_or_delta
 from mvc.codecs.pipeline import Pipeline
 from mvc.repo.repository import Repository
 from tests.oracle import reader
@@ -60,7 +60,7 @@ def test_long_series_has_reset_points_reached_from_both_sides(tmp_path: Path, pi
 )
 def test_every_shape_of_pipeline(tmp_path: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        mvc.store.writing.choose, "_WORTH", 2.0
+        mvc.store.writing.full_or_delta, "_WORTH", 2.0
     )  # a delta even where it saves nothing
     oracle = commit_states(tmp_path, *series(3), pipeline=pipeline)
     assert Pipeline.parse(pipeline).text in codings_of(oracle)

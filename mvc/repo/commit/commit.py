@@ -43,7 +43,7 @@ from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
 from mvc.store.publishing.publish import ConcurrentRewrite
-from mvc.store.writing.choose import Policy
+from mvc.store.writing.full_or_delta import Policy
 from mvc.store.writing.layout import Layout
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter

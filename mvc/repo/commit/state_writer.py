@@ -34,7 +34,7 @@ from mvc.repo.context import Context, Progress
 from mvc.store.graph.search import Graph, Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
-from mvc.store.writing.choose import Base, Policy
+from mvc.store.writing.full_or_delta import Base, Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.store.writing.pieces import Kept

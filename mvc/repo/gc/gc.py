@@ -46,7 +46,7 @@ from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import JOURNAL, PACKS
-from mvc.store.writing.choose import BasePiece, choose
+from mvc.store.writing.full_or_delta import BasePiece, choose
 
 __all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection", "shortened"]
 

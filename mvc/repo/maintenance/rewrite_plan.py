@@ -31,7 +31,7 @@ from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
-from mvc.store.writing.choose import Policy
+from mvc.store.writing.full_or_delta import Policy
 from mvc.store.writing.object_writer import ObjectWriter
 
 __all__ = [

@@ -20,7 +20,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.repack.candidates import Candidate, found_from_base, starts_of
 from mvc.repo.repack.survey import Survey
 from mvc.store.packs.records import BASE_BYTES
-from mvc.store.writing.choose import BasePiece, Choice, Policy, choose, fitted
+from mvc.store.writing.full_or_delta import BasePiece, Choice, Policy, choose, fitted
 
 __all__ = ["Sizes"]
 

@@ -32,7 +32,7 @@ from mvc.store.packs.records import (
     patch_extra,
     payload_check,
 )
-from mvc.store.writing.choose import Base, BasePiece, Choice, Policy, choose, fitted
+from mvc.store.writing.full_or_delta import Base, BasePiece, Choice, Policy, choose, fitted
 from mvc.store.writing.layout import ENDLESS
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.store.writing.pieces import (

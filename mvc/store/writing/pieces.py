@@ -15,7 +15,7 @@ from mvc.limits import CHUNK
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import Coding, Member
-from mvc.store.writing.choose import fitted
+from mvc.store.writing.full_or_delta import fitted
 from mvc.types import Bytes
 
 __all__ = [
