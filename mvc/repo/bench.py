@@ -34,8 +34,8 @@ from mvc.repo.checkout.checkout import export
 from mvc.repo.commit.commit import commit, layout_of
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.config import Config, load_config
-from mvc.repo.content.bases import content_names
 from mvc.repo.content.hashing import hash_file, pieces
+from mvc.repo.content.predecessors import content_names
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.importing.importing import Checkpoint, find_checkpoints

@@ -28,8 +28,8 @@ from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id, zero_blob_id, zeros
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
-from mvc.repo.content.bases import BaseFinder, StoredBase, content_names
 from mvc.repo.content.hashing import entry_from, hash_content, pieces, whole
+from mvc.repo.content.predecessors import BaseFinder, StoredBase, content_names
 from mvc.repo.context import Context, Progress
 from mvc.store.graph.search import Graph, Link
 from mvc.store.packs.arena import Arena

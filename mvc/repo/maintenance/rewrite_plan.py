@@ -21,8 +21,8 @@ from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.bases import Recovers, StoredBase
 from mvc.repo.content.hashing import verify_pieces
+from mvc.repo.content.predecessors import Recovers, StoredBase
 from mvc.repo.context import Context, Progress
 from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord
 from mvc.store.journal.entries import Entry, Region

@@ -9,7 +9,7 @@ from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.bases import BaseFinder, content_names
+from mvc.repo.content.predecessors import BaseFinder, content_names
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
