@@ -104,7 +104,7 @@ def test_results_are_revisions(repo: Any) -> None:
     assert repo.tag("t", entry).commit == made.id
     assert repo.retract(live, "prod").retracted
     assert [v.id for v, _ in repo.iter_versions(rev=entry)][-1] == made.id
-    assert repo.forget(repo.log()[2], dry_run=True).versions
+    assert repo.forget(repo.log()[2], dry_run=True).commits
 
 
 def test_a_closed_repository_says_so(tmp_path: Path) -> None:
