@@ -64,7 +64,7 @@ def _is_path(value: object) -> bool:
     return isinstance(value, str | PathLike)
 
 
-def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
+def _is_list(value: Any, fits: Callable[[object], bool]) -> bool:
     several = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
     return several and all(map(fits, value))
 

@@ -172,7 +172,7 @@ def test_an_empty_state_is_not_committed_by_mistake(repo: Any) -> None:
 
 def test_short_texts_for_the_console(repo: Any) -> None:
     assert repr(repo) == f"<mvc repository {repo.root}>"
-    assert repr(repo.manifest()) == "<mvc manifest of model, tensors: 1>"
+    assert repr(repo.manifest()) == "<mvc manifest of model.safetensors, tensors: 1>"
     assert repr(repo.manifest("HEAD~1")) == repr(repo.manifest())
 
 
