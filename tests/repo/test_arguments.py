@@ -85,7 +85,7 @@ def test_a_wrong_type_is_named_in_one_line(repo: Any, message: str) -> None:
 @pytest.mark.parametrize("rev", [3, b"HEAD", object(), ["HEAD"]])
 def test_what_is_no_revision_is_refused(repo: Any, rev: object) -> None:
     for act in (repo.version, repo.manifest, repo.log, lambda r: repo.deploy(r, "prod")):
-        with pytest.raises(WrongUsage, match="a revision is a text, a CommitId"):
+        with pytest.raises(WrongUsage, match="a revision is a text or a CommitId"):
             act(rev)
 
 

@@ -63,9 +63,8 @@ def id_or_text(rev: Rev) -> str | CommitId:
         if isinstance(found := getattr(rev, name, None), CommitId):
             return found
     raise WrongUsage(
-        "a revision is a text, a CommitId, a commit, a log entry or a deployment, "
-        f"not a {type(rev).__name__}",
-        hint=_FORMS,
+        f"a revision is a text or a CommitId, not a {type(rev).__name__}",
+        hint=f"{_FORMS}; a commit, a log entry or a deployment names its version, too",
     )
 
 

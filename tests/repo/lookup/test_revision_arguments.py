@@ -96,9 +96,17 @@ def test_what_is_no_revision_is_wrong_usage(tmp_path: Path, use: Use, given: obj
         use(repo, given)
 
 
-def test_the_result_of_commit_is_answered_with_its_id(tmp_path: Path) -> None:
+@CASES
+def test_what_has_an_id_means_its_version(tmp_path: Path, use: Use) -> None:
+    (by_id, first), (by_entry, _), (by_deployment, _) = (versions(tmp_path / n) for n in "abc")
+    by_both = [
+        use(by_entry, by_entry.log()[1]),
+        use(by_deployment, by_deployment.live(target="prod")),
+    ]
+    assert by_both == [use(by_id, first)] * 2
+
+
+def test_the_result_of_commit_is_a_revision(tmp_path: Path) -> None:
     repo, _ = versions(tmp_path)
     done = repo.commit({"w": np.ones(3, np.float32)})
-    with pytest.raises(WrongUsage) as caught:
-        repo.tag("v1", done)  # type: ignore[arg-type]
-    assert ".id" in (caught.value.hint or "")
+    assert repo.tag("v1", done).commit == done.id
