@@ -142,9 +142,11 @@ class Graph:
 
     def holds(self, id_: bytes) -> bool:
         """Whether the repository has the object."""
-        return self._snapshot.retry_on_rewrite(
+        return bool(self.entries_holding(id_)) and self._snapshot.retry_on_rewrite(
             lambda: any(
-                True for home in self.entries_holding(id_) for _ in self._in_entry(home, id_, None)
+                id_ in header.by_id
+                for home in self.entries_holding(id_)
+                for _, _, header in self._snapshot.records(home)
             )
         )
 
