@@ -34,6 +34,8 @@ def printable(text: str) -> str:
 
 
 def _no_controls(kind: str, text: str) -> None:
+    if text.isprintable():
+        return  # quick, and true of nearly all
     if any(unicodedata.category(char) in {"Cc", "Cs", "Cf", "Zl", "Zp"} for char in text):
         raise InvalidName(
             f"{kind} holds a control character: {printable(text)}",

@@ -200,6 +200,7 @@ class _Planned(Graph):
 
     def trust_all(self) -> None:
         self._damaged.clear()
+        self._searched.clear()
 
     def path(
         self,

@@ -45,6 +45,8 @@ __all__ = ["BaseCache", "PrecisionCopies", "StateWriter"]
 _ARENA = 2 * PIECE
 _MANY = 10_000  # contents of a file
 _SAMPLE = 4096  # elements that must agree between a master and its copy
+_SMALL = 512  # bytes of a tensor: copied before it is hashed, which is quicker than hashing twice
+_TINY = 64  # bytes of a tensor for which the name of a master is no saving
 _WIDE = ("float32", "float64")
 
 
@@ -123,6 +125,10 @@ class StateWriter:
         if borrowed is None and spec.nbytes > PIECE:
             return self._large(parsed, i, path, name)
         data = borrowed if borrowed is not None else self._read(parsed, i, spec.nbytes)
+        small = borrowed is not None and spec.nbytes <= _SMALL and not parsed.ids
+        copied = bytearray(data) if small else None
+        if copied is not None:
+            borrowed, data = None, memoryview(copied)
         id_ = parsed.ids[i] if parsed.ids else blob_id(spec, data, parallel=True)
         if not self._wanted(id_):
             if last is not None:
@@ -131,7 +137,7 @@ class StateWriter:
         base: Base | None = self.copies.find(spec, data)
         base = base or (last.base(name, spec) if last is not None else None)
         base = base or self._finder.find(path, name, spec)
-        memory = last.replace(name, id_, spec) if last is not None else None
+        memory = last.replace(name, id_, spec, copied) if last is not None else None
         if borrowed is not None and last is None:
             self._unproven[i] = name
         self.writer.begin(id_)
@@ -240,13 +246,13 @@ class _Kept:
 
     id: BlobId
     spec: TensorSpec
-    array: NDArray[np.uint8]
+    memory: NDArray[np.uint8] | bytearray
     graph: Graph
     chains: list[tuple[Link, ...]] | None = None  # by piece; empty where not known
 
     @property
     def buffer(self) -> memoryview:
-        return self.array.data
+        return memoryview(self.memory)
 
     def chain(self, start: int) -> tuple[Link, ...]:
         known = self.chains[start // PIECE] if self.chains else ()
@@ -261,7 +267,7 @@ class _Kept:
     def stored(self, start: int, chain: tuple[Link, ...]) -> None:
         """Records the chain of the piece at byte ``start``."""
         if self.chains is None:
-            self.chains = [()] * max(1, -(-len(self.array) // PIECE))
+            self.chains = [()] * max(1, -(-len(self.memory) // PIECE))
         self.chains[start // PIECE] = chain
 
 
@@ -311,9 +317,15 @@ class BaseCache:
             kept.buffer[:] = data
         self._next[name] = kept
 
-    def replace(self, name: str, id_: BlobId, spec: TensorSpec) -> Kept:
-        """A buffer for a new content, which the encoder fills; ``settle`` verifies it."""
-        self._next[name] = new = self._buffer(name, id_, spec)
+    def replace(
+        self, name: str, id_: BlobId, spec: TensorSpec, copied: bytearray | None = None
+    ) -> Kept:
+        """A buffer for a new content, which the encoder fills; ``settle`` verifies it.
+
+        ``copied``: the content, if the id was computed from this very memory.
+        """
+        new = _Kept(id_, spec, copied, self.graph) if copied is not None else None
+        self._next[name] = new = new or self._buffer(name, id_, spec)
         return new
 
     def settle(self) -> None:
@@ -334,7 +346,7 @@ class BaseCache:
         """A tensor in the memory of the one it follows, to be filled; ``settle`` verifies it."""
         old = self.base(name, spec)
         self._unproven.append(name)
-        return _Kept(id_, spec, old.array if old else np.empty(spec.nbytes, np.uint8), self.graph)
+        return _Kept(id_, spec, old.memory if old else np.empty(spec.nbytes, np.uint8), self.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +389,7 @@ class PrecisionCopies:
 
     def add(self, parsed: ParsedFile, content: int, id_: BlobId) -> None:
         spec = parsed.contents[content].spec
-        if spec.dtype in _WIDE and 0 < spec.nbytes <= PIECE:
+        if spec.dtype in _WIDE and _TINY <= spec.nbytes <= PIECE:
             self._masters.setdefault(spec, []).append(_Master(id_, spec, parsed, content))
 
     def forget(self, parsed: ParsedFile) -> None:
@@ -388,6 +400,8 @@ class PrecisionCopies:
 
     def find(self, spec: TensorSpec, data: memoryview) -> _Master | None:
         """The first master whose first elements, rounded, equal those of ``data``; None if none."""
+        if spec.nbytes < _TINY // 2:
+            return None
         for wide in _WIDE:
             if cast.supported(wide, spec.dtype):
                 masters = self._masters.get(shared_spec(wide, spec.shape))

@@ -105,11 +105,12 @@ class Graph:
         self._generation = snapshot.generation
         self._damaged: set[Place] = set()
         self._searched: dict[tuple[bytes, int], Path] = {}
-        self._searched_at: tuple[int, Position, int] | None = None
+        self._searched_at: tuple[int, Position] | None = None
 
     def exclude(self, steps: Iterable[Step]) -> None:
         """Plans no path over these payloads any more, because they are damaged."""
         self._damaged.update(step.place for step in steps)
+        self._searched.clear()
 
     def was_rewritten(self, generation: int) -> bool:
         """Whether maintenance has replaced the journal since ``generation`` was read."""
@@ -142,9 +143,11 @@ class Graph:
 
     def holds(self, id_: bytes) -> bool:
         """Whether the repository has the object."""
-        return self._snapshot.retry_on_rewrite(
+        return bool(self.entries_holding(id_)) and self._snapshot.retry_on_rewrite(
             lambda: any(
-                True for home in self.entries_holding(id_) for _ in self._in_entry(home, id_, None)
+                id_ in header.by_id
+                for home in self.entries_holding(id_)
+                for _, _, header in self._snapshot.records(home)
             )
         )
 
@@ -234,7 +237,7 @@ class Graph:
 
     def _known(self, id_: bytes, start: int) -> Path:
         """As ``path``, from memory if nothing has changed: a base is asked for several times."""
-        now = (self._snapshot.generation, self._snapshot.position, len(self._damaged))
+        now = (self._snapshot.generation, self._snapshot.position)
         if now != self._searched_at or len(self._searched) > _SEARCHED:
             self._searched, self._searched_at = {}, now
         found = self._searched.get((id_, start))

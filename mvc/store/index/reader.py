@@ -101,7 +101,8 @@ class IndexReader:
         """Keys with low <= key < high, ascending; DamagedData if the index is damaged."""
         self._read_tail(low)
         tail = self._tail[bisect_left(self._tail, low) : bisect_left(self._tail, high)]
-        return dict.fromkeys(merge(tail, *(run.scan(low, high) for run in self._runs)))
+        found = [tail, *(list(run.scan(low, high)) for run in self._runs)]
+        return dict.fromkeys(merge(*filter(None, found)))
 
     def _first_entry(self, base: bytes) -> int | None:
         """Offset of the first entry that holds an object whose id begins with ``base``."""

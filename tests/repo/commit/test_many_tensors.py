@@ -151,7 +151,7 @@ def test_a_word_comes_back_from_every_pipeline(tmp_path: Path, pipeline: str) ->
 
 def test_a_master_is_found_among_many_by_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every master is rounded once, however many copies are looked for."""
-    state = tiny(100, 0.3)
+    state = {name: np.repeat(value, 32) for name, value in tiny(100, 0.3).items()}
     parsed = from_state(state)
     masters = PrecisionCopies()
     for i in range(100):
@@ -166,12 +166,12 @@ def test_a_master_is_found_among_many_by_one_look(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(cast, "cast", counting)
     for i in range(100):
-        copy = np.array([i + 0.3], np.float32).astype(np.float16)
-        found = masters.find(TensorSpec("float16", (1,)), memoryview(copy.tobytes()))
+        copy = np.full(32, i + 0.3, np.float32).astype(np.float16)
+        found = masters.find(TensorSpec("float16", (32,)), memoryview(copy.tobytes()))
         assert found is not None and found.id == i.to_bytes(32, "little")
     assert rounded == 100
-    wide = memoryview(np.array([0.3], np.float32).tobytes())
-    assert masters.find(TensorSpec("float32", (1,)), wide) is None  # no copy of its own kind
+    wide = memoryview(np.full(32, 0.3, np.float32).tobytes())
+    assert masters.find(TensorSpec("float32", (32,)), wide) is None  # no copy of its own kind
     masters.forget(parsed)
     assert masters.find(TensorSpec("float16", (1,)), memoryview(bytes(2))) is None
 
