@@ -118,7 +118,7 @@ class Candidates:
 
 def found_from_base(found: Inventory, id_: bytes, base: bytes | None) -> bool:
     """Whether the reverse lookup from ``base`` would find a new delta that makes ``id_``."""
-    return base is not None and found.entry_of[base] <= found.entry_of[id_]
+    return base is not None and found.entry_of(base) <= found.entry_of(id_)
 
 
 def _stored(candidate: Candidate) -> int:

@@ -97,7 +97,7 @@ def _packed(costs: Costs, selection: Selection) -> int:
     )
     fresh: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
-        fresh[found.entry_of[candidate.id]].append(candidate)
+        fresh[found.entry_of(candidate.id)].append(candidate)
     pipeline = Pipeline.parse(costs.survey.context.config.get("commit.pipeline")).coding()
     return total + sum(_added(candidates, pipeline) for candidates in fresh.values())
 
