@@ -150,14 +150,14 @@ def _plan(
     progress: Progress | None,
 ) -> _Plan:
     contents = Contents(ManifestStream(context.store))
-    found = inventory(context.store.snapshot, contents)
+    found = inventory(context.store.snapshot, contents, progress=progress)
     if found.damaged:
         raise DamagedData(
             f"nothing is collected from a damaged repository: {found.damaged[0].message}",
             hint="run 'mvc fsck --repair' first",
         )
     cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
-    reach = reachable(context, found, contents, cutoff, forget=forget, progress=progress)
+    reach = reachable(context, found, contents, cutoff, forget=forget)
     kept = _KeptCodings(context, found, reach)
     graph = found.graph
     leaves = graph.sound & ~kept.rows

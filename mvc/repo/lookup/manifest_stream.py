@@ -16,6 +16,7 @@ from mvc.ids import ManifestId
 from mvc.limits import MAX_MANIFEST, MIB
 from mvc.model.manifest import Manifest
 from mvc.store.graph.search import Step
+from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, patch_extra
 from mvc.store.store import Store
 
@@ -45,15 +46,20 @@ class ManifestStream:
         found = self.near(id_, self._store.graph.codings(id_) if codings is None else codings)
         return self._keep(id_, self._store.recovery.manifest(id_)) if found is None else found
 
-    def near(self, id_: ManifestId, codings: Iterable[Step]) -> bytes | None:
-        """Its bytes, if it is stored in full or as a patch against a cached one; else None."""
+    def near(
+        self, id_: ManifestId, codings: Iterable[Step], packs: PackReader | None = None
+    ) -> bytes | None:
+        """Its bytes, if it is stored in full or as a patch against a cached one; else None.
+
+        ``packs`` reads them, by default as any other look-up does.
+        """
         for step in codings:
-            data = self._decoded(step)
+            data = self._decoded(step, packs or self._store.snapshot.packs)
             if data is not None and Manifest.id_of(data) == id_:
                 return self._keep(id_, data)
         return None
 
-    def _decoded(self, step: Step) -> bytes | None:
+    def _decoded(self, step: Step, packs: PackReader) -> bytes | None:
         """The decoded bytes of a coding, or None. The caller's hash check detects a wrong base."""
         member = step.member
         if member.coding.transform != "patch" or member.nbytes > MAX_MANIFEST:
@@ -61,7 +67,6 @@ class ManifestStream:
         base = self._kept.get(member.base) if member.base else b""
         if base is None:
             return None
-        packs = self._store.snapshot.packs
         with suppress(DamagedData):
             payload = packs.payload(step.pack, step.offset, step.header, member)
             extra = patch_extra(step.header.members, member.kind)

@@ -34,8 +34,8 @@ class History:
         self.deployments = 0
         self.targets: set[str] = set()
         self.removals: list[int] = []
-        self._manifests: dict[int, ManifestId] = {}
-        self._parents: dict[int, tuple[int, ...]] = {}
+        self._manifests: list[ManifestId | None] = []  # None: named, but not published
+        self._parents: list[tuple[int, ...]] = []
         self._refs: dict[str, tuple[int | None, int]] = {}  # value, position of its entry
         self._deployed: set[int] = set()
         self._times, self._sequences = array("q"), array("q")
@@ -54,8 +54,8 @@ class History:
             self._parents[number] = tuple(map(self._number, commit.parents))
         moved = False
         for change in entry.refs:
-            number_or_none = self._number(change.new) if isinstance(change.new, CommitId) else None
-            self._refs[change.name] = number_or_none, position
+            value = self._number(change.new) if isinstance(change.new, CommitId) else None
+            self._refs[change.name] = value, position
             moved = moved or change.name.startswith(BRANCH)
         for deployment in entry.deployments:
             self._deployed.add(self._number(deployment.commit))
@@ -74,7 +74,11 @@ class History:
         self._plain.append(bool(entry.commits and moved and not special))
 
     def _number(self, id_: CommitId) -> int:
-        return self.numbers.setdefault(id_, len(self.numbers))
+        number = self.numbers.setdefault(id_, len(self.numbers))
+        if number == len(self._manifests):
+            self._manifests.append(None)
+            self._parents.append(())
+        return number
 
     def time_of(self, position: int) -> int:
         """When an entry was recorded, in ns since 1970."""
@@ -96,13 +100,14 @@ class History:
 
     def manifest(self, id_: CommitId) -> ManifestId | None:
         """The manifest of a version; None if no entry publishes the version."""
-        return self._manifests.get(self.numbers.get(id_, -1))
+        number = self.numbers.get(id_)
+        return None if number is None else self._manifests[number]
 
     def states(self) -> Mapping[CommitId, ManifestId]:
         """The manifests of all published versions that are not forgotten, oldest first."""
         ids = list(self.numbers)
-        order = dict.fromkeys(self.published)
-        return {ids[n]: self._manifests[n] for n in order if ids[n] not in self.forgotten}
+        found = ((ids[number], self._manifests[number]) for number in self.published)
+        return {id_: m for id_, m in found if m is not None and id_ not in self.forgotten}
 
     def reachable(self, cutoff_ns: int | None = None) -> set[int]:
         """Published versions that refs, HEAD and deployments lead to, and their ancestors.
@@ -122,7 +127,7 @@ class History:
         waiting = list(roots)
         while waiting:
             number = waiting.pop()
-            if number not in found and number in self._manifests:
+            if number not in found and self._manifests[number] is not None:
                 found.add(number)
                 waiting.extend(self._parents[number])
         return found

@@ -22,6 +22,7 @@ from mvc.errors import DamagedData, MvcError
 from mvc.ids import DIGEST_SIZE, ManifestId
 from mvc.model.manifest import Shape
 from mvc.model.tensor import TensorSpec
+from mvc.repo.context import Progress
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.maintenance.history import History
 from mvc.repo.maintenance.storage_graph import Flags, Integers, StorageGraph
@@ -48,7 +49,8 @@ CodingPlace = tuple[int, int, int]
 """Pack, offset of a record, position of the member in it."""
 
 _SHAPES = 64  # manifests' shapes in memory
-_RECENT = 1 << 16  # objects that are known to have a slot
+# Objects that are known to have a slot: so many, and those of so many manifests.
+_RECENT, _TIMES = 1 << 14, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,13 +304,13 @@ class Contents:
         self._shape: tuple[Shape | None, list[int]] = None, []
         self._recent: dict[bytes, int] = {}  # slots
 
-    def look(self, records: Iterable[Placed]) -> None:
+    def look(self, records: Iterable[Placed], packs: PackReader) -> None:
         """Reads the manifests of an entry, as far as their bases were read just before."""
         for pack, offset, header in records:
             for member in header.members:
                 if member.kind == MANIFEST and member.id not in self.manifests:
                     id_, step = ManifestId(member.id), Step(pack, offset, header, member, False)
-                    data = self._stream.near(id_, [step])
+                    data = self._stream.near(id_, [step], packs)
                     if data is not None:
                         self.add(id_, data)
 
@@ -328,7 +330,7 @@ class Contents:
         if shape is not self._shape[0]:
             numbers = [self._spec(spec) for spec in shape.specs]
             self._shape = shape, numbers
-        if len(self._recent) > _RECENT:
+        if len(self._recent) > max(_RECENT, _TIMES * len(self._shape[1])):
             self._recent.clear()
         begin = len(self.slots)
         slots = [
@@ -366,22 +368,26 @@ def inventory(
     snapshot: Snapshot,
     contents: Contents | None = None,
     price: Callable[[Member], float] | None = None,
+    progress: Progress | None = None,
 ) -> Inventory:
     """Reads the journal and every record's header. Damaged records are left out and listed.
 
-    ``contents``: is given the manifests, as far as they can be read on the way.
+    ``contents``: is given the manifests, as far as they can be read on the way. ``price``:
+    as of ``Inventory``. ``progress`` counts bytes of the journal.
     """
     snapshot.refresh()
-    found = Inventory(snapshot, price)
+    found, packs = Inventory(snapshot, price), snapshot.packs.ahead()
     for recorded in snapshot.entries():
         records = [
             (region.pack, at, header)
             for region in recorded.entry.regions
-            for at, header in snapshot.packs.sound_records(region, found.damaged.append)
+            for at, header in packs.sound_records(region, found.damaged.append)
         ]
         found.add(recorded, records)
         if contents is not None:
-            contents.look(records)
+            contents.look(records, packs)
+        if progress is not None:
+            progress(recorded.after.offset, snapshot.position.offset, "versions")
     found.settle()
     return found
 

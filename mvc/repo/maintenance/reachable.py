@@ -16,7 +16,7 @@ import numpy as np
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.inventory import Contents, Inventory
 from mvc.repo.maintenance.storage_graph import Flags, StorageGraph, column
@@ -106,7 +106,6 @@ def reachable(
     cutoff_ns: int,
     *,
     forget: Mapping[CommitId, bool] | None = None,
-    progress: Progress | None = None,
 ) -> Reachable:
     """What is reachable if operations before ``cutoff_ns`` no longer count as roots.
 
@@ -123,10 +122,8 @@ def reachable(
     needed = {each for id_ in states if (each := history.manifest(id_)) is not None}
     # Most were read with their entries; the others oldest first, each near its base.
     late = sorted(needed - contents.manifests.keys(), key=found.graph.number)
-    for done, id_ in enumerate(late):
+    for id_ in late:
         contents.require(id_, [coding.step for coding in found.codings.get(id_, ())])
-        if progress is not None:
-            progress(done + 1, len(late), "versions")
     blobs = Specs(found.graph, contents, needed)
     reach = Reachable(commits, states, forgotten, bool(fresh), needed, blobs, numbers)
     _give_up(context, found, reach, fresh)
