@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mvc.ids import BlobId, CommitId, ManifestId
-from mvc.io.process import cpu_count
+from mvc.limits import PIECE
 from mvc.model.manifest import Manifest
-from mvc.repo.content.hashing import pieces
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.maintenance.storage_graph import StorageGraph
-from mvc.store.graph.cost import Speed, measure
 from mvc.store.graph.search import Step
 from mvc.store.index.folder import current
 from mvc.store.journal.entries import Region
 from mvc.store.packs.records import BLOB
+from mvc.store.recovery.timing import Timing
 from mvc.store.snapshot import INDEX, Snapshot
 
 __all__ = ["Stats", "stats"]
@@ -25,14 +24,15 @@ __all__ = ["Stats", "stats"]
 
 @dataclass(frozen=True)
 class Stats:
-    """Figures of a repository. Sizes are bytes, times estimated seconds on all cores.
+    """Figures of a repository. Sizes are bytes, times estimated seconds.
 
     ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
     journal, index. ``raw_bytes``: all files of all versions as plain copies; ``ratio`` is
     stored / raw (0 for an empty repository). ``tensors``: distinct blobs of versions.
     ``reset_points``: versions with a full record of every blob. A chain is the number of deltas
-    to apply for one blob; ``recovery_*`` are for whole versions. ``forgotten`` versions count
-    in ``versions``, and only with the bytes that are still stored.
+    to apply for one blob; ``recovery_*`` are for whole versions, from opening the repository
+    until their files are written. ``forgotten`` versions count in ``versions``, and only with the
+    bytes that are still stored.
     """
 
     versions: int
@@ -55,9 +55,10 @@ class Stats:
 
 
 def stats(context: Context) -> Stats:
-    """Reads the journal, every record's header and every manifest, but no tensor."""
+    """Reads the journal, every record's header and every manifest, but few tensors."""
     snapshot = context.fresh()
-    scan, stream = _Scan(snapshot, measure()), ManifestStream(context.store)
+    timing = context.store.timing
+    scan, stream = _Scan(snapshot, timing), ManifestStream(context.store)
     for recorded in snapshot.entries():
         scan.commits.update((commit.id, commit.manifest) for commit in recorded.entry.commits)
         scan.forgotten.update(each.commit for each in recorded.entry.forgotten)
@@ -102,7 +103,7 @@ class _Scan:
     """What is gathered from the journal and the record headers."""
 
     snapshot: Snapshot
-    speed: Speed
+    timing: Timing
     objects: StorageGraph = field(default_factory=StorageGraph)
     commits: dict[CommitId, ManifestId] = field(default_factory=dict)
     sketches: dict[ManifestId, _Sketch] = field(default_factory=dict)
@@ -117,7 +118,7 @@ class _Scan:
         for at, header in self.snapshot.packs.records(region):
             self._metadata += header.size - header.body_size
             for i, member in enumerate(header.members):
-                self.objects.add(member, self.speed.seconds(member))
+                self.objects.add(member, self.timing.payload(header, member))
                 if header.group and i:
                     continue  # all members share one payload
                 if member.kind == BLOB:
@@ -145,22 +146,23 @@ class _Scan:
 
 
 class _Sketch:
-    """The part of a manifest that is needed later: bytes of its files, pieces of its objects."""
+    """The part of a manifest that is needed later: bytes of its files and of its objects."""
 
-    __slots__ = ("contents", "raw", "skeletons")
+    __slots__ = ("contents", "files", "raw", "skeletons")
 
     def __init__(self, manifest: Manifest) -> None:
         self.raw = sum(entry.size for entry in manifest.entries)
+        self.files = len(manifest.entries)
         self.skeletons = {e.skeleton for e in manifest.entries if e.skeleton is not None}
         contents = (content for entry in manifest.entries for content in entry.contents)
-        self.contents = {c.id: tuple(start for start, _ in pieces(c.spec)) for c in contents}
+        self.contents = {c.id: c.spec.nbytes for c in contents}
 
 
 class _Held:
     """What is gathered from the manifests of versions; equal manifests are read once."""
 
     def __init__(self, scan: _Scan, stream: ManifestStream) -> None:
-        self._objects = scan.objects
+        self._objects, self._timing = scan.objects, scan.timing
         self.raw = self.reset_points = 0
         self.skeletons: set[BlobId] = set()
         self.depths: dict[BlobId, int] = {}
@@ -180,17 +182,17 @@ class _Held:
             self.seconds.append((seconds, id_))
 
     def _look(self, sketch: _Sketch) -> tuple[bool, float]:
-        cost, full = 0.0, True
+        works, full = [], True
         self.skeletons.update(sketch.skeletons)
-        for id_, starts in sketch.contents.items():
+        for id_, nbytes in sketch.contents.items():
             depth = 0
-            for start in starts:
+            for start in range(0, max(nbytes, 1), PIECE):
                 seconds, deltas = self._objects.reach(id_, start) or (0.0, 0)
-                cost += seconds
+                works.append((min(PIECE, nbytes - start), seconds))
                 depth = max(depth, deltas)
                 full = full and self._objects.is_full(id_, start)
             self.depths[id_] = depth
-        return full, cost / cpu_count()
+        return full, self._timing.version(works, sketch.files, sketch.raw)
 
 
 def _index_bytes(snapshot: Snapshot) -> int:
