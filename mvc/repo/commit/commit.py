@@ -384,7 +384,7 @@ def _within_bound(
     least = timing.version(full, files, nbytes)
     if least > bound:
         raise InvalidConfig(
-            f"store.max_recovery is {bound:g} s, but to restore a version that is stored in full "
+            f"store.max_recovery is {bound:g} s, but restoring a version that is stored in full "
             f"takes {least:.2g} s here: {timing.version((), files, nbytes):.2g} s to open the "
             f"repository and write, {timing.decoding(full):.2g} s to decode",
             hint="raise store.max_recovery, or choose a pipeline that decodes faster",

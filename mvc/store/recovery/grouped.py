@@ -21,7 +21,7 @@ from mvc.store.graph.search import Path, Step
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
-__all__ = ["is_grouped", "walk_together"]
+__all__ = ["decode_shared", "is_grouped", "walk_together"]
 
 _MOST = 4 * (RECORD + PIECE)
 """Raw bytes of a group: a record is written once it has RECORD, the last piece included."""
@@ -61,7 +61,7 @@ def walk_together(
                 together = [(path.steps[level], out) for path, out in cluster]
                 coming = None
                 if pool is not None and together[0][0].header.group:
-                    coming = pool.submit(_decode, packs, together, check)
+                    coming = pool.submit(decode_shared, packs, together[0][0], check=check)
                 waiting.append((together, coming))
                 if len(waiting) > ahead:
                     _apply(packs, *waiting.popleft(), check)
@@ -81,7 +81,9 @@ def _apply(
         for each, out in together:
             apply_steps(packs, [each], out, in_order, check=check)
         return
-    decoded = _decode(packs, together, check) if coming is None else coming.result()
+    if any(len(out) != each.member.nbytes for each, out in together):
+        raise DamagedData(f"{short_name(step)} has a wrong length")
+    decoded = decode_shared(packs, step, check=check) if coming is None else coming.result()
     operator = pipeline_of(step).operator
     places = {id(member): i for i, member in enumerate(step.header.members)}
     for each, out in together:
@@ -92,11 +94,11 @@ def _apply(
             out[:] = delta
 
 
-def _decode(packs: PackReader, together: _Together, check: bool) -> _Decoded:
-    step = together[0][0]
+def decode_shared(packs: PackReader, step: Step, *, check: bool = True) -> _Decoded:
+    """All members of a group, as ``decode_group``. Raises DamagedData."""
     pipeline = pipeline_of(step)
-    payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
     sizes = [member.nbytes for member in step.header.members]
-    if sum(sizes) > _MOST or any(len(out) != each.member.nbytes for each, out in together):
+    if sum(sizes) > _MOST:
         raise DamagedData(f"{short_name(step)} claims another length than there can be")
+    payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
     return decode_group(pipeline, payload, sizes)

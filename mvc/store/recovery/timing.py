@@ -20,12 +20,13 @@ from blake3 import blake3
 
 from mvc.codecs.group import decode_group, encode_group
 from mvc.codecs.pipeline import Pipeline
-from mvc.errors import DamagedData, InvalidPipeline
+from mvc.errors import DamagedData, MvcError
 from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, PIECE
 from mvc.store.graph.search import Path, Step
 from mvc.store.packs.records import Member, RecordHeader
-from mvc.store.recovery.decode import apply_steps, pipeline_of
+from mvc.store.recovery.decode import apply_steps
+from mvc.store.recovery.grouped import decode_shared
 from mvc.store.recovery.recover import Recovery, by_chunks
 
 __all__ = ["Timing"]
@@ -121,24 +122,19 @@ class Timing:
 
     def _measure(self, path: Path) -> None:
         """Decodes one chunk along a path, and notes the processor time of each of its payloads."""
-        if any(step.member.coding.transform for step in path.steps):
+        if any(s.member.coding.transform or s.member.nbytes > PIECE for s in path.steps):
             return
         packs = self._recovery.packs
         out = memoryview(bytearray(path.steps[-1].member.nbytes))
         for step in path.steps:
             if step.header.group:
-                payload = packs.payload(step.pack, step.offset, step.header, step.member)
-                sizes = [member.nbytes for member in step.header.members]
-                pipeline = pipeline_of(step)
-                _note(step, _best(partial(decode_group, pipeline, payload, sizes)), sum(sizes))
+                raw = sum(member.nbytes for member in step.header.members)
+                _note(step, _best(partial(decode_shared, packs, step)), raw)
             else:
                 apply_steps(packs, [step], out, partial(_time_one, step, out))
 
 
-
-def _time_one(
-    step: Step, out: memoryview, work: Callable[[int], None], starts: range
-) -> None:
+def _time_one(step: Step, out: memoryview, work: Callable[[int], None], starts: range) -> None:
     """Decodes the chunk in the middle, and notes how long it takes."""
     at = starts[len(starts) // 2]
     part = out[at : at + CHUNK]
@@ -190,8 +186,8 @@ def _share(threads: float) -> float:
 def _trial(text: str, width: int) -> float:
     """Processor seconds per raw byte for weights that moved a little."""
     try:
-        pipeline = Pipeline.parse(text)
-    except InvalidPipeline:
+        pipeline = Pipeline.parse(text).coding()
+    except MvcError:
         return 1 / _READ  # the record is damaged
     random = np.random.default_rng(0)
     old = 100 * random.standard_normal(_TRIAL // width)

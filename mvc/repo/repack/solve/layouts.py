@@ -70,10 +70,8 @@ def evenly_within(versions: Versions, bound: int) -> Layout | None:
     if tail < 1:
         return None
     layout = at_interval(versions, interval)
-    numbers = depths(versions)
-    ends = {
-        i for i, below in enumerate(versions.children) if not below and numbers[i] % interval >= tail
-    }
+    far = [depth % interval >= tail for depth in depths(versions)]
+    ends = {i for i, below in enumerate(versions.children) if far[i] and not below}
     return Layout(layout.sources | ends, layout.edges)
 
 
