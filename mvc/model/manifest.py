@@ -195,7 +195,7 @@ class Shape:
     """All of a manifest but the ids in it: one for the many versions of a model.
 
     ``specs``: of the objects that it names, file by file: contents, then the skeleton.
-    ``skeletons``: positions of skeletons among these; ``raw``: bytes of all files.
+    ``skeletons``: positions of skeletons among these; ``raw``: bytes of all ``files``.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -211,6 +211,7 @@ class Shape:
                 specs.append(TensorSpec("raw", (entry.skeleton_size,)))
         self.specs, self.skeletons = tuple(specs), tuple(skeletons)
         self.raw = sum(entry.size for entry in manifest.entries)
+        self.files = len(manifest.entries)
         self._size = len(data)
         self._objects = [(begin, end) for begin, end, is_object in spans if is_object]
         edges = [0, *(at for begin, end, _ in spans for at in (begin, end)), len(data)]

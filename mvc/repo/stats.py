@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mvc.ids import CommitId, ManifestId
-from mvc.io.process import cpu_count
-from mvc.repo.content.hashing import pieces
+from mvc.limits import PIECE
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.maintenance.inventory import Contents, Inventory, inventory
-from mvc.repo.maintenance.storage_graph import Flags, Integers, StorageGraph, column
-from mvc.store.graph.cost import measure
+from mvc.repo.maintenance.storage_graph import Integers, StorageGraph, column
 from mvc.store.index.folder import current
+from mvc.store.recovery.timing import Timing
 from mvc.store.snapshot import INDEX, Snapshot
 
 __all__ = ["Stats", "stats"]
@@ -26,14 +24,15 @@ __all__ = ["Stats", "stats"]
 
 @dataclass(frozen=True)
 class Stats:
-    """Figures of a repository. Sizes are bytes, times estimated seconds on all cores.
+    """Figures of a repository. Sizes are bytes, times estimated seconds.
 
     ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
     journal, index. ``raw_bytes``: all files of all versions as plain copies; ``ratio`` is
     stored / raw (0 for an empty repository). ``tensors``: distinct blobs of versions.
     ``reset_points``: versions with a full record of every blob. A chain is the number of deltas
-    to apply for one blob; ``recovery_*`` are for whole versions. ``forgotten`` versions count
-    in ``versions``, and only with the bytes that are still stored.
+    to apply for one blob; ``recovery_*`` are for whole versions, from opening the repository
+    until their files are written. ``forgotten`` versions count in ``versions``, and only with the
+    bytes that are still stored.
     """
 
     versions: int
@@ -56,16 +55,17 @@ class Stats:
 
 
 def stats(context: Context) -> Stats:
-    """Reads the journal, every record's header and every manifest, but no tensor."""
+    """Reads the journal, every record's header and every manifest, but few tensors."""
     snapshot = context.fresh()
+    timing = context.store.timing
     contents = Contents(ManifestStream(context.store))
-    found = inventory(snapshot, contents, measure().seconds)
+    found = inventory(snapshot, contents, timing.payload)
     for damage in found.damaged:
         raise damage
     states, history = found.history.states(), found.history
     for manifest in states.values():
         contents.require(manifest)
-    held = _Held(found, contents, states)
+    held = _Held(found, contents, states, timing)
     stored = held.bytes | {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
     total = sum(stored.values())
     count = len(set(history.published))
@@ -99,7 +99,11 @@ class _Held:
     """
 
     def __init__(
-        self, found: Inventory, contents: Contents, states: Mapping[CommitId, ManifestId]
+        self,
+        found: Inventory,
+        contents: Contents,
+        states: Mapping[CommitId, ManifestId],
+        timing: Timing,
     ) -> None:
         graph, count = found.graph, len(contents.raw)
         versions = np.array([contents.manifests[id_] for id_ in states.values()], np.int64)
@@ -112,13 +116,22 @@ class _Held:
         self.bytes = _bytes_in_packs(found, named[named >= 0])
         # Each content of a manifest counts once.
         keys = (manifest * len(objects) + slot)[~skeleton & held[manifest]]
-        manifest, slot = np.divmod(np.unique(keys), max(1, len(objects)))
-        cost, depth, full = _recovery(graph, contents, objects)
-        self.depths = _depths(objects, depth, np.unique(slot), contents)
-        seconds = np.bincount(manifest, cost[slot], count) / cpu_count()
-        parts = np.bincount(manifest, ~full[slot], count)
-        self.seconds: list[float] = seconds[versions].tolist()
+        _, first = np.unique(keys, return_index=True)
+        manifest, slot = np.divmod(keys[np.sort(first)], max(1, len(objects)))
+        pieces = _Pieces(graph, contents, objects)
+        self.depths = _depths(objects, pieces.depth, np.unique(slot), contents)
+        parts = np.bincount(manifest, ~pieces.full[slot], count)
         self.reset_points = int((parts[versions] == 0).sum())
+        ends = np.searchsorted(manifest, np.arange(count + 1))
+        seconds = {
+            number: timing.version(
+                pieces.works(slot[ends[number] : ends[number + 1]].tolist()),
+                contents.files[number],
+                contents.raw[number],
+            )
+            for number in np.flatnonzero(held).tolist()
+        }
+        self.seconds = [seconds[number] for number in versions.tolist()]
 
 
 def _bytes_in_packs(found: Inventory, skeletons: Integers) -> dict[str, int]:
@@ -132,23 +145,36 @@ def _bytes_in_packs(found: Inventory, skeletons: Integers) -> dict[str, int]:
     return sums | {"metadata": int(payloads[metadata].sum()) + sum(found.heads)}
 
 
-def _recovery(
-    graph: StorageGraph, contents: Contents, objects: Integers
-) -> tuple[NDArray[np.float64], Integers, Flags]:
-    """By slot: seconds of one thread, deltas, and whether every piece is stored in full."""
-    starts = [[start for start, _ in pieces(spec)] for spec in contents.known_specs]
-    counts = np.array([len(starts[spec]) for spec in contents.specs], np.int64)
-    offsets = array("Q")
-    for spec in contents.specs:
-        offsets.extend(starts[spec])
-    slots = np.repeat(np.arange(len(objects)), counts)
-    nodes = graph.nodes(objects[slots], column(offsets))
-    lost = (nodes < 0) | ~np.isfinite(graph.costs[nodes])
-    cost = np.bincount(slots, np.where(lost, 0.0, graph.costs[nodes]), len(objects))
-    depth = np.zeros(len(objects), np.int64)
-    np.maximum.at(depth, slots, np.where(lost, 0, graph.depths[nodes]))
-    parts = (nodes < 0) | ~graph.full[nodes]
-    return cost, depth, np.bincount(slots, parts, len(objects)) == 0
+class _Pieces:
+    """The pieces of every slot. By slot: ``depth``, the deltas to apply, and ``full``, whether
+    every piece is stored in full.
+    """
+
+    def __init__(self, graph: StorageGraph, contents: Contents, objects: Integers) -> None:
+        starts = [range(0, max(spec.nbytes, 1), PIECE) for spec in contents.known_specs]
+        self._sizes = [spec.nbytes for spec in contents.known_specs]
+        self._specs = contents.specs
+        counts = np.array([len(starts[spec]) for spec in contents.specs], np.int64)
+        offsets = array("Q")
+        for spec in contents.specs:
+            offsets.extend(starts[spec])
+        slots = np.repeat(np.arange(len(objects)), counts)
+        nodes = graph.nodes(objects[slots], column(offsets))
+        lost = (nodes < 0) | ~np.isfinite(graph.costs[nodes])
+        self._costs = array("d", np.where(lost, 0.0, graph.costs[nodes]).tobytes())
+        self._begins = array("q", np.append(0, np.cumsum(counts)).tobytes())
+        self.depth = np.zeros(len(objects), np.int64)
+        np.maximum.at(self.depth, slots, np.where(lost, 0, graph.depths[nodes]))
+        parts = (nodes < 0) | ~graph.full[nodes]
+        self.full = np.bincount(slots, parts, len(objects)) == 0
+
+    def works(self, slots: Iterable[int]) -> Iterator[tuple[int, float]]:
+        """(bytes, seconds to decode) of the pieces of some slots."""
+        for slot in slots:
+            left = self._sizes[self._specs[slot]]
+            for at in range(self._begins[slot], self._begins[slot + 1]):
+                yield min(left, PIECE), self._costs[at]
+                left -= PIECE
 
 
 def _depths(objects: Integers, depth: Integers, slots: Integers, contents: Contents) -> Integers:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from mvc.store.packs.arena import Arenas
     from mvc.store.recovery.recover import Recovery
+    from mvc.store.recovery.timing import Timing
 
 __all__ = ["CONFIG", "FOLDER", "Store", "create"]
 
@@ -150,6 +151,13 @@ class Store:
         from mvc.store.recovery.recover import Recovery
 
         return Recovery(self.snapshot, self.graph, self.pool)
+
+    @property
+    def timing(self) -> Timing:
+        """Estimates how long recoveries take here."""
+        from mvc.store.recovery.timing import Timing
+
+        return Timing(self.recovery)
 
     @property
     def arenas(self) -> Arenas:

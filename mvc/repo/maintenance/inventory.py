@@ -30,7 +30,7 @@ from mvc.store.graph.search import Step
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
-from mvc.store.packs.records import MANIFEST, Member, RecordHeader
+from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
 __all__ = [
@@ -47,6 +47,9 @@ __all__ = [
 
 CodingPlace = tuple[int, int, int]
 """Pack, offset of a record, position of the member in it."""
+
+Price = Callable[[RecordHeader, Member], float]
+"""Seconds to decode a payload of a record."""
 
 _SHAPES = 64  # manifests' shapes in memory
 # Objects that are known to have a slot: so many, and those of so many manifests.
@@ -106,7 +109,7 @@ class Inventory:
     row in the graph). By row: ``payloads``, bytes; of a group all count with its first member.
     """
 
-    def __init__(self, snapshot: Snapshot, price: Callable[[Member], float] | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, price: Price | None = None) -> None:
         """``price``: seconds to decode a payload, where the graph's paths are asked for."""
         self.generation = snapshot.generation
         self.entries = snapshot.journal.entry_list()
@@ -133,7 +136,9 @@ class Inventory:
             self.heads.append(header.size - header.body_size)
             self.groups.append(header.group)
             for i, member in enumerate(header.members):
-                self.graph.add(member, self._price(member) if self._price else 0.0, position)
+                self.graph.add(
+                    member, self._price(header, member) if self._price else 0.0, position
+                )
                 self.payloads.append(0 if header.group and i else member.stored)
             self.rows.append(len(self.payloads))
         self._ends.append(len(self.packs))
@@ -216,6 +221,12 @@ class Inventory:
     def _by_base(self) -> _Groups:
         return _grouped(self.graph.base, self.graph.reversible, len(self.graph))
 
+    @cached_property
+    def ambiguous(self) -> set[bytes]:
+        """First bytes of ids that several objects share; such objects always stay."""
+        numbers = np.flatnonzero(self.graph.ambiguous).tolist()
+        return {self.graph.id_of(number)[:BASE_BYTES] for number in numbers}
+
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
         """The id of a base, from its first bytes: the first object published with them."""
         number = self.graph.meant_by(prefix)
@@ -286,15 +297,15 @@ class _Codings(Mapping[bytes, list[StoredCoding]]):
 class Contents:
     """The objects of manifests, as columns: some bytes for each mention of an object.
 
-    ``manifests``: numbers of the manifests; ``raw``: bytes of the files of each; ``ends``: where
-    the mentions of each end. By mention: ``slots`` and ``skeletons`` (whether it is a skeleton).
+    ``manifests``: numbers of the manifests; ``raw``: bytes of the files of each; ``files``: how
+    many; ``ends``: where the mentions of each end. By mention: ``slots`` and ``skeletons`` (whether it is a skeleton).
     A *slot* is an object, which may have several: ``ids`` holds 32 bytes for each, ``specs`` the
     position in ``known_specs``.
     """
 
     def __init__(self, stream: ManifestStream) -> None:
         self.manifests: dict[ManifestId, int] = {}
-        self.raw, self.ends = array("Q"), array("q", [0])
+        self.raw, self.files, self.ends = array("Q"), array("I"), array("q", [0])
         self.slots, self.skeletons = array("I"), array("B")
         self.ids, self.specs = bytearray(), array("I")
         self.known_specs: list[TensorSpec] = []
@@ -343,6 +354,7 @@ class Contents:
             self.skeletons[begin + at] = 1
         self.manifests[id_] = len(self.raw)
         self.raw.append(shape.raw)
+        self.files.append(shape.files)
         self.ends.append(len(self.slots))
 
     def id_of(self, slot: int) -> bytes:
@@ -367,7 +379,7 @@ class Contents:
 def inventory(
     snapshot: Snapshot,
     contents: Contents | None = None,
-    price: Callable[[Member], float] | None = None,
+    price: Price | None = None,
     progress: Progress | None = None,
 ) -> Inventory:
     """Reads the journal and every record's header. Damaged records are left out and listed.

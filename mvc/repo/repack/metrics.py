@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
+from mvc.limits import PIECE
 from mvc.repo.maintenance.inventory import StoredRecord
 from mvc.repo.repack.candidates import Candidate, Node, starts_of
 from mvc.repo.repack.costs import Costs
@@ -51,7 +52,11 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
                 f"{version.commit.short}' gives the version up",
             )
         ways = [reached[node] for node in nodes]
-        times.append(sum(way[0] for way in ways) / 1e9)
+        works = [
+            (min(PIECE, survey.size(id_) - start), way[0] / 1e9)
+            for (id_, start), way in zip(nodes, ways, strict=True)
+        ]
+        times.append(costs.timing.version(works, version.files, version.nbytes))
         sizes.append(sum(way[2] for way in ways))
         depths.append(max((way[1] for way in ways), default=0))
         if all(node in full for node in nodes):
