@@ -122,7 +122,7 @@ class Inventory:
         self.payloads = array("Q")
         self._ends = array("q", [0])  # by entry: the records up to its last
         self._pack_reader = snapshot.packs
-        self._price = price
+        self._price: Price = price or _free
 
     def add(self, recorded: Recorded, records: Iterable[Placed]) -> None:
         """Adds an entry with its records. Call ``settle`` after the last one."""
@@ -136,9 +136,7 @@ class Inventory:
             self.heads.append(header.size - header.body_size)
             self.groups.append(header.group)
             for i, member in enumerate(header.members):
-                self.graph.add(
-                    member, self._price(header, member) if self._price else 0.0, position
-                )
+                self.graph.add(member, self._price(header, member), position)
                 self.payloads.append(0 if header.group and i else member.stored)
             self.rows.append(len(self.payloads))
         self._ends.append(len(self.packs))
@@ -244,6 +242,10 @@ class Inventory:
         return self.graph.first_entry(number)
 
 
+def _free(header: RecordHeader, member: Member) -> float:  # noqa: ARG001 - a Price
+    return 0.0
+
+
 _Groups = tuple[Integers, Integers]
 """Rows in the order of what they belong to, and where the rows of each begin."""
 
@@ -298,7 +300,8 @@ class Contents:
     """The objects of manifests, as columns: some bytes for each mention of an object.
 
     ``manifests``: numbers of the manifests; ``raw``: bytes of the files of each; ``files``: how
-    many; ``ends``: where the mentions of each end. By mention: ``slots`` and ``skeletons`` (whether it is a skeleton).
+    many; ``ends``: where the mentions of each end. By mention: ``slots`` and ``skeletons`` (whether
+    it is a skeleton).
     A *slot* is an object, which may have several: ``ids`` holds 32 bytes for each, ``specs`` the
     position in ``known_specs``.
     """

@@ -65,6 +65,8 @@ def pack_numbers(fs: FileSystem, folder: Path) -> list[int]:
 class PackReader:
     """Random access to records. Safe across threads; handles are reused."""
 
+    _cached = 4096  # headers
+
     def __init__(self, fs: FileSystem, folder: Path) -> None:
         self._fs = fs
         self._folder = folder
@@ -100,7 +102,7 @@ class PackReader:
             if len(head) < need:
                 head += file.read(offset + len(head), need - len(head))
             cached = decode_header(head[:need], where)
-            if len(self._headers) > 4096:
+            if len(self._headers) > self._cached:
                 self._headers.clear()
             self._headers[(pack, offset)] = cached
         return cached
@@ -215,6 +217,8 @@ class PackReader:
 
 class _ReaderAhead(PackReader):
     """Reads the packs of another reader ahead; one pack at a time."""
+
+    _cached = 16
 
     def __init__(self, packs: PackReader) -> None:
         super().__init__(packs._fs, packs._folder)
