@@ -164,11 +164,11 @@ def _plan(
     # Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to
     # forgotten states: they go if the object has another coding, or no use.
     leaves |= ~graph.sound & (kept.coded | ~kept.needed)[graph.object]
-    records = _Records(context, found, leaves)
-    moved = {n for n, (size, goes) in records.packs.items() if goes >= _WORTH * size}
+    garbage = _Garbage(context, found, leaves)
+    moved = {n for n, (size, goes) in garbage.packs.items() if goes >= _WORTH * size}
     moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
     if reach.purge:
-        moved |= {n for n, (_, goes) in records.packs.items() if goes}
+        moved |= {n for n, (_, goes) in garbage.packs.items() if goes}
     edits, shorter = shortened(found, reach, cutoff)
     ids = list(found.history.numbers)
     gone = tuple(ids[n] for n in found.history.published if n not in reach.numbers)
@@ -188,9 +188,9 @@ def _plan(
     )
     if not (moved or split or saved or kept.add):
         rewrite = RewritePlan()
-    freed = saved + sum(records.packs[n][1] for n in moved if n in records.packs)
+    freed = saved + sum(garbage.packs[n][1] for n in moved if n in garbage.packs)
     freed -= kept.added_bytes
-    lost = kept.coded & ~kept.needed & ~records.holding(kept.rows, moved, split)
+    lost = kept.coded & ~kept.needed & ~garbage.holding(kept.rows, moved, split)
     lost[list(map(graph.number, kept.phantoms))] = False
     quarantine = purged(fs, folder, reach)
     summary = Collection(
@@ -209,8 +209,8 @@ def _plan(
     return _Plan(reach, found, rewrite, quarantine, summary)
 
 
-class _Records:
-    """What goes and what stays of every record, if some rows are left out.
+class _Garbage:
+    """What becomes garbage in every record, if some rows are left out.
 
     ``packs``: by pack that an entry names its bytes, and how many of them are garbage. Bytes
     between records count as garbage.

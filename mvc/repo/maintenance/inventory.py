@@ -150,7 +150,7 @@ class Inventory:
     @property
     def records(self) -> Sequence[list[StoredRecord]]:
         """The records of every entry."""
-        return _Records(self)
+        return _ByEntry(self)
 
     def all_records(self) -> Iterator[StoredRecord]:
         for records in self.records:
@@ -262,7 +262,7 @@ def _group(groups: _Groups, number: int) -> list[int]:
     return found
 
 
-class _Records(Sequence[list[StoredRecord]]):
+class _ByEntry(Sequence[list[StoredRecord]]):
     def __init__(self, found: Inventory) -> None:
         self._found = found
 

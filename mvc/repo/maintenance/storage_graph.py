@@ -278,7 +278,8 @@ class StorageGraph:
 
     def id_of(self, number: int) -> bytes:
         """The id of an object."""
-        return self._sorted[self._places[number]].tobytes()
+        found: bytes = self._sorted[self._places[number]].tobytes()
+        return found
 
     @cached_property
     def _bisected(self) -> array[int]:

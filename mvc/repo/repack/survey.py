@@ -93,7 +93,9 @@ class Survey:
 def survey(context: Context, found: Inventory, progress: Progress | None = None) -> Survey:
     """Reads every manifest. Forgotten states are left out."""
     made, stream = Survey(context, found), ManifestStream(context.store)
-    gone, commits, numbers = found.history.forgotten, dict[CommitId, Commit](), {}
+    gone = found.history.forgotten
+    commits: dict[CommitId, Commit] = {}
+    numbers: dict[CommitId, int] = {}
     for recorded in found.entries:
         for commit in recorded.entry.commits:
             commits[commit.id] = commit
