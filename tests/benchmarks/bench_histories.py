@@ -325,7 +325,7 @@ def _measure(few: Path, many: Path, options: argparse.Namespace) -> None:
         "a lost index made again (`mvc log -n 1`)": lost,
         "`mvc stats`": lambda root: _verb(root, "stats"),
         "`mvc gc -n`": lambda root: _verb(root, "gc", "-n"),
-        "`mvc gc -n --grace 0`": lambda root: _verb(root, "gc", "-n", "--grace", "0"),
+        "`mvc gc -n --grace 36000d`": lambda root: _verb(root, "gc", "-n", "--grace", "36000d"),
         "`mvc log -n 5`": lambda root: _verb(root, "log", "-n", "5"),
         "`mvc checkout --at T -o FILE`": look_back,
     }
