@@ -220,7 +220,7 @@ class ReadFile(_Handle):
 
 
 class ReadAhead:
-    """Reads a file through a window of 1 MiB; larger requests go to the file itself.
+    """Reads 1 MiB at once where requests follow each other closely, else what is asked for.
 
     For one pass by one thread: what is appended or removed meanwhile may not be seen.
     """
@@ -241,7 +241,9 @@ class ReadAhead:
         if at < 0 or at + length > len(self._data):
             if length > _LARGE:
                 return self._file.read(offset, length)
-            self._start, self._data, at = offset, self._file.read(offset, _LARGE), 0
+            is_next = 0 <= at <= len(self._data) + _SMALL
+            size = _LARGE if is_next else length
+            self._start, self._data, at = offset, self._file.read(offset, size), 0
         return self._data[at : at + length]
 
 

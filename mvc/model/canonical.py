@@ -90,13 +90,20 @@ class Reader:
         return self._at
 
     def uint(self, limit: int = (1 << 64) - 1) -> int:
+        at = self._at
+        try:
+            byte = self._data[at]
+            if byte < 0x80 and byte <= limit:  # as most are
+                self._at = at + 1
+                return byte
+            return self._long_uint(limit)
+        except IndexError:
+            raise self.fail("it ends within a number") from None
+
+    def _long_uint(self, limit: int) -> int:
+        """Any number; IndexError where the bytes end within it."""
         data, at, value, shift = self._data, self._at, 0, 0
-        if at < len(data) and (byte := data[at]) < 0x80 and byte <= limit:  # as most are
-            self._at = at + 1
-            return byte
         for step in range(_MAX_UINT_BYTES):
-            if at >= len(data):
-                raise self.fail("it ends within a number")
             byte = data[at]
             at += 1
             value |= (byte & 0x7F) << shift
@@ -123,6 +130,12 @@ class Reader:
         return part
 
     def blob(self, limit: int) -> bytes:
+        data, at = self._data, self._at + 1
+        if at <= len(data) and (length := data[at - 1]) < 0x80 and length <= limit:  # as most are
+            end = at + length
+            if end <= len(data):
+                self._at = end
+                return data[at:end]
         return self.raw(self.uint(limit))
 
     def text(self, limit: int) -> str:
@@ -130,6 +143,10 @@ class Reader:
 
     def count(self, limit: int) -> int:
         """A number of things that take at least one byte each."""
+        data, at = self._data, self._at
+        if at < len(data) and data[at] == 0:  # as most are
+            self._at = at + 1
+            return 0
         value = self.uint(limit)
         if value > len(self._data) - self._at:
             raise self.fail(f"{value} items cannot fit")

@@ -23,6 +23,7 @@ _TAG = b"mvc.commit.1"
 _VERSION = 1
 _MAX_PARENTS = 64
 _DAY = 24 * 60  # minutes
+_FLOAT = struct.Struct("<d")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Commit:
         writer.text(self.author).sint(self.time_ns).sint(self.zone_minutes).text(self.message)
         writer.uint(len(self.metrics))
         for name in sorted(self.metrics, key=lambda n: n.encode("utf-8", "surrogateescape")):
-            writer.text(name).raw(struct.pack("<d", self.metrics[name]))
+            writer.text(name).raw(_FLOAT.pack(self.metrics[name]))
         return writer.text(self.pipeline).text(self.code).done()
 
     @cached_property
@@ -74,15 +75,19 @@ class Commit:
         time_ns, zone, message = reader.sint(), reader.sint(), reader.text(MAX_MESSAGE)
         if not -_DAY < zone < _DAY:
             raise reader.fail("its zone is further from UTC than a day")
-        metrics = {}
+        metrics: dict[str, float] = {}
+        previous = None
         for _ in range(reader.count(MAX_METRICS)):
-            name = reader.text(MAX_NAME_BYTES)
-            metrics[name] = struct.unpack("<d", reader.raw(8))[0]
+            name = reader.blob(MAX_NAME_BYTES)
+            if previous is not None and name <= previous:
+                raise reader.fail("it is not in canonical form")
+            metrics[name.decode("utf-8", "surrogateescape")] = _FLOAT.unpack(reader.raw(8))[0]
+            previous = name
         pipeline, code = reader.text(MAX_PIPELINE_TEXT), reader.text(MAX_NAME_BYTES)
         reader.end()
         commit = cls(
             manifest, root, parents, author, time_ns, zone, message, metrics, pipeline, code
         )
-        if commit.encoded != data:
-            raise reader.fail("it is not in canonical form")
+        # The reader accepts one form of each field, and the order of metrics was checked.
+        commit.__dict__["encoded"] = data
         return commit

@@ -30,13 +30,15 @@ from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.names import check_key, check_path
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
-__all__ = ["Check", "Content", "FileEntry", "LogicalTensor", "Manifest", "State", "View"]
+__all__ = ["Check", "Content", "FileEntry", "LogicalTensor", "Manifest", "Shape", "State", "View"]
 
 _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"
 _VERSION = 1
 _FORMATS = ("opaque", "safetensors", "torch", "npz", "npy", "state")
 _DTYPE_NAMES = tuple(DTYPES)
+_Span = tuple[int, int, bool]
+"""Where ids lie in the bytes of a manifest: begin, end, whether they name stored objects."""
 _DTYPE_CODES = {name: code for code, name in enumerate(_DTYPE_NAMES)}
 
 
@@ -175,21 +177,67 @@ class Manifest:
         return MerkleTree([leaf(e.state.root, e.path) for e in states]).root
 
     @classmethod
-    def decode(cls, data: bytes) -> Manifest:
-        """Raises DamagedData unless ``data`` is exactly what ``encoded`` gives."""
+    def decode(cls, data: bytes, spans: list[_Span] | None = None) -> Manifest:
+        """Raises DamagedData unless ``data`` is exactly what ``encoded`` gives.
+
+        ``spans``: is given where the ids lie in ``data``.
+        """
+        spans = [] if spans is None else spans
         reader = Reader(data, "a manifest")
         if len(data) > MAX_MANIFEST:
             raise reader.fail(f"it is longer than {MAX_MANIFEST} bytes")
         if reader.uint() != _VERSION:
             raise reader.fail("its version is unknown")
-        entries = [_read_entry(reader) for _ in range(reader.count(MAX_TENSORS))]
+        entries = [_read_entry(reader, spans) for _ in range(reader.count(MAX_TENSORS))]
         reader.end()
+        paths = [entry.path.encode() for entry in entries]
+        if any(a >= b for a, b in pairwise(paths)):
+            raise reader.fail("its entries are not in canonical order, or a path is there twice")
         manifest = cls(entries)
-        if manifest.encoded != data:
-            raise reader.fail("its entries are not in canonical order")
-        if len(manifest.by_path) != len(entries):
-            raise reader.fail("a path is there twice")
+        # The reader accepts one form of each field, and the order of entries was checked.
+        manifest.__dict__["encoded"] = data
         return manifest
+
+
+class Shape:
+    """All of a manifest but the ids in it: one for the many versions of a model.
+
+    ``specs``: of the objects that it names, file by file: contents, then the skeleton.
+    ``skeletons``: positions of skeletons among these; ``raw``: bytes of all ``files``.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Raises DamagedData as ``Manifest.decode`` does."""
+        spans: list[_Span] = []
+        manifest = Manifest.decode(data, spans)
+        specs: list[TensorSpec] = []
+        skeletons = []
+        for entry in manifest.entries:
+            specs += [content.spec for content in entry.contents]
+            if entry.skeleton is not None:
+                skeletons.append(len(specs))
+                specs.append(TensorSpec("raw", (entry.skeleton_size,)))
+        self.specs, self.skeletons = tuple(specs), tuple(skeletons)
+        self.raw = sum(entry.size for entry in manifest.entries)
+        self.files = len(manifest.entries)
+        self._size = len(data)
+        self._objects = [(begin, end) for begin, end, is_object in spans if is_object]
+        edges = [0, *(at for begin, end, _ in spans for at in (begin, end)), len(data)]
+        self._between = list(zip(edges[::2], edges[1::2], strict=True))
+        self._fixed = self._without_ids(data)
+
+    def ids(self, data: bytes) -> bytes | None:
+        """The ids of the objects that ``data`` names, 32 bytes each, in the order of ``specs``.
+
+        None if ``data`` differs from a manifest of this shape in more than ids. Otherwise it is
+        as canonical as that one: no rule looks at an id.
+        """
+        if len(data) != self._size or self._without_ids(data) != self._fixed:
+            return None
+        return b"".join([data[begin:end] for begin, end in self._objects])
+
+    def _without_ids(self, data: bytes) -> bytes:
+        return b"".join([data[begin:end] for begin, end in self._between])
 
 
 def _write_entry(writer: Writer, entry: FileEntry, *, with_path: bool) -> None:
@@ -227,7 +275,7 @@ def _read_spec(reader: Reader) -> TensorSpec:
     return shared_spec(name, reader.uints(MAX_DIMENSIONS))
 
 
-def _read_entry(reader: Reader) -> FileEntry:
+def _read_entry(reader: Reader, spans: list[_Span]) -> FileEntry:
     path = check_path(reader.text(MAX_NAME_BYTES))
     format_ = _FORMATS[reader.uint(len(_FORMATS) - 1)]
     size = reader.uint(1 << 63)
@@ -240,15 +288,18 @@ def _read_entry(reader: Reader) -> FileEntry:
         end = offset + spec.nbytes
     if end > size:
         raise reader.fail(f"contents of {path} reach past its end")
+    begin = reader.position
     contents = tuple(Content(o, s, BlobId(reader.raw(32))) for o, s in placed)
+    spans.append((begin, reader.position, True))
     skeleton = reader.blob(32)
     if len(skeleton) not in {0, 32}:
         raise reader.fail("a skeleton id has a wrong length")
+    spans.append((reader.position - len(skeleton), reader.position, True))
     checks = tuple(
         Check(reader.uint(size), reader.uint(size), reader.uint(size))
         for _ in range(reader.count(MAX_TENSORS))
     )
-    tensors = _read_tensors(reader, contents)
+    tensors = _read_tensors(reader, contents, spans)
     entry = FileEntry(
         path, format_, size, contents, BlobId(skeleton) if skeleton else None, checks, tensors
     )
@@ -261,7 +312,9 @@ def _read_entry(reader: Reader) -> FileEntry:
     return entry
 
 
-def _read_tensors(reader: Reader, contents: tuple[Content, ...]) -> tuple[LogicalTensor, ...]:
+def _read_tensors(
+    reader: Reader, contents: tuple[Content, ...], spans: list[_Span]
+) -> tuple[LogicalTensor, ...]:
     tensors = []
     for _ in range(reader.count(MAX_TENSORS)):
         key = check_key(reader.text(MAX_NAME_BYTES))
@@ -273,6 +326,7 @@ def _read_tensors(reader: Reader, contents: tuple[Content, ...]) -> tuple[Logica
             tensors.append(LogicalTensor(key, content.spec, content.id, at))
             continue
         spec, id_ = _read_spec(reader), BlobId(reader.raw(32))
+        spans.append((reader.position - 32, reader.position, False))
         view = View(reader.uint(1 << 62), reader.uints(MAX_DIMENSIONS))
         if len(view.strides) != len(spec.shape):
             raise reader.fail(f"the strides of {key} do not fit its shape")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import field
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
 
 from mvc.dataclasses import dataclass
-from mvc.ids import BlobId, CommitId, ManifestId
-from mvc.io.process import cpu_count
-from mvc.model.manifest import Manifest
-from mvc.repo.content.hashing import pieces
+from mvc.ids import CommitId, ManifestId
+from mvc.limits import PIECE
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
-from mvc.repo.maintenance.storage_graph import StorageGraph
-from mvc.store.graph.cost import Speed, measure
-from mvc.store.graph.search import Step
+from mvc.repo.maintenance.inventory import Contents, Inventory, inventory
+from mvc.repo.maintenance.storage_graph import Integers, StorageGraph, column
 from mvc.store.index.folder import current
-from mvc.store.journal.entries import Region
-from mvc.store.packs.records import BLOB
+from mvc.store.recovery.timing import Timing
 from mvc.store.snapshot import INDEX, Snapshot
 
 __all__ = ["Stats", "stats"]
@@ -26,14 +24,15 @@ __all__ = ["Stats", "stats"]
 
 @dataclass(frozen=True)
 class Stats:
-    """Figures of a repository. Sizes are bytes, times estimated seconds on all cores.
+    """Figures of a repository. Sizes are bytes, times estimated seconds.
 
     ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
     journal, index. ``raw_bytes``: all files of all versions as plain copies; ``ratio`` is
     stored / raw (0 for an empty repository). ``tensors``: distinct blobs of versions.
     ``reset_points``: versions with a full record of every blob. A chain is the number of deltas
-    to apply for one blob; ``recovery_*`` are for whole versions. ``forgotten`` versions count
-    in ``versions``, and only with the bytes that are still stored.
+    to apply for one blob; ``recovery_*`` are for whole versions, from opening the repository
+    until their files are written. ``forgotten`` versions count in ``versions``, and only with the
+    bytes that are still stored.
     """
 
     versions: int
@@ -56,27 +55,21 @@ class Stats:
 
 
 def stats(context: Context) -> Stats:
-    """Reads the journal, every record's header and every manifest, but no tensor."""
+    """Reads the journal, every record's header and every manifest, but few tensors."""
     snapshot = context.fresh()
-    scan, stream = _Scan(snapshot, measure()), ManifestStream(context.store)
-    for recorded in snapshot.entries():
-        scan.commits.update((commit.id, commit.manifest) for commit in recorded.entry.commits)
-        scan.forgotten.update(each.commit for each in recorded.entry.forgotten)
-        scan.deployments += len(recorded.entry.deployments)
-        scan.targets.update(d.target for d in recorded.entry.deployments)
-        for region in recorded.entry.regions:
-            scan.region(region)
-        scan.look(stream)
-    scan.objects.settle()
-    held = _Held(scan, stream)
-    stored = scan.bytes(held.skeletons) | {
-        "journal": snapshot.position.offset,
-        "index": _index_bytes(snapshot),
-    }
+    timing = context.store.timing
+    contents = Contents(ManifestStream(context.store))
+    found = inventory(snapshot, contents, timing.payload)
+    for damage in found.damaged:
+        raise damage
+    states, history = found.history.states(), found.history
+    for manifest in states.values():
+        contents.require(manifest)
+    held = _Held(found, contents, states, timing)
+    stored = held.bytes | {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
     total = sum(stored.values())
-    count = len(scan.commits)
-    gone = len(scan.forgotten & scan.commits.keys())
-    worst = max(held.seconds, key=lambda pair: pair[0], default=(0.0, None))
+    count = len(set(history.published))
+    worst = max(range(len(held.seconds)), key=held.seconds.__getitem__, default=None)
     return Stats(
         count,
         held.reset_points,
@@ -85,113 +78,111 @@ def stats(context: Context) -> Stats:
         total,
         held.raw,
         total / held.raw if held.raw else 0.0,
-        max(held.depths.values(), default=0),
-        sum(held.depths.values()) / max(1, len(held.depths)),
-        worst[0],
-        sum(seconds for seconds, _ in held.seconds) / max(1, count - gone),
-        worst[1],
-        scan.deployments,
-        len(scan.targets),
+        int(held.depths.max(initial=0)),
+        int(held.depths.sum()) / max(1, len(held.depths)),
+        0.0 if worst is None else held.seconds[worst],
+        sum(held.seconds) / max(1, len(states)),
+        None if worst is None else list(states)[worst],
+        history.deployments,
+        len(history.targets),
         len(branches(context)),
         len(tags(context)),
-        gone,
+        count - len(states),
     )
 
 
-@dataclass
-class _Scan:
-    """What is gathered from the journal and the record headers."""
-
-    snapshot: Snapshot
-    speed: Speed
-    objects: StorageGraph = field(default_factory=StorageGraph)
-    commits: dict[CommitId, ManifestId] = field(default_factory=dict)
-    sketches: dict[ManifestId, _Sketch] = field(default_factory=dict)
-    forgotten: set[CommitId] = field(default_factory=set)
-    deployments: int = 0
-    targets: set[str] = field(default_factory=set)
-    _metadata: int = 0
-    _payloads: list[tuple[bytes, bool, int]] = field(default_factory=list)
-    _codings: dict[bytes, list[Step]] = field(default_factory=dict)  # manifests of one entry
-
-    def region(self, region: Region) -> None:
-        for at, header in self.snapshot.packs.records(region):
-            self._metadata += header.size - header.body_size
-            for i, member in enumerate(header.members):
-                self.objects.add(member, self.speed.seconds(member))
-                if header.group and i:
-                    continue  # all members share one payload
-                if member.kind == BLOB:
-                    self._payloads.append((member.id, bool(member.base), member.stored))
-                else:
-                    self._metadata += member.stored
-                    step = Step(region.pack, at, header, member, False)
-                    self._codings.setdefault(member.id, []).append(step)
-
-    def look(self, stream: ManifestStream) -> None:
-        """Reads an entry's manifests while their bases are still cached."""
-        for id_, codings in self._codings.items():
-            manifest = stream.near(ManifestId(id_), codings)
-            if manifest is not None:
-                self.sketches[manifest.id] = _Sketch(manifest)
-        self._codings.clear()
-
-    def bytes(self, skeletons: set[BlobId]) -> dict[str, int]:
-        """Bytes in packs by kind; skeletons are metadata."""
-        kinds = {"full": 0, "delta": 0, "metadata": self._metadata}
-        for id_, is_delta, stored in self._payloads:
-            kind = "metadata" if id_ in skeletons else "delta" if is_delta else "full"
-            kinds[kind] += stored
-        return kinds
-
-
-class _Sketch:
-    """The part of a manifest that is needed later: bytes of its files, pieces of its objects."""
-
-    __slots__ = ("contents", "raw", "skeletons")
-
-    def __init__(self, manifest: Manifest) -> None:
-        self.raw = sum(entry.size for entry in manifest.entries)
-        self.skeletons = {e.skeleton for e in manifest.entries if e.skeleton is not None}
-        contents = (content for entry in manifest.entries for content in entry.contents)
-        self.contents = {c.id: tuple(start for start, _ in pieces(c.spec)) for c in contents}
-
-
 class _Held:
-    """What is gathered from the manifests of versions; equal manifests are read once."""
+    """What the manifests of versions hold.
 
-    def __init__(self, scan: _Scan, stream: ManifestStream) -> None:
-        self._objects = scan.objects
-        self.raw = self.reset_points = 0
-        self.skeletons: set[BlobId] = set()
-        self.depths: dict[BlobId, int] = {}
-        self.seconds: list[tuple[float, CommitId | None]] = []
-        known: dict[ManifestId, tuple[bool, float]] = {}
-        for id_, manifest in scan.commits.items():
-            if id_ in scan.forgotten:
-                continue
-            sketch = scan.sketches.get(manifest)
-            if sketch is None:
-                sketch = scan.sketches[manifest] = _Sketch(stream.load(manifest))
-            if manifest not in known:
-                known[manifest] = self._look(sketch)
-            is_reset_point, seconds = known[manifest]
-            self.raw += sketch.raw
-            self.reset_points += is_reset_point
-            self.seconds.append((seconds, id_))
+    ``depths``: deltas to apply for each blob; ``seconds``: to recover each version; ``bytes``:
+    in packs by kind, where skeletons are metadata.
+    """
 
-    def _look(self, sketch: _Sketch) -> tuple[bool, float]:
-        cost, full = 0.0, True
-        self.skeletons.update(sketch.skeletons)
-        for id_, starts in sketch.contents.items():
-            depth = 0
-            for start in starts:
-                seconds, deltas = self._objects.reach(id_, start) or (0.0, 0)
-                cost += seconds
-                depth = max(depth, deltas)
-                full = full and self._objects.is_full(id_, start)
-            self.depths[id_] = depth
-        return full, cost / cpu_count()
+    def __init__(
+        self,
+        found: Inventory,
+        contents: Contents,
+        states: Mapping[CommitId, ManifestId],
+        timing: Timing,
+    ) -> None:
+        graph, count = found.graph, len(contents.raw)
+        versions = np.array([contents.manifests[id_] for id_ in states.values()], np.int64)
+        held = np.bincount(versions, minlength=count) > 0  # by manifest
+        self.raw = int(column(contents.raw)[versions].sum())
+        manifest = np.repeat(np.arange(count), np.diff(column(contents.ends)))  # by mention
+        slot, skeleton = column(contents.slots), column(contents.skeletons).astype(np.bool_)
+        objects = graph.numbers(contents.ids)  # by slot
+        named = objects[slot[skeleton & held[manifest]]]
+        self.bytes = _bytes_in_packs(found, named[named >= 0])
+        # Each content of a manifest counts once.
+        keys = (manifest * len(objects) + slot)[~skeleton & held[manifest]]
+        _, first = np.unique(keys, return_index=True)
+        manifest, slot = np.divmod(keys[np.sort(first)], max(1, len(objects)))
+        pieces = _Pieces(graph, contents, objects)
+        self.depths = _depths(objects, pieces.depth, np.unique(slot), contents)
+        parts = np.bincount(manifest, ~pieces.full[slot], count)
+        self.reset_points = int((parts[versions] == 0).sum())
+        ends = np.searchsorted(manifest, np.arange(count + 1))
+        seconds = {
+            number: timing.version(
+                pieces.works(slot[ends[number] : ends[number + 1]].tolist()),
+                contents.files[number],
+                contents.raw[number],
+            )
+            for number in np.flatnonzero(held).tolist()
+        }
+        self.seconds = [seconds[number] for number in versions.tolist()]
+
+
+def _bytes_in_packs(found: Inventory, skeletons: Integers) -> dict[str, int]:
+    """Bytes in packs by kind. ``skeletons``: objects that are metadata, beside manifests."""
+    graph, payloads = found.graph, column(found.payloads)
+    is_skeleton = np.zeros(len(graph), np.bool_)
+    is_skeleton[skeletons] = True
+    metadata = graph.manifest | is_skeleton[graph.object]
+    kinds = {"full": ~metadata & ~graph.delta, "delta": ~metadata & graph.delta}
+    sums = {kind: int(payloads[rows].sum()) for kind, rows in kinds.items()}
+    return sums | {"metadata": int(payloads[metadata].sum()) + sum(found.heads)}
+
+
+class _Pieces:
+    """The pieces of every slot. By slot: ``depth``, the deltas to apply, and ``full``, whether
+    every piece is stored in full.
+    """
+
+    def __init__(self, graph: StorageGraph, contents: Contents, objects: Integers) -> None:
+        starts = [range(0, max(spec.nbytes, 1), PIECE) for spec in contents.known_specs]
+        self._sizes = [spec.nbytes for spec in contents.known_specs]
+        self._specs = contents.specs
+        counts = np.array([len(starts[spec]) for spec in contents.specs], np.int64)
+        offsets = array("Q")
+        for spec in contents.specs:
+            offsets.extend(starts[spec])
+        slots = np.repeat(np.arange(len(objects)), counts)
+        nodes = graph.nodes(objects[slots], column(offsets))
+        lost = (nodes < 0) | ~np.isfinite(graph.costs[nodes])
+        self._costs = array("d", np.where(lost, 0.0, graph.costs[nodes]).tobytes())
+        self._begins = array("q", np.append(0, np.cumsum(counts)).tobytes())
+        self.depth = np.zeros(len(objects), np.int64)
+        np.maximum.at(self.depth, slots, np.where(lost, 0, graph.depths[nodes]))
+        parts = (nodes < 0) | ~graph.full[nodes]
+        self.full = np.bincount(slots, parts, len(objects)) == 0
+
+    def works(self, slots: Iterable[int]) -> Iterator[tuple[int, float]]:
+        """(bytes, seconds to decode) of the pieces of some slots."""
+        for slot in slots:
+            left = self._sizes[self._specs[slot]]
+            for at in range(self._begins[slot], self._begins[slot + 1]):
+                yield min(left, PIECE), self._costs[at]
+                left -= PIECE
+
+
+def _depths(objects: Integers, depth: Integers, slots: Integers, contents: Contents) -> Integers:
+    """The depth of every object among some slots; 0 where it is lost."""
+    numbers = objects[slots]
+    lost = {contents.id_of(slot) for slot in slots[numbers < 0].tolist()}
+    _, first = np.unique(numbers[numbers >= 0], return_index=True)
+    return np.append(depth[slots[numbers >= 0][first]], np.zeros(len(lost), np.int64))
 
 
 def _index_bytes(snapshot: Snapshot) -> int:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mvc.store.graph.search import Graph
     from mvc.store.packs.arena import Arenas
     from mvc.store.recovery.recover import Recovery
+    from mvc.store.recovery.timing import Timing
 
 __all__ = ["CONFIG", "FOLDER", "Store", "create"]
 
@@ -154,6 +155,13 @@ class Store:
         from mvc.store.recovery.recover import Recovery
 
         return Recovery(self.snapshot, self.graph, self.pool)
+
+    @property
+    def timing(self) -> Timing:
+        """Estimates how long recoveries take here."""
+        from mvc.store.recovery.timing import Timing
+
+        return Timing(self.recovery)
 
     @property
     def arenas(self) -> Arenas:

@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -19,6 +18,7 @@ from weakref import WeakSet
 
 import torch
 
+from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.result import CommitResult

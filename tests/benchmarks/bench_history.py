@@ -1,16 +1,15 @@
-"""How speed depends on the length of a history: docs/performance.md, "Long histories".
+"""What must not depend on the length of a history: docs/performance.md, "Long histories".
 
     python -m tests.benchmarks.bench_history [--commits 100000] [--root DIR]
 
-Makes real commits of a small state, the last but one thousand of them on a branch of their
-own, and measures them interleaved with a repository of 100 commits. What is built is kept
-under ``--root`` and used again; what is measured is a copy. Nothing here asserts a time.
+Measures commands on a repository of many versions interleaved with the same on one of 100.
+What is built is kept under ``--root`` and used again; what is measured is a copy. Nothing here
+asserts a time. Commands that read the whole history: ``bench_histories``.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import shutil
 import statistics
@@ -27,11 +26,9 @@ from safetensors.numpy import save_file
 
 import mvc
 from mvc.repo.refs import delete_branch
-from tests.index_files import index_file
-from tests.repo.publishing import UnsyncedFS
+from tests.benchmarks.bench_histories import build
 
 FEW = 100
-SIDE = 100  # one commit of so many lies on a branch that is deleted later
 REPETITIONS = 9
 FILE = "model.safetensors"
 
@@ -43,17 +40,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--commits", type=int, default=100_000)
     parser.add_argument("--root", type=Path)
-    parser.add_argument("--skip", nargs="*", default=[], choices=["speed", "whole", "race"])
+    parser.add_argument("--skip", nargs="*", default=[], choices=["speed", "race"])
     options = parser.parse_args()
     with folder(options.root) as root:
-        few, many = (built(root, count) for count in (FEW, options.commits))
+        few, many = (build(root / f"histories-{count}", count) for count in (FEW, options.commits))
         work = Path(tempfile.mkdtemp(prefix="work-", dir=root))
         try:
             short, long = copied(few, work / "few"), copied(many, work / "many")
             if "speed" not in options.skip:
                 speed(short, long, options.commits)
-            if "whole" not in options.skip:
-                whole(long, options.commits)
             if "race" not in options.skip:
                 race(long)
         finally:
@@ -83,32 +78,6 @@ def step(state: dict[str, np.ndarray], random: np.random.Generator) -> dict[str,
 def first() -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     return {f"layer{i}": random.standard_normal((8, 16)).astype(np.float32) for i in range(4)}
-
-
-def built(root: Path, commits: int) -> Path:
-    """A repository of so many commits, one in ``SIDE`` of them on the branch ``side``.
-
-    All others are deployed. Nothing is flushed while it is built.
-    """
-    path = root / f"history-{commits}"
-    if path.exists():
-        return path
-    making = root / f"making-{commits}-{os.getpid()}"
-    random, state = np.random.default_rng(1), first()
-    begun = time.perf_counter()
-    aside = range(commits // 2, commits // 2 + commits // SIDE)
-    with mvc.Repository.init(making, fs=UnsyncedFS()) as repo:
-        for i in range(commits):
-            if i == aside.start:
-                repo.switch("side", create=True)
-            elif i == aside.stop:
-                repo.switch("main", force=True)
-            state = step(state, random)
-            repo.commit(state, message=f"batch {i}", deploy=None if i in aside else "prod")
-            if i % 10_000 == 9_999:
-                note(f"{i + 1:,} commits in {time.perf_counter() - begun:.0f} s")
-    making.rename(path)
-    return path
 
 
 def copied(repository: Path, path: Path) -> Path:
@@ -176,61 +145,6 @@ def compare(name: str, pairs: list[tuple[Cost, Cost]]) -> None:
     )
 
 
-# -- what reads everything ----------------------------------------------------------------
-
-
-def whole(root: Path, commits: int) -> None:
-    """Verbs that read all of the history, each a process of its own.
-
-    Processor time says what they cost where other work takes the processors away.
-    """
-    print(f"\n| {commits:,} commits | time | of the processor | peak memory | on disk afterwards |")
-    print("|---|--:|--:|--:|---|")
-    index_file(root).unlink()
-    report(root, "opening without an index (`mvc log -n 1`)", "log", "-n", "1")
-    report(root, "`mvc fsck --rebuild-index`", "fsck", "--rebuild-index")
-    everything(root)
-    subprocess.run([*command(root), "branch", "-d", "-f", "side"], check=True, stdout=-3)
-    report(root, "`mvc gc -n --grace 0`", "gc", "-n", "--grace", "0")
-    report(root, "`mvc gc --grace 0`", "gc", "--grace", "0")
-    report(root, "first `mvc log -n 20` after it", "log", "-n", "20")
-    everything(root, " after gc")
-
-
-def everything(root: Path, when: str = "") -> None:
-    report(root, f"`mvc stats`{when}", "stats")
-    report(root, f"`mvc fsck`{when}", "fsck")
-    report(root, f"`mvc oplog -n 20`{when}", "oplog", "-n", "20")
-
-
-def report(root: Path, name: str, *arguments: str) -> None:
-    took, processor, peak = measured(root, *arguments)
-    sizes = {
-        "journal": (root / ".mvc" / "journal").stat().st_size,
-        "packs": sum(f.stat().st_size for f in (root / ".mvc" / "packs").iterdir()),
-        "index": index_file(root).stat().st_size,
-    }
-    told = ", ".join(f"{k} {v / 1e6:.0f} MB" for k, v in sizes.items())
-    print(f"| {name} | {took:.1f} s | {processor:.1f} s | {peak:.0f} MB | {told} |", flush=True)
-
-
-_MEASURE = """
-import resource, subprocess, sys, time
-begun = time.perf_counter()
-subprocess.run(sys.argv[1:], check=True, stdout=-3)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss)
-"""
-
-
-def measured(root: Path, *arguments: str) -> tuple[float, float, float]:
-    """Seconds, seconds of processors and peak resident megabytes of one command."""
-    run = [sys.executable, "-c", _MEASURE, *command(root), *arguments]
-    out = subprocess.run(run, check=True, stdout=-1, text=True).stdout
-    took, processor, peak = out.split()
-    return float(took), float(processor), int(peak) / 1024
-
-
 # -- many processes behind a gc ------------------------------------------------------------
 
 
@@ -289,10 +203,6 @@ def process(root: Path, *arguments: str) -> Cost:
 def _children() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,15 @@ from mvc.repo.repack.solve.bounded import (
     within_time,
 )
 from mvc.repo.repack.solve.exact import cheapest_chain
-from mvc.repo.repack.solve.layouts import at_interval, connected, with_steps, without
+from mvc.repo.repack.solve.layouts import (
+    at_interval,
+    closed_interval,
+    connected,
+    evenly_within,
+    open_interval,
+    with_steps,
+    without,
+)
 from mvc.repo.repack.solve.model import Edge, Layout, Versions
 
 
@@ -284,6 +292,34 @@ def test_the_front_against_its_definition(pairs: list[tuple[int, int]]):
     assert set(front(points)) == best
     sizes = [p.bytes for p in front(points)]
     assert sizes == sorted(set(sizes), reverse=True)
+
+
+def test_intervals_of_the_thesis():
+    """R and R' from seconds for one step and the bound (VSOL, Eq. 3.4, corrected)."""
+    pairs = [(0.03, 1), (0.05, 1), (1, 10), (0.07, 1)]
+    assert [closed_interval(bound, step) for step, bound in pairs] == [65, 39, 19, 27]
+    assert [open_interval(bound, step) for step, bound in pairs] == [33, 20, 10, 14]
+    assert open_interval(0.3, 0.1) == 3  # of decimal numbers, not of their binary neighbours
+    assert (open_interval(1, 2), closed_interval(1, 2)) == (0, -1)
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 80), st.integers(0, 1 << 30))
+def test_even_reset_points_keep_the_bound(count, step, bound, seed):
+    for versions in (chain(count, seed=seed), branching(count, seed, forward=0)):
+        layout = evenly_within(versions, bound)
+        if layout is None:
+            assert bound < max([*versions.full_ns, *(edge.ns for edge in versions.edges)])
+        else:
+            assert versions.worst(layout) <= bound
+    same = chain(count, full_ns=(step, step), ns=(step, step))
+    layout = evenly_within(same, bound)
+    if layout is not None and count > 2 * open_interval(bound, step):
+        # One version more between two reset points would be too many.
+        wider = at_interval(same, closed_interval(bound, step) + 1)
+        sources = wider.sources | {count - 1}
+        gaps = [b - a for a, b in pairwise(sorted(sources))]
+        if max(gaps) > closed_interval(bound, step):
+            assert same.worst(Layout(sources, wider.edges)) > bound
 
 
 def test_plain_numbers():

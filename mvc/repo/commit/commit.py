@@ -24,7 +24,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.io.process import cpu_count, host_name, user_name
+from mvc.io.process import host_name, user_name
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
@@ -33,12 +33,12 @@ from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.state_writer import BaseCache, PrecisionCopies, StateWriter
 from mvc.repo.config import Config
+from mvc.repo.content.hashing import pieces
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, Head, head, staged_removals
 from mvc.repo.times import local_zone_minutes
-from mvc.store.graph.cost import measure
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
@@ -327,14 +327,15 @@ def _policy(
 
     With ``store.max_recovery`` (MDTT; VSOL §3.2.8) no version may take longer to recover. A
     chain's tail has a reset point on one side only, so a new version is stored in full as soon
-    as the delta that the layout wants would pass the bound, for all blobs together; in a chain
-    R' = floor(MDTT / t). Without it, every ``store.reset_interval``-th version is a reset point.
+    as the delta that the layout wants would pass the bound, for all blobs together; where all
+    take the same time, R' versions on (``repack.solve.layouts.open_interval``). Without it, every
+    ``store.reset_interval``-th version is a reset point.
     """
     get = context.config.get
     layout, bound = layout_of(context.config), get("store.max_recovery")
     reset = request.reset_point
     if bound is not None:
-        reset = reset or not _within_bound(context, parent, float(bound), layout)
+        reset = reset or not _within_bound(context, parent, pipeline, float(bound), layout)
     elif not reset:
         sequence = context.store.graph.next_sequence
         reset = any(layout.ends(chain, sequence) for chain in _chains(context, request, parent))
@@ -360,28 +361,35 @@ def _chains(
     return found
 
 
-def _within_bound(context: Context, parent: Manifest, bound: float, layout: Layout) -> bool:
+def _within_bound(
+    context: Context, parent: Manifest, pipeline: Pipeline, bound: float, layout: Layout
+) -> bool:
     """Whether a child that differs from ``parent`` everywhere may be stored as deltas.
 
     ``bound`` is in seconds. Raises InvalidConfig if a version stored in full exceeds it.
     """
     if not parent.entries:
         return True
-    speed, threads, graph = measure(), cpu_count(), context.store.graph
-    total = full = 0.0
+    timing, graph = context.store.timing, context.store.graph
+    files, nbytes = len(parent.entries), sum(entry.size for entry in parent.entries)
+    full, chained = [], []
     for content in (content for entry in parent.entries for content in entry.contents):
-        base = layout.base(graph.chain(content.id), graph.next_sequence)
-        steps = graph.path(content.id).steps[: base.depth + 1]
-        total += sum(speed.seconds(step.member) for step in steps)
-        total += content.spec.nbytes / speed.delta + speed.latency
-        full += content.spec.nbytes / speed.full + speed.latency
-    if full / threads > bound:
+        width = content.spec.width
+        for start, length in pieces(content.spec):
+            base = layout.base(graph.chain(content.id, start), graph.next_sequence)
+            steps = graph.path(content.id, start).steps[: base.depth + 1]
+            under = sum(timing.payload(step.header, step.member) for step in steps)
+            chained.append((length, under + timing.coding(pipeline, length, width)))
+            full.append((length, timing.coding(pipeline.full(), length, width)))
+    least = timing.version(full, files, nbytes)
+    if least > bound:
         raise InvalidConfig(
-            f"store.max_recovery is {bound:g} s, but one full version takes "
-            f"{full / threads:.2g} s here",
-            hint="raise store.max_recovery",
+            f"store.max_recovery is {bound:g} s, but restoring a version that is stored in full "
+            f"takes {least:.2g} s here: {timing.version((), files, nbytes):.2g} s to open the "
+            f"repository and write, {timing.decoding(full):.2g} s to decode",
+            hint="raise store.max_recovery, or choose a pipeline that decodes faster",
         )
-    return total / threads <= bound
+    return timing.version(chained, files, nbytes) <= bound
 
 
 # -- the git commit of the working folder --------------------------------------------

@@ -13,10 +13,12 @@ An object of a state forgotten by name is never kept as a phantom.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+
+import numpy as np
 
 from mvc.codecs.patch import encode_patch
 from mvc.dataclasses import dataclass
@@ -26,10 +28,12 @@ from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import BRANCH
-from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredCoding, inventory
+from mvc.repo.maintenance.history import names_of
+from mvc.repo.maintenance.inventory import Contents, Inventory, StoredCoding, inventory
 from mvc.repo.maintenance.quarantine import bytes_of, delete, files_in, purged
-from mvc.repo.maintenance.reachable import Reachable, names_of, reachable
+from mvc.repo.maintenance.reachable import Reachable, reachable
 from mvc.repo.maintenance.rewrite_plan import (
     EncodeRequest,
     RewritePlan,
@@ -38,12 +42,11 @@ from mvc.repo.maintenance.rewrite_plan import (
     execute,
     retry_on_rewrite,
 )
-from mvc.repo.maintenance.storage_graph import Piece, Reachability
+from mvc.repo.maintenance.storage_graph import Flags, Piece, Reachability, column
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
-from mvc.store.packs.records import BASE_BYTES
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import JOURNAL, PACKS
 from mvc.store.writing.full_or_delta import BasePiece, choose
@@ -147,29 +150,29 @@ def _plan(
     forget: Mapping[CommitId, bool] | None,
     progress: Progress | None,
 ) -> _Plan:
-    found = inventory(context.store.snapshot)
+    contents = Contents(ManifestStream(context.store))
+    found = inventory(context.store.snapshot, contents, progress=progress)
     if found.damaged:
         raise DamagedData(
             f"nothing is collected from a damaged repository: {found.damaged[0].message}",
             hint="run 'mvc fsck --repair' first",
         )
     cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
-    reach = reachable(context, found, cutoff, forget=forget, progress=progress)
+    reach = reachable(context, found, contents, cutoff, forget=forget)
     kept = _KeptCodings(context, found, reach)
-    leave = {c.place for c in found.all_codings() if c.place not in kept.places}
-    leave |= set(_dangling(found, reach))
-    packs = _packs(context, found, leave)
-    moved = {n for n, (size, goes) in packs.items() if goes >= _WORTH * size}
+    graph = found.graph
+    leaves = graph.sound & ~kept.rows
+    # Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to
+    # forgotten states: they go if the object has another coding, or no use.
+    leaves |= ~graph.sound & (kept.coded | ~kept.needed)[graph.object]
+    garbage = _Garbage(context, found, leaves)
+    moved = {n for n, (size, goes) in garbage.packs.items() if goes >= _WORTH * size}
     moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
     if reach.purge:
-        moved |= {n for n, (_, goes) in packs.items() if goes}
+        moved |= {n for n, (_, goes) in garbage.packs.items() if goes}
     edits, shorter = shortened(found, reach, cutoff)
-    gone = tuple(
-        commit.id
-        for recorded in found.entries
-        for commit in recorded.entry.commits
-        if commit.id not in reach.commits
-    )
+    ids = list(found.history.numbers)
+    gone = tuple(ids[n] for n in found.history.published if n not in reach.numbers)
     fs, folder = context.store.fs, context.store.folder
     worth = max(_BLOCK, _WORTH * bytes_of(fs, [folder / JOURNAL]))
     saved = shorter if gone or shorter >= worth else 0
@@ -180,24 +183,21 @@ def _plan(
         for c in found.codings.get(id_, ())
         if c.record.pack not in moved
     }
+    leave = set(found.places(np.flatnonzero(leaves).tolist()))
     rewrite = RewritePlan(
         leave, kept.add, moved, edits if saved else {}, reach.blobs, records=split
     )
     if not (moved or split or saved or kept.add):
         rewrite = RewritePlan()
-    freed = saved + sum(packs[n][1] for n in moved if n in packs) - kept.added_bytes
-    stays = {place[:2] for place in kept.places} - split  # records
-    lost = {
-        id_
-        for id_, codings in found.codings.items()
-        if not reach.needs(id_)
-        and not any(c.record.pack not in moved and c.place[:2] in stays for c in codings)
-    }
+    freed = saved + sum(garbage.packs[n][1] for n in moved if n in garbage.packs)
+    freed -= kept.added_bytes
+    lost = kept.coded & ~kept.needed & ~garbage.holding(kept.rows, moved, split)
+    lost[list(map(graph.number, kept.phantoms))] = False
     quarantine = purged(fs, folder, reach)
     summary = Collection(
         commits=gone,
-        forgotten=sum(id_ not in reach.states for id_ in reach.commits),
-        objects=len(lost - kept.phantoms) if rewrite else 0,
+        forgotten=len(reach.commits) - len(reach.states),
+        objects=int(lost.sum()) if rewrite else 0,
         phantoms=len(kept.phantoms),
         recoded=len(kept.add),
         operations=sum(made is None for made in rewrite.edits.values()),
@@ -210,36 +210,41 @@ def _plan(
     return _Plan(reach, found, rewrite, quarantine, summary)
 
 
-def _dangling(found: Inventory, reach: Reachable) -> Iterator[CodingPlace]:
-    """Deltas whose base is no longer stored, of objects with another coding or without use.
+class _Garbage:
+    """What becomes garbage in every record, if some rows are left out.
 
-    They cannot be decoded, and the ids of their bases may belong to forgotten states.
+    ``packs``: by pack that an entry names its bytes, and how many of them are garbage. Bytes
+    between records count as garbage.
     """
-    for _, place, member in found.all_members():
-        lost = member.base and found.base_of(member) is None
-        if lost and (member.id in found.codings or not reach.needs(member.id)):
-            yield place
 
+    def __init__(self, context: Context, found: Inventory, leaves: Flags) -> None:
+        self._found = found
+        counts = np.diff(column(found.rows))
+        self._record_of = np.repeat(np.arange(len(counts)), counts)
+        stay = np.bincount(self._record_of, ~leaves, len(counts))
+        going = np.bincount(self._record_of, column(found.payloads) * leaves, len(counts))
+        going[column(found.groups) > 0] = 0  # its members share one payload
+        sizes = np.where(stay > 0, column(found.sizes) - going, 0)
+        self._packs = column(found.packs)
+        self.packs: dict[int, tuple[int, int]] = {}
+        for pack in np.unique(self._packs).tolist():
+            used = int(sizes[self._packs == pack].sum())
+            size = bytes_of(context.store.fs, [pack_path(context.store.folder / PACKS, pack)])
+            self.packs[pack] = size, max(0, size - used - len(PACK_HEADER))
 
-def _packs(
-    context: Context, found: Inventory, leave: set[CodingPlace]
-) -> dict[int, tuple[int, int]]:
-    """For every pack that an entry names: its bytes, and how many of them are garbage.
+    def holding(self, kept: Flags, moved: set[int], split: set[tuple[int, int]]) -> Flags:
+        """By object: whether bytes of it stay, in a record that is neither moved nor taken apart.
 
-    Bytes between its records count as garbage.
-    """
-    stays: dict[int, int] = {}
-    for record in found.all_records():
-        going = [member.stored for place, member in record.members() if place in leave]
-        size = 0 if len(going) == len(record.header.members) else record.header.size
-        if size and not record.header.group:
-            size -= sum(going)
-        stays[record.pack] = stays.get(record.pack, 0) + size
-    packs = {}
-    for number, used in stays.items():
-        size = bytes_of(context.store.fs, [pack_path(context.store.folder / PACKS, number)])
-        packs[number] = size, max(0, size - used - len(PACK_HEADER))
-    return packs
+        ``kept``: rows to keep; ``moved``: packs; ``split``: records by pack and offset.
+        """
+        found = self._found
+        stays = np.bincount(self._record_of, kept, len(self._packs)) > 0
+        stays &= ~np.isin(self._packs, list(moved))
+        for record in np.flatnonzero(stays).tolist() if split else ():
+            stays[record] = (found.packs[record], found.offsets[record]) not in split
+        there = np.zeros(len(found.graph), np.bool_)
+        there[found.graph.object[found.graph.sound & stays[self._record_of]]] = True
+        return there
 
 
 def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
@@ -247,10 +252,10 @@ def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
     if recorded.entry.forgotten:
         raise ConcurrentRewrite("states were forgotten that were to stay")
     reach = plan.reach
-    reach.commits.update((commit.id, commit) for commit in recorded.entry.commits)
+    reach.commits.update(commit.id for commit in recorded.entry.commits)
     named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
     named |= {parent for commit in recorded.entry.commits for parent in commit.parents}
-    if not named <= reach.commits.keys():
+    if not named <= reach.commits:
         raise ConcurrentRewrite("an operation came to need a version that was to be collected")
 
     def goes(id_: bytes | None) -> bool:
@@ -304,24 +309,26 @@ def shortened(
     undone. Otherwise only the new values stay, without the old ones, so that no operation can be
     undone in part or twice.
     """
-    newest: dict[str, int] = {}
-    for entry_index, recorded in enumerate(found.entries):
-        newest.update((change.name, entry_index) for change in recorded.entry.refs)
+    history = found.history
     lists = _lists_of_removed(found, cutoff_ns)
     edits: dict[int, Entry | None] = {}
     moving: set[int] = set()
     saved = 0
-    for entry_index, recorded in enumerate(found.entries):
-        entry = recorded.entry
-        if entry_index == 0 or entry.time_ns >= cutoff_ns:
+    for entry_index in range(1, len(found.entries)):
+        if history.time_of(entry_index) >= cutoff_ns:
             continue
+        if history.is_plain(entry_index, reach.numbers):
+            moving.add(history.sequence_of(entry_index))
+            continue
+        recorded = found.entries[entry_index]
+        entry = recorded.entry
         commits = tuple(commit for commit in entry.commits if commit.id in reach.commits)
         refs = tuple(
             change
             for change in entry.refs
-            if newest[change.name] == entry_index or (commits and _still(change, reach))
+            if history.is_newest(change.name, entry_index) or (commits and _still(change, reach))
         )
-        whole = (refs or entry.undoes in moving) and names_of(entry) <= reach.commits.keys()
+        whole = (refs or entry.undoes in moving) and names_of(entry) <= reach.commits
         if whole:
             moving.add(recorded.sequence)
             refs = entry.refs
@@ -348,10 +355,8 @@ def _lists_of_removed(found: Inventory, cutoff_ns: int) -> set[int]:
     """Entries with the present list of removed paths, and with lists that an undo restores."""
     before: int | None = None
     kept = set()
-    for entry_index, recorded in enumerate(found.entries):
-        if recorded.entry.removed is None:
-            continue
-        if before is not None and recorded.entry.time_ns >= cutoff_ns:
+    for entry_index in found.history.removals:
+        if before is not None and found.history.time_of(entry_index) >= cutoff_ns:
             kept.add(before)
         before = entry_index
     return kept if before is None else kept | {before}
@@ -366,12 +371,12 @@ def _still(change: RefChange, reach: Reachable) -> bool:
 class _KeptCodings:
     """The codings to keep, so that everything in ``reach`` can be recovered.
 
-    ``places``: codings that stay. ``add``: codings to make, of ``added_bytes`` as estimated.
-    ``phantoms``: unneeded objects that stay.
+    ``rows``: of the graph, those that stay. ``add``: codings to make, of ``added_bytes`` as
+    estimated. ``phantoms``: unneeded objects that stay. By object: ``needed``, and ``coded``: it
+    has a coding whose base is stored.
     """
 
     def __init__(self, context: Context, found: Inventory, reach: Reachable) -> None:
-        self.places: set[CodingPlace] = set()
         self.add: list[EncodeRequest] = []
         self.phantoms: set[bytes] = set()
         self.added_bytes = 0
@@ -379,32 +384,40 @@ class _KeptCodings:
         self._policy = encoding_policy(context)
         self._found = found
         self._reach = reach
-        self._reached = Reachability()
-        self._named: set[bytes] = set()  # objects with a coding of their own
-        self._from: dict[bytes, list[StoredCoding]] = {}  # reversible deltas by base
-        for coding in found.all_codings():
-            if coding.reversible and coding.base is not None:
-                self._from.setdefault(coding.base, []).append(coding)
-        needed = {id_: codings for id_, codings in found.codings.items() if self._stays(id_)}
-        for codings in needed.values():
-            for coding in codings:
-                if coding.base is None or self._stays(coding.base):
-                    self._take(coding)
+        graph = found.graph
+        self.needed = reach.blobs.objects.copy()
+        manifests = graph.numbers(b"".join(reach.manifests))
+        self.needed[manifests[manifests >= 0]] = True
+        self._stays = self.needed | graph.ambiguous
+        self.coded = np.zeros(len(graph), np.bool_)
+        self.coded[graph.object[graph.sound]] = True
+        self.rows = graph.sound & self._stays[graph.object]
+        self.rows &= ~graph.delta | self._stays[graph.base]
+        self._named = np.zeros(len(graph), np.bool_)  # objects with a coding of their own
+        self._named[graph.object[self.rows]] = True
+        nodes = graph.reached(self.rows)
+        self._reached = Reachability(lambda piece: graph.has(nodes, piece))
+        cut_off = self.rows & graph.delta & ~nodes[graph.node] & ~nodes[graph.base_node]
+        for row in np.flatnonzero(cut_off).tolist():
+            self._lead(found.coding(row))
         # Find a path for every needed object that lost its own, oldest first. An object that is
         # only the base of a kept delta needs a coding as well: a delta names its base by 8 bytes,
         # and only a coding gives the full id.
-        for id_, codings in needed.items():
-            pieces = {(id_, coding.member.start) for coding in codings}
-            if id_ not in self._named or not self._reached.has_all(pieces):
+        astray = graph.sound & self._stays[graph.object]
+        astray &= ~nodes[graph.node] | ~self._named[graph.object]
+        for number in np.unique(graph.object[astray]).tolist():
+            id_ = graph.id_of(number)
+            pieces = {(id_, coding.member.start) for coding in found.codings[id_]}
+            if not self._named[number] or not self._reached.has_all(pieces):
                 self._reconnect(id_, pieces)
 
-    def _stays(self, id_: bytes) -> bool:
-        return self._reach.needs(id_) or id_[:BASE_BYTES] in self._found.ambiguous
-
     def _take(self, coding: StoredCoding) -> None:
+        self.rows[coding.row] = True
+        self._named[self._found.graph.object[coding.row]] = True
+        self._lead(coding)
+
+    def _lead(self, coding: StoredCoding) -> None:
         member = coding.member
-        self.places.add(coding.place)
-        self._named.add(member.id)
         self._reached.add(member.id, member.start, coding.base, reversible=coding.reversible)
 
     def _reconnect(self, id_: bytes, pieces: set[Piece]) -> None:
@@ -418,19 +431,22 @@ class _KeptCodings:
                 return
         self.added_bytes += size
         self.add.append(EncodeRequest(id_, base))
-        self._named.add(id_)
+        self._named[self._found.graph.number(id_)] = True
         self._reached.reach(pieces)
 
     def _are_fit(self, id_: bytes, steps: list[StoredCoding]) -> bool:
         """Whether codings can stay as they are: both ends have codings, none is banned."""
         ends = {end for step in steps for end in (step.member.id, step.base) if end is not None}
-        named = self._named | {step.member.id for step in steps}
+        made = {step.member.id for step in steps}
+        others = map(self._found.graph.number, {*ends, id_} - made)
         shared = any(step.record.header.group for step in steps)
-        return not shared and {*ends, id_} <= named and not ends & self._reach.banned
+        named = all(number >= 0 and self._named[number] for number in others)
+        return not shared and named and not ends & self._reach.banned
 
     def _neighbour(self, id_: bytes) -> bytes | None:
         """A needed object that has a kept delta from this one."""
-        kept = (c.member.id for c in self._from.get(id_, ()) if c.place in self.places)
+        deltas = self._found.codings_from(id_)
+        kept = (coding.member.id for coding in deltas if self.rows[coding.row])
         return next(filter(self._is_base, kept), None)
 
     def _is_base(self, id_: bytes) -> bool:
@@ -442,12 +458,12 @@ class _KeptCodings:
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:
             at, steps = waiting.popleft()
-            for coding in (*self._found.codings.get(at, ()), *self._from.get(at, ())):
+            for coding in (*self._found.codings.get(at, ()), *self._found.codings_from(at)):
                 other = coding.base if coding.member.id == at else coding.member.id
-                if other is None or other in seen or coding.place in self.places:
+                if other is None or other in seen or self.rows[coding.row]:
                     continue
                 seen.add(other)
-                if not self._stays(other):
+                if not self._stays[self._found.graph.number(other)]:
                     waiting.append((other, [coding, *steps]))
                 elif self._is_base(other):
                     return other, [coding, *steps]

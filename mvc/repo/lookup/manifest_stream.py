@@ -16,6 +16,7 @@ from mvc.ids import ManifestId
 from mvc.limits import MAX_MANIFEST, MIB
 from mvc.model.manifest import Manifest
 from mvc.store.graph.search import Step
+from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, patch_extra
 from mvc.store.store import Store
 
@@ -38,18 +39,27 @@ class ManifestStream:
 
         Raises DamagedData as ``Recovery.manifest`` does.
         """
-        found = self.near(id_, self._store.graph.codings(id_) if codings is None else codings)
-        return self._decode(id_, self._store.recovery.manifest(id_)) if found is None else found
+        return Manifest.decode(self.read(id_, codings))
 
-    def near(self, id_: ManifestId, codings: Iterable[Step]) -> Manifest | None:
-        """The manifest, if it is stored in full or as a patch against a cached one; else None."""
+    def read(self, id_: ManifestId, codings: Iterable[Step] | None = None) -> bytes:
+        """As ``load``, but the bytes of the manifest."""
+        found = self.near(id_, self._store.graph.codings(id_) if codings is None else codings)
+        return self._keep(id_, self._store.recovery.manifest(id_)) if found is None else found
+
+    def near(
+        self, id_: ManifestId, codings: Iterable[Step], packs: PackReader | None = None
+    ) -> bytes | None:
+        """Its bytes, if it is stored in full or as a patch against a cached one; else None.
+
+        ``packs`` reads them, by default as any other look-up does.
+        """
         for step in codings:
-            data = self._decoded(step)
+            data = self._decoded(step, packs or self._store.snapshot.packs)
             if data is not None and Manifest.id_of(data) == id_:
-                return self._decode(id_, data)
+                return self._keep(id_, data)
         return None
 
-    def _decoded(self, step: Step) -> bytes | None:
+    def _decoded(self, step: Step, packs: PackReader) -> bytes | None:
         """The decoded bytes of a coding, or None. The caller's hash check detects a wrong base."""
         member = step.member
         if member.coding.transform != "patch" or member.nbytes > MAX_MANIFEST:
@@ -57,19 +67,17 @@ class ManifestStream:
         base = self._kept.get(member.base) if member.base else b""
         if base is None:
             return None
-        packs = self._store.snapshot.packs
         with suppress(DamagedData):
             payload = packs.payload(step.pack, step.offset, step.header, member)
             extra = patch_extra(step.header.members, member.kind)
             return decode_patch(payload, memoryview(base), extra, member.nbytes)
         return None
 
-    def _decode(self, id_: ManifestId, data: bytes) -> Manifest:
-        """The manifest of these bytes, which are cached as a base of further ones."""
-        found = Manifest.decode(data)
+    def _keep(self, id_: ManifestId, data: bytes) -> bytes:
+        """Caches a manifest as a base of further ones."""
         name = id_[:BASE_BYTES]
         self._size += len(data) - len(self._kept.pop(name, b""))
         self._kept[name] = data
         while self._kept and (self._size > _KEPT_BYTES or len(self._kept) > _KEPT):
             self._size -= len(self._kept.popitem(last=False)[1])
-        return found
+        return data

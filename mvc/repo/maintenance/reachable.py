@@ -7,23 +7,70 @@ all its ancestors. The state of a version that stays is kept unless it was forgo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
+
+import numpy as np
 
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId
-from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.repo.maintenance.inventory import Inventory
-from mvc.store.journal.entries import Entry, RefValue
-from mvc.store.journal.frames import Recorded
+from mvc.repo.maintenance.inventory import Contents, Inventory
+from mvc.repo.maintenance.storage_graph import Flags, StorageGraph, column
 
-__all__ = ["Reachable", "closure", "names_of", "reachable", "scan"]
+__all__ = ["Reachable", "Specs", "reachable"]
+
+
+class Specs(Mapping[bytes, TensorSpec]):
+    """The spec of every blob that a state which stays has; by object, as the graph numbers them.
+
+    Of blobs that are not stored (``lost``) by id.
+    """
+
+    def __init__(self, graph: StorageGraph, contents: Contents, states: set[ManifestId]) -> None:
+        """``states``: manifests that ``contents`` has."""
+        self._graph = graph
+        self._specs = contents.known_specs
+        self._by_object = np.full(len(graph), -1, np.int32)
+        self.lost: dict[bytes, TensorSpec] = {}
+        stays = np.zeros(len(contents.raw), np.bool_)
+        stays[[contents.manifests[id_] for id_ in states]] = True
+        counts = np.diff(column(contents.ends))
+        used = np.zeros(len(contents.specs), np.bool_)
+        used[column(contents.slots)[np.repeat(stays, counts)]] = True
+        slots = np.flatnonzero(used)
+        objects, specs = graph.numbers(contents.ids)[slots], column(contents.specs)[slots]
+        stored = objects >= 0
+        self._by_object[objects[stored]] = specs[stored]
+        for slot in slots[~stored].tolist():
+            self.lost[contents.id_of(slot)] = self._specs[contents.specs[slot]]
+
+    @property
+    def objects(self) -> Flags:
+        """By object: whether it is one of these."""
+        return self._by_object >= 0
+
+    def __getitem__(self, id_: bytes) -> TensorSpec:
+        number = self._graph.number(id_)
+        spec = -1 if number < 0 else int(self._by_object[number])
+        return self.lost[id_] if spec < 0 else self._specs[spec]
+
+    def __contains__(self, id_: object) -> bool:
+        if not isinstance(id_, bytes):
+            return False
+        number = self._graph.number(id_)
+        return id_ in self.lost if number < 0 else bool(self._by_object[number] >= 0)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from map(self._graph.id_of, np.flatnonzero(self.objects).tolist())
+        yield from self.lost
+
+    def __len__(self) -> int:
+        return int(self.objects.sum()) + len(self.lost)
 
 
 @dataclass
@@ -31,18 +78,20 @@ class Reachable:
     """``commits`` stay; ``states`` are those of them whose state stays as well. ``forgotten``:
     whose state does not, by name (True) or by rule.
 
-    ``blobs`` and ``manifests`` are the objects of these states. ``given_up`` are objects that
+    ``blobs`` and ``manifests`` are the objects of these states. ``numbers``: of the ``commits``
+    in the history. ``given_up`` are objects that
     only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
     may stay, not even as a base. ``purge``: a state was forgotten by name since the last
     collection, so bytes that no entry names must be deleted as well.
     """
 
-    commits: dict[CommitId, Commit]
+    commits: set[CommitId]
     states: set[CommitId]
-    forgotten: dict[CommitId, bool]
+    forgotten: Mapping[CommitId, bool]
     purge: bool
-    manifests: set[ManifestId] = field(default_factory=set)
-    blobs: dict[bytes, TensorSpec] = field(default_factory=dict)
+    manifests: set[ManifestId]
+    blobs: Specs
+    numbers: set[int]
     given_up: set[bytes] = field(default_factory=set)
     banned: set[bytes] = field(default_factory=set)
 
@@ -54,91 +103,38 @@ class Reachable:
 def reachable(
     context: Context,
     found: Inventory,
+    contents: Contents,
     cutoff_ns: int,
     *,
     forget: Mapping[CommitId, bool] | None = None,
-    progress: Progress | None = None,
 ) -> Reachable:
     """What is reachable if operations before ``cutoff_ns`` no longer count as roots.
 
     ``forget``: further states to treat as forgotten (by name: True).
     """
-    known, roots, forgotten = scan(found.entries, cutoff_ns)
-    last = max((i for i, r in enumerate(found.entries) if r.entry.operation == "gc"), default=0)
-    fresh = {  # forgotten by name since the last collection
-        each.commit for r in found.entries[last:] for each in r.entry.forgotten if each.named
-    }
+    history = found.history
+    forgotten, fresh = dict(history.forgotten), set(history.fresh)
     for commit_id, named in (forget or {}).items():
         forgotten[commit_id] = forgotten.get(commit_id, False) or named
         fresh.update({commit_id} if named else ())
-    commits = closure(known, roots)
-    states = commits.keys() - forgotten.keys()
-    reach = Reachable(commits, states, forgotten, bool(fresh))
-    ids = {commits[each].manifest for each in states}
-    stream = ManifestStream(context.store)
-    specs: dict[TensorSpec, TensorSpec] = {}  # one instance of each spec
-    # Manifests are read once, oldest first.
-    for done, id_ in enumerate(sorted(ids, key=lambda id_: found.entry_of.get(id_, 0))):
-        reach.manifests.add(id_)
-        codings = [coding.step for coding in found.codings.get(id_, ())]
-        for blob, spec in manifests.objects(stream.load(id_, codings)).items():
-            reach.blobs[blob] = specs.setdefault(spec, spec)
-        if progress is not None:
-            progress(done + 1, len(ids), "versions")
-    _give_up(context, found, reach, known, fresh)
+    numbers = history.reachable(cutoff_ns)
+    commits = {id_ for id_, number in history.numbers.items() if number in numbers}
+    states = commits - forgotten.keys()
+    needed = {each for id_ in states if (each := history.manifest(id_)) is not None}
+    # Most were read with their entries; the others oldest first, each near its base.
+    late = sorted(needed - contents.manifests.keys(), key=found.graph.number)
+    for id_ in late:
+        contents.require(id_, [coding.step for coding in found.codings.get(id_, ())])
+    blobs = Specs(found.graph, contents, needed)
+    reach = Reachable(commits, states, forgotten, bool(fresh), needed, blobs, numbers)
+    _give_up(context, found, reach, fresh)
     return reach
-
-
-def scan(
-    entries: Iterable[Recorded], cutoff_ns: int | None = None
-) -> tuple[dict[CommitId, Commit], set[CommitId], dict[CommitId, bool]]:
-    """All commits in the order of publication, the roots, and what was forgotten (by name: True).
-
-    Operations from ``cutoff_ns`` on make what they name a root; None: no operation does.
-    """
-    known: dict[CommitId, Commit] = {}
-    refs: dict[str, RefValue] = {}
-    roots: set[CommitId] = set()
-    forgotten: dict[CommitId, bool] = {}
-    for recorded in entries:
-        entry = recorded.entry
-        known.update((commit.id, commit) for commit in entry.commits)
-        refs.update((change.name, change.new) for change in entry.refs)
-        roots.update(deployment.commit for deployment in entry.deployments)
-        if cutoff_ns is not None and entry.time_ns >= cutoff_ns:
-            roots.update(names_of(entry))
-        for each in entry.forgotten:
-            forgotten[each.commit] = forgotten.get(each.commit, False) or each.named
-    roots.update(value for value in refs.values() if isinstance(value, CommitId))
-    return known, roots, forgotten
-
-
-def names_of(entry: Entry) -> set[CommitId]:
-    """Every commit that an operation made, moved a ref from or to."""
-    named = {commit.id for commit in entry.commits}
-    for change in entry.refs:
-        named.update(v for v in (change.old, change.new) if isinstance(v, CommitId))
-    return named
-
-
-def closure(known: Mapping[CommitId, Commit], roots: Iterable[CommitId]) -> dict[CommitId, Commit]:
-    """Roots and all their ancestors that are in ``known``."""
-    into: dict[CommitId, Commit] = {}
-    waiting = list(roots)
-    while waiting:
-        id_ = waiting.pop()
-        if id_ in into or id_ not in known:
-            continue
-        into[id_] = known[id_]
-        waiting.extend(known[id_].parents)
-    return into
 
 
 def _give_up(
     context: Context,
     found: Inventory,
     reach: Reachable,
-    known: Mapping[CommitId, Commit],
     fresh: set[CommitId],
 ) -> None:
     """Finds the objects that only forgotten states have.
@@ -148,11 +144,11 @@ def _give_up(
     version needs is banned.
     """
     for id_, named in reach.forgotten.items():
-        commit, objects = known.get(id_), set[bytes]()
-        if commit is not None and commit.manifest in found.codings:
+        manifest_id, objects = found.history.manifest(id_), set[bytes]()
+        if manifest_id is not None and manifest_id in found.codings:
             with suppress(DamagedData):
-                manifest = manifests.load(context, commit.manifest)
-                objects = {*manifests.objects(manifest), commit.manifest}
+                manifest = manifests.load(context, manifest_id)
+                objects = {*manifests.objects(manifest), manifest_id}
         if named and not objects and id_ in fresh:
             objects = set(found.codings)
         alone = {each for each in objects if not reach.needs(each)}

@@ -10,7 +10,7 @@ the tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from typing import Protocol, TypeVar
@@ -59,11 +59,13 @@ class ObjectSource(Recovers, Protocol):
 class EncodeRequest:
     """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
 
-    A delta that saves less than a tenth of the full record becomes a full record.
+    A delta that saves less than a tenth of the full record becomes a full record. ``entry_index``:
+    the entry that it becomes part of; None for the object's first one.
     """
 
     id: bytes
     base: bytes | None
+    entry_index: int | None = None
 
 
 @dataclass
@@ -154,38 +156,40 @@ def execute(
         raise ConcurrentRewrite("the journal was replaced since the plan was made")
     with Rewrite(snapshot, context.store.pack_writer(fresh=True)) as rewrite:
         work = _Execution(context, found, plan, rewrite)
+        ends: dict[int, int] = {}
         try:
             for entry_index, recorded in enumerate(found.entries):
-                rewrite.keep(recorded, work.entry(entry_index))
+                _raise_ends(ends, recorded)
+                rewrite.keep(recorded, work.entry(entry_index, recorded))
                 if progress is not None:
                     progress(entry_index + 1, len(found.entries), "operations")
         finally:
             work.encoder.close()
 
-        everything = list(found.entries)
-
         def tail(recorded: Recorded) -> Entry:
             if admit is not None:
                 admit(recorded)
-            everything.append(recorded)
+            _raise_ends(ends, recorded)
             return work.moved(recorded)
 
-        recorded = rewrite.publish(tail, lambda: _marked(last(), everything, plan))
+        recorded = rewrite.publish(tail, lambda: _marked(last(), ends, plan))
     context.store.index_anew()
     context.store.sweep()
     return recorded
 
 
-def _marked(entry: Entry, everything: Iterable[Recorded], plan: RewritePlan) -> Entry:
+def _raise_ends(ends: dict[int, int], recorded: Recorded) -> None:
+    """Raises the end of each pack to that of an entry's regions."""
+    for region in recorded.entry.regions:
+        ends[region.pack] = max(ends.get(region.pack, 0), region.start + region.length)
+
+
+def _marked(entry: Entry, ends: Mapping[int, int], plan: RewritePlan) -> Entry:
     """Adds zero-length regions that record each pack's high-water mark.
 
     Bytes below it are never written again: after a power loss the old journal may come back
-    and still name them. ``everything``: the old journal's entries.
+    and still name them. ``ends``: of the packs, as the old journal names them.
     """
-    ends: dict[int, int] = {}
-    for recorded in everything:
-        for region in recorded.entry.regions:
-            ends[region.pack] = max(ends.get(region.pack, 0), region.start + region.length)
     highest = max(ends, default=0)
     marks = [
         Region(pack, 0 if pack in plan.packs else end, 0)
@@ -208,11 +212,13 @@ class _Execution:
         self.encoder = _Encoder(context, plan, rewrite)
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
-            self._add.setdefault(found.entry_of[request.id], []).append(request)
+            place = request.entry_index
+            place = found.entry_of(request.id) if place is None else place
+            self._add.setdefault(place, []).append(request)
 
-    def entry(self, entry_index: int) -> Entry | None:
+    def entry(self, entry_index: int, recorded: Recorded) -> Entry | None:
         """The new form of an entry, with its moved records and its new codings; None to drop it."""
-        recorded, plan = self._found.entries[entry_index], self._plan
+        plan = self._plan
         entry = plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
         requests: list[EncodeRequest] = []

@@ -8,14 +8,31 @@ reading everything.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
 from heapq import heapify, heappop, heappush
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.ids import DIGEST_SIZE
 from mvc.limits import PIECE
-from mvc.store.packs.records import BASE_BYTES, Member
+from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member
 
-__all__ = ["CheapestPath", "Piece", "Reachability", "StorageGraph", "cheapest_paths"]
+__all__ = [
+    "CheapestPath",
+    "Flags",
+    "Integers",
+    "Piece",
+    "Reachability",
+    "StorageGraph",
+    "cheapest_paths",
+    "column",
+]
 
 Piece = tuple[bytes, int]
 """An object's id and the first byte of one of its pieces."""
@@ -57,24 +74,28 @@ def cheapest_paths(
 
 
 class Reachability:
-    """The pieces that full records lead to, kept up to date as codings are added."""
+    """The pieces that full records lead to, kept up to date as codings are added.
 
-    def __init__(self) -> None:
+    ``before`` says which pieces count as reached from the start; nothing leads on from these.
+    """
+
+    def __init__(self, before: Callable[[Piece], bool] | None = None) -> None:
+        self._before = before
         self._reached: set[Piece] = set()
         self._edges: dict[Piece, list[Piece]] = {}
 
     def __contains__(self, piece: Piece) -> bool:
-        return piece in self._reached
+        return piece in self._reached or (self._before is not None and self._before(piece))
 
     def copy(self) -> Reachability:
         """One to ``reach`` more in, over the same codings; add none to either."""
-        made = Reachability()
+        made = Reachability(self._before)
         made._reached, made._edges = set(self._reached), self._edges
         return made
 
     def has_all(self, pieces: Iterable[Piece]) -> bool:
         """Whether all of these are reached."""
-        return self._reached.issuperset(pieces)
+        return all(piece in self for piece in pieces)
 
     def add(self, id_: bytes, start: int, base: bytes | None, *, reversible: bool) -> None:
         """Adds the coding of a piece; ``reversible``: it makes its base as well."""
@@ -85,7 +106,7 @@ class Reachability:
         origin = (base, start)
         for at, target in ((origin, piece), (piece, origin))[: 1 + reversible]:
             self._edges.setdefault(at, []).append(target)
-            if at in self._reached:
+            if at in self:
                 self.reach([target])
 
     def reach(self, pieces: Iterable[Piece]) -> None:
@@ -93,73 +114,310 @@ class Reachability:
         waiting = list(pieces)
         while waiting:
             piece = waiting.pop()
-            if piece not in self._reached:
+            if piece not in self:
                 self._reached.add(piece)
                 waiting.extend(self._edges.get(piece, ()))
 
 
-_Node = tuple[int, int]
-"""An object's number and the first byte of one of its pieces."""
+Integers = NDArray[np.int64]
+"""Numbers of rows, objects or nodes; -1 where there is none."""
+Flags = NDArray[np.bool_]
+
+_TYPES = {"B": np.uint8, "I": np.uint32, "Q": np.uint64, "q": np.int64, "d": np.float64}
+
+
+def column(values: array[Any]) -> NDArray[Any]:
+    """The same memory as a numpy array: append to ``values`` only when this is gone."""
+    return np.frombuffer(values, _TYPES[values.typecode]) if values else np.empty(0, np.int64)
+
+
+def _words(data: bytes | bytearray) -> NDArray[np.uint64]:
+    """Bytes as numbers of 8 bytes, as bases are named."""
+    return np.frombuffer(data, np.uint64) if data else np.empty(0, np.uint64)
+
+
+_NAMED, _DELTA, _FORWARD, _MANIFEST = 1, 2, 4, 8
+_WORDS = DIGEST_SIZE // BASE_BYTES
 
 
 class StorageGraph:
     """Every sound payload with its price. Add members, then ``settle``, then ask.
 
-    Objects are numbered, so that a graph of millions of deltas stays small.
+    A payload is a *row* of columns, in the order of publication: a graph of millions of deltas
+    takes about a hundred bytes for each. Objects are numbered in the order in which rows first
+    mention them. A *node* is the number of a piece of an object.
+
+    Columns after ``settle``: ``object``, ``base`` (-1 without one, or if it is not stored),
+    ``node``, ``base_node``, ``entry``; ``sound``: not a delta whose base is lost;
+    ``reversible``: the delta makes its base as well; ``delta``; ``manifest``.
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[bytes, int] = {}
-        self._first: dict[bytes, int] = {}  # by the first bytes of an id, as deltas name bases
-        self._sources: dict[_Node, float] = {}
-        self._deltas: list[tuple[bytes, _Node, float, bool]] = []
-        self._reached: dict[_Node, CheapestPath[_Node, None]] = {}
-        self._whole: set[tuple[int, int]] = set()  # (object, bytes) of skeletons beyond a piece
+        self._ids = bytearray()
+        self._bases = bytearray()
+        self._entries = array("q")
+        self._starts = array("Q")
+        self._sizes = array("Q")
+        self._seconds = array("d")
+        self._kinds = array("B")
+
+    # -- collecting ------------------------------------------------------------------------
+
+    def name(self, id_: bytes) -> None:
+        """Makes an object known; of several with the same first bytes a base means the first."""
+        self._append(id_, b"", len(self._kinds), 0, 0, 0.0, _NAMED)
+
+    def add(self, member: Member, seconds: float, entry: int | None = None) -> None:
+        """Adds a sound payload that takes ``seconds`` to decode; call in order of publication.
+
+        ``entry``: the position of the operation that published it. Readers seek deltas *from* an
+        object only in its own and later operations. Without ``entry`` each payload counts as one.
+        """
+        kind = _MANIFEST if member.kind == MANIFEST else 0
+        if member.base:
+            kind |= (_DELTA | _FORWARD) if member.coding.transform else _DELTA
+        at = len(self._kinds) if entry is None else entry
+        self._append(member.id, member.base, at, member.start, member.nbytes, seconds, kind)
+
+    def _append(
+        self,
+        id_: bytes,
+        base: bytes,
+        entry: int,
+        start: int,
+        nbytes: int,
+        seconds: float,
+        kind: int,
+    ) -> None:
+        self._ids += id_
+        self._bases += base or _NO_BASE
+        self._entries.append(entry)
+        self._starts.append(start)
+        self._sizes.append(nbytes)
+        self._seconds.append(seconds)
+        self._kinds.append(kind)
+
+    def settle(self) -> None:
+        """Numbers objects and nodes. Nothing may be added afterwards."""
+        kinds = column(self._kinds)
+        named, self.delta, forward = ((kinds & bit) != 0 for bit in (_NAMED, _DELTA, _FORWARD))
+        self.manifest: Flags = (kinds & _MANIFEST) != 0
+        self.entry: Integers = column(self._entries)
+        self._number_objects()
+        bases = _words(self._bases)
+        self.base: Integers = np.where(self.delta, self._resolved(bases), -1)
+        self._bases = bytearray()
+        self.sound: Flags = ~named & (~self.delta | (self.base >= 0))
+        published = self.entry[self._first_rows]
+        early = self.sound & self.delta
+        early[early] = published[self.base[early]] <= self.entry[early]
+        self.reversible: Flags = early & ~forward
+        self._number_nodes(~named)
+        large = np.flatnonzero(column(self._sizes) > PIECE)
+        self._whole = {(int(self.object[row]), self._sizes[row]) for row in large}
+
+    def _number_objects(self) -> None:
+        """Sorts the ids, so that an object is found by bisection."""
+        ids = _words(self._ids).reshape(-1, _WORDS)
+        order = np.lexsort(ids.T[::-1])
+        ids = ids[order]
+        is_new = np.ones(len(ids), np.bool_)
+        is_new[1:] = (ids[1:] != ids[:-1]).any(axis=1)
+        first = order[is_new]  # the sort is stable: each object's earliest row
+        by_age = np.argsort(first)
+        numbers = np.empty_like(by_age)
+        numbers[by_age] = np.arange(len(by_age))
+        self.object: Integers = np.empty_like(order)
+        self.object[order] = numbers[np.cumsum(is_new) - 1]
+        self._first_rows = first[by_age]
+        self._ids = bytearray()
+        # By id: the ids, their first bytes, their objects; the other way round ``_places``.
+        self._sorted = ids[is_new]
+        self._prefixes = np.ascontiguousarray(self._sorted[:, 0])
+        self._numbers = numbers
+        self._places = by_age
+        runs = np.flatnonzero(np.append(True, self._prefixes[1:] != self._prefixes[:-1]))
+        runs = runs[: len(self._prefixes)]
+        lengths = np.diff(np.append(runs, len(self._prefixes)))
+        earliest = np.minimum.reduceat(numbers, runs) if len(runs) else numbers
+        self._meant = np.repeat(earliest, lengths)  # the object that a prefix stands for
+        self.ambiguous: Flags = np.zeros(len(numbers), np.bool_)
+        self.ambiguous[numbers] = np.repeat(lengths > 1, lengths)
+
+    def _resolved(self, prefixes: NDArray[np.uint64]) -> Integers:
+        """The objects that bases mean, by their first bytes."""
+        places = np.searchsorted(self._prefixes, prefixes)
+        known = places < len(self._prefixes)
+        known[known] = self._prefixes[places[known]] == prefixes[known]
+        found = np.full(len(prefixes), -1)
+        found[known] = self._meant[places[known]]
+        return found
+
+    def _number_nodes(self, coded: Flags) -> None:
+        """A node for every piece that a row makes or starts from."""
+        starts = column(self._starts)
+        self._offsets = np.unique(starts)
+        part = np.searchsorted(self._offsets, starts)
+        keys = np.where(coded, self.object * len(self._offsets) + part, -1)
+        base_keys = np.where(self.base >= 0, self.base * len(self._offsets) + part, -1)
+        self._pieces = np.unique(np.concatenate((keys, base_keys)))
+        self._pieces = self._pieces[self._pieces >= 0]
+        self.node: Integers = self._place_of(keys)
+        self.base_node: Integers = self._place_of(base_keys)
+
+    def _place_of(self, keys: Integers) -> Integers:
+        places = np.searchsorted(self._pieces, keys)
+        known = (places < len(self._pieces)) & (keys >= 0)
+        known[known] = self._pieces[places[known]] == keys[known]
+        return np.where(known, places, -1)
+
+    # -- objects and nodes -----------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def name(self, id_: bytes) -> int:
-        """Makes an object known; of several with the same first bytes a base means the first."""
-        number = self._numbers.setdefault(id_, len(self._numbers))
-        self._first.setdefault(id_[:BASE_BYTES], number)
-        return number
+    def id_of(self, number: int) -> bytes:
+        """The id of an object."""
+        found: bytes = self._sorted[self._places[number]].tobytes()
+        return found
 
-    def add(self, member: Member, seconds: float) -> None:
-        """Adds a sound payload that takes ``seconds`` to decode; call in order of publication."""
-        node = (self.name(member.id), member.start)
-        if member.nbytes > PIECE:
-            self._whole.add((node[0], member.nbytes))
-        if member.base:
-            late = member.base not in self._first  # readers seek deltas in later operations only
-            forward = late or bool(member.coding.transform)
-            self._deltas.append((member.base, node, seconds, forward))
-        else:
-            self._sources[node] = min(seconds, self._sources.get(node, seconds))
+    @cached_property
+    def _bisected(self) -> array[int]:
+        return array("Q", self._prefixes.tobytes())
 
-    def settle(self) -> None:
-        """Finds the cheapest path to every piece that a full record leads to."""
-        edges: dict[_Node, list[tuple[float, _Node, None]]] = {}
-        for base, node, seconds, forward in self._deltas:
-            number = self._first.get(base)
-            if number is None:
-                continue
-            origin = (number, node[1])
-            edges.setdefault(origin, []).append((seconds, node, None))
-            if not forward:
-                edges.setdefault(node, []).append((seconds, origin, None))
-        sources = ((seconds, node, None) for node, seconds in self._sources.items())
-        self._reached = cheapest_paths(sources, edges)
+    def number(self, id_: bytes) -> int:
+        """An object's number; -1 if it is unknown."""
+        prefix = int.from_bytes(id_[:BASE_BYTES], sys.byteorder)
+        place = bisect_left(self._bisected, prefix)
+        while place < len(self._bisected) and self._bisected[place] == prefix:
+            if self._sorted[place].tobytes() == id_:
+                return int(self._numbers[place])
+            place += 1
+        return -1
+
+    def meant_by(self, prefix: bytes) -> int:
+        """The object that the first bytes of a base's id stand for; -1 if there is none."""
+        return int(self._resolved(_words(prefix))[0])
+
+    def numbers(self, ids: bytes | bytearray) -> Integers:
+        """The numbers of many objects, whose ids follow each other in ``ids``."""
+        wanted = _words(ids).reshape(-1, _WORDS)
+        found = np.full(len(wanted), -1)
+        places = np.searchsorted(self._prefixes, wanted[:, 0])
+        left = np.flatnonzero(places < len(self._prefixes))
+        while len(left):
+            there = self._sorted[places[left]]
+            hit = (there == wanted[left]).all(axis=1)
+            found[left[hit]] = self._numbers[places[left[hit]]]
+            left = left[~hit & (there[:, 0] == wanted[left, 0])]  # other ids may begin alike
+            places[left] += 1
+            left = left[places[left] < len(self._prefixes)]
+        return found
+
+    def first_entry(self, number: int) -> int:
+        """The position of the operation that first published an object."""
+        return int(self.entry[self._first_rows[number]])
+
+    def nodes(self, objects: Integers, starts: NDArray[np.uint64]) -> Integers:
+        """The nodes of pieces."""
+        part = np.searchsorted(self._offsets, starts)
+        known = (part < len(self._offsets)) & (objects >= 0)
+        known[known] = self._offsets[part[known]] == starts[known]
+        return self._place_of(np.where(known, objects * len(self._offsets) + part, -1))
+
+    def has(self, nodes: Flags, piece: Piece) -> bool:
+        """Whether a piece is among ``nodes``."""
+        node = self._node(*piece)
+        return node >= 0 and bool(nodes[node])
+
+    def _node(self, id_: bytes, start: int) -> int:
+        number = self.number(id_)
+        part = bisect_left(self._offsets, start)
+        if number < 0 or part == len(self._offsets) or self._offsets[part] != start:
+            return -1
+        key = number * len(self._offsets) + part
+        place = bisect_left(self._pieces, key)
+        there = place < len(self._pieces) and self._pieces[place] == key
+        return place if there else -1
+
+    # -- paths -----------------------------------------------------------------------------
+
+    @cached_property
+    def _paths(self) -> tuple[NDArray[np.float64], Integers]:
+        return self._search(self.sound, column(self._seconds))
+
+    @property
+    def costs(self) -> NDArray[np.float64]:
+        """By node: seconds of one thread on the cheapest path; infinite if nothing leads there."""
+        return self._paths[0]
+
+    @property
+    def depths(self) -> Integers:
+        """By node: the deltas on the cheapest path."""
+        return self._paths[1]
+
+    @cached_property
+    def full(self) -> Flags:
+        """By node: whether the piece is stored by itself."""
+        found: Flags = np.zeros(len(self._pieces), np.bool_)
+        found[self.node[self.sound & ~self.delta]] = True
+        return found
+
+    def reached(self, rows: Flags) -> Flags:
+        """By node: whether full records lead there over these rows alone."""
+        costs, _ = self._search(rows, np.zeros(len(rows)))
+        return np.isfinite(costs)
+
+    def _search(
+        self, rows: Flags, seconds: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], Integers]:
+        """The cheapest paths over some rows (Bellman-Ford, from what has changed last).
+
+        Of paths of equal cost the one with fewer deltas counts.
+        """
+        full, forth = rows & ~self.delta, rows & self.delta
+        back = forth & self.reversible
+        costs = np.full(len(self._pieces), np.inf)
+        depths = np.zeros(len(self._pieces), np.int64)
+        np.minimum.at(costs, self.node[full], seconds[full])
+        origins = np.concatenate((self.base_node[forth], self.node[back]))
+        targets = np.concatenate((self.node[forth], self.base_node[back]))
+        prices = np.concatenate((seconds[forth], seconds[back]))
+        order = np.argsort(origins, kind="stable")
+        targets, prices = targets[order], prices[order]
+        begins = np.searchsorted(origins[order], np.arange(len(costs) + 1))
+        changed = np.flatnonzero(np.isfinite(costs))
+        while len(changed):
+            counts = begins[changed + 1] - begins[changed]
+            ends = np.cumsum(counts)
+            edges = np.arange(ends[-1]) + np.repeat(begins[changed] - ends + counts, counts)
+            to = targets[edges]
+            cost = np.repeat(costs[changed], counts) + prices[edges]
+            depth = np.repeat(depths[changed], counts) + 1
+            better = (cost < costs[to]) | ((cost == costs[to]) & (depth < depths[to]))
+            to, cost, depth = to[better], cost[better], depth[better]
+            best = np.lexsort((depth, cost, to))
+            to = to[best]
+            is_first = np.ones(len(to), np.bool_)
+            is_first[1:] = to[1:] != to[:-1]
+            best, changed = best[is_first], to[is_first]
+            costs[changed], depths[changed] = cost[best], depth[best]
+        return costs, depths
 
     def reach(self, id_: bytes, start: int = 0) -> tuple[float, int] | None:
         """(seconds of one thread, deltas to apply) of a piece; None if nothing leads there."""
-        path = self._reached.get((self._numbers.get(id_, -1), start))
-        return None if path is None else path[:2]
+        node = self._node(id_, start)
+        if node < 0 or not np.isfinite(self.costs[node]):
+            return None
+        return float(self.costs[node]), int(self.depths[node])
 
     def is_whole(self, id_: bytes, nbytes: int) -> bool:
         """Whether an object larger than a piece can be reached as one."""
-        return (self._numbers.get(id_, -1), nbytes) in self._whole and self.reach(id_) is not None
+        return (self.number(id_), nbytes) in self._whole and self.reach(id_) is not None
 
     def is_full(self, id_: bytes, start: int = 0) -> bool:
         """Whether the piece is stored by itself."""
-        return (self._numbers.get(id_, -1), start) in self._sources
+        return self.has(self.full, (id_, start))
+
+
+_NO_BASE = bytes(BASE_BYTES)

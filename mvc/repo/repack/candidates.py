@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
-from mvc.io.process import cpu_count
+from mvc.dataclasses import dataclass
 from mvc.limits import PIECE
 from mvc.repo.maintenance.inventory import Inventory
-from mvc.store.graph.cost import Speed
 from mvc.store.packs.records import BLOB
+from mvc.store.recovery.timing import Timing
 
 __all__ = ["Candidate", "Candidates", "Node", "found_from_base", "starts_of"]
 
@@ -22,7 +21,8 @@ Node = tuple[bytes, int]
 class Candidate:
     """A coding of one piece of a blob: in full, or as a delta from the same piece of ``base``.
 
-    ``nbytes``: raw bytes. ``stored``: payload bytes; ``grouped`` candidates share a payload, of
+    ``nbytes``: raw bytes. ``seconds``: estimated processor time to read and decode it.
+    ``stored``: payload bytes; ``grouped`` candidates share a payload, of
     which ``stored`` is their share. ``place``: where it is stored, None if it is not; then
     ``sure`` says whether a trial has confirmed its form. ``reversible``: the base can be
     recovered from it. ``forward_only``: a coding whose stages drop bytes of the base, so that
@@ -33,6 +33,7 @@ class Candidate:
     start: int
     nbytes: int
     stored: int
+    seconds: float
     base: bytes | None = None
     reversible: bool = False
     place: tuple[int, int, int] | None = None
@@ -44,12 +45,6 @@ class Candidate:
     def node(self) -> Node:
         return self.id, self.start
 
-    def ns(self, speed: Speed) -> float:
-        """Estimated nanoseconds on all processors to read and decode it."""
-        rate = speed.full if self.base is None else speed.delta
-        seconds = speed.latency + self.stored / speed.read + self.nbytes / rate
-        return seconds * 1e9 / cpu_count()
-
 
 def starts_of(nbytes: int) -> range:
     """The offset of each piece of a blob of ``nbytes`` bytes."""
@@ -59,7 +54,7 @@ def starts_of(nbytes: int) -> range:
 class Candidates:
     """The stored codings by piece."""
 
-    def __init__(self, found: Inventory) -> None:
+    def __init__(self, found: Inventory, timing: Timing) -> None:
         self._by_node: dict[Node, list[Candidate]] = defaultdict(list)
         self.groups: dict[tuple[int, int], list[Candidate]] = defaultdict(list)
         for coding in found.all_codings():
@@ -71,6 +66,7 @@ class Candidates:
                 member.start,
                 member.nbytes,
                 coding.stored,
+                timing.payload(coding.record.header, member),
                 coding.base,
                 coding.reversible,
                 coding.place,
@@ -118,7 +114,7 @@ class Candidates:
 
 def found_from_base(found: Inventory, id_: bytes, base: bytes | None) -> bool:
     """Whether the reverse lookup from ``base`` would find a new delta that makes ``id_``."""
-    return base is not None and found.entry_of[base] <= found.entry_of[id_]
+    return base is not None and found.entry_of(base) <= found.entry_of(id_)
 
 
 def _stored(candidate: Candidate) -> int:

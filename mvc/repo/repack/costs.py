@@ -9,7 +9,7 @@ from mvc.repo.repack.candidates import Candidate, Candidates, found_from_base
 from mvc.repo.repack.sizes import Sizes
 from mvc.repo.repack.solve.model import Edge, Layout, Versions
 from mvc.repo.repack.survey import Survey
-from mvc.store.graph.cost import Speed
+from mvc.store.recovery.timing import Timing
 
 __all__ = ["Costs"]
 
@@ -19,11 +19,13 @@ _LOSS = 0.02  # an edge that loses more of a version's bytes on the way back is 
 class Costs:
     """Prices blobs and deltas, stored or not, and builds the planner's graph."""
 
-    def __init__(self, survey: Survey, candidates: Candidates, sizes: Sizes, speed: Speed) -> None:
+    def __init__(
+        self, survey: Survey, candidates: Candidates, sizes: Sizes, timing: Timing
+    ) -> None:
         self.survey = survey
         self.candidates = candidates
         self.sizes = sizes
-        self.speed = speed
+        self.timing = timing
         self._bases: dict[tuple[int, int], dict[bytes, bytes]] = {}
         self._spans: dict[tuple[bytes, bytes | None], int] = {}
         self._roots = self._families()
@@ -126,7 +128,8 @@ class Costs:
             fulls = {id_: self.full(i, id_) for id_ in version.blobs}
             common = self._common[self._roots[i]]
             full_bytes.append(sum(_bytes(o) for id_, o in fulls.items() if id_ not in common))
-            full_ns.append(round(sum(self._ns(candidates) for candidates in fulls.values())))
+            seconds = self.timing.version(_works(fulls.values()), version.files, version.nbytes)
+            full_ns.append(round(seconds * 1e9))
         edges = [
             self._edge(version.parent, i, 1, long=False)
             for i, version in enumerate(self.survey.versions)
@@ -148,8 +151,8 @@ class Costs:
         lost -= {candidate.id for candidate in every}
         size = sum(self.survey.size(id_) for id_ in self.survey.versions[a].blobs)
         forward = sum(self.survey.size(id_) for id_ in lost) > _LOSS * size
-        ns = sum(self._ns(candidates) for candidates in deltas)
-        return Edge(a, b, sum(map(_bytes, made.values())), round(ns), forward, long, span)
+        ns = round(self.timing.decoding(_works(deltas)) * 1e9)
+        return Edge(a, b, sum(map(_bytes, made.values())), ns, forward, long, span)
 
     def today(self, versions: Versions) -> Layout:
         """The layout that is stored."""
@@ -169,9 +172,6 @@ class Costs:
         deltas = any(candidate.base for candidates in made for candidate in candidates)
         return deltas or edge.b not in sources or not made
 
-    def _ns(self, candidates: Iterable[Candidate]) -> float:
-        return sum(candidate.ns(self.speed) for candidate in candidates)
-
     def _families(self) -> list[int]:
         """The root that each version descends from."""
         roots: list[int] = []
@@ -189,6 +189,11 @@ class Costs:
             else:
                 common[root] &= version.blobs.keys()
         return common
+
+
+def _works(made: Iterable[Iterable[Candidate]]) -> list[tuple[int, float]]:
+    """As ``Timing.decoding`` takes them."""
+    return [(each.nbytes, each.seconds) for candidates in made for each in candidates]
 
 
 def _bytes(candidates: Iterable[Candidate]) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 
+from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.commit.commit import layout_of

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mvc.codecs.pipeline import Pipeline
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
+from mvc.limits import PIECE
 from mvc.repo.maintenance.inventory import StoredRecord
 from mvc.repo.repack.candidates import Candidate, Node, starts_of
 from mvc.repo.repack.costs import Costs
@@ -51,7 +53,11 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
                 f"{version.commit.short}' gives the version up",
             )
         ways = [reached[node] for node in nodes]
-        times.append(sum(way[0] for way in ways) / 1e9)
+        works = [
+            (min(PIECE, survey.size(id_) - start), way[0] / 1e9)
+            for (id_, start), way in zip(nodes, ways, strict=True)
+        ]
+        times.append(costs.timing.version(works, version.files, version.nbytes))
         sizes.append(sum(way[2] for way in ways))
         depths.append(max((way[1] for way in ways), default=0))
         if all(node in full for node in nodes):
@@ -97,7 +103,7 @@ def _packed(costs: Costs, selection: Selection) -> int:
     )
     fresh: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
-        fresh[found.entry_of[candidate.id]].append(candidate)
+        fresh[found.entry_of(candidate.id)].append(candidate)
     pipeline = Pipeline.parse(costs.survey.context.config.get("commit.pipeline")).coding()
     return total + sum(_added(candidates, pipeline) for candidates in fresh.values())
 

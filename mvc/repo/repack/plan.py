@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from mvc.dataclasses import dataclass
 from mvc.ids import CommitId
 from mvc.repo.maintenance.rewrite_plan import RewritePlan
 from mvc.repo.repack.costs import Costs

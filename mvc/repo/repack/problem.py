@@ -22,7 +22,6 @@ from mvc.repo.repack.selection import Selection, of_layout, of_skips, of_store
 from mvc.repo.repack.sizes import Sizes
 from mvc.repo.repack.solve.model import Layout, Versions
 from mvc.repo.repack.survey import Survey, survey
-from mvc.store.graph.cost import measure
 from mvc.store.writing.layout import Layout as SkipLayout
 
 __all__ = ["RepackProblem", "learn_stored", "try_missing", "try_new"]
@@ -41,8 +40,9 @@ class RepackProblem:
         self.goal = goal
         self.progress = progress
         self.survey: Survey = survey(context, found, progress)
-        candidates = Candidates(found)
-        self.costs = Costs(self.survey, candidates, Sizes(self.survey), measure())
+        timing = context.store.timing
+        candidates = Candidates(found, timing)
+        self.costs = Costs(self.survey, candidates, Sizes(self.survey), timing)
         learn_stored(self.costs)
         self.long = self._long_pairs()
         self.stored = of_store(self.costs)

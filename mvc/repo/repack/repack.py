@@ -7,8 +7,8 @@ the new ones, in one step (``mvc.repo.maintenance.rewrite_plan``). Ids do not ch
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from mvc.dataclasses import dataclass
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
 from mvc.repo.commit.commit import layout_of

@@ -204,7 +204,7 @@ class Selection:
         sources: list[tuple[float, Node, Candidate]] = []
         edges: dict[Node, list[tuple[float, Node, Candidate]]] = defaultdict(list)
         for candidate in self:
-            ns = candidate.ns(self._costs.speed)
+            ns = candidate.seconds * 1e9
             if candidate.base is None:
                 sources.append((ns, candidate.node, candidate))
                 continue

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from dataclasses import dataclass
 
 from mvc.codecs import cast
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
+from mvc.dataclasses import dataclass
 from mvc.limits import CHUNK, PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.repack.candidates import Candidate, found_from_base, starts_of
@@ -44,6 +44,7 @@ class Sizes:
         self._survey = survey
         pipeline = Pipeline.parse(survey.context.config.get("commit.pipeline")).coding()
         self._policy = Policy(pipeline)
+        self._timing = survey.context.store.timing
         self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._tried: dict[tuple[bytes, bytes | None], _Trial] = {}
@@ -74,7 +75,8 @@ class Sizes:
     def _pieces(
         self, id_: bytes, base: bytes | None, share: float, *, reversible: bool, sure: bool
     ) -> list[Candidate]:
-        nbytes = self._survey.size(id_)
+        nbytes, width = self._survey.size(id_), self._survey.specs[id_].width
+        pipeline = self._policy.pipeline if base else self._policy.pipeline.full()
         forward_only = base is not None and not reversible
         reversible = reversible and found_from_base(self._survey.found, id_, base)
         found = []
@@ -87,6 +89,7 @@ class Sizes:
                     start,
                     length,
                     stored,
+                    self._timing.coding(pipeline, length, width, stored),
                     base,
                     reversible,
                     sure=sure,

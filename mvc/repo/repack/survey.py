@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from mvc.dataclasses import dataclass
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
@@ -23,7 +24,7 @@ __all__ = ["Survey", "Version", "survey"]
 class Version:
     """``blobs``: its contents by id, each with its line: the path and name it is found under.
 
-    ``sequence``: the operation that published it.
+    ``sequence``: the operation that published it. It has so many ``files`` of ``nbytes`` in all.
     """
 
     commit: CommitId
@@ -31,6 +32,8 @@ class Version:
     manifest: ManifestId
     parent: int | None
     blobs: Mapping[bytes, str]
+    files: int
+    nbytes: int
 
 
 @dataclass
@@ -91,23 +94,31 @@ class Survey:
 def survey(context: Context, found: Inventory, progress: Progress | None = None) -> Survey:
     """Reads every manifest. Forgotten states are left out."""
     made, stream = Survey(context, found), ManifestStream(context.store)
-    gone = {f.commit for recorded in found.entries for f in recorded.entry.forgotten}
-    commits = {c.id: c for recorded in found.entries for c in recorded.entry.commits}
-    numbers = {c.id: each.sequence for each in reversed(found.entries) for c in each.entry.commits}
+    gone = found.history.forgotten
+    commits: dict[CommitId, Commit] = {}
+    numbers: dict[CommitId, int] = {}
+    for recorded in found.entries:
+        for commit in recorded.entry.commits:
+            commits[commit.id] = commit
+            numbers.setdefault(commit.id, recorded.sequence)
     for id_, commit in commits.items():
         if id_ in gone or id_ in made.numbers:
             continue
         parent = _nearest(commit, commits, made.numbers)
         blobs: dict[bytes, str] = {}
         steps = [coding.step for coding in found.codings.get(commit.manifest, ())]
-        for entry in stream.load(commit.manifest, steps).entries:
+        entries = stream.load(commit.manifest, steps).entries
+        for entry in entries:
             names = content_names(entry.contents, entry.tensors)
             for name, content in zip(names, entry.contents, strict=True):
                 blobs.setdefault(content.id, f"{entry.path}\0{name}")
                 made.specs[content.id] = content.spec
         made.numbers[id_] = len(made.versions)
         number = None if parent is None else made.numbers[parent]
-        made.versions.append(Version(id_, numbers[id_], commit.manifest, number, blobs))
+        nbytes = sum(entry.size for entry in entries)
+        made.versions.append(
+            Version(id_, numbers[id_], commit.manifest, number, blobs, len(entries), nbytes)
+        )
         if progress is not None:
             progress(len(made.versions), len(commits), "versions")
     return made

@@ -56,7 +56,7 @@ def survey_damage(snapshot: Snapshot, progress: Progress | None = None) -> Damag
     """
     snapshot.refresh()
     snapshot.packs.forget()
-    survey = DamageSurvey(Inventory(snapshot.generation))
+    survey = DamageSurvey(Inventory(snapshot))
     entries = list(snapshot.entries())
     total = sum(region.length for recorded in entries for region in recorded.entry.regions)
     done = 0
@@ -65,6 +65,7 @@ def survey_damage(snapshot: Snapshot, progress: Progress | None = None) -> Damag
         done += sum(region.length for region in recorded.entry.regions)
         if progress is not None:
             progress(done, total, "packs")
+    survey.found.settle()
     claims = ((region, r) for r in entries for region in r.entry.regions if region.length)
     twice: dict[int, list[tuple[int, int]]] = {}
     for part, _, _ in claimed_twice(claims):

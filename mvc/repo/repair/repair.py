@@ -394,8 +394,6 @@ class _Planning:
                 survey.give_up(
                     place, record.end, f"object {member.id.hex()[:10]} cannot be recovered"
                 )
-        for id_ in self._added:
-            found.entry_of[id_] = self._entry_for(id_)
         healed = [self._healed(id_, source) for id_, source in self._added.items()]
         for id_ in sorted(again - self._added.keys() - self._lost):
             healed.append(self._healed(id_, "another record of it"))
@@ -403,7 +401,7 @@ class _Planning:
             healed.append(Healed("region", f"pack {pack}", "the records that lie there"))
         rewrite = RewritePlan(
             leave=leave,
-            add=[EncodeRequest(id_, self._base(id_)) for id_ in self._added],
+            add=[EncodeRequest(id_, self._base(id_), self._entry_for(id_)) for id_ in self._added],
             specs={id_: spec for id_, (spec, _) in self._needs.items() if spec is not None},
             source=self._sources,
             records={place[:2] for place in leave} | survey.shared,

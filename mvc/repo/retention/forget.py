@@ -22,8 +22,9 @@ from mvc.model.manifest import Manifest
 from mvc.repo.context import Context, Progress
 from mvc.repo.gc.gc import DEFAULT_GRACE, Collection, plan_collection
 from mvc.repo.lookup import commits, manifests, refs
+from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.maintenance.inventory import inventory
+from mvc.repo.maintenance.inventory import Contents, inventory
 from mvc.repo.maintenance.reachable import reachable
 from mvc.repo.retention.rules import Retention, Short, given_up, live_now, protected, too_few
 from mvc.store.journal.entries import Entry, Forgotten
@@ -159,19 +160,21 @@ def preview(
     progress: Progress | None = None,
 ) -> ForgetPreview:
     """Reads every manifest, and a sample of the tensors that would be encoded again."""
-    found = inventory(context.store.snapshot)
+    contents = Contents(ManifestStream(context.store))
+    found = inventory(context.store.snapshot, contents)
     going, kept = _Objects(), _Objects()
     for commit in chosen.commits:
         with suppress(DamagedData):
             if commit.manifest in found.codings:
                 going.add(manifests.load(context, commit.manifest))
-    holders: dict[bytes, list[CommitId]] = {}
+    holders: dict[bytes, dict[CommitId, None]] = {}
     collection: Collection | None = None
     try:
         cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
-        reach = reachable(context, found, cutoff, forget=chosen.marks)
-        for id_ in reach.states:
-            holders.setdefault(_content(reach.commits[id_]), []).append(id_)
+        reach = reachable(context, found, contents, cutoff, forget=chosen.marks)
+        for commit in (commit for each in found.entries for commit in each.entry.commits):
+            if commit.id in reach.states:
+                holders.setdefault(_content(commit), {})[commit.id] = None
         for manifest_id in reach.manifests:
             kept.add(manifests.load(context, manifest_id))
         collection = plan_collection(context, grace=grace, forget=chosen.marks, progress=progress)

@@ -19,7 +19,7 @@ from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.lookup import refs
-from mvc.repo.maintenance.reachable import closure, scan
+from mvc.repo.maintenance.history import History
 from mvc.repo.times import local_zone_minutes
 
 __all__ = ["Best", "Retention", "Short", "given_up", "live_now", "protected", "too_few"]
@@ -180,9 +180,16 @@ def _last_of_each(newest_first: Iterable[Commit], seconds: int, count: int) -> s
 
 def _versions(context: Context) -> list[Commit]:
     """Reachable versions that still have their state, in the order of publication."""
-    known, roots, forgotten = scan(context.fresh().entries())
-    there = closure(known, roots).keys() - forgotten.keys()
-    return [commit for id_, commit in known.items() if id_ in there]
+    history, versions = History(), dict[CommitId, Commit]()
+    for recorded in context.fresh().entries():
+        history.take(recorded)
+        versions.update((commit.id, commit) for commit in recorded.entry.commits)
+    there = history.reachable()
+    return [
+        commit
+        for id_, commit in versions.items()
+        if history.numbers[id_] in there and id_ not in history.forgotten
+    ]
 
 
 def protected(context: Context, unused: str | None) -> set[CommitId]:

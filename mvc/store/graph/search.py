@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.store.graph.cost import Speed

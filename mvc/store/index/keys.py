@@ -127,7 +127,7 @@ def _pack_keys(entry: Entry, at: bytes) -> Iterator[bytes]:
 def blob_keys(offset: int, headers: Iterable[RecordHeader]) -> Iterator[bytes]:
     """A key for every object in an entry's records."""
     for header in headers:
-        for id_ in header.by_id:
+        for id_ in {member.id for member in header.members}:
             yield BLOB + id_[:ID_BYTES] + number(offset)
 
 

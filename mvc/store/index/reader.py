@@ -143,19 +143,21 @@ class IndexReader:
         known: dict[bytes, int] | None = {} if len(self._unread) > 1 else None
         fresh: list[bytes] = []
         for offset in self._unread:
-            fresh.extend(self._object_keys(offset, known))
+            fresh.extend(self._object_keys(offset, self._records, known))
         self._unread.clear()
         self._add_to_tail(fresh)
 
-    def _object_keys(self, offset: int, known: dict[bytes, int] | None) -> Iterator[bytes]:
+    def _object_keys(
+        self, offset: int, records: RecordReader, known: dict[bytes, int] | None
+    ) -> Iterator[bytes]:
         """Blob and edge keys of an entry; ``known`` has the objects of entries not indexed yet."""
-        headers = [header for _, _, header in self._records.of_entry(offset)]
+        headers = [header for _, _, header in records.of_entry(offset)]
         yield from keys.blob_keys(offset, headers)
-        bases = {base for header in headers for base in header.by_base}
+        members = [member for header in headers for member in header.members]
+        bases = {m.base for m in members if m.base and not m.coding.transform}
         if known is not None:
-            for header in headers:
-                for id_ in header.by_id:
-                    known.setdefault(id_[:8], offset)
+            for member in members:
+                known.setdefault(member.id[:8], offset)
         found = set()
         for base in bases:
             at = known.get(base) if known is not None else None
@@ -369,6 +371,7 @@ class IndexReader:
     def index_entries(self, end: int) -> None:
         """Indexes the whole entries in the journal's first ``end`` bytes, which are durable."""
         known: dict[bytes, int] = {}
+        records = self._records.ahead()
         batch: list[bytes] = []
         count, last = 0, self._meta.position
         for recorded in self._journal.scan(last):
@@ -377,7 +380,7 @@ class IndexReader:
                 break  # the next writer completes the second copy, which needs it as the tip
             self._journal.remember(recorded)
             batch.extend(keys.entry_keys(recorded))
-            batch.extend(self._object_keys(recorded.offset, known))
+            batch.extend(self._object_keys(recorded.offset, records, known))
             count, last = count + 1, recorded.after
             if count % self._thresholds.batch == 0:
                 if not self._extend(batch, last):

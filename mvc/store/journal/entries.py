@@ -6,8 +6,9 @@ and carries the canonical bytes of the commits it publishes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 from mvc.dataclasses import dataclass
 from mvc.ids import CommitId
@@ -29,6 +30,7 @@ __all__ = [
 # Versions: the second has two fields more (feature "entry-2"), the third another one ("entry-3").
 _PLAIN, _MAINTAINED, _RELINKED = 1, 2, 3
 _MANY = 1_000_000
+_T = TypeVar("_T")
 
 RefValue = CommitId | str | None
 """A commit, the name of another ref (HEAD on a branch), or nothing."""
@@ -173,28 +175,17 @@ class Entry:
             raise reader.fail("its version is unknown")
         operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()
         note = reader.text(MAX_COMMIT)
-        regions = tuple(
-            Region(reader.uint(1 << 32), reader.uint(1 << 62), reader.uint(1 << 62))
-            for _ in range(reader.count(_MANY))
-        )
-        commits = tuple(Commit.decode(reader.blob(MAX_COMMIT)) for _ in range(reader.count(_MANY)))
-        refs = tuple(
-            RefChange(
-                reader.text(MAX_REF_BYTES),
-                _read_value(reader, commits),
-                _read_value(reader, commits),
-            )
-            for _ in range(reader.count(_MANY))
-        )
-        deployments = tuple(_read_deployment(reader, commits) for _ in range(reader.count(_MANY)))
-        retractions = tuple(
-            Retraction(reader.text(MAX_REF_BYTES), reader.uint())
-            for _ in range(reader.count(_MANY))
+        regions = _many(reader, _read_region)
+        commits = _many(reader, lambda reader: Commit.decode(reader.blob(MAX_COMMIT)))
+        refs = _many(reader, lambda reader: _read_change(reader, commits))
+        deployments = _many(reader, lambda reader: _read_deployment(reader, commits))
+        retractions = _many(
+            reader, lambda reader: Retraction(reader.text(MAX_REF_BYTES), reader.uint())
         )
         removed = None
         if count := reader.uint(_MANY):
             removed = tuple(reader.text(MAX_NAME_BYTES) for _ in range(count - 1))
-        marks = tuple(reader.raw(8) for _ in range(reader.count(_MANY)))
+        marks = _many(reader, lambda reader: reader.raw(8))
         forgotten: tuple[Forgotten, ...] = ()
         undoes = None
         if version >= _MAINTAINED:
@@ -221,6 +212,21 @@ class Entry:
         return made
 
 
+def _many(reader: Reader, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
+    """A number, and so many values."""
+    count = reader.count(_MANY)
+    return tuple([read(reader) for _ in range(count)]) if count else ()
+
+
+def _read_region(reader: Reader) -> Region:
+    return Region(reader.uint(1 << 32), reader.uint(1 << 62), reader.uint(1 << 62))
+
+
+def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
+    name = reader.text(MAX_REF_BYTES)
+    return RefChange(name, _read_value(reader, commits), _read_value(reader, commits))
+
+
 def _write_maintained(writer: Writer, entry: Entry) -> None:
     writer.uint(len(entry.forgotten))
     for each in entry.forgotten:
@@ -229,9 +235,8 @@ def _write_maintained(writer: Writer, entry: Entry) -> None:
 
 
 def _read_maintained(reader: Reader) -> tuple[tuple[Forgotten, ...], int | None]:
-    forgotten = tuple(
-        Forgotten(CommitId(reader.raw(32)), bool(reader.uint(1)))
-        for _ in range(reader.count(_MANY))
+    forgotten = _many(
+        reader, lambda reader: Forgotten(CommitId(reader.raw(32)), bool(reader.uint(1)))
     )
     undoes = reader.uint()
     return forgotten, undoes - 1 if undoes else None

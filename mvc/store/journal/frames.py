@@ -87,6 +87,10 @@ class Recorded:
         return (self.after.offset - self.offset) // 2
 
 
+_Linked = tuple[Recorded, bytes]
+"""An entry, and what it says of the one before it: its checksum."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Lost entries: from ``start`` on, up to the sound entry that stands at ``after``.
@@ -178,10 +182,10 @@ def read_entry(source: _Source, offset: int, size: int | None = None) -> Recorde
             f"the journal's entry at byte {offset} is damaged in both copies",
             hint="run 'mvc fsck' to see what it touches",
         )
-    return found
+    return found[0]
 
 
-def _read_window(source: _Source, offset: int, size: int) -> Recorded | None:
+def _read_window(source: _Source, offset: int, size: int) -> _Linked | None:
     """The entry at ``offset`` from whichever copy is sound."""
     window = 4096
     while True:
@@ -193,7 +197,7 @@ def _read_window(source: _Source, offset: int, size: int) -> Recorded | None:
         window *= 8
 
 
-def _parse(data: bytes, offset: int) -> Recorded | None:
+def _parse(data: bytes, offset: int) -> _Linked | None:
     frame = _frame_at(data, 0)
     if frame is not None:
         length = OVERHEAD + len(frame[0])
@@ -210,11 +214,11 @@ def _parse(data: bytes, offset: int) -> Recorded | None:
 
 def _recorded(
     frame: tuple[bytes, int, bytes, bytes], offset: int, length: int, copies: int
-) -> Recorded:
-    payload, sequence, _, check = frame
+) -> _Linked:
+    payload, sequence, chain, check = frame
     entry = Entry.decode(payload, f"journal entry {sequence}")
     after = Position(offset + 2 * length, sequence + 1, check)
-    return Recorded(entry, offset, sequence, after, copies, check)
+    return Recorded(entry, offset, sequence, after, copies, check), chain
 
 
 def scan(
@@ -236,7 +240,7 @@ def scan(
         )
     while at.offset < size:
         try:
-            found = _tail(source, at, size)
+            linked = _tail(source, at, size)
         except DamagedData:
             after = None if lost is None else _next_entry(source, at, size)
             if lost is None or after is None:
@@ -244,9 +248,9 @@ def scan(
             lost(Gap(at, after))
             at = after
             continue
-        if found is None:
+        if linked is None:
             return
-        chain = _chain_of(source, found)
+        found, chain = linked
         if found.sequence < at.sequence or chain != at.chain:
             if lost is None or found.sequence <= at.sequence:
                 raise DamagedData(
@@ -271,8 +275,8 @@ def _next_entry(source: _Source, at: Position, size: int) -> Position | None:
         begin = end
         found = _read_window(source, at.offset + begin, size)
         lone = None if found is not None else _frame_at(data, begin)
-        if found is not None and found.sequence > at.sequence:
-            return Position(found.offset, found.sequence, _chain_of(source, found))
+        if found is not None and found[0].sequence > at.sequence:
+            return Position(found[0].offset, found[0].sequence, found[1])
         if lone is not None and lone[1] > at.sequence:
             return Position(at.offset + begin, lone[1], lone[2])
     for place, frame in frames_behind(data, max(begin, 1)):
@@ -325,7 +329,7 @@ def _begin_of(data: bytes, at: int, length: int) -> int:
     return at - length if data[end : end + 4] == _MAGIC else at
 
 
-def _tail(source: _Source, at: Position, size: int) -> Recorded | None:
+def _tail(source: _Source, at: Position, size: int) -> _Linked | None:
     found = _read_window(source, at.offset, size)
     if found is not None:
         return found
@@ -340,16 +344,6 @@ def _tail(source: _Source, at: Position, size: int) -> Recorded | None:
                 hint="run 'mvc fsck' to see what it touches",
             )
     return None
-
-
-def _chain_of(source: _Source, found: Recorded) -> bytes:
-    """The chain field, from whichever copy is sound."""
-    for begin in (found.offset, found.offset + found.half):
-        data = source.read(begin, found.half)
-        frame = _frame_at(data, 0)
-        if frame is not None:
-            return frame[2]
-    return b""
 
 
 def stands(source: _Source, recorded: Recorded) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem, ReadFile
@@ -19,11 +21,47 @@ from mvc.store.journal.frames import (
     stands,
 )
 
-__all__ = ["CACHED_ENTRIES", "JOURNAL", "JournalReader"]
+__all__ = ["CACHED_ENTRIES", "JOURNAL", "EntryList", "JournalReader"]
 
 JOURNAL = "journal"
 CACHED_ENTRIES = 4096
 _WINDOW = 1 << 20  # bytes
+
+
+class EntryList(Sequence[Recorded]):
+    """Entries of which only the places are in memory; each is read when it is asked for.
+
+    The last one stays in memory: its writer may still take it back, and then another one takes
+    its place in the file.
+    """
+
+    def __init__(self, file: ReadFile) -> None:
+        self._file = file
+        self._offsets = array("Q")
+        self._last: Recorded | None = None
+
+    def add(self, recorded: Recorded) -> None:
+        """Appends an entry of this file."""
+        self._offsets.append(recorded.offset)
+        self._last = recorded
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, i: Any) -> Any:
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        offset = self._offsets[i]
+        is_last = self._last is not None and offset == self._last.offset
+        return self._last if is_last else read_entry(self._file, offset)
+
+    def __iter__(self) -> Iterator[Recorded]:
+        source = ReadAhead(self._file)
+        size = source.size()
+        for offset in self._offsets[:-1]:
+            yield read_entry(source, offset, size)
+        if self._last is not None:
+            yield self._last
 
 
 class JournalReader:
@@ -70,6 +108,10 @@ class JournalReader:
         if len(self._entries) > 2 * CACHED_ENTRIES:
             self._entries.clear()
         self._entries[recorded.offset] = recorded
+
+    def entry_list(self) -> EntryList:
+        """An empty list for entries of the file that is open now, also after it was replaced."""
+        return EntryList(self._file)
 
     def forget(self) -> None:
         """Drops all cached entries."""

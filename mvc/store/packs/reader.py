@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem, ReadFile
+from mvc.io.handles import ReadAhead
 from mvc.store.journal.entries import Region
 from mvc.store.journal.reader import CACHED_ENTRIES, JournalReader
 from mvc.store.packs.records import (
@@ -63,6 +65,8 @@ def pack_numbers(fs: FileSystem, folder: Path) -> list[int]:
 class PackReader:
     """Random access to records. Safe across threads; handles are reused."""
 
+    _cached = 4096  # headers
+
     def __init__(self, fs: FileSystem, folder: Path) -> None:
         self._fs = fs
         self._folder = folder
@@ -91,15 +95,21 @@ class PackReader:
             where = f"pack {pack} at byte {offset}"
             file = self._file(pack)
             head = file.read(offset, _FIRST_READ)
-            header_size, _ = read_prefix(head, file.size() - offset, where)
+            header_size, body_size = read_prefix(head, 1 << 63, where)
             need = PREFIX_SIZE + header_size + CHECK_SIZE
+            if need + body_size > len(head):
+                read_prefix(head, file.size() - offset, where)
             if len(head) < need:
                 head += file.read(offset + len(head), need - len(head))
             cached = decode_header(head[:need], where)
-            if len(self._headers) > 4096:
+            if len(self._headers) > self._cached:
                 self._headers.clear()
             self._headers[(pack, offset)] = cached
         return cached
+
+    def ahead(self) -> PackReader:
+        """A reader for one pass over many records, in the order in which they lie."""
+        return _ReaderAhead(self)
 
     def records(self, region: Region) -> Iterator[tuple[int, RecordHeader]]:
         """(offset, header) of every record of a region."""
@@ -205,14 +215,37 @@ class PackReader:
             handle.close()
 
 
+class _ReaderAhead(PackReader):
+    """Reads the packs of another reader ahead; one pack at a time."""
+
+    _cached = 16
+
+    def __init__(self, packs: PackReader) -> None:
+        super().__init__(packs._fs, packs._folder)
+        self._packs = packs
+        self._current: tuple[int, Any] = -1, None
+
+    def _file(self, pack: int) -> Any:
+        if pack != self._current[0]:
+            self._current = pack, ReadAhead(self._packs._file(pack))
+        return self._current[1]
+
+
 class RecordReader:
     """The records that each journal entry made part of the repository.
 
     ``damage`` is the last damaged record header that was met.
     """
 
-    def __init__(self, packs: PackReader, journal: JournalReader) -> None:
+    def __init__(
+        self,
+        packs: PackReader,
+        journal: JournalReader,
+        report: Callable[[DamagedData], None] | None = None,
+    ) -> None:
+        """``report``: is told of damaged headers, in place of ``damage``."""
         self.damage: DamagedData | None = None
+        self._report = report or self._note
         self._packs = packs
         self._journal = journal
         self._found: dict[int, list[Placed]] = {}
@@ -224,12 +257,16 @@ class RecordReader:
             found = [
                 (region.pack, at, header)
                 for region in self._journal.entry(offset).entry.regions
-                for at, header in self._packs.sound_records(region, self._note)
+                for at, header in self._packs.sound_records(region, self._report)
             ]
             if len(self._found) > CACHED_ENTRIES:
                 self._found.clear()
             self._found[offset] = found
         return found
+
+    def ahead(self) -> RecordReader:
+        """A reader for one pass over many entries in order; damage is noted here."""
+        return RecordReader(self._packs.ahead(), self._journal, self._report)
 
     def forget(self) -> None:
         """Drops everything that was read."""

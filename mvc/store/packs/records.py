@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from blake3 import blake3
 
@@ -42,6 +42,8 @@ _MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
 """A base is named by the first bytes of its id: the first object published with them."""
 
+_NAMED = 33  # flags and id
+_ALL_FLAGS = 15
 BLOB, MANIFEST = 1, 2
 _KINDS = (BLOB, MANIFEST)
 
@@ -60,12 +62,17 @@ class Coding:
 
     @property
     def transform(self) -> str:
-        head = self.text.split(" | ", 1)[0]
-        return head if head in {"resize", "patch"} or head.startswith("cast:") else ""
+        return _transform_of(self.text)
 
     @property
     def pipeline(self) -> str:
         return self.text.partition(" | ")[2] if self.transform not in {"", "patch"} else self.text
+
+
+@lru_cache(maxsize=256)
+def _transform_of(text: str) -> str:
+    head = text.split(" | ", 1)[0]
+    return head if head in {"resize", "patch"} or head.startswith("cast:") else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,18 +209,19 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
     group_check = reader.raw(PAYLOAD_CHECK) if group else b""
     members: list[Member] = []
     at = 0
+    uint, raw = reader.uint, reader.raw  # a long history has millions of members
     for _ in range(reader.count(MAX_TENSORS)):
-        flags = reader.uint(15)
-        if flags & 3 not in _KINDS:
+        named = raw(_NAMED)
+        flags, id_, nbytes = named[0], named[1:], uint(1 << 62)
+        if flags > _ALL_FLAGS or flags & 3 not in _KINDS:
             raise reader.fail("an object's kind is unknown")
-        id_, nbytes = reader.raw(32), reader.uint(1 << 62)
-        start = reader.uint(1 << 62) if flags & 8 else 0
+        start = uint(1 << 62) if flags & 8 else 0
         if not codings:
             raise reader.fail("an object has no coding")
-        coding = codings[reader.uint(len(codings) - 1)]
-        base = reader.raw(BASE_BYTES) if flags & 4 else b""
-        stored = body_size if group else reader.uint(body_size)
-        check = group_check if group else reader.raw(PAYLOAD_CHECK)
+        coding = codings[uint(len(codings) - 1)]
+        base = raw(BASE_BYTES) if flags & 4 else b""
+        stored = body_size if group else uint(body_size)
+        check = group_check if group else raw(PAYLOAD_CHECK)
         members.append(Member(flags & 3, id_, start, nbytes, coding, base, at, stored, check))
         at += 0 if group else stored
     reader.end()

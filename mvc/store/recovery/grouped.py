@@ -1,22 +1,27 @@
 """Recovering from group records, in which one payload holds many tensors.
 
 Tensors with the same path are walked in lockstep, so that every group payload on
-it is decoded once for all of them.
+it is decoded once for all of them. Payloads are decoded on all threads, the deltas of one path
+beside each other, and combined in the order of the path.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, Future
+from typing import TypeAlias
 
 from mvc.codecs.group import decode_group
 from mvc.codecs.words import combine
 from mvc.errors import DamagedData
+from mvc.io.process import cpu_count
 from mvc.limits import PIECE, RECORD
 from mvc.store.graph.search import Path, Step
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
-__all__ = ["is_grouped", "walk_together"]
+__all__ = ["decode_shared", "is_grouped", "walk_together"]
 
 _MOST = 4 * (RECORD + PIECE)
 """Raw bytes of a group: a record is written once it has RECORD, the last piece included."""
@@ -27,41 +32,73 @@ def is_grouped(path: Path) -> bool:
     return any(step.header.group for step in path.steps)
 
 
+_Together: TypeAlias = Sequence[tuple[Step, memoryview]]
+"""One step of every path in a cluster, each with the buffer that it fills."""
+_Decoded: TypeAlias = list[tuple[memoryview, int]]
+
+
 def walk_together(
-    packs: PackReader, walks: Iterable[tuple[Path, memoryview]], *, check: bool = True
+    packs: PackReader,
+    walks: Iterable[tuple[Path, memoryview]],
+    pool: Executor | None = None,
+    *,
+    check: bool = True,
 ) -> None:
     """Fills each buffer along its path. No path may need a forward transform.
 
-    Without ``check`` the payloads' checksums are left to the caller, who checks the result.
+    ``pool`` decodes; the caller must not be one of its threads. Without ``check`` the payloads'
+    checksums are left to the caller, who checks the result.
     """
     clusters: dict[tuple[tuple[int, int, bool], ...], list[tuple[Path, memoryview]]] = {}
     for path, out in walks:
         route = tuple((step.pack, step.offset, step.reverse) for step in path.steps)
         clusters.setdefault(route, []).append((path, out))
-    for cluster in clusters.values():
-        for level in range(len(cluster[0][0].steps)):
-            together = [(path.steps[level], out) for path, out in cluster]
-            if together[0][0].header.group:
-                _apply_group(packs, together, check)
-            else:
-                for step, out in together:
-                    apply_steps(packs, [step], out, in_order, check=check)
+    ahead = 0 if pool is None else cpu_count()
+    waiting: deque[tuple[_Together, Future[_Decoded] | None]] = deque()
+    try:
+        for cluster in clusters.values():
+            for level in range(len(cluster[0][0].steps)):
+                together = [(path.steps[level], out) for path, out in cluster]
+                coming = None
+                if pool is not None and together[0][0].header.group:
+                    coming = pool.submit(decode_shared, packs, together[0][0], check=check)
+                waiting.append((together, coming))
+                if len(waiting) > ahead:
+                    _apply(packs, *waiting.popleft(), check)
+        while waiting:
+            _apply(packs, *waiting.popleft(), check)
+    finally:
+        for _, coming in waiting:
+            if coming is not None:
+                coming.cancel()
 
 
-def _apply_group(
-    packs: PackReader, together: Sequence[tuple[Step, memoryview]], check: bool
+def _apply(
+    packs: PackReader, together: _Together, coming: Future[_Decoded] | None, check: bool
 ) -> None:
     step = together[0][0]
-    pipeline = pipeline_of(step)
-    payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
-    sizes = [member.nbytes for member in step.header.members]
-    if sum(sizes) > _MOST or any(len(out) != each.member.nbytes for each, out in together):
-        raise DamagedData(f"{short_name(step)} claims another length than there can be")
-    decoded = decode_group(pipeline, payload, sizes)
+    if not step.header.group:
+        for each, out in together:
+            apply_steps(packs, [each], out, in_order, check=check)
+        return
+    if any(len(out) != each.member.nbytes for each, out in together):
+        raise DamagedData(f"{short_name(step)} has a wrong length")
+    decoded = decode_shared(packs, step, check=check) if coming is None else coming.result()
+    operator = pipeline_of(step).operator
     places = {id(member): i for i, member in enumerate(step.header.members)}
     for each, out in together:
         delta, width = decoded[places[id(each.member)]]
         if each.member.base:
-            combine(pipeline.operator, out, delta, width, reverse=each.reverse)
+            combine(operator, out, delta, width, reverse=each.reverse)
         else:
             out[:] = delta
+
+
+def decode_shared(packs: PackReader, step: Step, *, check: bool = True) -> _Decoded:
+    """All members of a group, as ``decode_group``. Raises DamagedData."""
+    pipeline = pipeline_of(step)
+    sizes = [member.nbytes for member in step.header.members]
+    if sum(sizes) > _MOST:
+        raise DamagedData(f"{short_name(step)} claims another length than there can be")
+    payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
+    return decode_group(pipeline, payload, sizes)

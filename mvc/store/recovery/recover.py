@@ -15,7 +15,8 @@ from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
-from mvc.limits import MAX_MANIFEST, PIECE
+from mvc.io.process import cpu_count
+from mvc.limits import CHUNK, MAX_MANIFEST, PIECE
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
@@ -25,7 +26,7 @@ from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
 from mvc.store.recovery.grouped import is_grouped, walk_together
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Recovery", "Request"]
+__all__ = ["Recovery", "Request", "by_chunks"]
 
 _QUEUED = 256
 _DESPITE = 8  # paths over damaged payloads that are tried before an object is given up
@@ -41,6 +42,15 @@ class Request:
     out: memoryview
 
 
+def by_chunks(nbytes: int, total: int, threads: int) -> bool:
+    """Whether an object is spread over the threads by its chunks, and not beside others.
+
+    ``total``: raw bytes of all that are wanted with it. One thread would still be at it when
+    the others have done the rest.
+    """
+    return nbytes > PIECE or (nbytes > CHUNK and nbytes * threads > total)
+
+
 class Recovery:
     """Materialises objects of one snapshot. Safe across threads."""
 
@@ -52,9 +62,10 @@ class Recovery:
     def fill(self, requests: Iterable[Request]) -> None:
         """Fills every request's buffer with verified bytes; DamagedData if one cannot be recovered.
 
-        Objects are spread over the threads; a single one is spread by its chunks.
+        Objects are spread over the threads; one that is a large part of all by its chunks.
         """
         wanted = list(requests)
+        total, threads = sum(request.spec.nbytes for request in wanted), cpu_count()
         waiting: list[Future[None]] = []
         grouped: list[tuple[Request, Path]] = []
         try:
@@ -69,6 +80,8 @@ class Recovery:
                     continue
                 if is_grouped(path) and _last_transform(path.steps) is None:
                     grouped.append((request, path))
+                elif by_chunks(request.spec.nbytes, total, threads):
+                    self._one(request)
                 else:
                     waiting.append(self.pool.submit(self._alone, request, path))
                 if len(waiting) > _QUEUED:
@@ -76,7 +89,7 @@ class Recovery:
         finally:
             _drain(waiting)
         with suppress(DamagedData):  # then every object is recovered by itself
-            walk_together(self.packs, [(path, request.out) for request, path in grouped])
+            walk_together(self.packs, [(path, request.out) for request, path in grouped], self.pool)
         for request, _ in grouped:
             if blob_id(request.spec, request.out, parallel=True) != request.id:
                 self._one(request)
@@ -246,7 +259,8 @@ class Recovery:
         """A full record, or nothing where ``out`` is filled already; then undirected deltas."""
         path = Path(tuple(steps), 0.0)
         if is_grouped(path):
-            walk_together(self.packs, [(path, out)], check=check)
+            pool = self.pool if parallel else None
+            walk_together(self.packs, [(path, out)], pool, check=check)
             return
         each = self._spread if parallel else in_order
         if path.stored <= LOADED:

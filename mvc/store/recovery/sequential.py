@@ -46,7 +46,7 @@ def fill_sequentially(
         if failure is not None and not isinstance(failure, DamagedData):
             raise failure
     with suppress(DamagedData):  # the hashes below find that, too
-        walk_together(recovery.packs, grouped)
+        walk_together(recovery.packs, grouped, recovery.pool)
     checks = [recovery.pool.submit(_is_whole, request) for request in wanted]
     missed = [request for request, check in zip(wanted, checks, strict=True) if not check.result()]
     if missed:

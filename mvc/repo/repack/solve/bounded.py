@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 
 from mvc.errors import Unattainable
 from mvc.repo.repack.solve.exact import MOST, cheapest_chain, cheapest_tree
+from mvc.repo.repack.solve.layouts import evenly_within
 from mvc.repo.repack.solve.model import Layout, Tree, Versions
 
 __all__ = ["fastest", "grown", "smallest", "soonest", "within_bytes", "within_time"]
@@ -37,7 +38,7 @@ def within_time(versions: Versions, bound: int, today: Layout | None = None) -> 
     found = [] if exact is None else [exact]
     others = [today]
     if exact is None or versions.has_long:
-        others += [grown(versions, bound), soonest(versions)]
+        others += [grown(versions, bound), soonest(versions), evenly_within(versions, bound)]
     found += [layout for layout in others if layout and _meets(versions, layout, bound)]
     best = min(found, key=versions.stored, default=None)
     if best is None or today not in found or versions.stored(today) > versions.stored(best):

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.dataclasses import dataclass
 from mvc.repo.repack.solve.model import Edge, Layout, Tree, Versions
 
 __all__ = ["MOST", "Segment", "cheapest_chain", "cheapest_tree"]

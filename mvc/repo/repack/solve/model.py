@@ -8,9 +8,11 @@ nanoseconds, so that sums are exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+
+from mvc.dataclasses import dataclass
 
 __all__ = ["Edge", "Layout", "Price", "Tree", "Versions"]
 

@@ -1,0 +1,141 @@
+"""What the journal says of versions and names, in some hundred bytes for each operation.
+
+For verbs that weigh the whole history at once: an entry itself takes ten times as much.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Mapping
+
+from mvc.ids import CommitId, ManifestId
+from mvc.repo.lookup.refs import BRANCH
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Recorded
+
+__all__ = ["History", "names_of"]
+
+
+class History:
+    """Give it every entry in the order of the journal (``take``), then ask.
+
+    ``numbers``: every version that an entry names, in the order of first mention.
+    ``published``: the numbers of those that an entry published, in that order.
+    ``forgotten``: versions whose state was forgotten, by name (True) or by rule.
+    ``fresh``: those that were forgotten by name since the last collection.
+    ``removals``: positions of the entries that set the paths to leave out of the next commit.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[CommitId, int] = {}
+        self.published: list[int] = []
+        self.forgotten: dict[CommitId, bool] = {}
+        self.fresh: set[CommitId] = set()
+        self.deployments = 0
+        self.targets: set[str] = set()
+        self.removals: list[int] = []
+        self._manifests: list[ManifestId | None] = []  # None: named, but not published
+        self._parents: list[tuple[int, ...]] = []
+        self._refs: dict[str, tuple[int | None, int]] = {}  # value, position of its entry
+        self._deployed: set[int] = set()
+        self._times, self._sequences = array("q"), array("q")
+        self._names: list[tuple[int, ...]] = []  # by entry
+        self._plain = bytearray()  # by entry
+
+    def take(self, recorded: Recorded) -> None:
+        """Adds the next entry."""
+        entry, position = recorded.entry, len(self._names)
+        if entry.operation == "gc":
+            self.fresh.clear()
+        for commit in entry.commits:
+            number = self._number(commit.id)
+            self.published.append(number)
+            self._manifests[number] = commit.manifest
+            self._parents[number] = tuple(map(self._number, commit.parents))
+        moved = False
+        for change in entry.refs:
+            value = self._number(change.new) if isinstance(change.new, CommitId) else None
+            self._refs[change.name] = value, position
+            moved = moved or change.name.startswith(BRANCH)
+        for deployment in entry.deployments:
+            self._deployed.add(self._number(deployment.commit))
+            self.targets.add(deployment.target)
+        self.deployments += len(entry.deployments)
+        for each in entry.forgotten:
+            self.forgotten[each.commit] = self.forgotten.get(each.commit, False) or each.named
+            if each.named:
+                self.fresh.add(each.commit)
+        if entry.removed is not None:
+            self.removals.append(position)
+        self._times.append(entry.time_ns)
+        self._sequences.append(recorded.sequence)
+        self._names.append(tuple(map(self._number, names_of(entry))))
+        special = entry.forgotten or entry.removed is not None
+        self._plain.append(bool(entry.commits and moved and not special))
+
+    def _number(self, id_: CommitId) -> int:
+        number = self.numbers.setdefault(id_, len(self.numbers))
+        if number == len(self._manifests):
+            self._manifests.append(None)
+            self._parents.append(())
+        return number
+
+    def time_of(self, position: int) -> int:
+        """When an entry was recorded, in ns since 1970."""
+        return self._times[position]
+
+    def sequence_of(self, position: int) -> int:
+        """The number of an entry."""
+        return self._sequences[position]
+
+    def is_plain(self, position: int, among: Collection[int]) -> bool:
+        """Whether an entry does no more than publish versions and move branches to them, and
+        all versions that it names are ``among`` these.
+        """
+        return bool(self._plain[position]) and all(n in among for n in self._names[position])
+
+    def is_newest(self, name: str, position: int) -> bool:
+        """Whether an entry is the last that changed a ref."""
+        return self._refs[name][1] == position
+
+    def manifest(self, id_: CommitId) -> ManifestId | None:
+        """The manifest of a version; None if no entry publishes the version."""
+        number = self.numbers.get(id_)
+        return None if number is None else self._manifests[number]
+
+    def states(self) -> Mapping[CommitId, ManifestId]:
+        """The manifests of all published versions that are not forgotten, oldest first."""
+        ids = list(self.numbers)
+        found = ((ids[number], self._manifests[number]) for number in self.published)
+        return {id_: m for id_, m in found if m is not None and id_ not in self.forgotten}
+
+    def reachable(self, cutoff_ns: int | None = None) -> set[int]:
+        """Published versions that refs, HEAD and deployments lead to, and their ancestors.
+
+        Also those that operations from ``cutoff_ns`` on name; None: no operation counts.
+        """
+        roots = set(self._deployed)
+        roots.update(value for value, _ in self._refs.values() if value is not None)
+        if cutoff_ns is not None:
+            for time_ns, names in zip(self._times, self._names, strict=True):
+                if time_ns >= cutoff_ns:
+                    roots.update(names)
+        return self._closure(roots)
+
+    def _closure(self, roots: Iterable[int]) -> set[int]:
+        found: set[int] = set()
+        waiting = list(roots)
+        while waiting:
+            number = waiting.pop()
+            if number not in found and self._manifests[number] is not None:
+                found.add(number)
+                waiting.extend(self._parents[number])
+        return found
+
+
+def names_of(entry: Entry) -> set[CommitId]:
+    """Every commit that an operation made, moved a ref from or to."""
+    named = {commit.id for commit in entry.commits}
+    for change in entry.refs:
+        named.update(v for v in (change.old, change.new) if isinstance(v, CommitId))
+    return named

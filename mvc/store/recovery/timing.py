@@ -1,0 +1,230 @@
+"""How long recovering versions takes on this machine, estimated for limits and reports.
+
+Measured is the processor time of decoding a chunk, for every coding, size and degree of
+compression that occurs: on the repository's own records, or, for a pipeline that has none yet,
+on a chunk that it encodes first. What was measured is kept for the process. Processor time
+depends little on what else the machine does. The other figures are constants: what a disk does
+is not measured, because that would write to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from math import log2
+
+import numpy as np
+from blake3 import blake3
+
+from mvc.codecs.group import decode_group, encode_group
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData, MvcError
+from mvc.io.process import cpu_count
+from mvc.limits import CHUNK, PIECE
+from mvc.store.graph.search import Path, Step
+from mvc.store.packs.records import Member, RecordHeader
+from mvc.store.recovery.decode import apply_steps
+from mvc.store.recovery.grouped import decode_shared
+from mvc.store.recovery.recover import Recovery, by_chunks
+
+__all__ = ["Timing"]
+
+_OPEN = 6e-3  # seconds to open a repository and read a version's manifest
+_LATENCY = 150e-6  # seconds to find a payload, and to prepare decoding it
+_READ = 1e9  # payload bytes a second, from the system's cache
+_WRITE = 1e9  # bytes a second into a file
+_FLUSH = 5e-3  # seconds to make a file durable
+_SERIAL = 0.15  # share of decoding for which threads wait for each other
+_SMALL = 64 << 10  # raw bytes below which decoding is calls, in one thread at a time
+_TRIAL = 256 << 10  # raw bytes that a pipeline without records is measured on
+_RUNS = 3
+_GROUP = -1  # the size class of groups
+_DTYPES = {1: np.int8, 2: np.float16, 4: np.float32, 8: np.float64}
+
+_rates: dict[tuple[str, int, int], float] = {}
+"""Processor seconds per raw byte, by pipeline, size class and degree of compression."""
+_worst: dict[tuple[str, int], float] = {}
+"""The highest of these rates, by pipeline and size class."""
+
+
+class Timing:
+    """Estimates for one repository. Safe across threads."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+        self._threads = cpu_count()
+
+    def payload(self, header: RecordHeader, member: Member) -> float:
+        """Processor seconds to read and decode one payload; of a group's the object's share."""
+        text, share = member.coding.pipeline, header.share(member)
+        if member.coding.transform == "patch" or not member.nbytes:
+            return _LATENCY + (share + member.nbytes) / _READ
+        key = (text, _class(header.group, member.nbytes), _degree(share, member.nbytes))
+        if key not in _rates:
+            with suppress(DamagedData):
+                self._measure(self._recovery.graph.path(member.id, member.start))
+            if key not in _rates:
+                _rates[key] = _known(text, key[1], 4)
+        return _LATENCY + share / _READ + _rates[key] * _size(key[1], member.nbytes)
+
+    def coding(
+        self, pipeline: Pipeline, nbytes: int, width: int, stored: int | None = None
+    ) -> float:
+        """As ``payload`` for one that is not stored yet, of ``width`` bytes an element.
+
+        ``stored``: its payload bytes, if they can be told; else the slowest one counts.
+        """
+        kind, rate = _class(pipeline.scope == "group", nbytes), None
+        if stored is not None and nbytes:
+            rate = _rates.get((pipeline.text, kind, _degree(stored, nbytes)))
+        if rate is None:
+            rate = _known(pipeline.text, kind, width)
+        read = nbytes if stored is None else stored
+        return _LATENCY + read / _READ + rate * _size(kind, nbytes)
+
+    def decoding(self, works: Iterable[tuple[int, float]]) -> float:
+        """Seconds until objects of so many raw bytes and processor seconds are decoded.
+
+        Threads count only where they are used: what fits into one chunk is decoded by one.
+        """
+        total, held = 0.0, 0
+        window: list[tuple[int, float]] = []
+        for nbytes, seconds in works:
+            if window and held + nbytes > PIECE:
+                total += self._together(window, held)
+                window, held = [], 0
+            window.append((nbytes, seconds))
+            held += nbytes
+        return total + self._together(window, held)
+
+    def version(self, works: Iterable[tuple[int, float]], files: int, nbytes: int) -> float:
+        """Seconds to open the repository, decode and verify, and write ``nbytes`` in files."""
+        verified = [(size, seconds + size * _hashing()) for size, seconds in works]
+        return _OPEN + files * _FLUSH + nbytes / _WRITE + self.decoding(verified)
+
+    def _together(self, works: Sequence[tuple[int, float]], held: int) -> float:
+        """Seconds for objects that are recovered together."""
+        one_by_one = beside = longest = 0.0
+        for nbytes, seconds in works:
+            if nbytes < _SMALL:
+                one_by_one += seconds
+            elif len(works) == 1 or by_chunks(nbytes, held, self._threads):
+                chunks = -(-min(nbytes, PIECE) // CHUNK)
+                rounds = -(-chunks // self._threads)
+                one_by_one += seconds * _share(chunks / rounds)
+            else:
+                beside += seconds
+                longest = max(longest, seconds)
+        spread = beside * _share(self._threads) + longest * (1 - 1 / self._threads)
+        return one_by_one + min(beside, spread)
+
+    def _measure(self, path: Path) -> None:
+        """Decodes one chunk along a path, and notes the processor time of each of its payloads."""
+        if any(s.member.coding.transform or s.member.nbytes > PIECE for s in path.steps):
+            return
+        packs = self._recovery.packs
+        out = memoryview(bytearray(path.steps[-1].member.nbytes))
+        for step in path.steps:
+            if step.header.group:
+                raw = sum(member.nbytes for member in step.header.members)
+                _note(step, _best(partial(decode_shared, packs, step)), raw)
+            else:
+                apply_steps(packs, [step], out, partial(_time_one, step, out))
+
+
+def _time_one(step: Step, out: memoryview, work: Callable[[int], None], starts: range) -> None:
+    """Decodes the chunk in the middle, and notes how long it takes."""
+    at = starts[len(starts) // 2]
+    part = out[at : at + CHUNK]
+    before = bytes(part)
+
+    def run() -> None:
+        work(at)
+
+    def back() -> None:
+        part[:] = before
+
+    _note(step, _best(run, back), len(part))
+
+
+def _note(step: Step, seconds: float, nbytes: int) -> None:
+    member = step.member
+    kind = _class(step.header.group, member.nbytes)
+    key = (member.coding.pipeline, kind, _degree(step.header.share(member), member.nbytes))
+    rate = _rates.setdefault(key, seconds / _size(kind, nbytes))
+    _worst[key[:2]] = max(rate, _worst.get(key[:2], 0.0))
+
+
+def _class(grouped: bool, nbytes: int) -> int:
+    """Payloads of one class have chunks of about the same size; those of groups are one class."""
+    return _GROUP if grouped else min(nbytes, CHUNK).bit_length()
+
+
+def _size(kind: int, nbytes: int) -> int:
+    """Raw bytes to count: below ``_SMALL`` as many for all of a class."""
+    return max(nbytes, 1) if kind == _GROUP or nbytes >= _SMALL else 1 << kind
+
+
+def _degree(stored: int, nbytes: int) -> int:
+    """How far a payload is compressed, in steps of the square root of two."""
+    return max(-16, round(2 * log2(max(stored, 1) / nbytes)))
+
+
+def _known(text: str, kind: int, width: int) -> float:
+    """The rate of a pipeline for which there is no like record."""
+    return _worst.get((text, kind)) or _trial(text, width)
+
+
+def _share(threads: float) -> float:
+    """The part of the processor time that passes on so many threads."""
+    return _SERIAL + (1 - _SERIAL) / threads
+
+
+@cache
+def _trial(text: str, width: int) -> float:
+    """Processor seconds per raw byte for weights that moved a little."""
+    try:
+        pipeline = Pipeline.parse(text).coding()
+    except MvcError:
+        return 1 / _READ  # the record is damaged
+    random = np.random.default_rng(0)
+    old = 100 * random.standard_normal(_TRIAL // width)
+    new = old + 0.1 * random.standard_normal(len(old))
+    one, other = (a.astype(_DTYPES[width]).view(np.uint8).data for a in (new, old))
+    base = None if pipeline.operator == "none" else other
+    if pipeline.scope == "group":
+        data = memoryview(b"".join(encode_group(pipeline, [(one, base, width)])))
+        return _best(lambda: decode_group(pipeline, data, [len(one)])) / len(one)
+    chunk = memoryview(pipeline.encode_chunk(one, base, width))
+    out = memoryview(bytearray(other))
+
+    def run() -> None:
+        if base is None:
+            pipeline.decode_chunk(chunk, out, width)
+        else:
+            pipeline.apply_chunk(chunk, out, width, reverse=False)
+
+    def back() -> None:
+        out[:] = other
+
+    return _best(run, back) / len(one)
+
+
+@cache
+def _hashing() -> float:
+    """Processor seconds to hash one byte."""
+    data = bytes(CHUNK)
+    return _best(lambda: blake3(data).digest()) / CHUNK
+
+
+def _best(run: Callable[[], object], back: Callable[[], object] = lambda: None) -> float:
+    """The shortest processor time of several runs, ``back`` before each."""
+    best = float("inf")
+    for _ in range(_RUNS):
+        back()
+        begun = time.thread_time()
+        run()
+        best = min(best, time.thread_time() - begun)
+    return max(best, 1e-9)
