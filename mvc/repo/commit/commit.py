@@ -374,13 +374,13 @@ def _within_bound(
     files, nbytes = len(parent.entries), sum(entry.size for entry in parent.entries)
     full, chained = [], []
     for content in (content for entry in parent.entries for content in entry.contents):
-        width = content.spec.width
-        for start, length in pieces(content.spec):
+        spec = content.spec
+        for start, length in pieces(spec):
             base = layout.base(graph.chain(content.id, start), graph.next_sequence)
             steps = graph.path(content.id, start).steps[: base.depth + 1]
-            under = sum(timing.payload(step.header, step.member) for step in steps)
-            chained.append((length, under + timing.coding(pipeline, length, width)))
-            full.append((length, timing.coding(pipeline.full(), length, width)))
+            under = sum(timing.payload(step.header, step.member, spec) for step in steps)
+            chained.append((length, under + timing.coding(pipeline, length, spec)))
+            full.append((length, timing.coding(pipeline.full(), length, spec)))
     least = timing.version(full, files, nbytes)
     if least > bound:
         raise InvalidConfig(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from mvc.dataclasses import dataclass
 from mvc.limits import PIECE
+from mvc.model.tensor import TensorSpec
 from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.packs.records import BLOB
 from mvc.store.recovery.timing import Timing
@@ -54,7 +55,7 @@ def starts_of(nbytes: int) -> range:
 class Candidates:
     """The stored codings by piece."""
 
-    def __init__(self, found: Inventory, timing: Timing) -> None:
+    def __init__(self, found: Inventory, timing: Timing, specs: Mapping[bytes, TensorSpec]) -> None:
         self._by_node: dict[Node, list[Candidate]] = defaultdict(list)
         self.groups: dict[tuple[int, int], list[Candidate]] = defaultdict(list)
         for coding in found.all_codings():
@@ -66,7 +67,7 @@ class Candidates:
                 member.start,
                 member.nbytes,
                 coding.stored,
-                timing.payload(coding.record.header, member),
+                timing.payload(coding.record.header, member, specs.get(member.id)),
                 coding.base,
                 coding.reversible,
                 coding.place,

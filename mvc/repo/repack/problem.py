@@ -41,7 +41,7 @@ class RepackProblem:
         self.progress = progress
         self.survey: Survey = survey(context, found, progress)
         timing = context.store.timing
-        candidates = Candidates(found, timing)
+        candidates = Candidates(found, timing, self.survey.specs)
         self.costs = Costs(self.survey, candidates, Sizes(self.survey), timing)
         learn_stored(self.costs)
         self.long = self._long_pairs()

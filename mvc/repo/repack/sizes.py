@@ -75,7 +75,7 @@ class Sizes:
     def _pieces(
         self, id_: bytes, base: bytes | None, share: float, *, reversible: bool, sure: bool
     ) -> list[Candidate]:
-        nbytes, width = self._survey.size(id_), self._survey.specs[id_].width
+        nbytes, spec = self._survey.size(id_), self._survey.specs[id_]
         pipeline = self._policy.pipeline if base else self._policy.pipeline.full()
         forward_only = base is not None and not reversible
         reversible = reversible and found_from_base(self._survey.found, id_, base)
@@ -89,7 +89,7 @@ class Sizes:
                     start,
                     length,
                     stored,
-                    self._timing.coding(pipeline, length, width, stored),
+                    self._timing.coding(pipeline, length, spec, stored),
                     base,
                     reversible,
                     sure=sure,

@@ -1,10 +1,10 @@
 """How long recovering versions takes on this machine, estimated for limits and reports.
 
-Measured is the processor time of decoding a chunk, for every coding, size and degree of
-compression that occurs: on the repository's own records, or, for a pipeline that has none yet,
-on a chunk that it encodes first. What was measured is kept for the process. Processor time
-depends little on what else the machine does. The other figures are constants: what a disk does
-is not measured, because that would write to it.
+Measured is the processor time of decoding a chunk, for every pipeline, width of elements, size
+and degree of compression that occurs: on the repository's own records, or, for a pipeline that
+has none yet, on a chunk that it encodes first. What was measured is kept for the process.
+Processor time depends little on what else the machine does. The other figures are constants:
+what a disk does is not measured, because that would write to it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import numpy as np
 from blake3 import blake3
 
 from mvc.codecs.group import decode_group, encode_group
+from mvc.codecs.payload import Payload
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData, MvcError
 from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, PIECE
+from mvc.model.tensor import TensorSpec
 from mvc.store.graph.search import Path, Step
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.recovery.decode import apply_steps
@@ -43,10 +45,13 @@ _RUNS = 3
 _GROUP = -1  # the size class of groups
 _DTYPES = {1: np.int8, 2: np.float16, 4: np.float32, 8: np.float64}
 
-_rates: dict[tuple[str, int, int], float] = {}
-"""Processor seconds per raw byte, by pipeline, size class and degree of compression."""
-_worst: dict[tuple[str, int], float] = {}
-"""The highest of these rates, by pipeline and size class."""
+_rates: dict[tuple[str, int, int, int], float] = {}
+"""Processor seconds per raw byte, by pipeline, size class, width and degree of compression.
+
+The width is the bytes of an element; 0 stands for any, and has the slowest rate.
+"""
+_worst: dict[tuple[str, int, int], float] = {}
+"""The highest of these rates, by pipeline, size class and width."""
 
 
 class Timing:
@@ -56,31 +61,38 @@ class Timing:
         self._recovery = recovery
         self._threads = cpu_count()
 
-    def payload(self, header: RecordHeader, member: Member) -> float:
-        """Processor seconds to read and decode one payload; of a group's the object's share."""
+    def payload(
+        self, header: RecordHeader, member: Member, spec: TensorSpec | None = None
+    ) -> float:
+        """Processor seconds to read and decode one payload; of a group's the object's share.
+
+        ``spec``: of the object, if it is known.
+        """
         text, share = member.coding.pipeline, header.share(member)
         if member.coding.transform == "patch" or not member.nbytes:
             return _LATENCY + (share + member.nbytes) / _READ
-        key = (text, _class(header.group, member.nbytes), _degree(share, member.nbytes))
+        kind = _class(header.group, member.nbytes)
+        key = (text, kind, _width(header.group, spec), _degree(share, member.nbytes))
         if key not in _rates:
             with suppress(DamagedData):
                 self._measure(self._recovery.graph.path(member.id, member.start))
             if key not in _rates:
-                _rates[key] = _known(text, key[1], 4)
-        return _LATENCY + share / _READ + _rates[key] * _size(key[1], member.nbytes)
+                _rates[key] = _known(key[:3])
+        return _LATENCY + share / _READ + _rates[key] * _size(kind, member.nbytes)
 
     def coding(
-        self, pipeline: Pipeline, nbytes: int, width: int, stored: int | None = None
+        self, pipeline: Pipeline, nbytes: int, spec: TensorSpec, stored: int | None = None
     ) -> float:
-        """As ``payload`` for one that is not stored yet, of ``width`` bytes an element.
+        """As ``payload`` for so many bytes of an object that are not stored in this way yet.
 
-        ``stored``: its payload bytes, if they can be told; else the slowest one counts.
+        ``stored``: the payload bytes, if they can be told; else the slowest one counts.
         """
-        kind, rate = _class(pipeline.scope == "group", nbytes), None
+        grouped = pipeline.scope == "group"
+        kind, width, rate = _class(grouped, nbytes), _width(grouped, spec), None
         if stored is not None and nbytes:
-            rate = _rates.get((pipeline.text, kind, _degree(stored, nbytes)))
+            rate = _rates.get((pipeline.text, kind, width, _degree(stored, nbytes)))
         if rate is None:
-            rate = _known(pipeline.text, kind, width)
+            rate = _known((pipeline.text, kind, width))
         read = nbytes if stored is None else stored
         return _LATENCY + read / _READ + rate * _size(kind, nbytes)
 
@@ -129,14 +141,18 @@ class Timing:
         for step in path.steps:
             if step.header.group:
                 raw = sum(member.nbytes for member in step.header.members)
-                _note(step, _best(partial(decode_shared, packs, step)), raw)
+                _note(step, 0, _best(partial(decode_shared, packs, step)), raw)
             else:
-                apply_steps(packs, [step], out, partial(_time_one, step, out))
+                payload = packs.payload(step.pack, step.offset, step.header, step.member)
+                width = Payload(payload, len(out)).width
+                apply_steps(packs, [step], out, partial(_time_one, step, width, out))
 
 
-def _time_one(step: Step, out: memoryview, work: Callable[[int], None], starts: range) -> None:
+def _time_one(
+    step: Step, width: int, out: memoryview, work: Callable[[int], None], starts: range
+) -> None:
     """Decodes the chunk in the middle, and notes how long it takes."""
-    at = starts[len(starts) // 2]
+    at = starts[(len(starts) - 1) // 2]
     part = out[at : at + CHUNK]
     before = bytes(part)
 
@@ -146,15 +162,22 @@ def _time_one(step: Step, out: memoryview, work: Callable[[int], None], starts: 
     def back() -> None:
         part[:] = before
 
-    _note(step, _best(run, back), len(part))
+    _note(step, width, _best(run, back), len(part))
 
 
-def _note(step: Step, seconds: float, nbytes: int) -> None:
+def _note(step: Step, width: int, seconds: float, nbytes: int) -> None:
     member = step.member
-    kind = _class(step.header.group, member.nbytes)
-    key = (member.coding.pipeline, kind, _degree(step.header.share(member), member.nbytes))
-    rate = _rates.setdefault(key, seconds / _size(kind, nbytes))
-    _worst[key[:2]] = max(rate, _worst.get(key[:2], 0.0))
+    text, kind = member.coding.pipeline, _class(step.header.group, member.nbytes)
+    degree = _degree(step.header.share(member), member.nbytes)
+    rate = _rates.setdefault((text, kind, width, degree), seconds / _size(kind, nbytes))
+    _rates[text, kind, 0, degree] = max(rate, _rates.get((text, kind, 0, degree), 0.0))
+    for each in (0, width):
+        _worst[text, kind, each] = max(rate, _worst.get((text, kind, each), 0.0))
+
+
+def _width(grouped: bool, spec: TensorSpec | None) -> int:
+    """Bytes of an element; 0 where that is not known: raw bytes may be coded as words."""
+    return 0 if grouped or spec is None or spec.dtype == "raw" else spec.width
 
 
 def _class(grouped: bool, nbytes: int) -> int:
@@ -172,9 +195,10 @@ def _degree(stored: int, nbytes: int) -> int:
     return max(-16, round(2 * log2(max(stored, 1) / nbytes)))
 
 
-def _known(text: str, kind: int, width: int) -> float:
-    """The rate of a pipeline for which there is no like record."""
-    return _worst.get((text, kind)) or _trial(text, width)
+def _known(like: tuple[str, int, int]) -> float:
+    """The rate where no record of that degree of compression was measured."""
+    text, kind, width = like
+    return _worst.get(like) or _worst.get((text, kind, 0)) or _trial(text, width or 4)
 
 
 def _share(threads: float) -> float:
