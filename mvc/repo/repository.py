@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mvc.repo.stats import Stats
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
+    from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
 
 __all__ = ["Repository", "Rev", "Time"]
@@ -225,7 +226,7 @@ class Repository:
         metrics: Mapping[str, Any] | None = None,
         deploy: str | None = None,
         at: Time | None = None,
-        pipeline: str | None = None,
+        pipeline: str | Requirements | None = None,
         reset_point: bool = False,
         options: CommitOptions | None = None,
     ) -> CommitResult:
@@ -234,7 +235,8 @@ class Repository:
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders. ``states`` are further mappings of the same version by their
         paths; they may also stand alone. ``deploy`` names the target on which the version goes
-        live, ``at`` the time (default: now). ``reset_point`` stores every tensor in full.
+        live, ``at`` the time (default: now). ``pipeline`` is text, or Requirements, whose
+        ``max_recovery`` then bounds the recovery of this version. ``reset_point`` stores every tensor in full.
         ``options`` are the rarer arguments. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what HEAD
@@ -247,8 +249,10 @@ class Repository:
         """
         from mvc.repo.commit.inputs import states_by_path
         from mvc.repo.commit.request import CommitOptions, CommitRequest, metrics_from
+        from mvc.requirements import pipeline_and_bound
 
         chosen = options or CommitOptions()
+        text, bound = pipeline_and_bound(pipeline)
         given = states_by_path(state, path, states)
         files = state is not None or chosen.all or states is None
         if isinstance(state, Mapping):
@@ -266,7 +270,8 @@ class Repository:
             metrics=metrics_from(metrics or {}),
             deploy=deploy,
             deploy_time_ns=self._moment(at),
-            pipeline=pipeline,
+            pipeline=text,
+            max_recovery=chosen.max_recovery if bound is None else bound,
             reset_point=reset_point,
             allow_empty=empty,
             author=chosen.author,

@@ -311,10 +311,13 @@ def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
 # -- reset points --------------------------------------------------------------------
 
 
-def layout_of(config: Config) -> Layout:
-    """The layout of the settings; without an interval where recovery times are bounded."""
+def layout_of(config: Config, bound: float | None = None) -> Layout:
+    """The layout of the settings; without an interval where recovery times are bounded.
+
+    ``bound``: seconds, in place of ``store.max_recovery``.
+    """
     text = str(config.get("store.layout"))
-    if config.get("store.max_recovery") is not None:
+    if bound is not None or config.get("store.max_recovery") is not None:
         return replace(Layout.parse(text), interval=_UNBOUNDED)
     interval = config.get("store.reset_interval")
     return Layout.parse(text, None if interval is None else int(interval))
@@ -325,14 +328,15 @@ def _policy(
 ) -> Policy:
     """Whether a commit on ``parent`` is stored in full (a reset point) or as deltas.
 
-    With ``store.max_recovery`` (MDTT; VSOL §3.2.8) no version may take longer to recover. A
+    With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or that of the request, no version may take longer to recover. A
     chain's tail has a reset point on one side only, so a new version is stored in full as soon
     as the delta that the layout wants would pass the bound, for all blobs together; in a chain
     R' = floor(MDTT / t). Without it, every ``store.reset_interval``-th version is a reset point.
     """
-    get = context.config.get
-    layout, bound = layout_of(context.config), get("store.max_recovery")
-    reset = request.reset_point
+    get, bound = context.config.get, request.max_recovery
+    layout, reset = layout_of(context.config, bound), request.reset_point
+    if bound is None:
+        bound = get("store.max_recovery")
     if bound is not None:
         reset = reset or not _within_bound(context, parent, float(bound), layout)
     elif not reset:
@@ -377,9 +381,8 @@ def _within_bound(context: Context, parent: Manifest, bound: float, layout: Layo
         full += content.spec.nbytes / speed.full + speed.latency
     if full / threads > bound:
         raise InvalidConfig(
-            f"store.max_recovery is {bound:g} s, but one full version takes "
-            f"{full / threads:.2g} s here",
-            hint="raise store.max_recovery",
+            f"max_recovery is {bound:g} s, but one full version takes {full / threads:.2g} s here",
+            hint="raise it: 'mvc config store.max_recovery', or what this commit was given",
         )
     return total / threads <= bound
 

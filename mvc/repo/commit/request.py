@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -33,8 +34,9 @@ __all__ = [
 class CommitOptions:
     """The rarer arguments of ``Repository.commit``.
 
-    ``author`` (default: the setting ``user.name``) and ``time`` (default: now) are what the log
-    shows. ``allow_empty``: whether a version that equals its parent is committed; by default
+    ``max_recovery`` bounds the seconds that recovering this version may take, in place of the
+    setting ``store.max_recovery``. ``author`` (default: the setting ``user.name``) and ``time``
+    (default: now) are what the log shows. ``allow_empty``: whether a version that equals its parent is committed; by default
     if a mapping is committed or deployed. ``progress`` is called with bytes done, bytes in
     total and the path.
 
@@ -47,6 +49,7 @@ class CommitOptions:
     state has been through this pipeline already.
     """
 
+    max_recovery: float | None = None
     author: str | None = None
     time: int | str | datetime | None = None
     allow_empty: bool | None = None
@@ -75,8 +78,8 @@ class CommitRequest:
 
     ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of
     publishing. ``produced_by`` is the lossy pipeline that produced the contents; the commit
-    itself is lossless and uses only the coding stages of ``pipeline``. ``branch`` is a branch
-    other than the current one.
+    itself is lossless and uses only the coding stages of ``pipeline``. ``max_recovery`` is in
+    seconds; None means the setting. ``branch`` is a branch other than the current one.
     """
 
     changes: Sequence[Change]
@@ -85,6 +88,7 @@ class CommitRequest:
     deploy: str | None = None
     deploy_time_ns: int | None = None
     pipeline: str | None = None
+    max_recovery: float | None = None
     reset_point: bool = False
     allow_empty: bool = False
     author: str | None = None
@@ -99,6 +103,8 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage("a deployment time without a deployment target")
     if request.deploy is not None:
         check_ref("deployment target", request.deploy)
+    if request.max_recovery is not None and not 0 < request.max_recovery < math.inf:
+        raise WrongUsage("max_recovery is a number of seconds above 0")
     if request.author is not None:
         check_author(request.author)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
