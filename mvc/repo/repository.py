@@ -19,7 +19,7 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE
-from mvc.repo import deployments, refs, times
+from mvc.repo import deployments, queries, refs, times
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from mvc.repo.maintenance.report import Repaired
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.queries import Queries
     from mvc.repo.repack.plan import RepackCurve
     from mvc.repo.repack.repack import Repacked
     from mvc.repo.retention.forget import Chosen, ForgetPreview
@@ -114,7 +115,9 @@ class Repository:
         with remove_if_failed(files, root):
             files.make_dirs(root)
             create(files, time, root, name, _FIRST_CONFIG)
-        return cls.open(root, config=config, fs=fs, clock=clock)
+        repo = cls.open(root, config=config, fs=fs, clock=clock)
+        queries.begin(repo.context)
+        return repo
 
     @classmethod
     def open(
@@ -236,8 +239,9 @@ class Repository:
         paths of files and folders. ``states`` are further mappings of the same version by their
         paths; they may also stand alone. ``deploy`` names the target on which the version goes
         live, ``at`` the time (default: now). ``pipeline`` is text, or Requirements, whose
-        ``max_recovery`` then bounds the recovery of this version. ``reset_point`` stores every tensor in full.
-        ``options`` are the rarer arguments. A mapping is committed even if nothing changed.
+        ``max_recovery`` then bounds the recovery of this version. ``reset_point`` stores every
+        tensor in full. ``options`` are the rarer arguments. A mapping is committed even if nothing
+        changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what HEAD
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -390,7 +394,10 @@ class Repository:
         """
         from mvc.repo.checkout import checkout
 
-        return checkout.load_state(self.context, self.find(rev, at=at, target=target), path)
+        commit_id = self.find(rev, at=at, target=target)
+        state = checkout.load_state(self.context, commit_id, path)
+        queries.note(self.context, [commit_id])
+        return state
 
     def restore(
         self,
@@ -410,18 +417,21 @@ class Repository:
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:
             return checkout.Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
-            return checkout.export(
+            done = checkout.export(
                 self.context, commit_id, paths, Path(output), force=force, progress=progress
             )
-        if paths:
-            return checkout.restore_paths(
+        elif paths:
+            done = checkout.restore_paths(
                 self.context, commit_id, paths, force=force, progress=progress
             )
-        branch = None
-        if isinstance(rev, str) and at is None:
-            _, branch = revisions.resolve_ref(self.context, rev)
-        to = branch if branch is not None else commit_id
-        return checkout.restore_all(self.context, commit_id, to, force=force, progress=progress)
+        else:
+            branch = None
+            if isinstance(rev, str) and at is None:
+                _, branch = revisions.resolve_ref(self.context, rev)
+            to = branch if branch is not None else commit_id
+            done = checkout.restore_all(self.context, commit_id, to, force=force, progress=progress)
+        queries.note(self.context, [commit_id])
+        return done
 
     def switch(
         self,
@@ -435,9 +445,11 @@ class Repository:
         """Makes a branch the current one and writes its files."""
         from mvc.repo.checkout import checkout
 
-        return checkout.switch(
+        done = checkout.switch(
             self.context, branch, create=create, start=start, force=force, progress=progress
         )
+        queries.note(self.context, [] if done is None else [done.commit])
+        return done
 
     # -- the working folder, existing checkpoints ------------------------------------------
 
@@ -539,7 +551,7 @@ class Repository:
         """
         from mvc.repo.checkout import versions
 
-        return versions.iter_versions(
+        found = versions.iter_versions(
             self.context,
             since=self._moment(since),
             until=self._moment(until),
@@ -549,6 +561,7 @@ class Repository:
             keys=keys,
             on_error=on_error,
         )
+        return queries.counted(self.context, found)
 
     # -- asking ------------------------------------------------------------------------------
 
@@ -668,6 +681,13 @@ class Repository:
         """Every deployment of one version, retracted ones included, as they were recorded."""
         return deployments.of_commit(self.context.fresh(), self.find(rev))
 
+    def queries(self) -> Queries:
+        """Which versions were asked for (``checkout``, ``restore``, ...), how often and when last.
+
+        Raises IoFailed if the notes cannot be read.
+        """
+        return queries.queries(self.context)
+
     def targets(self) -> list[str]:
         """Every deployment target, by name."""
         return deployments.targets(self.context)
@@ -758,6 +778,7 @@ class Repository:
         revs: Rev | Sequence[Rev] = (),
         *,
         unused: str | None = None,
+        unqueried: bool = False,
         keep_last: int | None = None,
         keep_hourly: int | None = None,
         keep_daily: int | None = None,
@@ -775,7 +796,7 @@ class Repository:
         one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
         named = cast(Sequence[Rev], (revs,) if one else revs)
         best = tuple(Best.parse(text) for text in keep_best)
-        rules = Retention(keep_last, keep_hourly, keep_daily, best, unused)
+        rules = Retention(keep_last, keep_hourly, keep_daily, best, unused, unqueried)
         chosen = forget.choose(self.context, named, rules or None)
         if not dry_run:
             forget.forget(self.context, chosen)
@@ -812,13 +833,15 @@ class Repository:
         max_size: int | None = None,
         add: Sequence[Rev] = (),
         remove: Sequence[Rev] = (),
+        add_queried: int | None = None,
         super_step: int | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
 
-        Without a goal as the settings say. With ``dry_run`` only the plan is made.
+        ``add_queried`` adds that many versions, those that were asked for most often. Without a
+        goal as the settings say. With ``dry_run`` only the plan is made.
         """
         from mvc.repo.repack import repack
 
@@ -829,6 +852,7 @@ class Repository:
             max_size=max_size,
             add=tuple(self.find(rev) for rev in add),
             remove=tuple(self.find(rev) for rev in remove),
+            add_queried=add_queried,
             super_step=super_step,
         )
         return repack.repack(self.context, goal, dry_run=dry_run, progress=progress)

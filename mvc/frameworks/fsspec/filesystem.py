@@ -40,6 +40,7 @@ from mvc.frameworks.fsspec.location import (
     version_of,
 )
 from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
+from mvc.ids import CommitId
 from mvc.io.files import WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
@@ -47,6 +48,7 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
+from mvc.repo.queries import note
 
 __all__ = ["MvcFileSystem"]
 
@@ -257,10 +259,12 @@ class MvcFileSystem(AbstractFileSystem):
         return self._open_write(path, autocommit)
 
     def _open_read(self, path: str) -> PartsFile:
-        at, here, _, manifest = self._look(path)
+        at, here, commit, manifest = self._look(path)
         entry = manifest.by_path.get(at.path)
         if entry is not None:
-            return PartsFile(entry_parts(here.repo.context, entry), at.name(at.path))
+            file = PartsFile(entry_parts(here.repo.context, entry), at.name(at.path))
+            note(here.repo.context, [CommitId.parse(str(commit))])
+            return file
         if _is_folder(manifest, at.path):
             raise IsADirectoryError(f"a folder: {at.name(at.path)}")
         _refuse_checkpoint(at.path)

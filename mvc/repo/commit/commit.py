@@ -328,10 +328,11 @@ def _policy(
 ) -> Policy:
     """Whether a commit on ``parent`` is stored in full (a reset point) or as deltas.
 
-    With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or that of the request, no version may take longer to recover. A
-    chain's tail has a reset point on one side only, so a new version is stored in full as soon
-    as the delta that the layout wants would pass the bound, for all blobs together; in a chain
-    R' = floor(MDTT / t). Without it, every ``store.reset_interval``-th version is a reset point.
+    With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or that of the request, no version may take
+    longer to recover. A chain's tail has a reset point on one side only, so a new version is
+    stored in full as soon as the delta that the layout wants would pass the bound, for all blobs
+    together; in a chain R' = floor(MDTT / t). Without it, every ``store.reset_interval``-th
+    version is a reset point.
     """
     get, bound = context.config.get, request.max_recovery
     layout, reset = layout_of(context.config, bound), request.reset_point

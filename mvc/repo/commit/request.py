@@ -36,9 +36,9 @@ class CommitOptions:
 
     ``max_recovery`` bounds the seconds that recovering this version may take, in place of the
     setting ``store.max_recovery``. ``author`` (default: the setting ``user.name``) and ``time``
-    (default: now) are what the log shows. ``allow_empty``: whether a version that equals its parent is committed; by default
-    if a mapping is committed or deployed. ``progress`` is called with bytes done, bytes in
-    total and the path.
+    (default: now) are what the log shows. ``allow_empty``: whether a version that equals its
+    parent is committed; by default if a mapping is committed or deployed. ``progress`` is called
+    with bytes done, bytes in total and the path.
 
     For files: ``all`` adds every tracked path whose file was modified or renamed. ``cwd`` is the
     folder that relative paths start from. ``opaque`` keeps a model file that is cut off as it is,

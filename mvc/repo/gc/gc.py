@@ -38,6 +38,7 @@ from mvc.repo.maintenance.rewrite_plan import (
     retry_on_rewrite,
 )
 from mvc.repo.maintenance.storage_graph import Piece, Reachability
+from mvc.repo.queries import drop
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
@@ -115,9 +116,11 @@ def collect(
 
     def attempt() -> Collection:
         plan = _plan(context, grace, None, progress)
+        gone = {*plan.summary.commits, *plan.reach.forgotten}
         if not plan.rewrite:
             delete(context.store.fs, plan.quarantine)
             context.store.sweep()
+            drop(context, gone)
             return plan.summary
         note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
 
@@ -134,6 +137,7 @@ def collect(
             admit=lambda recorded: _admit(plan, recorded, context),
             progress=progress,
         )
+        drop(context, gone)
         return plan.summary
 
     summary = retry_on_rewrite(context, attempt)
