@@ -20,7 +20,8 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE
 from mvc.repo import deployments, queries, refs, times
-from mvc.repo.config import Config, load_config
+from mvc.repo.commit.base_cache import BaseCaches
+from mvc.repo.config import Config, bytes_to_hold, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, revisions
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.versions import Version
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
-    from mvc.repo.commit.state_writer import BaseCache
     from mvc.repo.diff.diff import Diff
     from mvc.repo.display import Log
     from mvc.repo.fsck.fsck import FsckReport
@@ -85,7 +85,7 @@ class Repository:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._lock = threading.RLock()
-        self._last: dict[str, BaseCache] = {}
+        self._last = BaseCaches()
         self._closing: list[Callable[[], object]] = []
         self.closed = False
 
@@ -335,7 +335,9 @@ class Repository:
     def _changes(self, given: Mapping[str, Mapping[str, Any]]) -> list[Change]:
         from mvc.repo.commit.inputs import of_state
 
-        return [of_state(state, path, self._base_cache(path)) for path, state in given.items()]
+        budget = bytes_to_hold(str(self.config.get("python.keep_base")))
+        caches = self._last.select(given, self.context.store.graph, budget)
+        return [of_state(state, path, caches.get(path)) for path, state in given.items()]
 
     def _publish(
         self, request: CommitRequest, changes: list[Change], options: CommitOptions
@@ -364,18 +366,6 @@ class Repository:
         if found is None and (options.output or options.in_place or options.exact):
             raise WrongUsage("output, in_place and exact are for lossy pipelines")
         return found
-
-    def _base_cache(self, path: str) -> BaseCache | None:
-        """The last version of this path in memory; a forked child begins with an empty one."""
-        from mvc.repo.commit.state_writer import BaseCache
-
-        if not self.context.config.get("python.keep_base"):
-            return None
-        graph = self.context.store.graph
-        last = self._last.get(path)
-        if last is None or last.graph is not graph:
-            last = self._last[path] = BaseCache(graph)
-        return last
 
     # -- getting versions back -------------------------------------------------------------
 

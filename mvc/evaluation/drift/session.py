@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import torch
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
@@ -103,16 +104,13 @@ class Session:
             shares = [_share_right(scorer, state, held_out) for state in ends]
             shares.insert(1, results.lossless(self.tell).prequential)
             figures = (f"{value:.4f}" for value in (*shares, fmean(_seconds(results))))
-            count = sum(len(labels) for _, labels in held_out)
-            rows.append((stream.experiment.name, str(len(stream.versions)), str(count), *figures))
+            labels = torch.cat([labels for _, labels in held_out])
+            drifting = int((labels == stream.experiment.label).sum())
+            counts = map(str, (len(stream.versions), len(labels), drifting))
+            rows.append((stream.experiment.name, *counts, *figures))
         titles = (
-            "training",
-            "versions",
-            "held out",
-            "offline",
-            "next batch",
-            "online",
-            "s a batch",
+            *("training", "versions", "held out", "of the label"),
+            *("offline", "next batch", "online", "s a batch"),
         )
         return render.grid(titles, rows)
 

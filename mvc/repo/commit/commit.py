@@ -29,9 +29,10 @@ from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
-from mvc.repo.commit.state_writer import BaseCache, PrecisionCopies, StateWriter
+from mvc.repo.commit.state_writer import PrecisionCopies, StateWriter
 from mvc.repo.config import Config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as

@@ -17,7 +17,7 @@ from mvc.model.names import check_key, check_ref, printable
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
-    from mvc.repo.commit.state_writer import BaseCache
+    from mvc.repo.commit.base_cache import BaseCache
     from mvc.repo.context import Progress
 
 __all__ = [

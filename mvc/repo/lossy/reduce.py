@@ -19,7 +19,7 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.produce import produce
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
-from mvc.repo.commit.state_writer import BaseCache
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.context import Context
 from mvc.store.recovery.recover import Request
 
