@@ -127,7 +127,6 @@ class BaseCache:
         self._kept: dict[str, _Kept] = {}
         self._next: dict[str, _Kept] = {}
         self._older: dict[str, _Kept] = {}
-        self._older_by_id: dict[bytes, _Kept] = {}
         self._unproven: list[str] = []
 
     def chains(self) -> Iterator[tuple[Link, ...]]:
@@ -138,7 +137,6 @@ class BaseCache:
         self._kept.clear()
         self._next.clear()
         self._older.clear()
-        self._older_by_id.clear()
         self._unproven.clear()
         self._hold(-self._held)
         self.generation = self.graph.generation
@@ -150,11 +148,12 @@ class BaseCache:
         fits = kept is not None and (kept.spec.dtype, kept.spec.nbytes) == wanted
         return kept if fits else None
 
-    def older(self, link: Link, start: int) -> memoryview | None:
-        """The piece at ``start`` of an older version's tensor; None if it is not held."""
-        kept = self._older_by_id.get(link.id)
-        part = None if kept is None else kept.piece(start)
-        return part if part is not None and len(part) == link.nbytes else None
+    def older(self, name: str, link: Link, start: int) -> memoryview | None:
+        """The piece at ``start`` of an older version of the tensor; None if it is not held."""
+        kept = self._older.get(name)
+        if kept is None or kept.id != link.id or len(kept.piece(start)) != link.nbytes:
+            return None
+        return kept.piece(start)
 
     def content(self, name: str, id_: BlobId, spec: TensorSpec) -> memoryview | None:
         """The bytes of a tensor, if the cache has exactly this content under this name."""
@@ -225,9 +224,7 @@ class BaseCache:
         before = self._older.get(name)
         if before is None and not self._budget.has_room(kept.spec.nbytes):
             return kept
-        if before is not None:
-            self._older_by_id.pop(before.id, None)
-        self._older[name] = self._older_by_id[kept.id] = kept
+        self._older[name] = kept
         fits = before is not None and len(before.memory) == kept.spec.nbytes
         return before if fits else None
 
@@ -239,7 +236,6 @@ class BaseCache:
     def _count(self) -> None:
         """Counts anew after tensors came or went; drops older ones of tensors that went."""
         self._older = {name: kept for name, kept in self._older.items() if name in self._kept}
-        self._older_by_id = {kept.id: kept for kept in self._older.values()}
         every = (*self._kept.values(), *self._older.values())
         self._hold(sum(len(kept.memory) for kept in every) - self._held)
         self._recount = False

@@ -70,6 +70,7 @@ class StateWriter:
         self._policy = policy
         self._progress = progress
         self._last: BaseCache | None = None  # of the file that is being stored
+        self._name = ""  # of the tensor that is
         self._since_flush = 0
         self.copies = PrecisionCopies()
         self._unproven: dict[int, str] = {}  # encoded from borrowed buffers
@@ -119,7 +120,7 @@ class StateWriter:
     def _content(
         self, parsed: ParsedFile, i: int, path: str, name: str, last: BaseCache | None
     ) -> BlobId:
-        spec = parsed.contents[i].spec
+        spec, self._name = parsed.contents[i].spec, name
         borrowed = parsed.borrow(i)
         if borrowed is None and last is None and parsed.is_hole(i, 0, spec.nbytes):
             return self._hole(spec)
@@ -236,9 +237,10 @@ class StateWriter:
 
     def _older(self, link: Link, start: int) -> memoryview:
         """A piece of an object that leads to a base: from memory, or recovered."""
-        held = None if self._last is None else self._last.older(link, start)
-        if held is not None:
-            return held
+        if self._last is not None:
+            held = self._last.older(self._name, link, start)
+            if held is not None:
+                return held
         out = self._old.take(link.nbytes)
         self._recovery.piece(link.id, start, out)
         return out
