@@ -9,9 +9,9 @@ over. docs/format.md has the layout of the file ``queries``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ _CHECK = 4
 _SIZE = _ROW.size + _CHECK
 _FOLD_AT = 1 << 20  # bytes of growth after which the rows of a version become one
 _MOST = 1 << 30  # bytes of the file that are read
-_COUNT, _LATEST = (1 << 32) - 1, (1 << 63) - 1
+_COUNT = (1 << 32) - 1
 _WAIT = 0.05  # seconds that a note waits for another process
 _WAIT_TO_DROP = 5.0
 _TOGETHER = 1000  # versions of an iteration that are noted at once
@@ -91,19 +91,21 @@ def note(context: Context, commits: Collection[CommitId]) -> None:
 
 
 def _append(context: Context, commits: Collection[CommitId]) -> None:
-    if not context.store.writable:
+    store = context.store
+    if not store.writable:
         return
-    now = min(max(context.store.clock.now_ns() // 1000, 0), _LATEST)
-    rows = b"".join(_row(commit, Queried(1, now)) for commit in commits)
-    fs, folder = context.store.fs, context.store.folder
-    with suppress(MvcError), fs.lock(folder / LOCK, timeout=_WAIT):
-        with fs.open_write(folder / QUERIES, create=True, within=folder) as file:
-            at = file.size() // _SIZE * _SIZE  # a row that a crash cut off is written over
-            if not at:
-                rows = _row(_START, Queried(0, now)) + rows
-            file.write_at(at, rows)
-        if at // _FOLD_AT != (at + len(rows)) // _FOLD_AT:
-            _fold(context, now)
+    path = store.folder / QUERIES
+    with suppress(MvcError):
+        now = Queried(1, store.now_ns() // 1000)
+        rows = b"".join(_row(commit, now) for commit in commits)
+        with store.fs.lock(store.folder / LOCK, timeout=_WAIT):
+            with store.fs.open_write(path, create=True, within=store.folder) as file:
+                at = file.size() // _SIZE * _SIZE  # a row that a crash cut off is written over
+                if not at:
+                    rows = _row(_START, replace(now, count=0)) + rows
+                file.write_at(at, rows)
+            if at // _FOLD_AT != (at + len(rows)) // _FOLD_AT:
+                _fold(context)
 
 
 def counted(
@@ -124,21 +126,24 @@ def counted(
         note(context, waiting)
 
 
-def drop(context: Context, gone: Collection[CommitId]) -> None:
+def drop(context: Context, gone: Set[CommitId]) -> None:
     """Deletes the rows of versions that were forgotten or collected; a failure leaves them."""
     fs, folder = context.store.fs, context.store.folder
+    path = folder / QUERIES
     with suppress(MvcError):
-        if not gone or fs.stat(folder / QUERIES) is None:
+        if not gone or fs.stat(path) is None:
             return
         with fs.lock(folder / LOCK, timeout=_WAIT_TO_DROP):
-            _fold(context, context.store.clock.now_ns() // 1000, frozenset(gone))
+            if not gone.isdisjoint(_read(context, path)):
+                _fold(context, gone)
 
 
-def _fold(context: Context, now: int, gone: Collection[CommitId] = ()) -> None:
+def _fold(context: Context, gone: Set[CommitId] = frozenset()) -> None:
     """Writes one row for each version. If the first row was damaged, recording begins now."""
     path = context.store.folder / QUERIES
     rows = _read(context, path)
-    rows = {_START: rows.pop(_START, Queried(0, now)), **rows}
+    start = rows.pop(_START, Queried(0, context.store.now_ns() // 1000))
+    rows = {_START: start, **rows}
     kept = (_row(id_, each) for id_, each in rows.items() if id_ not in gone)
     context.store.fs.write_atomic(path, b"".join(kept))
 
