@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
@@ -16,10 +15,6 @@ from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
 from mvc.store.graph.search import Graph, Link
 from mvc.store.writing.layout import Layout
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 __all__ = ["BaseCache", "BaseCaches", "tensor_changed"]
 
@@ -80,7 +75,7 @@ class _Kept:
 
     id: BlobId
     spec: TensorSpec
-    memory: NDArray[np.uint8] | bytearray
+    memory: memoryview | bytearray
     graph: Graph
     chains: list[tuple[Link, ...]] | None = None  # by piece; empty where not known
 
@@ -184,7 +179,7 @@ class BaseCache:
                 return None
             self._hold(spec.nbytes)
             self._recount = True
-        memory: NDArray[np.uint8] | bytearray
+        memory: memoryview | bytearray
         if copied is not None:
             memory = copied
         else:
@@ -245,10 +240,10 @@ class BaseCache:
         self._budget.held += more
 
 
-def _empty(nbytes: int) -> NDArray[np.uint8]:
+def _empty(nbytes: int) -> memoryview:
     import numpy as np
 
-    return np.empty(nbytes, np.uint8)
+    return np.empty(nbytes, np.uint8).data
 
 
 def tensor_changed(name: str) -> SourceChanged:
