@@ -13,7 +13,7 @@ from typing import Literal
 from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 
-__all__ = ["ACCURACY_DROPS", "SPEEDS", "Requirements"]
+__all__ = ["ACCURACY_DROPS", "SPEEDS", "Requirements", "pipeline_and_bound"]
 
 SPEEDS = ("fast", "slow")
 ACCURACY_DROPS = (0, 0.1, 1)
@@ -21,9 +21,10 @@ ACCURACY_DROPS = (0, 0.1, 1)
 
 @dataclass(frozen=True)
 class Requirements:
-    """``pipeline`` is the preset that meets these.
+    """What a user needs; may be given in place of a pipeline. ``pipeline`` is the preset chosen.
 
-    ``max_recovery``: seconds that recovering any version may take, more than 0.
+    ``max_recovery``: seconds that recovering any version may take, more than 0. A commit with
+    these keeps to it as to ``store.max_recovery``, in place of that setting.
     ``lossy``: whether production weights may differ from training weights; if not, the
     others do not matter. ``speed``: ``slow`` evaluates every version before it is saved,
     and skips those that are not needed. ``accuracy_drop``: 0, 0.1 or 1, the per cent of
@@ -52,6 +53,20 @@ class Requirements:
         if not self.lossy:
             return "lossless"
         return f"vsol-{self.accuracy_drop:g}-{self.speed}"
+
+
+def pipeline_and_bound(given: object) -> tuple[str | None, float | None]:
+    """The pipeline and the recovery bound in seconds that the argument ``pipeline`` asks for.
+
+    It is text, Requirements, or None for what the settings say. Raises WrongUsage otherwise.
+    """
+    if isinstance(given, Requirements):
+        return given.pipeline, given.max_recovery
+    if given is None or isinstance(given, str):
+        return given, None
+    raise WrongUsage(
+        f"pipeline is of type {type(given).__name__}: it must be text or mvc.Requirements"
+    )
 
 
 def _is_number(value: object) -> bool:

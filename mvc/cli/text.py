@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import click
 
 from mvc.model.names import printable
+from mvc.repo.config import parse_size
 
 __all__ = [
     "count",
@@ -23,8 +23,6 @@ __all__ = [
 ]
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def size(nbytes: int) -> str:
@@ -42,10 +40,10 @@ def _digits(value: float) -> str:
 
 def nbytes(text: str) -> int:
     """Reads ``40MB``, ``1.5 GiB`` (units of 1000 or of 1024) or ``123456``. Raises UsageError."""
-    found = _SIZE.fullmatch(text.strip())
-    if not found or (found[3] and not found[2]):
+    found = parse_size(text)
+    if found is None:
         raise click.UsageError(f"a size is written 40MB, 1.5GiB or 123456, not {text!r}")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2].lower()])
+    return found
 
 
 def percent(part: float, whole: float) -> str:

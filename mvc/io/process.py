@@ -6,9 +6,12 @@ import gc
 import os
 import pwd
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 
-__all__ = ["cpu_count", "host_name", "user_name", "without_collector"]
+__all__ = ["cpu_count", "host_name", "memory_bytes", "user_name", "without_collector"]
+
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def user_name() -> str:
@@ -30,6 +33,16 @@ def cpu_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) or 1
     return os.cpu_count() or 1
+
+
+@cache
+def memory_bytes() -> int:
+    """Bytes of memory that this process may use: the machine's, or those of its control group."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _MEMORY_LIMITS:
+        with suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            limits.append(int(file.read()))  # "max" if there is no limit
+    return min(limit for limit in limits if limit > 0)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from mvc.dataclasses import dataclass
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
+from mvc.io.process import memory_bytes
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
 from mvc.model.names import printable
 from mvc.store.writing.layout import PATTERN
@@ -25,7 +26,17 @@ from mvc.store.writing.layout import PATTERN
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["KEYS", "Config", "Key", "Origin", "load_config", "set_value", "unset_value"]
+__all__ = [
+    "KEYS",
+    "Config",
+    "Key",
+    "Origin",
+    "bytes_to_hold",
+    "load_config",
+    "parse_size",
+    "set_value",
+    "unset_value",
+]
 
 Origin: TypeAlias = Literal["default", "user", "repository", "environment", "flag"]
 Value: TypeAlias = str | int | float | bool | None
@@ -35,6 +46,9 @@ _MAX_FILE = 1 << 16
 _WHOLE = 1 << 63  # above every setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
+_SIZE = r"(?i:([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:([kmgt])(i?))?)"
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+_AUTO = 4  # the part of the machine's memory that ``auto`` means
 _EMPTY = re.compile(rb"(?:[ ]*(?:#[ -~]*)?\n)*")
 _NOTHING = {"", "null", "none", "~"}
 
@@ -44,7 +58,8 @@ class Key:
     """A setting.
 
     ``low`` and ``high`` bound a number, or the bytes of a text; with ``open_low``, ``low`` itself
-    is excluded. An ``optional`` setting may be null. A text matches ``pattern``.
+    is excluded. An ``optional`` setting may be null. A text matches ``pattern``. ``was_bool``: the
+    texts for true and false, which an earlier version of the setting was.
     """
 
     name: str
@@ -56,6 +71,7 @@ class Key:
     open_low: bool = False
     optional: bool = False
     pattern: str = ""
+    was_bool: Mapping[bool, str] | None = None
 
     @property
     def variable(self) -> str:
@@ -72,6 +88,8 @@ class Key:
             return None
         if self.type is float and type(value) is int and abs(value) < _WHOLE:
             value = float(value)
+        if self.was_bool and isinstance(value, bool):
+            value = self.was_bool[value]
         if type(value) is not self.type or not self._in_range(value):
             place = f" in {where}" if where else ""
             raise InvalidConfig(
@@ -88,7 +106,7 @@ class Key:
         if self.optional and word in _NOTHING:
             return None
         value: object = text
-        if self.type is bool:
+        if self.type is bool or self.was_bool:
             value = _WORDS.get(word, text)
         elif self.type is not str:
             with suppress(ValueError):
@@ -140,8 +158,9 @@ _ALL = (
         low=0, high=36_500),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
-    Key("python.keep_base", bool, True,
-        "keep the last version in memory to speed up the next commit"),
+    Key("python.keep_base", str, "auto", "memory for versions that the next commit of a Python "
+        "state is coded against: auto, none, or a size such as 2GB", low=1, high=32,
+        pattern=rf"auto|none|{_SIZE}[bB]", was_bool={True: "auto", False: "none"}),
 )  # fmt: skip
 KEYS: dict[str, Key] = {key.name: key for key in _ALL}
 
@@ -159,6 +178,23 @@ class Config:
     def origin(self, name: str) -> Origin:
         """The origin of the value in force."""
         return self.values[_known(name).name][1]
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of ``40MB``, ``1.5 GiB`` (units of 1000 or of 1024) or ``123456``; None for others."""
+    found = re.fullmatch(f"{_SIZE}[bB]?", text.strip())
+    if not found:
+        return None
+    number, prefix, binary = found.groups("")
+    unit = (1024 if binary else 1000) ** _POWERS[prefix.lower()] if prefix else 1
+    return int(float(number) * unit)
+
+
+def bytes_to_hold(text: str) -> int:
+    """The bytes that ``python.keep_base`` allows; ``auto`` is a quarter of the memory."""
+    if text == "auto":
+        return memory_bytes() // _AUTO
+    return parse_size(text) or 0
 
 
 def load_config(

@@ -19,9 +19,10 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo import deployments, refs, times
+from mvc.repo import deployments, queries, refs, times
 from mvc.repo.arguments import checked
-from mvc.repo.config import Config, load_config
+from mvc.repo.commit.base_cache import BaseCaches
+from mvc.repo.config import Config, bytes_to_hold, load_config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, revisions
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.versions import Version
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
-    from mvc.repo.commit.state_writer import BaseCache
     from mvc.repo.diff.diff import Diff
     from mvc.repo.display import Log
     from mvc.repo.fsck.fsck import FsckReport
@@ -49,12 +49,14 @@ if TYPE_CHECKING:
     from mvc.repo.maintenance.report import Repaired
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.queries import Queries
     from mvc.repo.repack.plan import RepackCurve
     from mvc.repo.repack.repack import Repacked
     from mvc.repo.retention.forget import Chosen, ForgetPreview
     from mvc.repo.stats import Stats
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
+    from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
 
 __all__ = ["Repository", "Rev", "Time"]
@@ -88,7 +90,7 @@ class Repository:
             )
         self.context = context
         self._lock = threading.RLock()
-        self._last: dict[str, BaseCache] = {}
+        self._last = BaseCaches()
         self._closing: list[Callable[[], object]] = []
         self.closed = False
 
@@ -118,7 +120,9 @@ class Repository:
         with remove_if_failed(files, root):
             files.make_dirs(root)
             create(files, time, root, name, _FIRST_CONFIG)
-        return cls.open(root, config=config, fs=fs, clock=clock)
+        repo = cls.open(root, config=config, fs=fs, clock=clock)
+        queries.begin(repo.context)
+        return repo
 
     @classmethod
     def open(
@@ -255,7 +259,7 @@ class Repository:
         metrics: Mapping[str, Any] | None = None,
         deploy: str | None = None,
         at: Time | None = None,
-        pipeline: str | None = None,
+        pipeline: str | Requirements | None = None,
         reset_point: bool = False,
         options: CommitOptions | None = None,
     ) -> CommitResult:
@@ -264,8 +268,10 @@ class Repository:
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders. ``states`` are further mappings of the same version by their
         paths; they may also stand alone. ``deploy`` names the target on which the version goes
-        live, ``at`` the time (default: now). ``reset_point`` stores every tensor in full.
-        ``options`` are the rarer arguments. A mapping is committed even if nothing changed.
+        live, ``at`` the time (default: now). ``pipeline`` is text, or Requirements, whose
+        ``max_recovery`` then bounds the recovery of this version. ``reset_point`` stores every
+        tensor in full. ``options`` are the rarer arguments. A mapping is committed even if nothing
+        changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what HEAD
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -277,8 +283,10 @@ class Repository:
         """
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
         from mvc.repo.commit.request import CommitOptions, CommitRequest, metrics_from
+        from mvc.requirements import pipeline_and_bound
 
         chosen = options or CommitOptions()
+        text, bound = pipeline_and_bound(pipeline)
         given = states_by_path(state, path, states)
         files = state is not None or chosen.all or states is None
         if isinstance(state, Mapping):
@@ -298,7 +306,8 @@ class Repository:
             metrics=metrics_from(metrics or {}),
             deploy=deploy,
             deploy_time_ns=self._moment(at),
-            pipeline=pipeline,
+            pipeline=text,
+            max_recovery=chosen.max_recovery if bound is None else bound,
             reset_point=reset_point,
             allow_empty=empty,
             author=chosen.author,
@@ -358,7 +367,9 @@ class Repository:
     def _changes(self, given: Mapping[str, Mapping[str, Any]]) -> list[Change]:
         from mvc.repo.commit.inputs import of_state
 
-        return [of_state(state, path, self._base_cache(path)) for path, state in given.items()]
+        budget = bytes_to_hold(str(self.config.get("python.keep_base")))
+        caches = self._last.select(given, self.context.store.graph, budget)
+        return [of_state(state, path, caches.get(path)) for path, state in given.items()]
 
     def _publish(
         self, request: CommitRequest, changes: list[Change], options: CommitOptions
@@ -388,18 +399,6 @@ class Repository:
             raise WrongUsage("output, in_place and exact are for lossy pipelines")
         return found
 
-    def _base_cache(self, path: str) -> BaseCache | None:
-        """The last version of this path in memory; a forked child begins with an empty one."""
-        from mvc.repo.commit.state_writer import BaseCache
-
-        if not self.context.config.get("python.keep_base"):
-            return None
-        graph = self.context.store.graph
-        last = self._last.get(path)
-        if last is None or last.graph is not graph:
-            last = self._last[path] = BaseCache(graph)
-        return last
-
     # -- getting versions back -------------------------------------------------------------
 
     def checkout(
@@ -417,7 +416,10 @@ class Repository:
         """
         from mvc.repo.checkout import checkout
 
-        return checkout.load_state(self.context, self.find(rev, at=at, target=target), path)
+        commit_id = self.find(rev, at=at, target=target)
+        state = checkout.load_state(self.context, commit_id, path)
+        queries.note(self.context, [commit_id])
+        return state
 
     def restore(
         self,
@@ -437,18 +439,21 @@ class Repository:
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:
             return checkout.Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
-            return checkout.export(
+            done = checkout.export(
                 self.context, commit_id, paths, Path(output), force=force, progress=progress
             )
-        if paths:
-            return checkout.restore_paths(
+        elif paths:
+            done = checkout.restore_paths(
                 self.context, commit_id, paths, force=force, progress=progress
             )
-        branch = None
-        if isinstance(rev, str) and at is None:
-            _, branch = revisions.resolve_ref(self.context, rev)
-        to = branch if branch is not None else commit_id
-        return checkout.restore_all(self.context, commit_id, to, force=force, progress=progress)
+        else:
+            branch = None
+            if isinstance(rev, str) and at is None:
+                _, branch = revisions.resolve_ref(self.context, rev)
+            to = branch if branch is not None else commit_id
+            done = checkout.restore_all(self.context, commit_id, to, force=force, progress=progress)
+        queries.note(self.context, [commit_id])
+        return done
 
     def switch(
         self,
@@ -462,9 +467,11 @@ class Repository:
         """Makes a branch the current one and writes its files."""
         from mvc.repo.checkout import checkout
 
-        return checkout.switch(
+        done = checkout.switch(
             self.context, branch, create=create, start=start, force=force, progress=progress
         )
+        queries.note(self.context, [] if done is None else [done.commit])
+        return done
 
     # -- the working folder, existing checkpoints ------------------------------------------
 
@@ -566,7 +573,7 @@ class Repository:
         """
         from mvc.repo.checkout import versions
 
-        return versions.iter_versions(
+        found = versions.iter_versions(
             self.context,
             since=self._moment(since),
             until=self._moment(until),
@@ -576,6 +583,7 @@ class Repository:
             keys=keys,
             on_error=on_error,
         )
+        return queries.counted(self.context, found)
 
     # -- asking ------------------------------------------------------------------------------
 
@@ -695,6 +703,13 @@ class Repository:
         """Every deployment of one version, retracted ones included, as they were recorded."""
         return deployments.of_commit(self.context.fresh(), self.find(rev))
 
+    def queries(self) -> Queries:
+        """Which versions were asked for (``checkout``, ``restore``, ...), how often and when last.
+
+        Raises IoFailed if the notes cannot be read.
+        """
+        return queries.queries(self.context)
+
     def targets(self) -> list[str]:
         """Every deployment target, by name."""
         return deployments.targets(self.context)
@@ -785,6 +800,7 @@ class Repository:
         revs: Rev | Sequence[Rev] = (),
         *,
         unused: str | None = None,
+        unqueried: bool = False,
         keep_last: int | None = None,
         keep_hourly: int | None = None,
         keep_daily: int | None = None,
@@ -802,7 +818,7 @@ class Repository:
         one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
         named = cast(Sequence[Rev], (revs,) if one else revs)
         best = tuple(Best.parse(text) for text in keep_best)
-        rules = Retention(keep_last, keep_hourly, keep_daily, best, unused)
+        rules = Retention(keep_last, keep_hourly, keep_daily, best, unused, unqueried)
         chosen = forget.choose(self.context, named, rules or None)
         if not dry_run:
             forget.forget(self.context, chosen)
@@ -839,13 +855,15 @@ class Repository:
         max_size: int | None = None,
         add: Sequence[Rev] = (),
         remove: Sequence[Rev] = (),
+        add_queried: int | None = None,
         super_step: int | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
 
-        Without a goal as the settings say. With ``dry_run`` only the plan is made.
+        ``add_queried`` adds that many versions, those that were asked for most often. Without a
+        goal as the settings say. With ``dry_run`` only the plan is made.
         """
         from mvc.repo.repack import repack
 
@@ -856,6 +874,7 @@ class Repository:
             max_size=max_size,
             add=tuple(self.find(rev) for rev in add),
             remove=tuple(self.find(rev) for rev in remove),
+            add_queried=add_queried,
             super_step=super_step,
         )
         return repack.repack(self.context, goal, dry_run=dry_run, progress=progress)

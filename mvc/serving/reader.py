@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
+from blake3 import blake3
 
-from mvc.errors import IoFailed, WrongUsage
+from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
+from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.names import check_ref, printable
@@ -16,6 +21,9 @@ from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion, decode
 
 __all__ = ["FileReader"]
+
+_NOTED = re.compile(rb"([0-9a-f]{64}) ([0-9]{1,18}|[1-8][0-9]{18})")  # a version; ns since 1970
+_MOST_NOTED = 1 << 20  # bytes
 
 
 class FileReader:
@@ -48,7 +56,7 @@ class FileReader:
             )
         self._clock = clock or Clock()
         self._seen: FileIdentity | None = None
-        self._unrecorded: list[ServedVersion] = []
+        self._unrecorded: list[tuple[CommitId, int]] | None = None  # None: not looked for yet
         self.production: ServedVersion | None = None
 
     def swap(self, repo: Repository | None = None) -> ServedVersion | None:
@@ -60,21 +68,61 @@ class FileReader:
 
         With ``repo`` the deployment is recorded there, on the reader's target and with the time
         of the swap by this process's clock. If recording fails, its error is raised, the new
-        version is in place all the same, and the next call with ``repo`` records it first.
+        version is in place all the same, and the next call with ``repo`` records it first. The
+        time is written beside the file before the swap, so that if this process is killed before
+        it has recorded the swap, the next reader of the file and target does.
         """
         if repo is not None and self._target is None:
             raise WrongUsage("the reader has no target to record", hint="pass target= to it")
         newer = self._newer()
+        if repo is None or self._target is None:
+            self.production = newer or self.production
+            return newer
+        if self._unrecorded is None:
+            self._unrecorded = list(self._left_behind(repo, self._target))
         if newer is not None:
+            self._unrecorded.append((newer.commit, newer.time_ns))
+            self._write_note(self._target, self._unrecorded)
             self.production = newer
-            if repo is not None:
-                self._unrecorded.append(newer)
-        if repo is not None and self._target is not None:
+        if self._unrecorded:
             while self._unrecorded:
-                first = self._unrecorded[0]
-                repo.deploy(first.commit, self._target, at=first.time_ns)
+                commit, time_ns = self._unrecorded[0]
+                repo.deploy(commit, self._target, at=time_ns)
                 del self._unrecorded[0]
+            with suppress(MvcError):
+                self._fs.unlink(self._note(self._target), missing_ok=True)
         return newer
+
+    def _note(self, target: str) -> Path:
+        """The file beside the weights with the swaps on a target that are not recorded yet."""
+        name = blake3(target.encode()).hexdigest(4)
+        return self._path.with_name(f"{self._path.name}.swaps-{name}")
+
+    def _write_note(self, target: str, swaps: Sequence[tuple[CommitId, int]]) -> None:
+        """Writes the note, not flushed; where it cannot be written, the memory alone has them."""
+        text = "".join(f"{commit} {time_ns}\n" for commit, time_ns in swaps)
+        with suppress(MvcError):
+            self._fs.replace_file(
+                self._note(target),
+                lambda file: file.write(text.encode()),
+                mode=None,
+                durable=False,
+            )
+
+    def _left_behind(self, repo: Repository, target: str) -> Iterator[tuple[CommitId, int]]:
+        """The swaps that an earlier process noted and did not record, of versions ``repo`` has."""
+        note, data = self._note(target), b""
+        with suppress(MvcError):
+            if self._fs.stat(note) is not None:
+                data = self._fs.read_bytes(note, _MOST_NOTED)
+        for line in data.splitlines():
+            if (noted := _NOTED.fullmatch(line)) is None:
+                continue
+            commit, time_ns = CommitId.parse(noted[1].decode()), int(noted[2])
+            with suppress(UnknownRevision):
+                made = repo.deployments_of(commit)
+                if not any(d.target == target and d.time_ns == time_ns for d in made):
+                    yield commit, time_ns
 
     def _newer(self) -> ServedVersion | None:
         """The version in the file, as of now, if the file was replaced since the last call."""

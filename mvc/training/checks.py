@@ -32,6 +32,7 @@ class RecorderOptions:
 
     deploy: str | None = None
     pipeline: str = "lossless"
+    max_recovery: float | None = None
     every: int = 1
     when_full: str = "block"
     metrics: Metrics | Callable[[], Metrics] | None = field(default=None, hash=False)

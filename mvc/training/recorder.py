@@ -23,6 +23,7 @@ from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.repository import Repository
+from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
 from mvc.training.checks import Metrics, RecorderOptions
@@ -69,10 +70,10 @@ class Recorder:
     ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``queue_bytes``
     bounds the bytes that are staged (default: two states). ``deploy`` is the target on which each
     version goes live, as of the call. ``metrics`` are added to every version: a mapping, or a
-    function that returns one. ``start`` is the number of steps done before, or what
-    ``repo.resume`` returned; then every version names the one that
-    training went on from.
-    ``message`` is put before each version's own; ``author`` is as for ``commit``.
+    function that returns one. ``pipeline`` is text, or Requirements, which ``commit`` explains.
+    ``start`` is the number of steps done before, or what ``repo.resume`` returned; then every
+    version names the one that training went on from. ``message`` is put before each version's
+    own; ``author`` is as for ``commit``.
 
     With a lossy ``pipeline`` a version holds production weights, made in the recorder's thread;
     the training's own weights are not touched. That thread calls ``on_deploy`` with every version
@@ -95,7 +96,7 @@ class Recorder:
         scheduler: Any = None,
         scaler: Any = None,
         deploy: str | None = None,
-        pipeline: str = "lossless",
+        pipeline: str | Requirements = "lossless",
         every: int = 1,
         when_full: str = "block",
         metrics: Metrics | Callable[[], Metrics] | None = None,
@@ -112,11 +113,12 @@ class Recorder:
         author: str | None = None,
     ) -> None:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
+        text, bound = pipeline_and_bound(pipeline)
         options = RecorderOptions(
-            deploy=deploy, pipeline=pipeline, every=every, when_full=when_full, metrics=metrics,
-            name=name, queue_bytes=queue_bytes, start=done, on_deploy=on_deploy, evaluate=evaluate,
-            monitor=monitor, exact=exact, keep_training=keep_training, message=message,
-            author=author, origin=origin,
+            deploy=deploy, pipeline=text or "", max_recovery=bound, every=every,
+            when_full=when_full, metrics=metrics, name=name, queue_bytes=queue_bytes,
+            start=done, on_deploy=on_deploy, evaluate=evaluate, monitor=monitor, exact=exact,
+            keep_training=keep_training, message=message, author=author, origin=origin,
         )  # fmt: skip
         checks.check_objects(model, optimizer, scheduler, scaler)
         parts = TrainingParts.chosen(model, optimizer, scheduler, scaler, include=include)

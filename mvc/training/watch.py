@@ -9,6 +9,7 @@ import torch
 
 from mvc.errors import WrongUsage
 from mvc.repo.repository import Repository
+from mvc.requirements import Requirements
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics
 from mvc.training.lossy.decisions import Evaluate, Monitor
@@ -22,7 +23,7 @@ class WatchOptions(TypedDict, total=False):
     """Options of ``watch``: those of ``mvc.Recorder``."""
 
     deploy: str | None
-    pipeline: str
+    pipeline: str | Requirements
     every: int
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None

@@ -130,6 +130,7 @@ class WriterThread(threading.Thread):
             options=CommitOptions(
                 author=options.author,
                 time=item.called_ns,
+                max_recovery=options.max_recovery,
                 produced_by=options.pipeline if reduced else None,
             ),
         )

@@ -56,7 +56,15 @@ def test_split(call):
 def test_train(call, out):
     code, printed, _ = call("drift", "train", "--labels", "0", "--out", out, *TINY)
     assert code == 0
-    assert "small-digits-0-" in printed
+    titles, _, row = ([cell.strip() for cell in line.split("|")] for line in printed.splitlines())
+    found = dict(zip(titles, row, strict=True))
+    assert found["training"].startswith("small-digits-0-")
+    # 1,797 digits, less a tenth that is trained with before, less 11 of the 12 batches of 8
+    assert found["held out"] == str(1797 - 179 - 11 * 8)
+    assert 0 < int(found["of the label"]) < 182
+    for column in ("offline", "online"):  # a share of 1,530 samples, not of 8
+        right = float(found[column]) * 1530
+        assert abs(right - round(right)) < 0.1 and float(found[column]) * 8 % 1
     assert len(list((out / "streams").iterdir())) == 1
 
 

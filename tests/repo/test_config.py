@@ -43,7 +43,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert got["store.max_chain"] == (4.0, "environment")
     assert got["init.branch"] == ("trunk", "repository")
     assert got["user.name"] == ("Ada", "user")
-    assert got["python.keep_base"] == (True, "default")
+    assert got["python.keep_base"] == ("auto", "default")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
         ("store:\n  max_recovery: .nan\n", "nan"),
         ("store:\n  max_chain: .inf\n", "inf"),
         ("store: 7\n", "store"),
-        ("python:\n  keep_base: 1\n", "true or false"),
+        ("python:\n  keep_base: 1\n", "auto, none, or a size such as 2GB"),
         ("user:\n  name: [a, b]\n", "a list"),
         ('user:\n  name: "a\\u202eb"\n', "printable"),
         ("store.reset_interval: 3\n", "not the name of a setting"),
@@ -104,7 +104,8 @@ def test_a_close_name_is_suggested() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("python.keep_base", "off", False), ("python.keep_base", "YES", True),
+    [("python.keep_base", "off", "none"), ("python.keep_base", "YES", "auto"),
+     ("python.keep_base", "1.5 GiB", "1.5 GiB"), ("python.keep_base", "none", "none"),
      ("store.max_recovery", "null", None), ("store.max_recovery", "2", 2.0),
      ("store.reset_interval", "40", 40), ("user.name", "Ada L", "Ada L"), ("user.name", "", "")],
 )  # fmt: skip
@@ -115,7 +116,8 @@ def test_texts_become_values(name: str, text: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("python.keep_base", "maybe"), ("store.reset_interval", "x"), ("store.max_chain", "nan"),
+    [("python.keep_base", "maybe"), ("python.keep_base", "5"), ("python.keep_base", "-1GB"),
+      ("store.reset_interval", "x"), ("store.max_chain", "nan"),
      ("store.max_recovery", "-1"), ("init.branch", ""), ("user.name", "a\nb")],
 )  # fmt: skip
 def test_bad_texts_are_refused(name: str, text: str) -> None:

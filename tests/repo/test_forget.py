@@ -159,7 +159,7 @@ def test_files_of_every_format(tmp_path: Path) -> None:
 
 def test_tensors_of_several_pieces(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "r")
-    kept.context.config.values["python.keep_base"] = (False, "flag")
+    kept.context.config.values["python.keep_base"] = ("none", "flag")
     whole = np.zeros(34 << 20, np.uint8)
     ids = []
     for n in range(3):

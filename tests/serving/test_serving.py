@@ -245,6 +245,59 @@ def test_a_record_that_fails_is_made_up_for(path: str, tmp_path: Path) -> None:
         assert [d.time_ns for d in repo.deployments("edge")] == [clock.ns - 10**9]
 
 
+def test_a_swap_that_a_kill_kept_from_being_recorded_is_recorded_by_the_next(
+    path: str, tmp_path: Path
+) -> None:
+    with mvc.Repository.init(tmp_path / "repo") as repo:
+        first, second = (repo.commit({"w": np.full(9, i, np.float32)}) for i in range(2))
+        sink = FileSink(path)
+        sink(ServedVersion(first.state, first.id, 1))
+        server = child("die", path, str(tmp_path / "repo"))
+        printed, _ = server.communicate(timeout=300)
+        assert server.returncode == -signal.SIGKILL
+        swapped = int(printed)
+        assert repo.targets() == []
+        other = FileReader(path, target="other")  # of another target: nothing to record
+        other.swap(repo)
+        assert [d.commit for d in repo.deployments("other")] == [first.id]
+
+        sink(ServedVersion(second.state, second.id, 1))  # meanwhile there is a newer version
+        found = FileReader(path, target="edge").swap(repo)
+        assert found is not None
+        assert [(d.commit, d.time_ns) for d in repo.deployments("edge")] == [
+            (first.id, swapped), (second.id, found.time_ns),
+        ]  # fmt: skip
+        assert repo.live(swapped, "edge").commit == first.id
+        assert os.listdir(Path(path).parent).count(Path(path).name) == 1
+        assert not list(Path(path).parent.glob("*.swaps-*"))
+
+
+def test_a_note_of_swaps_is_material_to_check(tmp_path: Path) -> None:
+    path = tmp_path / "served"
+    with mvc.Repository.init(tmp_path / "repo") as repo:
+        made = repo.commit({"w": np.ones(9, np.float32)})
+        FileSink(path)(ServedVersion(made.state, made.id, 1))
+        first = FileReader(path, target="edge").swap(repo)
+        assert first is not None
+        note = FileReader(path, target="edge")._note("edge")
+        lines = [
+            f"{made.id} {first.time_ns}",  # killed after it was recorded, before the note was gone
+            f"{made.id} 5",
+            f"{bytes(32).hex()} 6",  # of another repository
+            f"{made.id} {10**19}", f"{made.id} -1", "nonsense", "\0" * 50,
+        ]  # fmt: skip
+        note.write_text("\n".join(lines))
+        second = FileReader(path, target="edge").swap(repo)
+        assert second is not None
+        assert [d.time_ns for d in repo.deployments("edge")] == [
+            *(5, first.time_ns, second.time_ns)
+        ]
+        assert not note.exists()
+        note.mkdir()  # where nothing can be noted, the swap is recorded all the same
+        third = FileReader(path, target="edge").swap(repo)
+        assert third is not None and repo.live(target="edge").time_ns == third.time_ns
+
+
 def test_any_bytes_give_a_version_or_an_error(tmp_path: Path) -> None:
     """Whatever stands in the file, nothing but mvc's own errors comes of it."""
     random = draw("sinks")

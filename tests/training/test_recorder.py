@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.errors import InvalidPipeline, StorageFull, UnsupportedTensor, WrongUsage
+from mvc.errors import InvalidConfig, InvalidPipeline, StorageFull, UnsupportedTensor, WrongUsage
+from mvc.frameworks.common.options import checked
 from mvc.model.hashing import BlobHasher
 from tests.training.gate import Gate
 from tests.training.runs import Bits, tensor_bits
@@ -263,6 +264,23 @@ def test_at_most_two_states_are_staged(tmp_path: Path, mode: str) -> None:
             del free, held
         assert buffers
         assert all(buffer() is None for buffer in buffers)  # nothing is kept after the end
+
+
+def test_requirements_in_place_of_a_pipeline(tmp_path: Path) -> None:
+    model = small()
+    with mvc.Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, model, pipeline=mvc.Requirements(60, lossy=True)) as recorder:
+            recorder.step()
+        assert repo.version().pipeline == "vsol-0-fast"
+        recorder = mvc.Recorder(repo, model, pipeline=mvc.Requirements(1e-7))
+        change(model)
+        recorder.step()
+        with pytest.raises(InvalidConfig, match="max_recovery is 1e-07 s"):
+            recorder.close()
+        with pytest.raises(WrongUsage, match="pipeline is of type list"):
+            mvc.Recorder(repo, model, pipeline=["xor"])  # type: ignore[arg-type]
+    options = checked({"pipeline": mvc.Requirements(2, lossy=True), "deploy": "prod"})
+    assert (options.pipeline, options.max_recovery, options.deploy) == ("vsol-0-fast", 2, "prod")
 
 
 def test_every_third_step(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ _COLUMNS = (
 @verb("forget", "mvc forget --keep-daily 30 --keep-best acc:5")
 @revision("REV", nargs=-1, required=False)
 @target_option("Forget what no deployment on TARGET served.", "--unused", "TARGET")
+@click.option("--unqueried", is_flag=True, help="Forget what was never asked for.")
 @click.option("--keep-last", metavar="N", type=_AT_LEAST_1, help="Keep the last N.")
 @click.option(
     "--keep-hourly", metavar="N", type=_AT_LEAST_1, help="Keep the last of each of N hours."
@@ -55,6 +56,7 @@ def command(
     session: Session,
     rev: tuple[str, ...],
     unused: str | None,
+    unqueried: bool,
     keep_last: int | None,
     keep_hourly: int | None,
     keep_daily: int | None,
@@ -71,7 +73,7 @@ def command(
 
     context, as_json = session.context, session.as_json
     best = tuple(Best.parse(text) for text in keep_best)
-    rules = Retention(keep_last, keep_hourly, keep_daily, best, unused)
+    rules = Retention(keep_last, keep_hourly, keep_daily, best, unused, unqueried)
     chosen = forget.choose(context, rev, rules or None)
     asks = bool(chosen.commits) and not dry_run and not force
     if asks:
@@ -117,6 +119,9 @@ def _warn(session: Session, chosen: Chosen) -> None:
 
 def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
     out = session.out
+    if chosen.queries_since_ns is not None:
+        since = format_time(chosen.queries_since_ns, precise=False)
+        out.note(f"Queries are recorded since {since}; versions older than that stay")
     for id_ in chosen.already:
         when = forgotten_on(session.repository.forgotten_ns(id_))
         out.note(f"the state of {id_.short} was {when} already")
@@ -191,6 +196,7 @@ def _json(chosen: Chosen, cost: ForgetPreview) -> dict[str, Any]:
             for commit in chosen.commits
         ],
         "already": chosen.already,
+        **stamped("queries_since", chosen.queries_since_ns),
         "short": [
             {"metric": short.best.metric, "keep": short.best.count}
             | fields(short, "have", "without")

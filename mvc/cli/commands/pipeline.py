@@ -19,7 +19,7 @@ from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
 _STAGES = (Column("stage"), Column("what it does", give="end"))
 _PRESETS = (Column("preset"), Column("pipeline"))
-_ABOUT = ("about", "direction", "lossy", "decides")  # of a stage, in JSON
+_ABOUT = ("about", "lossy", "decides")  # of a stage, in JSON
 _EXPLAINED = (Column("stage"), Column("acts on"), Column("what it does", give="end"))
 
 

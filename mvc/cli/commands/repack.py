@@ -40,6 +40,10 @@ _NAMED = 8  # versions listed by id, unless -v
     "--remove", metavar="REV...", multiple=True, shell_complete=complete_revisions,
     help="Make these versions reset points no more.",
 )  # fmt: skip
+@click.option(
+    "--add-queried", metavar="N", type=int,
+    help="Make the N versions asked for most often reset points.",
+)  # fmt: skip
 @click.option("--super-step", metavar="M", type=int, help="Longer deltas, over M commits each.")
 @click.option("--curve", "as_curve", is_flag=True, help="Show storage against recovery, and stop.")
 @click.option("-o", "--output", metavar="FILE", help="With --curve: draw it as .svg or .png.")
@@ -53,6 +57,7 @@ def command(
     max_size: str | None,
     add: tuple[str, ...],
     remove: tuple[str, ...],
+    add_queried: int | None,
     super_step: int | None,
     as_curve: bool,
     output: str | None,
@@ -69,7 +74,8 @@ def command(
     if output is not None and not as_curve:
         raise click.UsageError("-o goes with --curve")
     if as_curve:
-        if interval or max_recovery or max_size or add or remove or super_step or dry_run:
+        aims = (interval, max_recovery, max_size, add, remove, add_queried, super_step)
+        if any(aims) or dry_run:
             raise click.UsageError("--curve changes nothing and goes with no other aim")
         _curve(session, None if output is None else Path(output), force=force)
         return
@@ -80,6 +86,7 @@ def command(
             max_size=None if max_size is None else nbytes(max_size),
             add=(*add, *(rev if add else ())),
             remove=(*remove, *(rev if remove else ())),
+            add_queried=add_queried,
             super_step=super_step,
             dry_run=dry_run,
             progress=progress,

@@ -1,9 +1,8 @@
 """The stages of a pipeline: a closed table of small classes, one module a family.
 
-A stage is typed by what it takes and gives, by scope (one tensor, or all of a record) and by
-direction, so that a wrong order is refused when a pipeline is built. What a stage of the second
-family does to bytes is in ``mvc.codecs``, what one of the first does to weights in
-``mvc.codecs.lossy``.
+A stage is typed by what it takes and gives and by scope (one tensor, or all of a record), so
+that a wrong order is refused when a pipeline is built. What a stage of the second family does to
+bytes is in ``mvc.codecs``, what one of the first does to weights in ``mvc.codecs.lossy``.
 
     lossy        topk, topk-all, lsb, grid       production weights out of training weights
     codings      sub, xor, zigzag, elide         deltas between a tensor and its base

@@ -53,7 +53,6 @@ class Stage:
     gives: ClassVar[Kind | None] = None
     needs: ClassVar[str]
     scope: ClassVar[Literal["tensor", "group"]] = "tensor"
-    direction: ClassVar[Literal["undirected", "forward"]] = "undirected"
     delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
     lossy: ClassVar[bool] = False
     feature: ClassVar[str] = ""  # of the repository's format, that a reader of it must know

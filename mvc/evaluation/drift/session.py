@@ -9,13 +9,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+import torch
+
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
+from mvc.evaluation.common.models import tensors_of
 from mvc.evaluation.drift import render, tables
 from mvc.evaluation.drift.experiment import Settings, experiments
-from mvc.evaluation.drift.measure import Results, Scorer
-from mvc.evaluation.drift.stream import Tell, named, record
+from mvc.evaluation.drift.measure import Results, Scorer, State
+from mvc.evaluation.drift.stream import Sample, Stream, Tell, named, record
 from mvc.evaluation.drift.thesis import CURVES, LEARNING, MEASURED, Configuration, Row, Table
 from mvc.io.files import FileSystem
 
@@ -91,16 +95,23 @@ class Session:
         return self._write("drift.png", render.accuracy_curves(drawn))
 
     def trained(self) -> str:
-        """Markdown of what each training came to; "offline" is accuracy on the first batch."""
+        """Markdown of what each training came to, by samples that no training has seen."""
         rows = []
         for results in self.runs():
-            stream = results.stream
-            accuracies = results.lossless(self.tell)
-            offline = Scorer(stream).accuracy(stream.state(stream.versions[0]), stream.batch(0))
-            shares = (offline, accuracies.prequential, accuracies.last[-1])
+            stream, scorer = results.stream, Scorer(results.stream)
+            held_out = _held_out(stream)
+            ends = [stream.state(stream.versions[number]) for number in (0, -1)]
+            shares = [_share_right(scorer, state, held_out) for state in ends]
+            shares.insert(1, results.lossless(self.tell).prequential)
             figures = (f"{value:.4f}" for value in (*shares, fmean(_seconds(results))))
-            rows.append((stream.experiment.name, str(len(stream.versions)), *figures))
-        titles = ("training", "versions", "offline", "next batch", "last batch", "s a batch")
+            labels = torch.cat([labels for _, labels in held_out])
+            drifting = int((labels == stream.experiment.label).sum())
+            counts = map(str, (len(stream.versions), len(labels), drifting))
+            rows.append((stream.experiment.name, *counts, *figures))
+        titles = (
+            *("training", "versions", "held out", "of the label"),
+            *("offline", "next batch", "online", "s a batch"),
+        )
         return render.grid(titles, rows)
 
     def _compared(self, compared: tables.Compared, plot: bool) -> str:
@@ -146,3 +157,21 @@ class Session:
 def _seconds(results: Results) -> list[float]:
     """How long each online step took."""
     return [version.seconds for version in results.stream.versions if version.number]
+
+
+_AT_ONCE = 512  # samples that a network is asked about
+
+
+def _held_out(stream: Stream) -> list[Sample]:
+    """What no training has seen: the last batch, and what the split leaves over."""
+    experiment = stream.experiment
+    drift, count = experiment.drift, len(experiment.data.labels)
+    rows = np.setdiff1d(np.arange(count), np.concatenate([drift.offline, *drift.online[:-1]]))
+    parts = (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
+    return [tensors_of(experiment.data, part) for part in parts]
+
+
+def _share_right(scorer: Scorer, state: State, samples: Sequence[Sample]) -> float:
+    """The share of all ``samples`` that the weights have right."""
+    right = sum(scorer.accuracy(state, each) * len(each[1]) for each in samples)
+    return right / sum(len(labels) for _, labels in samples)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.decisions import Drift, Dsed
 from mvc.codecs.stages.lossy import TopK
 from mvc.errors import WrongUsage
+from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics, RecorderOptions, check_options
 from mvc.training.state.parts import PARTS
@@ -20,7 +21,7 @@ class Options(TypedDict, total=False):
     """Keyword arguments that every callback hands to its Recorder, which explains them."""
 
     deploy: str | None
-    pipeline: str
+    pipeline: str | Requirements
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None
     name: str
@@ -38,7 +39,9 @@ def checked(options: Options, every: int = 1, kind: type[Any] = Options) -> Reco
     for name in options:
         if name not in kind.__annotations__:
             raise TypeError(f"unexpected keyword argument {name!r}")
-    chosen = RecorderOptions(**options, every=every)
+    text, bound = pipeline_and_bound(options.get("pipeline", "lossless"))
+    given = cast("dict[str, Any]", options) | {"pipeline": text, "max_recovery": bound}
+    chosen = RecorderOptions(**given, every=every)
     check_options(chosen)
     return chosen
 

@@ -30,6 +30,7 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.queries import note
 
 __all__ = ["MvcReader"]
 
@@ -95,6 +96,8 @@ class MvcReader(StorageReader):
                 f"the ranks have found different versions for {self._rev}",
                 hint="load by the id of a commit",
             )
+        if self._commit is not None:
+            note(self._given.repo.context, [self._commit])
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

@@ -56,6 +56,7 @@ from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
+from mvc.repo.queries import note
 from mvc.store.store import FOLDER
 
 __all__ = ["MvcFileSystem"]
@@ -378,10 +379,12 @@ class MvcFileSystem(AbstractFileSystem):
         return self._open_write(path, autocommit)
 
     def _open_read(self, path: str) -> PartsFile:
-        at, here, _, manifest = self._look(path)
+        at, here, commit, manifest = self._look(path)
         entry = manifest.by_path.get(at.path)
         if entry is not None:
-            return PartsFile(entry_parts(here.repo.context, entry), at.name(at.path))
+            file = PartsFile(entry_parts(here.repo.context, entry), at.name(at.path))
+            note(here.repo.context, [CommitId.parse(str(commit))])
+            return file
         if _is_folder(manifest, at.path):
             raise IsADirectoryError(f"a folder: {at.name(at.path)}")
         _refuse_checkpoint(at.path)

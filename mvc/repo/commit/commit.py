@@ -29,9 +29,10 @@ from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
-from mvc.repo.commit.state_writer import BaseCache, PrecisionCopies, StateWriter
+from mvc.repo.commit.state_writer import PrecisionCopies, StateWriter
 from mvc.repo.config import Config
 from mvc.repo.content.hashing import pieces
 from mvc.repo.context import Context, Progress
@@ -311,10 +312,13 @@ def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
 # -- reset points --------------------------------------------------------------------
 
 
-def layout_of(config: Config) -> Layout:
-    """The layout of the settings; without an interval where recovery times are bounded."""
+def layout_of(config: Config, bound: float | None = None) -> Layout:
+    """The layout of the settings; without an interval where recovery times are bounded.
+
+    ``bound``: seconds, in place of ``store.max_recovery``.
+    """
     text = str(config.get("store.layout"))
-    if config.get("store.max_recovery") is not None:
+    if bound is not None or config.get("store.max_recovery") is not None:
         return replace(Layout.parse(text), interval=_UNBOUNDED)
     interval = config.get("store.reset_interval")
     return Layout.parse(text, None if interval is None else int(interval))
@@ -325,15 +329,17 @@ def _policy(
 ) -> Policy:
     """Whether a commit on ``parent`` is stored in full (a reset point) or as deltas.
 
-    With ``store.max_recovery`` (MDTT; VSOL §3.2.8) no version may take longer to recover. A
-    chain's tail has a reset point on one side only, so a new version is stored in full as soon
-    as the delta that the layout wants would pass the bound, for all blobs together; where all
-    take the same time, R' versions on (``repack.solve.layouts.open_interval``). Without it, every
-    ``store.reset_interval``-th version is a reset point.
+    With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or that of the request, no version may take
+    longer to recover. A chain's tail has a reset point on one side only, so a new version is
+    stored in full as soon as the delta that the layout wants would pass the bound, for all blobs
+    together; where all take the same time, R' versions on
+    (``repack.solve.layouts.open_interval``). Without it, every ``store.reset_interval``-th
+    version is a reset point.
     """
-    get = context.config.get
-    layout, bound = layout_of(context.config), get("store.max_recovery")
-    reset = request.reset_point
+    get, bound = context.config.get, request.max_recovery
+    layout, reset = layout_of(context.config, bound), request.reset_point
+    if bound is None:
+        bound = get("store.max_recovery")
     if bound is not None:
         reset = reset or not _within_bound(context, parent, pipeline, float(bound), layout)
     elif not reset:
@@ -384,10 +390,11 @@ def _within_bound(
     least = timing.version(full, files, nbytes)
     if least > bound:
         raise InvalidConfig(
-            f"store.max_recovery is {bound:g} s, but restoring a version that is stored in full "
+            f"max_recovery is {bound:g} s, but restoring a version that is stored in full "
             f"takes {least:.2g} s here: {timing.version((), files, nbytes):.2g} s to open the "
             f"repository and write, {timing.decoding(full):.2g} s to decode",
-            hint="raise store.max_recovery, or choose a pipeline that decodes faster",
+            hint="raise it ('mvc config store.max_recovery', or what this commit was given), or "
+            "choose a pipeline that decodes faster",
         )
     return timing.version(chained, files, nbytes) <= bound
 

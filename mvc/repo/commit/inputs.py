@@ -11,8 +11,8 @@ from typing import Any
 
 from mvc.errors import WrongUsage
 from mvc.model.names import check_path
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import Change, CommitOptions
-from mvc.repo.commit.state_writer import BaseCache
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import staged_removals

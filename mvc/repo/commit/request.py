@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
@@ -18,7 +19,7 @@ from mvc.repo.arguments import check_fields
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
-    from mvc.repo.commit.state_writer import BaseCache
+    from mvc.repo.commit.base_cache import BaseCache
     from mvc.repo.context import Progress
 
 __all__ = [
@@ -35,10 +36,12 @@ __all__ = [
 class CommitOptions:
     """The rarer arguments of ``Repository.commit``.
 
-    ``author`` (default: the setting ``user.name``) and ``time`` (default: now) are what the log
-    shows. ``allow_empty``: whether a version that equals its parent is committed, by default
-    if a mapping is committed or deployed; and whether a mapping may be empty, by default not.
-    ``progress`` is called with bytes done, bytes in total and the path.
+    ``max_recovery`` bounds the seconds that recovering this version may take, in place of the
+    setting ``store.max_recovery``. ``author`` (default: the setting ``user.name``) and ``time``
+    (default: now) are what the log shows. ``allow_empty``: whether a version that equals its
+    parent is committed, by default if a mapping is committed or deployed; and whether a mapping
+    may be empty, by default not. ``progress`` is called with bytes done, bytes in total and the
+    path.
 
     For files: ``all`` adds every tracked path whose file was modified or renamed. ``cwd`` is the
     folder that relative paths start from. ``opaque`` keeps a model file that is cut off as it is,
@@ -49,6 +52,7 @@ class CommitOptions:
     state has been through this pipeline already.
     """
 
+    max_recovery: float | None = None
     author: str | None = None
     time: int | str | datetime | None = None
     allow_empty: bool | None = None
@@ -81,8 +85,8 @@ class CommitRequest:
 
     ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of
     publishing. ``produced_by`` is the lossy pipeline that produced the contents; the commit
-    itself is lossless and uses only the coding stages of ``pipeline``. ``branch`` is a branch
-    other than the current one.
+    itself is lossless and uses only the coding stages of ``pipeline``. ``max_recovery`` is in
+    seconds; None means the setting. ``branch`` is a branch other than the current one.
     """
 
     changes: Sequence[Change]
@@ -91,6 +95,7 @@ class CommitRequest:
     deploy: str | None = None
     deploy_time_ns: int | None = None
     pipeline: str | None = None
+    max_recovery: float | None = None
     reset_point: bool = False
     allow_empty: bool = False
     author: str | None = None
@@ -105,6 +110,8 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage("a deployment time without a deployment target")
     if request.deploy is not None:
         check_ref("deployment target", request.deploy)
+    if request.max_recovery is not None and not 0 < request.max_recovery < math.inf:
+        raise WrongUsage("max_recovery is a number of seconds above 0")
     if request.author is not None:
         check_author(request.author)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:

@@ -10,13 +10,11 @@ parent (``BaseFinder``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import field
 
 import numpy as np
 from blake3 import blake3
-from numpy.typing import NDArray
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
@@ -28,16 +26,16 @@ from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id, zero_blob_id, zeros
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
+from mvc.repo.commit.base_cache import BaseCache, tensor_changed
 from mvc.repo.content.hashing import entry_from, hash_content, pieces, whole
 from mvc.repo.content.predecessors import BaseFinder, StoredBase, content_names
 from mvc.repo.context import Context, Progress
-from mvc.store.graph.search import Graph, Link
+from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
 from mvc.store.writing.full_or_delta import Base, Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
-from mvc.store.writing.pieces import Kept
 from mvc.types import Bytes
 
 __all__ = ["BaseCache", "PrecisionCopies", "StateWriter"]
@@ -72,6 +70,8 @@ class StateWriter:
         self._finder = BaseFinder(parent, self._recovery, self._old, store.graph)
         self._policy = policy
         self._progress = progress
+        self._last: BaseCache | None = None  # of the file that is being stored
+        self._name = ""  # of the tensor that is
         self._since_flush = 0
         self.copies = PrecisionCopies()
         self._unproven: dict[int, str] = {}  # encoded from borrowed buffers
@@ -83,6 +83,9 @@ class StateWriter:
             return self._keep(parsed, path, last)
 
     def _keep(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> FileEntry:
+        self._last = last
+        if last is not None:
+            last.layout = self._policy.layout
         names = content_names(parsed.contents, parsed.tensors)
         specs = [content.spec for content in parsed.contents]
         ids: dict[int, BlobId] = {}
@@ -112,13 +115,13 @@ class StateWriter:
         for i, name in self._unproven.items():
             data = parsed.borrow(i)
             if data is None or blob_id(parsed.contents[i].spec, data, parallel=True) != ids[i]:
-                raise _tensor_changed(name)
+                raise tensor_changed(name)
         self._unproven.clear()
 
     def _content(
         self, parsed: ParsedFile, i: int, path: str, name: str, last: BaseCache | None
     ) -> BlobId:
-        spec = parsed.contents[i].spec
+        spec, self._name = parsed.contents[i].spec, name
         borrowed = parsed.borrow(i)
         if borrowed is None and last is None and parsed.is_hole(i, 0, spec.nbytes):
             return self._hole(spec)
@@ -138,7 +141,7 @@ class StateWriter:
         base = base or (last.base(name, spec) if last is not None else None)
         base = base or self._finder.find(path, name, spec)
         memory = last.replace(name, id_, spec, copied) if last is not None else None
-        if borrowed is not None and last is None:
+        if borrowed is not None and memory is None:
             self._unproven[i] = name
         self.writer.begin(id_)
         for start, length in pieces(spec):
@@ -234,119 +237,14 @@ class StateWriter:
             self.writer.put(entry.skeleton, spec, start, part, base)
 
     def _older(self, link: Link, start: int) -> memoryview:
-        """Recovers a piece of an object that leads to a base."""
+        """A piece of an object that leads to a base: from memory, or recovered."""
+        if self._last is not None:
+            held = self._last.older(self._name, link, start)
+            if held is not None:
+                return held
         out = self._old.take(link.nbytes)
         self._recovery.piece(link.id, start, out)
         return out
-
-
-@dataclass(slots=True)
-class _Kept:
-    """A tensor of ``BaseCache``. Small, because a model may have 100,000."""
-
-    id: BlobId
-    spec: TensorSpec
-    memory: NDArray[np.uint8] | bytearray
-    graph: Graph
-    chains: list[tuple[Link, ...]] | None = None  # by piece; empty where not known
-
-    @property
-    def buffer(self) -> memoryview:
-        return memoryview(self.memory)
-
-    def chain(self, start: int) -> tuple[Link, ...]:
-        known = self.chains[start // PIECE] if self.chains else ()
-        if not known:
-            known = self.graph.chain(self.id, start)
-            self.stored(start, known)
-        return known
-
-    def piece(self, start: int) -> memoryview:
-        return self.buffer[start : start + PIECE]
-
-    def stored(self, start: int, chain: tuple[Link, ...]) -> None:
-        """Records the chain of the piece at byte ``start``."""
-        if self.chains is None:
-            self.chains = [()] * max(1, -(-len(self.memory) // PIECE))
-        self.chains[start // PIECE] = chain
-
-
-class BaseCache:
-    """Caches the last committed version of a Python state in memory, by tensor name.
-
-    The next commit is encoded against it, so that no base is recovered. Encoding overwrites the
-    buffers chunk by chunk with the new version: the cache needs the memory of one model.
-    Afterwards every new buffer is hashed again, so that a tensor that the caller modified during
-    the commit is detected before the version is published. Empty after a failed commit.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.generation = graph.generation  # if the journal is newer, gc may have removed it
-        self._kept: dict[str, _Kept] = {}
-        self._next: dict[str, _Kept] = {}
-        self._unproven: list[str] = []
-
-    def chains(self) -> Iterator[tuple[Link, ...]]:
-        """The known chains of the version's pieces."""
-        return (chain for kept in self._kept.values() for chain in kept.chains or () if chain)
-
-    def clear(self) -> None:
-        self._kept.clear()
-        self._next.clear()
-        self._unproven.clear()
-        self.generation = self.graph.generation
-
-    def base(self, name: str, spec: TensorSpec) -> _Kept | None:
-        """The cached tensor of this name, if it has the same dtype and size."""
-        kept = self._kept.get(name)
-        wanted = spec.dtype, spec.nbytes
-        fits = kept is not None and (kept.spec.dtype, kept.spec.nbytes) == wanted
-        return kept if fits else None
-
-    def content(self, name: str, id_: BlobId, spec: TensorSpec) -> memoryview | None:
-        """The bytes of a tensor, if the cache has exactly this content under this name."""
-        kept = self.base(name, spec)
-        return kept.buffer if kept is not None and kept.id == id_ else None
-
-    def unchanged(self, name: str, id_: BlobId, spec: TensorSpec, data: memoryview) -> None:
-        """Caches a content that the repository already stores."""
-        kept = self._kept.get(name)
-        if kept is None or kept.id != id_:
-            kept = self._buffer(name, id_, spec)
-            kept.buffer[:] = data
-        self._next[name] = kept
-
-    def replace(
-        self, name: str, id_: BlobId, spec: TensorSpec, copied: bytearray | None = None
-    ) -> Kept:
-        """A buffer for a new content, which the encoder fills; ``settle`` verifies it.
-
-        ``copied``: the content, if the id was computed from this very memory.
-        """
-        new = _Kept(id_, spec, copied, self.graph) if copied is not None else None
-        self._next[name] = new = new or self._buffer(name, id_, spec)
-        return new
-
-    def settle(self) -> None:
-        """Makes the new version the cached one.
-
-        Raises SourceChanged if the bytes of a tensor do not match its hash.
-        """
-        for name in self._unproven:
-            kept = self._next[name]
-            if blob_id(kept.spec, kept.buffer, parallel=True) != kept.id:
-                self.clear()
-                raise _tensor_changed(name)
-        self._unproven.clear()
-        self._kept, self._next = self._next, {}
-        self.generation = self.graph.generation
-
-    def _buffer(self, name: str, id_: BlobId, spec: TensorSpec) -> _Kept:
-        """A tensor in the memory of the one it follows, to be filled; ``settle`` verifies it."""
-        old = self.base(name, spec)
-        self._unproven.append(name)
-        return _Kept(id_, spec, old.memory if old else np.empty(spec.nbytes, np.uint8), self.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,10 +330,3 @@ class _Rounded:
 
 def _sample_hash(sample: Bytes) -> bytes:
     return blake3(sample).digest(16)
-
-
-def _tensor_changed(name: str) -> SourceChanged:
-    return SourceChanged(
-        f"tensor {name!r} changed while it was being committed",
-        hint="do not train in another thread while commit runs",
-    )

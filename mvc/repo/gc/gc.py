@@ -43,6 +43,7 @@ from mvc.repo.maintenance.rewrite_plan import (
     retry_on_rewrite,
 )
 from mvc.repo.maintenance.storage_graph import Flags, Piece, Reachability, column
+from mvc.repo.queries import drop
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
@@ -119,9 +120,11 @@ def collect(
 
     def attempt() -> Collection:
         plan = _plan(context, grace, None, progress)
+        gone = {*plan.summary.commits, *plan.reach.forgotten}
         if not plan.rewrite:
             delete(context.store.fs, plan.quarantine)
             context.store.sweep()
+            drop(context, gone)
             return plan.summary
         note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
 
@@ -138,6 +141,7 @@ def collect(
             admit=lambda recorded: _admit(plan, recorded, context),
             progress=progress,
         )
+        drop(context, gone)
         return plan.summary
 
     summary = retry_on_rewrite(context, attempt)

@@ -24,9 +24,9 @@ from mvc.errors import MvcError, NothingToCommit, SourceChanged, UnknownPath, Wr
 from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
 from mvc.repo.checkout.outputs import check_places
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import Change
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.commit.state_writer import BaseCache
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests

@@ -19,7 +19,7 @@ from mvc.codecs.reduce import produce
 from mvc.dataclasses import dataclass
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
-from mvc.repo.commit.state_writer import BaseCache
+from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.context import Context
 from mvc.store.recovery.recover import Request
 

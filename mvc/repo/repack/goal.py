@@ -9,6 +9,8 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.commit.commit import layout_of
 from mvc.repo.context import Context
+from mvc.repo.maintenance.reachable import closure, scan
+from mvc.repo.queries import queries
 from mvc.store.writing.layout import Layout
 
 __all__ = ["Goal", "goal_of", "plain"]
@@ -63,14 +65,21 @@ def goal_of(
     max_size: int | None = None,
     add: tuple[CommitId, ...] = (),
     remove: tuple[CommitId, ...] = (),
+    add_queried: int | None = None,
     super_step: int | None = None,
 ) -> Goal:
-    """The goal given, else the one of the settings. Raises WrongUsage for several or bad ones."""
-    given = [interval, max_recovery, max_size, add or None, remove or None, super_step]
+    """The goal given, else the one of the settings. Raises WrongUsage for several or bad ones.
+
+    ``add_queried``: how many of the stored versions that were asked for most are to be added.
+    """
+    given = [interval, max_recovery, max_size, add or None, remove or None, add_queried, super_step]
     if sum(value is not None for value in given) > 1:
         raise WrongUsage(
-            "interval, max-recovery, max-size, add, remove and super-step exclude each other"
+            "interval, max-recovery, max-size, add, add-queried, remove and super-step exclude "
+            "each other"
         )
+    if add_queried is not None:
+        add = _most_queried(context, add_queried)
     if interval is not None and interval < 1:
         raise WrongUsage("an interval is at least 1 commit")
     if super_step is not None and super_step < 2:
@@ -87,3 +96,15 @@ def goal_of(
         return Goal(layout=layout) if layout.step else Goal(interval=layout.interval)
     limit = None if bound is None else float(bound)
     return Goal(interval, max_recovery, max_size, add, remove, super_step, limit)
+
+
+def _most_queried(context: Context, count: int) -> tuple[CommitId, ...]:
+    """The versions asked for most often, of those that have their state."""
+    if count < 1:
+        raise WrongUsage("add-queried is a number of versions from 1 on")
+    known, roots, forgotten = scan(context.fresh().entries())
+    stored = closure(known, roots).keys() - forgotten.keys()
+    found = queries(context).most(count, stored)
+    if not found:
+        raise WrongUsage("no version was asked for yet", hint="--add names versions")
+    return tuple(found)

@@ -26,7 +26,16 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.maintenance.inventory import Contents, inventory
 from mvc.repo.maintenance.reachable import reachable
-from mvc.repo.retention.rules import Retention, Short, given_up, live_now, protected, too_few
+from mvc.repo.queries import drop
+from mvc.repo.retention.rules import (
+    Retention,
+    Short,
+    given_up,
+    live_now,
+    protected,
+    recorded_since,
+    too_few,
+)
 from mvc.store.journal.entries import Entry, Forgotten
 from mvc.store.journal.frames import Recorded
 
@@ -39,12 +48,14 @@ class Chosen:
 
     ``rules`` is None if they were named. ``already``: named versions that were forgotten by
     name before. ``short``: ``best`` rules that keep fewer versions than they say.
+    ``queries_since_ns``: with ``unqueried``, older versions stay (ns since 1970).
     """
 
     commits: tuple[Commit, ...]
     rules: Retention | None
     already: tuple[CommitId, ...] = ()
     short: tuple[Short, ...] = ()
+    queries_since_ns: int | None = None
 
     @property
     def named(self) -> bool:
@@ -68,7 +79,8 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
         raise WrongUsage("name versions or give rules, one of the two")
     if rules:
         going = _sorted(given_up(context, rules))
-        return Chosen(going, rules, short=too_few(context, rules, going))
+        since = recorded_since(context) if rules.unqueried else None
+        return Chosen(going, rules, (), too_few(context, rules, going), since)
     found = [commits.get(context, id_) for id_ in ids]
     _refuse_head(context, found)
     already = tuple(commit.id for commit in found if _mark(context, commit.id) is True)
@@ -90,9 +102,11 @@ def forget(context: Context, chosen: Chosen) -> Recorded | None:
         return Entry("forget", context.store.clock.now_ns(), note, forgotten=marks)
 
     try:
-        return context.store.publish(make)
+        done = context.store.publish(make)
     except _NothingLeft:
         return None
+    drop(context, {each.commit for each in done.entry.forgotten})
+    return done
 
 
 class _NothingLeft(Exception):
@@ -106,7 +120,7 @@ def _still_going(context: Context, chosen: Chosen) -> list[Commit]:
         _refuse_head(context, going)
         going = [c for c in going if _mark(context, c.id) is not True]
     else:
-        stay = protected(context, chosen.rules.unused)
+        stay = protected(context, chosen.rules)
         going = [c for c in going if c.id not in stay and _mark(context, c.id) is None]
     if not going:
         raise _NothingLeft

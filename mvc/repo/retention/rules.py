@@ -20,9 +20,19 @@ from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.lookup import refs
 from mvc.repo.maintenance.history import History
+from mvc.repo.queries import queries
 from mvc.repo.times import local_zone_minutes
 
-__all__ = ["Best", "Retention", "Short", "given_up", "live_now", "protected", "too_few"]
+__all__ = [
+    "Best",
+    "Retention",
+    "Short",
+    "given_up",
+    "live_now",
+    "protected",
+    "recorded_since",
+    "too_few",
+]
 
 _SECOND, _HOUR, _DAY = 1_000_000_000, 3600, 86_400
 
@@ -61,7 +71,8 @@ class Best:
 class Retention:
     """Rules. A version stays if any of ``last``, ``hourly``, ``daily``, ``best`` keeps it.
 
-    ``unused``: a target; only versions that no deployment there served are forgotten. Raises
+    ``unused``: a target; only versions that no deployment there served are forgotten.
+    ``unqueried``: only versions that nobody asked for are, as far as that is recorded. Raises
     WrongUsage if a rule keeps less than one version.
     """
 
@@ -70,17 +81,18 @@ class Retention:
     daily: int | None = None
     best: Sequence[Best] = ()
     unused: str | None = None
+    unqueried: bool = False
 
     def __post_init__(self) -> None:
         if any(n is not None and n < 1 for n in (self.last, self.hourly, self.daily)):
             raise WrongUsage("a rule keeps at least one version")
 
     def __bool__(self) -> bool:
-        return self.unused is not None or self.keeps
+        return self.unused is not None or self.unqueried or self.keeps
 
     @property
     def keeps(self) -> bool:
-        """Whether there is a rule other than ``unused``."""
+        """Whether there is a rule other than ``unused`` and ``unqueried``."""
         return any(n is not None for n in (self.last, self.hourly, self.daily)) or bool(self.best)
 
     @property
@@ -93,18 +105,22 @@ class Retention:
             *(("--keep-best", best.text) for best in self.best),
             ("--unused", self.unused),
         )
-        return " ".join(f"{name} {value}" for name, value in rules if value is not None)
+        said = [f"{name} {value}" for name, value in rules if value is not None]
+        return " ".join([*said, *(["--unqueried"] if self.unqueried else [])])
 
 
 def given_up(context: Context, rules: Retention) -> list[Commit]:
     """The versions that ``rules`` select for forgetting, in the order of publication.
 
     Versions named by a ref or HEAD, or live on a target now or later, are never selected.
-    Raises UnknownTarget; UnknownMetric if no version has a metric of a ``best`` rule.
+    Raises UnknownTarget; UnknownMetric if no version has a metric of a ``best`` rule; WrongUsage
+    for ``unqueried`` where no queries are recorded.
     """
     versions = _versions(context)
     _check_metrics(versions, rules)
-    stay = protected(context, rules.unused)
+    stay = protected(context, rules)
+    if rules.unqueried:
+        stay |= _older(context, recorded_since(context))
     if rules.keeps:
         stay |= kept(versions, rules)
     return [commit for commit in versions if commit.id not in stay]
@@ -192,11 +208,28 @@ def _versions(context: Context) -> list[Commit]:
     ]
 
 
-def protected(context: Context, unused: str | None) -> set[CommitId]:
+def recorded_since(context: Context) -> int:
+    """From when on queries are recorded, in ns since 1970. Raises WrongUsage if none are."""
+    since = queries(context).since_ns
+    if since is None:
+        raise WrongUsage(
+            "no query of a version is recorded here, so every version may have been asked for",
+            hint="recording begins with the first checkout; name versions, or use --unused TARGET",
+        )
+    return since
+
+
+def _older(context: Context, since_ns: int) -> set[CommitId]:
+    """The versions published before queries were recorded: nobody knows who asked for them."""
+    entries = (recorded.entry for recorded in context.store.snapshot.entries())
+    return {c.id for entry in entries if entry.time_ns < since_ns for c in entry.commits}
+
+
+def protected(context: Context, rules: Retention) -> set[CommitId]:
     """Versions named by refs or HEAD, or live on any target now or later.
 
-    ``unused``: also those of all deployments on this target that are not retracted. Raises
-    UnknownTarget.
+    With ``unused`` also those of all deployments on that target that are not retracted, with
+    ``unqueried`` those that were asked for. Raises UnknownTarget.
     """
     stay = {ref.commit for ref in (*refs.branches(context), *refs.tags(context))}
     at = refs.head(context).commit
@@ -209,10 +242,12 @@ def protected(context: Context, unused: str | None) -> set[CommitId]:
                 break
             if not deployed.retracted:
                 stay.add(deployed.commit)
-    if unused is not None:
-        deployments.check_target(context, unused)
-        found = deployments.on_target(context.store.snapshot, unused)
+    if rules.unused is not None:
+        deployments.check_target(context, rules.unused)
+        found = deployments.on_target(context.store.snapshot, rules.unused)
         stay |= {deployed.commit for deployed in found if not deployed.retracted}
+    if rules.unqueried:
+        stay |= queries(context).asked.keys()
     return stay | live_now(context).keys()
 
 

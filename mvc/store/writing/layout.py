@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count, pairwise
 from math import gcd
 from typing import TYPE_CHECKING
@@ -81,6 +81,15 @@ class Layout:
         within = [at // block for at in there]
         return chain[within.index(within[-1])]
 
+    def returns_to(self, chain: Sequence[Link], sequence: int) -> bool:
+        """Whether a later version than the next one is coded against the last one of ``chain``.
+
+        With ``skip`` that is so where a block of b versions begins.
+        """
+        return bool(self.step) and _begins_block(
+            self.step, tuple(link.sequence for link in chain), sequence
+        )
+
     def ends(self, chain: Sequence[Link], sequence: int) -> bool:
         """Whether the version after ``chain`` is to be stored in full.
 
@@ -120,6 +129,18 @@ class Layout:
 
 def _positions(chain: Sequence[Link], sequence: int) -> list[int]:
     """How far after the first each version was published, the new one last; in regular steps."""
-    found = [number - chain[0].sequence for number in (*(c.sequence for c in chain), sequence)]
+    return _regular([*(link.sequence for link in chain), sequence])
+
+
+def _regular(sequences: Sequence[int]) -> list[int]:
+    found = [number - sequences[0] for number in sequences]
     unit = gcd(*found) or 1
     return [at // unit for at in found]
+
+
+@lru_cache(maxsize=256)  # the tensors of a version have few different chains
+def _begins_block(step: int, chain: tuple[int, ...], sequence: int) -> bool:
+    if len(chain) < 2:
+        return bool(chain)
+    *_, before, last, _ = _regular([*chain, sequence])
+    return before // step != last // step

@@ -319,6 +319,7 @@ class ObjectWriter:
                 for chunk in piece.chunks:
                     chunk.cancel()
         self._stop()
+        self._older = None  # its owner holds this writer: the buffers of both go at once
         for record in (self._grouped, self._single):
             self._arenas.give_back(record.arena)
 

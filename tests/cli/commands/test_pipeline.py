@@ -14,6 +14,7 @@ def test_lists_all_stages_and_presets(mvc) -> None:
     assert found["schema"] == "mvc.pipeline/1"
     assert found["presets"] == PRESETS
     assert [stage["usage"] for stage in found["stages"]] == [s.usage for s in STAGES.values()]
+    assert set(found["stages"][0]) == {"usage", "about", "lossy", "decides"}
 
 
 def test_explains_one(mvc) -> None:

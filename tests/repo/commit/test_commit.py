@@ -111,6 +111,30 @@ def test_recovery_is_bounded_by_seconds(tmp_path):
         repo.commit({"a": near(99)})
 
 
+def test_requirements_choose_the_pipeline_and_bound_this_commit(repo):
+    chain = []
+    for i in range(12):
+        done = repo.commit({"a": near(i)}, pipeline=mvc.Requirements(max_recovery=60))
+        assert done.commit.pipeline == "lossless"
+        chain.append(repo.stats().reset_points)
+    assert chain == [1] * 12
+    for i in range(12, 24):  # where one full version just keeps to the bound, no delta does
+        repo.commit({"a": near(i)}, pipeline=mvc.Requirements(max_recovery=0.002))
+    assert repo.stats().reset_points > 1
+    state = {"a": near(30)}
+    made = repo.commit(state, pipeline=mvc.Requirements(lossy=True)).commit
+    assert made.pipeline == "vsol-0-fast"
+    with pytest.raises(InvalidConfig, match="max_recovery is 1e-07 s"):
+        repo.commit({"a": near(31)}, pipeline=mvc.Requirements(max_recovery=1e-7))
+    with pytest.raises(WrongUsage, match="a commit always saves"):
+        repo.commit({"a": near(31)}, pipeline=mvc.Requirements(lossy=True, speed="slow"))
+    with pytest.raises(WrongUsage, match=r"pipeline is of type dict: it must be text or mvc\.Req"):
+        repo.commit({"a": near(31)}, pipeline={"lossy": True})
+    for wrong in (0, float("nan"), float("inf")):
+        with pytest.raises(WrongUsage, match="max_recovery is a number of seconds above 0"):
+            repo.commit({"a": near(31)}, options=CommitOptions(max_recovery=wrong))
+
+
 def test_a_tensor_that_changes_during_the_commit_is_refused(repo, monkeypatch):
     state = {"a": near(0)}
     repo.commit(state)

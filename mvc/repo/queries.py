@@ -1,0 +1,175 @@
+"""Which versions were asked for, and how often: the queries of VSOL's thesis (section 3.1).
+
+A version is asked for when its state or a file of it is read by a user, whatever the command. The
+counts serve ``forget --unqueried`` and ``repack --add-queried``. They are notes, not history: they
+are appended without a flush, a note that cannot be written is left out, and a damaged row is passed
+over. docs/format.md has the layout of the file ``queries``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from blake3 import blake3
+
+from mvc.dataclasses import dataclass
+from mvc.errors import MvcError
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed
+
+__all__ = ["Queried", "Queries", "begin", "counted", "drop", "note", "queries"]
+
+QUERIES, LOCK = "queries", "queries.lock"
+_ROW = struct.Struct("<qI32s")  # time of the last query in us, number of queries, commit
+_CHECK = 4
+_SIZE = _ROW.size + _CHECK
+_FOLD_AT = 1 << 20  # bytes of growth after which the rows of a version become one
+_MOST = 1 << 30  # bytes of the file that are read
+_COUNT = (1 << 32) - 1
+_WAIT = 0.05  # seconds that a note waits for another process
+_WAIT_TO_DROP = 5.0
+_TOGETHER = 1000  # versions of an iteration that are noted at once
+_START = CommitId(bytes(32))  # its row has the time from which on queries are recorded
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class Queried:
+    """How often a version was asked for, and when last (microseconds since 1970)."""
+
+    count: int
+    last_us: int
+
+    def __add__(self, other: Queried) -> Queried:
+        count = min(self.count + other.count, _COUNT)
+        return Queried(count, max(self.last_us, other.last_us))
+
+
+@dataclass(frozen=True)
+class Queries:
+    """``asked``: the versions that were asked for.
+
+    ``since_ns``: from when on queries are recorded, in ns since 1970; None if that is not known.
+    """
+
+    since_ns: int | None
+    asked: Mapping[CommitId, Queried]
+
+    def most(self, count: int, among: Collection[CommitId]) -> list[CommitId]:
+        """The ``count`` versions of ``among`` asked for most often; of equal ones the latest."""
+        known = [(each.count, each.last_us, id_) for id_, each in self.asked.items()]
+        return [id_ for *_, id_ in sorted(known, reverse=True) if id_ in among][:count]
+
+
+def queries(context: Context) -> Queries:
+    """What is recorded. Raises IoFailed if the file cannot be read."""
+    rows = _read(context, context.store.folder / QUERIES)
+    start = rows.pop(_START, None)
+    return Queries(None if start is None else start.last_us * 1000, rows)
+
+
+def begin(context: Context) -> None:
+    """Begins to record, in a new repository; in others the first note does that."""
+    _append(context, ())
+
+
+def note(context: Context, commits: Collection[CommitId]) -> None:
+    """Counts a query of each of these versions, now.
+
+    Never fails, and waits for other processes at most a twentieth of a second; what cannot be
+    written is left out.
+    """
+    if commits:
+        _append(context, commits)
+
+
+def _append(context: Context, commits: Collection[CommitId]) -> None:
+    store = context.store
+    if not store.writable:
+        return
+    path = store.folder / QUERIES
+    with suppress(MvcError):
+        now = Queried(1, store.now_ns() // 1000)
+        rows = b"".join(_row(commit, now) for commit in commits)
+        with store.fs.lock(store.folder / LOCK, timeout=_WAIT):
+            with store.fs.open_write(path, create=True, within=store.folder) as file:
+                at = file.size() // _SIZE * _SIZE  # a row that a crash cut off is written over
+                if not at:
+                    rows = _row(_START, replace(now, count=0)) + rows
+                file.write_at(at, rows)
+            if at // _FOLD_AT != (at + len(rows)) // _FOLD_AT:
+                _fold(context)
+
+
+def counted(
+    context: Context, versions: Iterator[tuple[Commit | Deployed, State]]
+) -> Iterator[tuple[Commit | Deployed, State]]:
+    """``versions``, each of which is noted once its state was handed out."""
+    waiting: list[CommitId] = []
+    try:
+        for version, state in versions:
+            if not isinstance(state, MvcError):
+                waiting.append(version.id if isinstance(version, Commit) else version.commit)
+            yield version, state
+            del state
+            if len(waiting) >= _TOGETHER:
+                note(context, waiting)
+                waiting.clear()
+    finally:
+        note(context, waiting)
+
+
+def drop(context: Context, gone: Set[CommitId]) -> None:
+    """Deletes the rows of versions that were forgotten or collected; a failure leaves them."""
+    fs, folder = context.store.fs, context.store.folder
+    path = folder / QUERIES
+    with suppress(MvcError):
+        if not gone or fs.stat(path) is None:
+            return
+        with fs.lock(folder / LOCK, timeout=_WAIT_TO_DROP):
+            if not gone.isdisjoint(_read(context, path)):
+                _fold(context, gone)
+
+
+def _fold(context: Context, gone: Set[CommitId] = frozenset()) -> None:
+    """Writes one row for each version. If the first row was damaged, recording begins now."""
+    path = context.store.folder / QUERIES
+    rows = _read(context, path)
+    start = rows.pop(_START, Queried(0, context.store.now_ns() // 1000))
+    rows = {_START: start, **rows}
+    kept = (_row(id_, each) for id_, each in rows.items() if id_ not in gone)
+    context.store.fs.write_atomic(path, b"".join(kept))
+
+
+def _read(context: Context, path: Path) -> dict[CommitId, Queried]:
+    fs = context.store.fs
+    data = b"" if fs.stat(path) is None else fs.read_bytes(path, _MOST)
+    sums: dict[CommitId, Queried] = {}
+    for commit, each in _rows(data):
+        sums[commit] = sums[commit] + each if commit in sums else each
+    return sums
+
+
+def _rows(data: bytes) -> Iterable[tuple[CommitId, Queried]]:
+    for at in range(0, len(data) - _SIZE + 1, _SIZE):
+        row = data[at : at + _ROW.size]
+        if data[at + _ROW.size : at + _SIZE] == _check(row):
+            last_us, count, commit = _ROW.unpack(row)
+            yield CommitId(commit), Queried(count, last_us)
+
+
+def _row(commit: CommitId, each: Queried) -> bytes:
+    row = _ROW.pack(each.last_us, each.count, commit)
+    return row + _check(row)
+
+
+def _check(row: bytes) -> bytes:
+    return blake3(row).digest(_CHECK)
