@@ -22,7 +22,8 @@ class WatchOptions(TypedDict, total=False):
     """Options of ``watch``: those of ``mvc.Recorder``."""
 
     deploy: str | None
-    pipeline: str
+    branch: str | None
+    pipeline: str | None
     every: int
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.decisions import Drift, Dsed
 from mvc.codecs.stages.lossy import TopK
 from mvc.errors import WrongUsage
@@ -20,7 +19,8 @@ class Options(TypedDict, total=False):
     """Keyword arguments that every callback hands to its Recorder, which explains them."""
 
     deploy: str | None
-    pipeline: str
+    branch: str | None
+    pipeline: str | None
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None
     name: str
@@ -53,21 +53,21 @@ def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tup
     return names
 
 
-def stage_by_data(pipeline: str) -> str | None:
-    """The first stage that asks for the batch's data. Raises InvalidPipeline."""
-    found = Pipeline.parse(pipeline).decisions
+def stage_by_data(options: RecorderOptions) -> str | None:
+    """The first stage that asks for the batch's data."""
+    found = options.stages.decisions
     return next((stage.text for stage in found if isinstance(stage, Drift | Dsed)), None)
 
 
-def stage_by_loss(pipeline: str) -> str | None:
-    """The stage that goes by the loss of the batch. Raises InvalidPipeline."""
-    chosen = [stage for stage in Pipeline.parse(pipeline).lossy if isinstance(stage, TopK)]
+def stage_by_loss(options: RecorderOptions) -> str | None:
+    """The stage that goes by the loss of the batch."""
+    chosen = [stage for stage in options.stages.lossy if isinstance(stage, TopK)]
     return next((stage.text for stage in chosen if stage.curve is not None), None)
 
 
-def refuse_data(pipeline: str, why: str) -> None:
+def refuse_data(options: RecorderOptions, why: str) -> None:
     """Raises WrongUsage naming the stage that asks for data; ``why`` there are none."""
-    stage = stage_by_data(pipeline)
+    stage = stage_by_data(options)
     if stage is not None:
         raise WrongUsage(
             f"stage {stage} goes by the data of the batch, and {why}",

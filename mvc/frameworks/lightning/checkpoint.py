@@ -51,10 +51,11 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     ) -> None:
         if deploy is not None:
             check_ref("deployment target", deploy)
-        if pipeline is not None and _loses(Pipeline.parse(pipeline)):
+        stages = Pipeline.parse(pipeline or "lossless")
+        if stages.lossy or stages.decisions:
             raise WrongUsage(
                 f"a checkpoint comes back exactly, and the pipeline {pipeline} loses bits",
-                hint=f"use {Pipeline.parse(pipeline).coding().text}",
+                hint=f"use {stages.coding().text}",
             )
         self._given = GivenRepository(repo)
         self._deploy = deploy
@@ -92,17 +93,10 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             states={name: model, training: beside} if apart else {training: beside},
             message=f"checkpoint {file.name}",
             deploy=self._deploy,
-            pipeline=self._exact_pipeline(),
+            pipeline=self._pipeline,
         )
         files.make_dirs(file.parent)
         files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())
-
-    def _exact_pipeline(self) -> str | None:
-        """The given pipeline, or the lossless coding of the configured one."""
-        if self._pipeline is not None:
-            return self._pipeline
-        configured = Pipeline.parse(str(self.repo.context.config.get("commit.pipeline")))
-        return configured.coding().text if _loses(configured) else None
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
@@ -168,10 +162,6 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
                 hint="load a file of torch.save without MVCCheckpointIO, and save it with it",
             )
         return CommitId.parse(match[1].decode()), check_path(match[2].decode(errors="replace"))
-
-
-def _loses(pipeline: Pipeline) -> bool:
-    return bool(pipeline.lossy or pipeline.decisions)
 
 
 def _is_model(model: Any) -> bool:

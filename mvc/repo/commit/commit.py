@@ -20,15 +20,12 @@ from mvc.errors import (
     MvcError,
     NothingToCommit,
     StateForgotten,
-    UnknownRevision,
 )
-from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count, host_name, user_name
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import printable
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.state_writer import BaseCache, PrecisionCopies, StateWriter
@@ -36,7 +33,7 @@ from mvc.repo.config import Config
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import BRANCH, HEAD, Head, head, staged_removals
+from mvc.repo.lookup.refs import BRANCH, HEAD, Head, head, staged_removals, tip
 from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.cost import measure
 from mvc.store.graph.search import Graph, Link
@@ -133,15 +130,7 @@ class _Work:
 
     def _tip(self) -> Head:
         """The tip that the commit is made on: of HEAD, or of the requested branch."""
-        at, name = head(self.context), self.request.branch
-        if name is None or name == at.branch:
-            return at
-        tip = self.context.store.ref(BRANCH + name)
-        if not isinstance(tip, CommitId):
-            raise UnknownRevision(
-                f"there is no branch {printable(name[:100])}", hint="make it with 'mvc branch NAME'"
-            )
-        return Head(name, tip)
+        return tip(self.context, self.request.branch, new=self.request.new_branch)
 
     def _removed(self) -> tuple[str, ...]:
         """Paths that ``mvc rm`` removed; they leave with the next commit on the current branch."""
