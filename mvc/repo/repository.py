@@ -645,6 +645,14 @@ class Repository:
         """Records that a version went live on a target, now or at a given moment."""
         return deployments.deploy(self.context, rev, target, self._moment(at))
 
+    def rollback(self, target: str, to: Rev | None = None) -> Deployed:
+        """Deploys what was live on a target before: the last version other than the live one.
+
+        ``to`` names the version instead, which must have been live there. Raises UnknownTarget,
+        UnknownRevision, StateForgotten, and NoDeployment if there is nothing to go back to.
+        """
+        return deployments.rollback(self.context, target, to)
+
     def retract(self, rev: Rev | None, target: str, *, at: Time | None = None) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 

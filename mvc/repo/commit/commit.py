@@ -30,6 +30,7 @@ from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.state_writer import BaseCache, PrecisionCopies, StateWriter
 from mvc.repo.config import Config
+from mvc.repo.content.compare import renames
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import manifests
@@ -261,14 +262,19 @@ class _Work:
 
     def _paths(self) -> tuple[PathChange, ...]:
         old, found = self.parent.by_path, []
+        gone = sorted(set(old) - set(self.manifest.by_path))
+        added = [entry for path, entry in self.kept.items() if path not in old]
+        origins = renames([old[path] for path in gone], added)
         for path, new in self.kept.items():
-            kind, changed = "added", len(new.tensors)
-            if path in old:
+            kind, changed, origin = "added", len(new.tensors), origins.get(path)
+            if origin is not None:
+                kind, changed = "renamed", 0
+            elif path in old:
                 kind = "unchanged" if old[path].content_id == new.content_id else "changed"
                 known = {t.key: t.id for t in old[path].tensors}
                 changed = sum(known.pop(t.key, None) != t.id for t in new.tensors) + len(known)
-            found.append(PathChange(path, kind, changed, len(new.tensors)))
-        for path in sorted(set(old) - set(self.manifest.by_path)):
+            found.append(PathChange(path, kind, changed, len(new.tensors), origin))
+        for path in (path for path in gone if path not in origins.values()):
             count = len(old[path].tensors)
             found.append(PathChange(path, "removed", count, count))
         return tuple(found)
