@@ -114,20 +114,17 @@ def rollback(context: Context, target: str, rev: str | CommitId | None = None) -
 
     def make() -> Entry:
         now, live = context.store.now_ns(), live_at(context, None, target).commit
-        if wanted is None:
-            commit = live_at(context, None, target, besides=live).commit
-        else:
-            commit = wanted
-            was_there = any(
-                d.target == target and not d.retracted and d.time_ns <= now
-                for d in of_commit(snapshot, commit)
+        commit = live_at(context, None, target, besides=live).commit if wanted is None else wanted
+        if commit == live:
+            raise NoDeployment(f"{commit.short} is live on {printable(target)} already")
+        if not any(
+            deployed.target == target and deployed.time_ns <= now and not deployed.retracted
+            for deployed in of_commit(snapshot, commit)
+        ):
+            raise NoDeployment(
+                f"{commit.short} was never live on {printable(target)}",
+                hint=f"'mvc deploy {commit.short} {printable(target)}' deploys it there first",
             )
-            if commit == live or not was_there:
-                word = "is live on {} already" if commit == live else "was never live on {}"
-                raise NoDeployment(
-                    f"{commit.short} {word.format(printable(target))}",
-                    hint=f"'mvc deploy {commit.short} {printable(target)}' deploys it all the same",
-                )
         manifests.check_kept(context, commit)
         made = deployment_for(snapshot, target, now, commit)
         return Entry("deploy", now, target, deployments=(made,))
