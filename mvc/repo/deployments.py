@@ -123,7 +123,7 @@ def rollback(context: Context, target: str, rev: str | CommitId | None = None) -
         ):
             raise NoDeployment(
                 f"{commit.short} was never live on {printable(target)}",
-                hint=f"'mvc deploy {commit.short} {printable(target)}' deploys it there first",
+                hint=f"'mvc deploy {commit.short} {printable(target)}' makes it live",
             )
         manifests.check_kept(context, commit)
         made = deployment_for(snapshot, target, now, commit)
