@@ -116,7 +116,12 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
 
 
 def warn_of_clock(out: Output, deployed: Deployed) -> None:
-    """Says that a deployment was recorded with a clock behind the one before it."""
+    """Says that a deployment is yet to come, or was recorded with a clock set back."""
+    if deployed.time_ns > deployed.recorded_ns:
+        out.warn(
+            f"the deployment is dated {format_time(deployed.time_ns)}, in the future: it counts "
+            "from then on"
+        )
     if not deployed.clock_back:
         return
     text = f"the clock is behind the newest record of {printable(deployed.target)}"

@@ -10,12 +10,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import click
 
 from mvc import __version__
 from mvc.cli.session import Session
+from mvc.errors import WrongUsage
 
 __all__ = ["COMMANDS", "SECTIONS", "Verb", "module_of", "program", "verb"]
 
@@ -51,6 +53,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Deploy": {
         "deploy": "Record that a version went live on a target.",
+        "rollback": "Deploy what was live on a target before.",
         "deployments": "List what was live, where and when.",
     },
     "Undo": {
@@ -72,6 +75,22 @@ A test keeps the lines equal to the commands' own docstrings.
 COMMANDS: dict[str, str] = {
     name: line for section in SECTIONS.values() for name, line in section.items()
 }
+
+
+_REMOTES = "there are no remotes yet: copy the folder with its .mvc"
+_ELSEWHERE: dict[str, str] = {
+    "add": "'mvc commit PATH' records files at once: nothing is staged before",
+    "merge": "versions have one parent: nothing is merged",
+    "mv": "rename the file yourself; 'mvc commit -a' records that",
+    "rebase": "versions do not change; 'mvc switch -c NAME REV' begins a branch at any of them",
+    "reflog": "'mvc oplog' lists the operations",
+    "reset": "'mvc undo' takes back an operation, 'mvc checkout -f HEAD' the changes of files",
+    "restore": "'mvc checkout HEAD PATH' writes a file as HEAD has it",
+    "retract": "'mvc deploy REV TARGET --retract' says that a deployment did not happen",
+    "revert": "'mvc checkout REV PATH' and 'mvc commit PATH' record an older state anew",
+    **dict.fromkeys(("clone", "fetch", "pull", "push", "remote"), _REMOTES),
+}
+"""What to do instead of a command that people know from git or expect here."""
 
 
 def module_of(name: str) -> str:
@@ -137,7 +156,18 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _of(ctx):
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._with_counts(args))
+
+    def _with_counts(self, args: list[str]) -> list[str]:
+        """``-5`` as ``-n5``, as git has it, where -n takes a number."""
+        options = [p for p in self.params if isinstance(p, click.Option)]
+        takers = {name for p in options if not (p.is_flag or p.count) for name in p.opts}
+        if "-n" not in takers:
+            return args
+        return [
+            f"-n{arg[1:]}" if arg[:1] == "-" and arg[1:].isdecimal() and last not in takers else arg
+            for last, arg in pairwise(["", *args])
+        ]
 
     def invoke(self, ctx: click.Context) -> Any:
         with _of(ctx):
@@ -177,6 +207,8 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name in _ELSEWHERE:
+            raise WrongUsage(f"there is no command {name!r}", hint=_ELSEWHERE[name])
         if name not in COMMANDS and not name.startswith("-"):
             from difflib import get_close_matches
 
@@ -212,7 +244,9 @@ _EXIT_CODES = """0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("-C", "directory", metavar="DIR", help="Work as if started in DIR.")
-@click.version_option(__version__, prog_name="mvc", message="%(prog)s %(version)s")
+@click.version_option(
+    __version__, "-V", "--version", prog_name="mvc", message="%(prog)s %(version)s"
+)
 @click.pass_context
 def program(ctx: click.Context, directory: str | None) -> None:
     """Git for model weights: every deployed version, exactly, in a small local store."""

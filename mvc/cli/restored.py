@@ -12,7 +12,7 @@ from mvc.model.names import printable
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
 
-__all__ = ["restored_json", "tell", "warn_of_unreached"]
+__all__ = ["restored_json", "tell", "tell_of_training", "warn_of_unreached"]
 
 
 def tell(session: Session, done: Restored) -> None:
@@ -31,6 +31,18 @@ def tell(session: Session, done: Restored) -> None:
     if done.unchanged:
         parts.append(f"{len(done.unchanged):,} there already")
     out.note(", ".join(parts))
+
+
+def tell_of_training(session: Session, *branches: str | None) -> None:
+    """Says that a training records on the branch that HEAD left or came to, if one does."""
+    for branch in dict.fromkeys(branches):
+        if not session.repository.is_recording(branch):
+            continue
+        if branch is None:
+            session.out.note("A training is recording on the detached HEAD, and follows it")
+        else:
+            name = printable(branch)
+            session.out.note(f"A training is recording on {name}, and goes on there")
 
 
 def warn_of_unreached(session: Session, done: Restored) -> None:

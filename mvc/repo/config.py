@@ -144,7 +144,7 @@ def _expects(key: Key) -> str:
 _ALL = (
     Key("user.name", str, "", "the author of commits; empty means user@host",
         low=0, high=MAX_NAME_BYTES),
-    Key("commit.pipeline", str, "lossless", "the pipeline or preset that commits use",
+    Key("commit.pipeline", str, "lossless", "the pipeline or preset that codes what is stored",
         low=1, high=MAX_PIPELINE_TEXT),
     Key("store.layout", str, "skip:4", "what a version is coded against: skip:2 to skip:16, "
         "chain or chain:R", low=1, high=20, pattern=PATTERN),

@@ -47,6 +47,7 @@ __all__ = [
     "on_target",
     "recorded_as",
     "retract",
+    "rollback",
     "targets",
 ]
 
@@ -94,6 +95,36 @@ def deploy(context: Context, rev: Rev, target: str, time_ns: int | None = None) 
         if time_ns is None or time_ns > now:
             manifests.check_kept(context, commit)
         made = deployment_for(snapshot, target, now if time_ns is None else time_ns, commit)
+        return Entry("deploy", now, target, deployments=(made,))
+
+    return recorded_as(snapshot, target, context.store.publish(make).sequence)
+
+
+def rollback(context: Context, target: str, rev: str | CommitId | None = None) -> Deployed:
+    """Records that the version before the live one went live again; durable on return.
+
+    That is what would be live if the live version had never been deployed. With ``rev`` it is that
+    version, which was live on the target before. Raises UnknownTarget, UnknownRevision,
+    StateForgotten, and NoDeployment if nothing else was live.
+    """
+    snapshot = context.fresh()
+    wanted = None if rev is None else resolve(context, rev)
+
+    def make() -> Entry:
+        now, live = context.store.now_ns(), live_at(context, None, target).commit
+        commit = live_at(context, None, target, besides=live).commit if wanted is None else wanted
+        if commit == live:
+            raise NoDeployment(f"{commit.short} is live on {printable(target)} already")
+        if not any(
+            deployed.target == target and deployed.time_ns <= now and not deployed.retracted
+            for deployed in of_commit(snapshot, commit)
+        ):
+            raise NoDeployment(
+                f"{commit.short} was never live on {printable(target)}",
+                hint=f"'mvc deploy {commit.short} {printable(target)}' makes it live",
+            )
+        manifests.check_kept(context, commit)
+        made = deployment_for(snapshot, target, now, commit)
         return Entry("deploy", now, target, deployments=(made,))
 
     return recorded_as(snapshot, target, context.store.publish(make).sequence)
@@ -170,12 +201,18 @@ def _to_retract(
 # -- looking up --------------------------------------------------------------------------
 
 
-def live_at(context: Context, time_ns: int | None = None, target: str | None = None) -> Deployed:
+def live_at(
+    context: Context,
+    time_ns: int | None = None,
+    target: str | None = None,
+    *,
+    besides: CommitId | None = None,
+) -> Deployed:
     """The deployment that was live on a target at a moment, by default now.
 
-    ``target`` may be None if there is only one. Takes a few look-ups, whatever the length of the
-    history. Raises UnknownTarget, NoDeployment, InvalidTime, and DamagedData if a lost entry of
-    the journal may change the answer.
+    ``target`` may be None if there is only one. Those of ``besides`` do not count. Takes a few
+    look-ups, whatever the length of the history. Raises UnknownTarget, NoDeployment, InvalidTime,
+    and DamagedData if a lost entry of the journal may change the answer.
     """
     snapshot = context.fresh()
     name = _only_target(context) if target is None else check_target(context, target)
@@ -184,15 +221,24 @@ def live_at(context: Context, time_ns: int | None = None, target: str | None = N
     recorded = None
     if time_ns is None:
         recent = islice(_newest_first(snapshot, name), RECENT)
-        recorded = next((d for d in recent if not d.dated and not d.retracted), None)
+        recorded = next((d for d in recent if not d.dated and _counts(d, besides)), None)
     for deployed in on_target(snapshot, name, until=moment):
         if recorded is not None and _place(deployed) <= _place(recorded):
             break
-        if not deployed.retracted and (recorded is None or deployed.dated):
+        if _counts(deployed, besides) and (recorded is None or deployed.dated):
             return deployed
     if recorded is not None:
         return recorded
+    if besides is not None:
+        raise NoDeployment(
+            f"nothing but {besides.short} was live on {printable(name)}",
+            hint=f"'mvc deploy REV {printable(name)}' deploys another version",
+        )
     raise _none_live(snapshot, name, moment)
+
+
+def _counts(deployed: Deployed, besides: CommitId | None) -> bool:
+    return not deployed.retracted and deployed.commit != besides
 
 
 def _place(deployed: Deployed) -> tuple[int, int]:

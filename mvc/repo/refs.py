@@ -14,6 +14,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, head_if_known, tags
 from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 
@@ -63,6 +64,7 @@ def branch_change(context: Context, name: str, commit: CommitId, force: bool = F
         )
     if old is not None and not force:
         raise _exists("branch", name)
+    refuse_recorded(context, name)
     _refuse_namesake(context, TAG, "tag", name)
     return RefChange(BRANCH + name, old, commit)
 
@@ -79,6 +81,7 @@ def delete_branch(context: Context, name: str, force: bool = False) -> Ref:
         at = head(context)
         if at.branch == name:
             raise RefConflict(f"{name} is the current branch", hint="switch to another one first")
+        refuse_recorded(context, name)
         if not force and tip not in Ancestors(context.store.snapshot, _others(context, name, at)):
             raise RefConflict(
                 f"no other branch or tag leads to the newest version of {name}, {tip.short}",
@@ -103,6 +106,8 @@ def rename_branch(context: Context, old: str, new: str, force: bool = False) -> 
         if new in {at.branch, old} or (there is not None and not force):
             raise _exists("branch", new)
         _refuse_namesake(context, TAG, "tag", new)
+        for name in (old, new):
+            refuse_recorded(context, name)
         made = []
         if at.branch != old or at.commit is not None:  # otherwise the branch has no version yet
             tip = _existing(context, BRANCH, "branch", old)

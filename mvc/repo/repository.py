@@ -273,9 +273,10 @@ class Repository:
         tensor in full. ``options`` are the rarer arguments. A mapping is committed even if nothing
         changed.
 
-        A lossy ``pipeline`` reduces the state at ``path``, or the files, against what HEAD
+        A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
-        ``states`` stay exact. A stage that goes by the loss takes it from ``metrics``.
+        ``states`` stay exact. A stage that goes by the loss takes it from ``metrics``. Without
+        ``pipeline`` everything is stored as given, coded as the setting ``commit.pipeline`` says.
 
         Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor and
         BadModelFile for what cannot be committed, NothingToCommit, SourceChanged if a file or
@@ -297,6 +298,10 @@ class Repository:
             raise WrongUsage("states names no state")
         if not chosen.allow_empty:
             refuse_empty(given)
+        if chosen.all and chosen.branch not in {None, refs.head(self.context).branch}:
+            raise WrongUsage(
+                "all is for the current branch: it compares files with HEAD", hint="name the files"
+            )
         empty = chosen.allow_empty
         if empty is None:
             empty = not files or deploy is not None
@@ -313,6 +318,8 @@ class Repository:
             author=chosen.author,
             time_ns=self._moment(chosen.time),
             produced_by=chosen.produced_by,
+            branch=chosen.branch,
+            new_branch=chosen.new_branch,
         )
         with self._lock:
             if files:
@@ -328,7 +335,7 @@ class Repository:
     ) -> CommitResult:
         changes = self._changes(given)
         live: Any = given.get(path)
-        lossy = self._lossy(request, options, None)
+        lossy = self._lossy(request, options, request.pipeline)
         if lossy is None:
             return replace(self._publish(request, changes, options), state=live)
         if live is None:
@@ -353,7 +360,10 @@ class Repository:
         dead: set[str] = set()
         changes, further = of_files(self.context, paths, options, dead), self._changes(given)
         output = None if options.output is None else Path(options.output)
-        lossy = self._lossy(request, options, changes)
+        setting = None
+        if output is not None or options.in_place:
+            setting = str(self.config.get("commit.pipeline"))
+        lossy = self._lossy(request, options, request.pipeline or setting)
         if lossy is None:
             done = self._publish(request, [*changes, *further], options)
         else:
@@ -383,21 +393,19 @@ class Repository:
             raise
 
     def _lossy(
-        self, request: CommitRequest, options: CommitOptions, files: list[Change] | None
+        self, request: CommitRequest, options: CommitOptions, text: str | None
     ) -> LossyCommit | None:
-        """The making of production weights; None if the pipeline only codes."""
+        """The making of production weights by the pipeline ``text``; None if it only codes."""
         from mvc.codecs.pipeline import Pipeline
 
-        parsed = Pipeline.parse(request.pipeline or str(self.config.get("commit.pipeline")))
-        found = None
+        parsed = Pipeline.parse(text or "lossless")
         if options.produced_by is None and (parsed.decisions or parsed.lossy):
             from mvc.repo.lossy.commit import LossyCommit
 
-            loss = request.metrics.get("loss")
-            found = LossyCommit.of(self.context, request.pipeline, options.exact, loss, files)
-        if found is None and (options.output or options.in_place or options.exact):
+            return LossyCommit.of(self.context, str(text), request, options.exact)
+        if options.output or options.in_place or options.exact:
             raise WrongUsage("output, in_place and exact are for lossy pipelines")
-        return found
+        return None
 
     # -- getting versions back -------------------------------------------------------------
 
@@ -677,6 +685,14 @@ class Repository:
         """Records that a version went live on a target, now or at a given moment."""
         return deployments.deploy(self.context, rev, target, self._moment(at))
 
+    def rollback(self, target: str, to: Rev | None = None) -> Deployed:
+        """Deploys what was live on a target before: the last version other than the live one.
+
+        ``to`` names the version instead, which must have been live there. Raises UnknownTarget,
+        UnknownRevision, StateForgotten, and NoDeployment if there is nothing to go back to.
+        """
+        return deployments.rollback(self.context, target, to)
+
     def retract(self, rev: Rev | None, target: str, *, at: Time | None = None) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
@@ -720,6 +736,15 @@ class Repository:
         Raises DamagedData if the entry that moved HEAD is lost; with ``if_known`` both are None.
         """
         return (refs.head_if_known if if_known else refs.head)(self.context)
+
+    def is_recording(self, branch: str | None) -> bool:
+        """Whether a training records on this branch now, in any process of this machine.
+
+        With None, whether one records on a detached HEAD.
+        """
+        from mvc.repo.recording import is_recording
+
+        return is_recording(self.context, branch)
 
     def branches(self) -> list[Ref]:
         """All branches with their newest commits."""

@@ -37,28 +37,34 @@ _SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute",
           "h": "hour", "hr": "hour", "d": "day", "w": "week"}  # fmt: skip
 _ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
-    r"(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?)?",
+    r"(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?)?",
     re.ASCII | re.IGNORECASE,
 )
+_ON_DAY = re.compile(
+    r"(?:(today|yesterday|last\s+[a-z]{3,9})(?:\s+|$))?(?:(?:at\s+)?(\d\d?):(\d\d)(?::(\d\d))?)?",
+    re.ASCII,
+)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _PART = re.compile(r"\s*(?:and\s+)?(an?\b|\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*,?", re.ASCII)
-_FORMS = "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, '2 hours ago', yesterday or now"
+_FORMS = (
+    "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, 10:00, 'yesterday 10:00', 'last tuesday 10:00', "
+    "'2 hours ago' or now"
+)
 
 
 def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
     """A moment in ns since 1970. ``zone`` applies to times without one; None is the system's.
 
     Accepts ISO 8601 (date; or date and time with up to nine fraction digits; ``Z`` or an
-    offset), ``now``, ``yesterday`` (24 hours ago), ``2 hours ago``, and epoch digits: up
-    to 11 are seconds, up to 14 milliseconds, else nanoseconds.
-    Raises InvalidTime.
+    offset), ``10:00`` (today), ``yesterday 10:00``, ``last tuesday 10:00`` (before today), without
+    a time these are whole days of 24 hours ago; ``now``, ``2 hours ago``, and epoch digits: up to
+    11 are seconds, up to 14 milliseconds, else nanoseconds. Raises InvalidTime.
     """
     word = text.strip().lower()
     if len(word) > _MAX_TEXT:
         raise _unreadable(text)
     if word == "now":
         return check_moment(now_ns, text)
-    if word == "yesterday":
-        return check_moment(now_ns - 86_400 * _SECOND, text)
     if word.isascii() and word.isdigit():
         unit = _SECOND if len(word) <= 11 else 1_000_000 if len(word) <= 14 else 1
         return check_moment(int(word) * unit, text)
@@ -69,6 +75,8 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
         return check_moment(now_ns - int(span * _SECOND), text)
     if match := _ISO.fullmatch(text.strip()):
         return check_moment(_iso(match, text, zone), text)
+    if word and (match := _ON_DAY.fullmatch(word)):
+        return check_moment(_on_day(match, text, now_ns, zone), text)
     raise _unreadable(text)
 
 
@@ -194,6 +202,38 @@ def _iso(match: re.Match[str], text: str, zone: tzinfo | None) -> int:
     nanoseconds = int((fraction or "").ljust(9, "0"))
     shift = _offset_seconds(offset, text) if offset else _unambiguous(wall, zone, text)
     return (_seconds(wall) - shift) * _SECOND + nanoseconds
+
+
+def _on_day(match: re.Match[str], text: str, now_ns: int, zone: tzinfo | None) -> int:
+    """``yesterday``, ``last tuesday``: so many days of 24 hours ago; with a time, on that day."""
+    day, hour, *rest = match.groups()
+    try:
+        today = datetime.fromtimestamp(now_ns // _SECOND, UTC).astimezone(zone)
+    except (OverflowError, OSError, ValueError) as e:
+        raise InvalidTime(f"this time is out of range: {printable(text)}") from e
+    back = _days_back(day or "today", today.weekday(), text)
+    if hour is None:
+        if not back:
+            raise _unreadable(text)
+        return now_ns - back * 86_400 * _SECOND
+    try:
+        date = today.replace(tzinfo=None) - timedelta(days=back)
+        wall = datetime(date.year, date.month, date.day, *(int(f or 0) for f in (hour, *rest)))
+    except (ValueError, OverflowError) as e:
+        raise InvalidTime(f"there is no such time: {printable(text)} ({e})", hint=_FORMS) from e
+    shift = _unambiguous(wall, zone, text)
+    return (_seconds(wall) - shift) * _SECOND
+
+
+def _days_back(day: str, today: int, text: str) -> int:
+    """How many days before today ``day`` was; ``today`` counts from Monday, 0."""
+    if day in {"today", "yesterday"}:
+        return int(day == "yesterday")
+    name = day.split()[-1]
+    for i, weekday in enumerate(_WEEKDAYS):
+        if weekday.startswith(name):
+            return (today - i - 1) % 7 + 1
+    raise _unreadable(text)
 
 
 def _offset_seconds(offset: str, text: str) -> int:

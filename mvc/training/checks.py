@@ -16,6 +16,7 @@ from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
 from mvc.repo.commit.request import check_author, metrics_from
+from mvc.repo.lookup.refs import HEAD
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.decisions import Evaluate, Monitor
@@ -31,7 +32,8 @@ class RecorderOptions:
     """Options of a Recorder; its docstring explains each of them."""
 
     deploy: str | None = None
-    pipeline: str = "lossless"
+    branch: str | None = None
+    pipeline: str | None = None
     max_recovery: float | None = None
     every: int = 1
     when_full: str = "block"
@@ -48,6 +50,16 @@ class RecorderOptions:
     author: str | None = None
     origin: CommitId | None = None
     """The version that the training resumed from."""
+
+    @property
+    def stages(self) -> Pipeline:
+        """The pipeline that was named; without one nothing is lossy and nothing decides."""
+        return Pipeline.parse(self.pipeline or "lossless")
+
+    @property
+    def tip(self) -> str:
+        """The revision that training continues from if none is named."""
+        return self.branch or HEAD
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
         """The metrics of one version: those of every version, those of the step, and its loss."""
@@ -105,12 +117,16 @@ def check_options(options: RecorderOptions) -> None:
     whole("start", options.start, 0)
     if options.queue_bytes is not None:
         whole("queue_bytes", options.queue_bytes, 0)
-    for name in ("pipeline", "name", "message", "deploy", "author"):
+    optional = ("branch", "deploy", "author", "pipeline")
+    for name in ("name", "message", *optional):
         value = getattr(options, name)
-        if not isinstance(value, str) and (value is not None or name not in {"deploy", "author"}):
+        if not isinstance(value, str) and (value is not None or name not in optional):
             raise _wrong(name, value, "text")
-    Pipeline.parse(options.pipeline)
+    if options.pipeline is not None:
+        Pipeline.parse(options.pipeline)
     _check_place(check_path(options.name))
+    if options.branch is not None:
+        check_ref("branch", options.branch)
     if options.deploy is not None:
         check_ref("deployment target", options.deploy)
     if options.author is not None:

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -22,6 +23,8 @@ from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.result import CommitResult
+from mvc.repo.lookup.refs import tip
+from mvc.repo.recording import announce
 from mvc.repo.repository import Repository
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
@@ -68,15 +71,17 @@ class Recorder:
     by default everything that is passed, and the random generators. Every ``every``-th step is
     recorded. ``when_full`` says what a step does when the queue is full: ``block`` waits,
     ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``queue_bytes``
-    bounds the bytes that are staged (default: two states). ``deploy`` is the target on which each
-    version goes live, as of the call. ``metrics`` are added to every version: a mapping, or a
-    function that returns one. ``pipeline`` is text, or Requirements, which ``commit`` explains.
-    ``start`` is the number of steps done before, or what ``repo.resume`` returned; then every
-    version names the one that training went on from. ``message`` is put before each version's
-    own; ``author`` is as for ``commit``.
+    bounds the bytes that are staged (default: two states). Versions go onto ``branch`` (default:
+    the current one), wherever HEAD goes meanwhile; if HEAD is detached, they follow it.
+    ``deploy`` is the target on which each version goes live, as of the call. ``metrics`` are added
+    to every version: a mapping, or a function that returns one. ``start`` is the number of steps
+    done before, or what ``repo.resume`` returned; then every version names the one that training
+    went on from. ``message`` is put before each version's own; ``author`` is as for ``commit``.
+    ``pipeline`` is text, or Requirements, which ``commit`` explains.
 
-    With a lossy ``pipeline`` a version holds production weights, made in the recorder's thread;
-    the training's own weights are not touched. That thread calls ``on_deploy`` with every version
+    Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says.
+    With a lossy one a version holds production weights, made in the recorder's thread; the
+    training's own weights are not touched. That thread calls ``on_deploy`` with every version
     once it is durable. ``evaluate(state, data)`` returns an accuracy from 0 to 1, or (accuracy,
     samples), for ``dsed``; ``monitor(data)`` returns what ``drift`` watches: a number, or one for
     each sample. ``exact`` names tensors, beside the buffers, that must not change.
@@ -84,7 +89,8 @@ class Recorder:
     cannot be resumed.
 
     Call it from one thread, the one that trains. Raises WrongUsage naming an argument that
-    cannot be right, InvalidName, InvalidPipeline, and NotARepository.
+    cannot be right, InvalidName, InvalidPipeline, NotARepository, and UnknownRevision for a branch
+    that does not exist.
     """
 
     def __init__(
@@ -96,7 +102,8 @@ class Recorder:
         scheduler: Any = None,
         scaler: Any = None,
         deploy: str | None = None,
-        pipeline: str | Requirements = "lossless",
+        branch: str | None = None,
+        pipeline: str | Requirements | None = None,
         every: int = 1,
         when_full: str = "block",
         metrics: Metrics | Callable[[], Metrics] | None = None,
@@ -115,7 +122,7 @@ class Recorder:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
         text, bound = pipeline_and_bound(pipeline)
         options = RecorderOptions(
-            deploy=deploy, pipeline=text or "", max_recovery=bound, every=every,
+            deploy=deploy, branch=branch, pipeline=text, max_recovery=bound, every=every,
             when_full=when_full, metrics=metrics, name=name, queue_bytes=queue_bytes,
             start=done, on_deploy=on_deploy, evaluate=evaluate, monitor=monitor, exact=exact,
             keep_training=keep_training, message=message, author=author, origin=origin,
@@ -141,7 +148,6 @@ class Recorder:
     ) -> None:
         checks.check_options(options)
         self._source = source
-        self._options = options
         self._queue = Queue(options.when_full, options.queue_bytes)
         self._steps = options.start
         self._taken = 0
@@ -149,11 +155,14 @@ class Recorder:
         self._pid = os.getpid()
         self._closed = False
         self._repo, self._own = checks.opened(repo)
-        try:
+        with ExitStack() as failed:
+            failed.callback(self._close_own_repo)
+            context = self._repo.context
+            options = replace(options, branch=tip(context, options.branch).branch)
+            self._options = options
+            self._notice = failed.enter_context(announce(context, options.branch))
             self._writer = WriterThread(self._repo, self._queue, source, options)
-        except BaseException:
-            self._close_own_repo()
-            raise
+            failed.pop_all()
         self._forget = self._repo.before_close(self.close)
         _open.add(self)
 
@@ -165,6 +174,11 @@ class Recorder:
     def repo(self) -> Repository:
         """The repository that the versions are committed to."""
         return self._repo
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that the versions are committed to; None if they follow a detached HEAD."""
+        return self._options.branch
 
     # -- in the training's thread --------------------------------------------------------
 
@@ -286,6 +300,7 @@ class Recorder:
             act()
         self._queue.close()
         self._writer.join()
+        self._notice.release()
         _open.discard(self)
         self._forget()
         self._close_own_repo()

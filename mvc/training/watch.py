@@ -23,7 +23,8 @@ class WatchOptions(TypedDict, total=False):
     """Options of ``watch``: those of ``mvc.Recorder``."""
 
     deploy: str | None
-    pipeline: str | Requirements
+    branch: str | None
+    pipeline: str | Requirements | None
     every: int
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None

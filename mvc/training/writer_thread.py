@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from mvc.adapters.python.state import HashedState, from_state
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
@@ -44,7 +43,7 @@ class WriterThread(threading.Thread):
         self._options = options
         self._weights = source.weights
         self.reducer = _reducer_for(repo, source, options)
-        self._coding = Pipeline.parse(options.pipeline).coding()
+        self._coding = options.stages.coding()
         self.production: ServedVersion | None = None
         self.durable = 0
         self.skipped = 0
@@ -132,6 +131,8 @@ class WriterThread(threading.Thread):
                 time=item.called_ns,
                 max_recovery=options.max_recovery,
                 produced_by=options.pipeline if reduced else None,
+                branch=options.branch,
+                new_branch=options.branch is not None,
             ),
         )
 
@@ -164,8 +165,8 @@ def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
 def _reducer_for(
     repo: Repository, source: StateSource, options: RecorderOptions
 ) -> StateReducer | None:
-    pipeline = Pipeline.parse(options.pipeline)
-    if not pipeline.lossy and not pipeline.decisions:
+    stages = options.stages
+    if options.pipeline is None or not (stages.lossy or stages.decisions):
         if options.keep_training:
             raise WrongUsage("keep_training is for lossy pipelines: others keep them anyway")
         return None
@@ -184,5 +185,5 @@ def _reducer_for(
     return StateReducer(
         repo, options.name, options.pipeline, evaluate=options.evaluate, monitor=options.monitor,
         exact=named if buffers is None else named.union(buffers()), named=named,
-        origin=options.origin,
+        origin=options.origin, branch=options.branch,
     )  # fmt: skip

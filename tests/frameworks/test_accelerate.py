@@ -298,3 +298,16 @@ def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.Monk
     monkeypatch.setattr(ranks, "AcceleratorState", Sharded)
     with pytest.raises(WrongUsage, match="sharded"):
         attach(run.accelerator, repo)
+
+
+def test_stays_on_the_branch_it_was_attached_on(tmp_path: Path, repo: mvc.Repository) -> None:
+    run = Run()
+    with attach(run.accelerator, repo) as attached:
+        run.train(attached, 2, {1: tmp_path / "a"})
+        repo.switch("aside", create=True)
+        run.train(attached, 4, {3: tmp_path / "b"})
+        assert [e.commit.message for e in repo.log("main")] == ["step 2", "step 1"]
+    again = Run(seed=9)
+    with attach(again.accelerator, repo, branch="main") as attached:
+        assert attached.load().step == 2
+    assert repo.head().branch == "aside" and len(list(repo.log())) == 1

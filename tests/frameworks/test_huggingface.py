@@ -318,3 +318,25 @@ def test_numpy_metric_of_the_best_model(tmp_path: Path, repo: mvc.Repository) ->
     run.state.best_metric = np.float32(0.5)
     run.train()
     callback.checkpoint("HEAD", tmp_path / "ck")
+
+
+class Away(transformers.TrainerCallback):
+    """Another terminal, which switches to another branch after the third step."""
+
+    def __init__(self, repo: mvc.Repository) -> None:
+        self.repo = repo
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
+        if state.global_step == 3:
+            self.repo.switch("aside", create=True)
+
+
+def test_stays_on_the_branch_it_began_on(tmp_path: Path, repo: mvc.Repository) -> None:
+    trainer(tmp_path / "a", [MVCCallback(repo), Away(repo)], max_steps=6).train()
+    assert repo.head().branch == "aside"
+    assert [e.commit.message for e in repo.log("main")] == [f"step {n}" for n in range(6, 0, -1)]
+    callback = MVCCallback(repo, branch="main")
+    callback.resume(trainer(tmp_path / "b", [callback], max_steps=8))
+    assert callback.resumed is not None and callback.resumed.step == 6
+    assert repo.log("main")[0].commit.message == "step 8"
+    assert repo.head().branch == "aside"

@@ -294,3 +294,24 @@ def test_the_path_of_a_repository(tmp_path: Path) -> None:
     fit(made(), recording, epochs=1)
     assert len(list(recording.repo.log())) == 1
     recording.repo.close()
+
+
+class Away(keras.callbacks.Callback):
+    """Another terminal, which switches to another branch after a batch."""
+
+    def __init__(self, repo: mvc.Repository) -> None:
+        super().__init__()
+        self.repo = repo
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 2 and self.repo.head().branch == "main":
+            self.repo.switch("aside", create=True)
+
+
+def test_stays_on_the_branch_it_began_on(repo: mvc.Repository) -> None:
+    fit(made(), Away(repo), MVCCallback(repo), epochs=1)
+    assert repo.head().branch == "aside"
+    assert repo.log("main")[0].commit.message == f"step {BATCHES}"
+    assert len(list(repo.log("main"))) == BATCHES
+    fit(made(), MVCCallback(repo, branch="main", resume="main"), epochs=2)
+    assert len(list(repo.log("main"))) == 2 * BATCHES and repo.head().branch == "aside"

@@ -17,7 +17,13 @@ import lightning.pytorch as pl  # noqa: E402
 from lightning.pytorch.strategies import FSDPStrategy  # noqa: E402
 
 import mvc  # noqa: E402
-from mvc.errors import NotARepository, StorageFull, UnsupportedTensor, WrongUsage  # noqa: E402
+from mvc.errors import (  # noqa: E402
+    NotARepository,
+    StorageFull,
+    UnknownRevision,
+    UnsupportedTensor,
+    WrongUsage,
+)
 from mvc.frameworks.lightning.callback import MVCCallback, MVCCheckpointIO  # noqa: E402
 from tests.frameworks.lightning_runs import Net, bits, digest, existing, fit, loader, validation  # noqa: E402
 from tests.training.gate import Gate  # noqa: E402
@@ -242,3 +248,41 @@ def test_two_processes_and_one_writer(tmp_path: Path) -> None:
     assert messages == ["step 1", "step 2", "step 3", "step 3"]
     names = list(callback.repo.checkout("HEAD"))
     assert names == list(Net().state_dict())
+
+
+class Away(pl.Callback):
+    """Another terminal, which switches to another branch after a batch."""
+
+    def __init__(self, repo: mvc.Repository) -> None:
+        self.repo = repo
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        if self.repo.head().branch == "main":
+            self.repo.switch("aside", create=True)
+
+
+def test_stays_on_the_branch_it_began_on(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        fit(MVCCallback(repo), Away(repo), max_epochs=1)
+        assert repo.head().branch == "aside"
+        messages = [entry.commit.message for entry in repo.log("main")][::-1]
+        assert messages == [f"step {n}" for n in (1, 2, 3, 4, 5, 5)]
+        callback = MVCCallback(repo, branch="main")
+        fit(callback, resume=callback.resume(), max_epochs=2)
+        assert callback.resumed is not None and callback.resumed.step == 5
+        assert repo.log("main")[0].commit.message == "step 10"
+        assert repo.head().branch == "aside"
+
+
+def test_checkpoints_of_a_training_go_onto_one_branch(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path / "models") as repo:
+        plugin = MVCCheckpointIO(repo)
+        plugin.save_checkpoint({"epoch": 1}, tmp_path / "a.ckpt")
+        repo.switch("aside", create=True)
+        plugin.save_checkpoint({"epoch": 2}, tmp_path / "b.ckpt")
+        assert len(list(repo.log("main"))) == 2 and len(list(repo.log("aside"))) == 1
+        plugin.teardown()
+        plugin.save_checkpoint({"epoch": 3}, tmp_path / "c.ckpt")
+        assert len(list(repo.log("main"))) == 2 and len(list(repo.log("aside"))) == 2
+        with pytest.raises(UnknownRevision, match="no branch nowhere"):
+            MVCCheckpointIO(repo, branch="nowhere").save_checkpoint({}, tmp_path / "d.ckpt")

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import mvc
+from mvc.codecs.pipeline import Pipeline
 from mvc.errors import (
     InvalidPipeline,
     IoFailed,
@@ -179,17 +180,43 @@ def test_the_preset_is_what_the_commit_says(tmp_path: Path) -> None:
         assert repo.checkout()["w"].tobytes() == own["w"].tobytes()
 
 
-def test_a_lossy_default_of_the_settings(tmp_path: Path) -> None:
+def test_a_lossy_setting_changes_no_state_that_did_not_ask_for_it(tmp_path: Path) -> None:
+    (mvc.Repository.init(tmp_path)).close()
+    for preset in ("vsol-0-fast", "vsol-1-slow", "frontier-1"):
+        (tmp_path / ".mvc/config.yaml").write_text(f"commit:\n  pipeline: {preset}\n")
+        with mvc.Repository.open(tmp_path) as repo:
+            repo.commit({"w": np.ones(40, np.float32)})
+            given = {"w": np.full(40, 1.3, np.float32)}
+            exact = repo.commit(given)
+            assert exact.state is given
+            assert repo.checkout()["w"].tobytes() == given["w"].tobytes()
+            coding = Pipeline.parse(preset).coding()
+            assert Pipeline.parse(exact.commit.pipeline) == coding
+            repo.repack(interval=2)
+            assert repo.checkout()["w"].tobytes() == given["w"].tobytes()
+            with pytest.raises(WrongUsage, match="lossy pipelines"):
+                repo.commit(given, options=CommitOptions(exact=["w"]))
+
+
+def test_a_lossy_setting_acts_where_production_weights_are_asked_for(tmp_path: Path) -> None:
     (mvc.Repository.init(tmp_path)).close()
     (tmp_path / ".mvc/config.yaml").write_text("commit:\n  pipeline: vsol-0-fast\n")
+    path = tmp_path / "a.npz"
     with mvc.Repository.open(tmp_path) as repo:
-        repo.commit({"w": np.ones(40, np.float32)})
-        made = repo.commit({"w": np.full(40, 1.3, np.float32)})
-        assert made.state["w"][0] == 1.25 and made.commit.pipeline == "vsol-0-fast"
-        exact = repo.commit({"w": np.full(40, 1.3, np.float32)}, pipeline="lossless")
-        assert exact.state["w"][0] == np.float32(1.3)
-        repo.repack(interval=2)
-        assert [s["w"][0] for _, s in repo.iter_versions()] == [1, 1.25, np.float32(1.3)]
+        for value, place in (
+            (1.3, {}),
+            (2.7, {"output": tmp_path / "out.npz"}),
+            (1.1, {}),
+            (2.9, {"in_place": True}),
+        ):
+            np.savez(path, w=np.full(40, value, np.float32))
+            options = CommitOptions(cwd=tmp_path, **place)
+            made = repo.commit("a.npz", options=options)
+            stored = repo.checkout()["w"][0]
+            assert (stored == np.float32(value)) == (not place)
+            assert (made.commit.pipeline == "vsol-0-fast") == bool(place)
+            for written in place.values():
+                assert np.load(path if written is True else written)["w"][0] == stored
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".npz"])

@@ -43,6 +43,21 @@ def ns(*fields: int, nanoseconds: int = 0) -> int:
         ("now", NOW),
         (" Now ", NOW),
         ("yesterday", NOW - 86_400 * SECOND),
+        # NOW is Sunday, 2025-06-15T15:06:40Z
+        ("10:00", ns(2025, 6, 15, 10)),
+        ("23:59:30", ns(2025, 6, 15, 23, 59, 30)),
+        ("today 9:05", ns(2025, 6, 15, 9, 5)),
+        ("yesterday 10:00", ns(2025, 6, 14, 10)),
+        ("Yesterday at 10:00", ns(2025, 6, 14, 10)),
+        ("last tuesday 10:00", ns(2025, 6, 10, 10)),
+        ("last tue at 10:00", ns(2025, 6, 10, 10)),
+        ("last sunday 10:00", ns(2025, 6, 8, 10)),
+        ("last saturday", NOW - 86_400 * SECOND),
+        ("last sunday", NOW - 7 * 86_400 * SECOND),
+        ("2026-11-17T10", ns(2026, 11, 17, 10)),
+        ("2026-11-17 10", ns(2026, 11, 17, 10)),
+        ("2026-11-17T10Z", ns(2026, 11, 17, 10)),
+        ("2026-11-17T10+02", ns(2026, 11, 17, 8)),
         ("2 hours ago", NOW - 7200 * SECOND),
         ("an hour ago", NOW - 3600 * SECOND),
         ("1h30m ago", NOW - 5400 * SECOND),
@@ -61,6 +76,17 @@ def test_known_answers(text: str, expected: int) -> None:
 def test_a_time_without_a_zone_is_local() -> None:
     assert parse_time("2026-11-20", now_ns=NOW, zone=BERLIN) == ns(2026, 11, 19, 23)
     assert parse_time("2026-07-20T10:00", now_ns=NOW, zone=BERLIN) == ns(2026, 7, 20, 8)
+
+
+def test_the_day_of_a_time_is_local() -> None:
+    evening = ns(2025, 6, 14, 23)  # Sunday already, in Berlin
+    assert parse_time("0:30", now_ns=evening, zone=BERLIN) == ns(2025, 6, 14, 22, 30)
+    assert parse_time("yesterday 12:00", now_ns=evening, zone=BERLIN) == ns(2025, 6, 14, 10)
+    assert parse_time("last saturday 12:00", now_ns=evening, zone=BERLIN) == ns(2025, 6, 14, 10)
+    with pytest.raises(InvalidTime, match="never was"):
+        parse_time("today 2:30", now_ns=ns(2026, 3, 29, 12), zone=BERLIN)
+    with pytest.raises(InvalidTime):
+        parse_time("yesterday 10:00", now_ns=-(1 << 63), zone=UTC)
 
 
 @pytest.fixture
@@ -102,7 +128,9 @@ def test_the_systems_zone() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "foo", "2026-02-30", "2026-11-20T25:00", "2026-11-20T10:00:60", "2026-11-20T10",
+        "", "foo", "2026-02-30", "2026-11-20T25:00", "2026-11-20T10:00:60", "2026-11-20T1",
+        "25:00", "10:60", "today", "last", "last week", "last tuesday 25:00", "yesterday10:00",
+        "yesterday 10", "tuesday 10:00", "last tuesdayx 10:00", "10:00Z", "yesterday at",
         "2026-11-20T10:00+25:00", "2026-11-20T10:00+10:60", "2 hours", "hours ago", " ago",
         "2 parsecs ago", "2026-11-20T10:00:00.1234567890Z", "٢٠٢٦-١١-٢٠", "9" * 20, "-5",
         "2500-01-01T00:00Z", "0001-01-01", "9" * 15 + " weeks ago", "x" * 5000, "1e5 hours ago",

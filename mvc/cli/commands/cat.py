@@ -76,7 +76,9 @@ def _holder(manifest: Manifest, key: str, names: list[str]) -> FileEntry:
         raise UnknownPath(
             f"several files have a tensor {printable(key)}: {paths}", hint="name one with --path"
         )
-    close = get_close_matches(key, {t.key for e in entries for t in e.tensors}, n=3)
+    names_ = sorted({t.key for e in entries for t in e.tensors})
+    close = get_close_matches(key, names_, n=3)
+    close = close or [name for name in names_ if key.lower() in name.lower()][:3]
     hint = f"did you mean {' or '.join(map(printable, close))}?" if close else ""
     raise UnknownPath(
         f"the version has no tensor {printable(key)}", hint=hint or "'mvc ls' lists its tensors"

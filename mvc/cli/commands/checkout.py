@@ -6,7 +6,7 @@ import click
 
 from mvc.cli.options import complete_revisions, target_option
 from mvc.cli.program import verb
-from mvc.cli.restored import restored_json, tell, warn_of_unreached
+from mvc.cli.restored import restored_json, tell, tell_of_training, warn_of_unreached
 from mvc.cli.session import Session
 from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
@@ -43,6 +43,7 @@ def command(
         since = format_time(live.time_ns)
         out.note(f"{live.commit.short} was live on {printable(live.target)} from {since}")
         rev = str(live.commit)
+    before = repository.head(if_known=True).branch
     try:
         with session.progress("restoring") as progress:
             done = repository.restore(
@@ -50,6 +51,8 @@ def command(
             )
     except UnknownRevision as error:
         raise UnknownRevision(error.message, hint=_path_hint(session, rev) or error.hint) from error
+    if done.moved_head:
+        tell_of_training(session, before, done.branch)
     if session.as_json:
         warn_of_unreached(session, done)
         out.json("mvc.checkout/1", restored_json(done))

@@ -23,6 +23,8 @@ from mvc.repo.commit.result import CommitResult
 from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
 
+_STYLES = {"added": "added", "removed": "removed", "unchanged": None}
+
 
 @verb("commit", 'mvc commit model.safetensors -m "nightly" --metric acc=0.98 --deploy prod')
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
@@ -112,15 +114,32 @@ def command(
         session.out.json("mvc.commit/1", _json(done, same_as))
     elif session.verbosity >= 0:
         session.out.line(_summary(session.out, done))
+        if pipeline is None and output is None and not in_place:
+            _tell_of_setting(session, done)
         if output is not None:
             session.out.note(f"the production weights are in {printable(str(output))}")
-        for path in done.paths:  # added and removed files as git names them; with -v every file
-            if session.verbose or path.kind in {"added", "removed"}:
-                style = None if path.kind == "unchanged" else path.kind
-                word = session.out.paint(f"{path.kind:9}", style)
-                session.out.line(f" {word} {printable(path.path)}")
+        for path in done.paths:  # the set of files, as git shows it; with -v every file
+            if session.verbose or path.kind in {"added", "removed", "renamed"}:
+                word = session.out.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
+                was = f" (was {printable(path.renamed_from)})" if path.renamed_from else ""
+                session.out.line(f" {word} {printable(path.path)}{was}")
         for name, version in same_as.items():
             session.out.note(f"{printable(name)} is what it was in {session.named(version)}")
+
+
+def _tell_of_setting(session: Session, done: CommitResult) -> None:
+    """Says that a lossy pipeline of the settings does not act by itself."""
+    from mvc.codecs.pipeline import Pipeline
+
+    text = str(session.repository.config.get("commit.pipeline"))
+    pipeline = Pipeline.parse(text)
+    if (pipeline.lossy or pipeline.decisions) and any(
+        entry.tensors for entry in done.entries.values()
+    ):
+        session.out.note(
+            f"Stored exactly: commit.pipeline is {printable(text)}, whose production weights are "
+            "made with -o FILE or --in-place"
+        )
 
 
 def metrics(pairs: Iterable[str]) -> dict[str, float]:
@@ -174,7 +193,7 @@ def _json(done: CommitResult, same_as: dict[str, CommitId]) -> dict[str, Any]:
         "commit": commit_json(LogEntry(done.id, done.commit, (), ())),
         "branch": done.branch,
         "paths": [
-            fields(path, "path", "kind", "tensors_changed", "tensors")
+            fields(path, "path", "kind", "tensors_changed", "tensors", "renamed_from")
             | {"same_as": same_as.get(path.path)}
             for path in done.paths
         ],

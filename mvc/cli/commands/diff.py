@@ -114,7 +114,7 @@ def _headline(file: FileDiff) -> str:
     order = ("changed", "resized", "renamed", "added", "removed", "unchanged")
     words = [f"{kinds[kind]:,} {kind}" for kind in order if kinds[kind]]
     if file.renamed_from is not None:
-        words.insert(0, f"was {printable(file.renamed_from)}")
+        words.insert(0, f"renamed (was {printable(file.renamed_from)})")
     if file.other_changed:
         words.append("other bytes differ")
     return ", ".join(words) or file.kind

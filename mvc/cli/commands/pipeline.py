@@ -63,7 +63,11 @@ def command(
     chosen = next((n for n in PRESETS if Pipeline.parse(n) == pipeline), None)
     if write:
         _set(session, chosen or pipeline.text, needs)
-        _tell_of_commits(session, pipeline)
+        if pipeline.lossy or pipeline.decisions:
+            session.out.note(
+                "Versions are stored exactly as given. Production weights are made where they are "
+                "asked for: 'mvc commit' with -o FILE or --in-place, and pipeline= in Python"
+            )
     if session.as_json:
         told = {} if needs is None else {"requirements": vars(needs)}
         session.out.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": write})
@@ -80,17 +84,6 @@ def _set(session: Session, name: str, needs: Requirements | None) -> None:
     for key, value in values.items():
         set_value(session.fs, session.config_file, key, value)
         session.out.note(f"{key} = {value}")
-
-
-def _tell_of_commits(session: Session, pipeline: Pipeline) -> None:
-    """Says what ``mvc commit`` needs with a setting that not every command can use."""
-    if pipeline.decisions:
-        session.out.note(
-            f"Only a Recorder can use it: {pipeline.decisions[0].text} decides whether a version "
-            "is saved; 'mvc commit' of a model needs --pipeline"
-        )
-    elif pipeline.lossy:
-        session.out.note("'mvc commit' of a model needs -o FILE or --in-place from now on")
 
 
 def _list(session: Session) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
 from mvc.cli.listing import entry_json, file_line, tensor_table
@@ -9,9 +12,11 @@ from mvc.cli.options import revision
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
+from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
+from mvc.repo.content.compare import renames
 from mvc.repo.history.log import LogEntry
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
@@ -24,7 +29,7 @@ _FIRST = 20
 def command(session: Session, rev: str) -> None:
     """Show one commit and what it changed.
 
-    The tensors listed are those that differ from the first parent; -v lists all.
+    The files and tensors listed are those that differ from the first parent; -v lists all.
     """
     context, out = session.context, session.out
     incomplete: list[DamagedData] = []
@@ -32,12 +37,13 @@ def command(session: Session, rev: str) -> None:
     entry = found[0]
     manifest = manifests.if_kept(context, entry.id) or manifests.EMPTY
     parent = _parent(session, entry, incomplete)
-    removed = sorted(parent.by_path.keys() - manifest.by_path) if parent is not None else None
+    files, removed = _compared(parent, manifest)
     if session.as_json:
         payload = commit_json(entry) | {"reset_point": entry.reset_point}
         payload["files"] = [
-            entry_json(e) | {"changed": None if parent is None else _marks(parent, e)}
-            for e in manifest.entries
+            entry_json(file.entry)
+            | {"renamed_from": file.renamed_from, "changed": None if parent is None else file.marks}
+            for file in files
         ]
         payload["removed"] = removed
         if incomplete:
@@ -52,13 +58,67 @@ def command(session: Session, rev: str) -> None:
     if entry.forgotten_ns is None:
         if parent is None:
             out.note(f"what it changed is not known: {_why_unknown(session, entry, incomplete)}")
-        for file in manifest.entries:
+        same = 0
+        for file in files:
+            if file.what == "unchanged" and not session.verbose:
+                same += 1
+                continue
             out.line()
-            _print_file(session, parent, file)
+            _print_file(session, file)
         for path in removed or ():
             out.line()
             out.line(f"{out.paint(printable(path), 'removed')}  removed")
+        if same:
+            out.line()
+            out.line(f"{count(same, 'file')} unchanged (-v lists them)")
     session.tell_incomplete(incomplete)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A file of the version, beside the first parent's.
+
+    ``what`` became of it, empty if that is not known. ``marks``: added or changed, by the keys of
+    the tensors that are not as in the parent.
+    """
+
+    entry: FileEntry
+    what: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    renamed_from: str | None = None
+
+
+def _compared(parent: Manifest | None, manifest: Manifest) -> tuple[list[_Shown], list[str] | None]:
+    """The files of a version, and the paths that it removed; None if that is not known."""
+    if parent is None:
+        return [_Shown(entry) for entry in manifest.entries], None
+    old, new = parent.by_path, manifest.by_path
+    gone = sorted(old.keys() - new)
+    added = [entry for entry in manifest.entries if entry.path not in old]
+    origins = renames([old[path] for path in gone], added)
+    files = [_against(entry, old, origins.get(entry.path)) for entry in manifest.entries]
+    return files, [path for path in gone if path not in origins.values()]
+
+
+def _against(entry: FileEntry, parent: Mapping[str, FileEntry], origin: str | None) -> _Shown:
+    if origin is not None:
+        return _Shown(entry, f"renamed (was {printable(origin)})", {}, origin)
+    before = parent.get(entry.path)
+    known = {} if before is None else {t.key: t.id for t in before.tensors}
+    marks = {
+        t.key: "changed" if t.key in known else "added"
+        for t in entry.tensors
+        if known.get(t.key) != t.id
+    }
+    if before is None:
+        return _Shown(entry, "new", marks)
+    if before.content_id == entry.content_id:
+        return _Shown(entry, "unchanged", marks)
+    if not entry.tensors:
+        return _Shown(entry, "changed", marks)
+    gone = len(known.keys() - {t.key for t in entry.tensors})
+    removed = f", {count(gone, 'tensor')} removed" if gone else ""
+    return _Shown(entry, f"{len(marks):,} changed{removed}", marks)
 
 
 def _parent(session: Session, entry: LogEntry, incomplete: list[DamagedData]) -> Manifest | None:
@@ -81,39 +141,14 @@ def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData
     return f"the state of its parent was {when}"
 
 
-def _marks(parent: Manifest, entry: FileEntry) -> dict[str, str]:
-    """What happened to each tensor that is not as in the parent, by key."""
-    old = parent.by_path.get(entry.path)
-    known = {t.key: t.id for t in old.tensors} if old else {}
-    return {
-        t.key: "changed" if t.key in known else "added"
-        for t in entry.tensors
-        if known.get(t.key) != t.id
-    }
-
-
-def _print_file(session: Session, parent: Manifest | None, entry: FileEntry) -> None:
-    out, verbose = session.out, session.verbose
-    marks = {} if parent is None else _marks(parent, entry)
-    changed = "" if parent is None else f", {_what_changed(parent, entry, len(marks))}"
-    out.line(file_line(out, entry) + changed)
-    tensors = [t for t in entry.tensors if verbose or t.key in marks]
+def _print_file(session: Session, file: _Shown) -> None:
+    out, verbose, marks = session.out, session.verbose, file.marks
+    out.line(file_line(out, file.entry) + (f", {file.what}" if file.what else ""))
+    tensors = [t for t in file.entry.tensors if verbose or t.key in marks]
     shown = tensors if verbose else tensors[:_FIRST]
     if not verbose:  # all of them changed: only what is new needs a word
-        new = parent is not None and entry.path in parent.by_path
+        new = file.what != "new"
         marks = {key: word for key, word in marks.items() if word == "added" and new}
     if shown:
         tensor_table(out, shown, marks, full=session.verbosity > 1)
     out.left_out(len(tensors) - len(shown))
-
-
-def _what_changed(parent: Manifest, entry: FileEntry, changed: int) -> str:
-    old = parent.by_path.get(entry.path)
-    if old is None:
-        return "new"
-    if old.content_id == entry.content_id:
-        return "unchanged"
-    if not entry.tensors:
-        return "changed"
-    gone = len({t.key for t in old.tensors} - {t.key for t in entry.tensors})
-    return f"{changed:,} changed" + (f", {count(gone, 'tensor')} removed" if gone else "")

@@ -6,7 +6,7 @@ import click
 
 from mvc.cli.options import complete_branches, revision
 from mvc.cli.program import verb
-from mvc.cli.restored import tell, warn_of_unreached
+from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
@@ -20,6 +20,7 @@ def command(session: Session, branch: str, start: str | None, create: bool, forc
     """Go to another branch."""
     if start is not None and not create:
         raise click.UsageError("START is where a new branch begins: add -c")
+    before = session.repository.head(if_known=True).branch
     with session.progress("restoring") as progress:
         done = session.repository.switch(
             branch, create=create, start=start, force=force, progress=progress
@@ -27,5 +28,6 @@ def command(session: Session, branch: str, start: str | None, create: bool, forc
     if done is not None:
         tell(session, done)
     session.out.note(f"Switched to {'new ' if create else ''}branch {printable(branch)}")
+    tell_of_training(session, before, branch)
     if done is not None:
         warn_of_unreached(session, done)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self, Unpack
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
@@ -21,6 +20,7 @@ from mvc.frameworks.common.ranks import own_of, refuse_sharded, rng_of_others
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
+from mvc.repo.lookup.refs import tip
 from mvc.training import resume
 from mvc.training.checks import RecorderOptions, opened
 from mvc.training.recorder import Recorder, Report, complete
@@ -57,6 +57,9 @@ class Attached:
         self._options = checked(options)
         _check_stages(self._options)
         self.repo = opened(repo)[0]
+        # The branch is that of now, not of the first save.
+        branch = tip(self.repo.context, self._options.branch).branch
+        self._options = replace(self._options, branch=branch)
         self.saves = 0
         self._origin: CommitId | None = None
         self._accelerator = accelerator
@@ -152,13 +155,13 @@ class Attached:
         """The number of the epoch that ``batches`` would give now, from 0."""
         return self._epochs.epoch(loader)
 
-    def load(self, rev: str | CommitId = "HEAD") -> Resumed:
-        """Sets everything that ``save_state`` saves to a version.
+    def load(self, rev: str | CommitId | None = None) -> Resumed:
+        """Sets everything that ``save_state`` saves to a version, by default the branch's newest.
 
         ``Resumed.step`` is the number of the save. Raises CannotResume where the version does
         not fit what was prepared and registered; then nothing has changed.
         """
-        commit, name = self.repo.find(rev), self._options.name
+        commit, name = self.repo.find(self._options.tip if rev is None else rev), self._options.name
         kept = resume.training_state(self.repo, commit, name, production=True)
         saved = kept.get("accelerate")
         if saved is None:
@@ -230,14 +233,14 @@ attach = Attached
 
 def _check_stages(options: RecorderOptions) -> None:
     """Raises WrongUsage for a pipeline that may skip a save, or asks for an unknown loss."""
-    decides = Pipeline.parse(options.pipeline).decisions
+    decides = options.stages.decisions
     if decides:
         raise WrongUsage(
             f"stage {decides[0].text} decides whether there is a version, "
             "but save_state always saves",
             hint="leave it out",
         )
-    stage = stage_by_loss(options.pipeline)
+    stage = stage_by_loss(options)
     if stage is not None and options.metrics is None:
         raise WrongUsage(
             f"stage {stage} goes by the loss, which save_state does not know",

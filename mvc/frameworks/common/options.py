@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, cast
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.decisions import Drift, Dsed
 from mvc.codecs.stages.lossy import TopK
 from mvc.errors import WrongUsage
@@ -21,7 +20,8 @@ class Options(TypedDict, total=False):
     """Keyword arguments that every callback hands to its Recorder, which explains them."""
 
     deploy: str | None
-    pipeline: str | Requirements
+    branch: str | None
+    pipeline: str | Requirements | None
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None
     name: str
@@ -39,7 +39,7 @@ def checked(options: Options, every: int = 1, kind: type[Any] = Options) -> Reco
     for name in options:
         if name not in kind.__annotations__:
             raise TypeError(f"unexpected keyword argument {name!r}")
-    text, bound = pipeline_and_bound(options.get("pipeline", "lossless"))
+    text, bound = pipeline_and_bound(options.get("pipeline"))
     given = cast("dict[str, Any]", options) | {"pipeline": text, "max_recovery": bound}
     chosen = RecorderOptions(**given, every=every)
     check_options(chosen)
@@ -56,21 +56,21 @@ def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tup
     return names
 
 
-def stage_by_data(pipeline: str) -> str | None:
-    """The first stage that asks for the batch's data. Raises InvalidPipeline."""
-    found = Pipeline.parse(pipeline).decisions
+def stage_by_data(options: RecorderOptions) -> str | None:
+    """The first stage that asks for the batch's data."""
+    found = options.stages.decisions
     return next((stage.text for stage in found if isinstance(stage, Drift | Dsed)), None)
 
 
-def stage_by_loss(pipeline: str) -> str | None:
-    """The stage that goes by the loss of the batch. Raises InvalidPipeline."""
-    chosen = [stage for stage in Pipeline.parse(pipeline).lossy if isinstance(stage, TopK)]
+def stage_by_loss(options: RecorderOptions) -> str | None:
+    """The stage that goes by the loss of the batch."""
+    chosen = [stage for stage in options.stages.lossy if isinstance(stage, TopK)]
     return next((stage.text for stage in chosen if stage.curve is not None), None)
 
 
-def refuse_data(pipeline: str, why: str) -> None:
+def refuse_data(options: RecorderOptions, why: str) -> None:
     """Raises WrongUsage naming the stage that asks for data; ``why`` there are none."""
-    stage = stage_by_data(pipeline)
+    stage = stage_by_data(options)
     if stage is not None:
         raise WrongUsage(
             f"stage {stage} goes by the data of the batch, and {why}",

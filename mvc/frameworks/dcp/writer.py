@@ -36,7 +36,6 @@ from mvc.errors import (
     BadModelFile,
     MvcError,
     NothingToCommit,
-    UnknownRevision,
     UnsupportedTensor,
     WrongUsage,
 )
@@ -47,7 +46,7 @@ from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile
 from mvc.limits import MAX_TENSORS
 from mvc.model.manifest import Manifest
-from mvc.model.names import check_path, printable
+from mvc.model.names import check_path
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.commit import commit
@@ -55,7 +54,7 @@ from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import BRANCH, head
+from mvc.repo.lookup.refs import tip
 from mvc.store.store import FOLDER
 from mvc.types import Bytes
 
@@ -167,17 +166,7 @@ class MvcWriter(StorageWriter):
     def _parent(self) -> Manifest:
         """The newest version of the branch. Raises UnknownRevision."""
         context = self._context
-        context.store.snapshot.refresh()
-        at = head(context)
-        if self._branch is None or self._branch == at.branch:
-            return manifests.of_commit(context, at.commit)
-        tip = context.store.ref(BRANCH + self._branch)
-        if not isinstance(tip, CommitId):
-            raise UnknownRevision(
-                f"there is no branch {printable(self._branch[:100])}",
-                hint="make it with 'mvc branch NAME'",
-            )
-        return manifests.of_commit(context, tip)
+        return manifests.of_commit(context, tip(context, self._branch).commit)
 
     def _commit(self, saved: _Saved) -> None:
         plain, other = saved.objects()

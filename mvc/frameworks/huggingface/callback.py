@@ -70,13 +70,12 @@ class MVCCallback(TrainerCallback):
             every_n_steps = whole("every_n_steps", every_n_steps, 1)
         self._include = None if include is None else included(include)
         self._options = checked(options)
-        pipeline = self._options.pipeline
-        refuse_data(pipeline, "the Trainer does not hand batches to callbacks")
+        refuse_data(self._options, "the Trainer does not hand batches to callbacks")
         self.repo = opened(repo)[0]
         self.resumed: Resumed | None = None
         self.report: Report | None = None
         self._every = every_n_steps
-        self._by_loss = stage_by_loss(pipeline) if self._options.metrics is None else None
+        self._by_loss = None if self._options.metrics is not None else stage_by_loss(self._options)
         self._recorder: Recorder | None = None
         self._source: _Source | None = None
         self._drawing = data.Drawing()
@@ -87,12 +86,13 @@ class MVCCallback(TrainerCallback):
 
     # -- going on ------------------------------------------------------------------------
 
-    def resume(self, trainer: Any, rev: str | CommitId = "HEAD", **options: Any) -> Any:
+    def resume(self, trainer: Any, rev: str | CommitId | None = None, **options: Any) -> Any:
         """Trains on from a version, bit for bit; returns what ``trainer.train`` returns.
 
-        ``options`` go to ``trainer.train``. ``self.resumed`` says afterwards where training
-        went on and what was not as before. Raises CannotResume where the version lacks what
-        training needs, or does not fit the trainer; then nothing was trained.
+        ``rev`` is by default the newest version of ``branch``; without that HEAD. ``options``
+        go to ``trainer.train``. ``self.resumed`` says afterwards where training went on and what
+        was not as before. Raises CannotResume where the version lacks what training needs, or
+        does not fit the trainer; then nothing was trained.
         """
         if self not in trainer.callback_handler.callbacks:
             raise WrongUsage(
@@ -104,7 +104,7 @@ class MVCCallback(TrainerCallback):
                 hint="leave restore_callback_states_from_checkpoint at False",
             )
         self.close()
-        commit, name = self.repo.find(rev), self._options.name
+        commit, name = self.repo.find(self._options.tip if rev is None else rev), self._options.name
         kept = training_state(self.repo, commit, name, production=True)
         _check(trainer.model, training_weights(self.repo, commit, name, kept), kept)
         self._going_on = commit, kept

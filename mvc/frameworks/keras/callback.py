@@ -63,7 +63,7 @@ class MVCCallback(keras.callbacks.Callback):
         self._include = included(include, ("model", "optimizer", "rng"))
         self._resume = resume
         self._options = checked(options, every_n_batches)
-        refuse_data(self._options.pipeline, "Keras does not hand batches to callbacks")
+        refuse_data(self._options, "Keras does not hand batches to callbacks")
         self.repo = opened(repo)[0]
         self._recorder: Recorder | None = None
         self._report: Report | None = None

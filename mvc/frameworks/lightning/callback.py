@@ -24,7 +24,6 @@ except ImportError as error:
         f"Lightning cannot be imported: {error}", hint=how_to_install("lightning")
     ) from error
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.frameworks.common.options import Options, checked, included, stage_by_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
@@ -57,7 +56,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     options are those of ``mvc.Recorder``. The loss and ``trainer.callback_metrics`` are
     metrics of each version. Decisions of a lossy pipeline see the batch of ``training_step``.
 
-    To go on bit for bit: ``trainer.fit(model, ckpt_path=callback.resume("HEAD"))``.
+    To go on bit for bit: ``trainer.fit(model, ckpt_path=callback.resume())``.
     """
 
     def __init__(
@@ -71,10 +70,9 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self._given = GivenRepository(repo)
         self._options = checked(options, whole("every_n_steps", every_n_steps, 1), _Options)
-        pipeline = self._options.pipeline
-        self._by_loss = stage_by_loss(pipeline)
-        self._by_data = stage_by_data(pipeline) is not None
-        self._decides = bool(Pipeline.parse(pipeline).decisions)
+        self._by_loss = stage_by_loss(self._options)
+        self._by_data = stage_by_data(self._options) is not None
+        self._decides = bool(self._options.stages.decisions)
         self._include = frozenset(included(include))
         self._steps = 0
         self._recorder: Recorder | None = None
@@ -95,13 +93,15 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         """The recorder's counts for this ``fit`` or the last one. None before the first."""
         return self._report if self._recorder is None else self._recorder.report
 
-    def resume(self, rev: str | CommitId = "HEAD") -> str:
+    def resume(self, rev: str | CommitId | None = None) -> str:
         """What to pass to ``trainer.fit`` as ``ckpt_path``, so that it goes on from a version.
 
+        ``rev`` is by default the newest version of ``branch``; without that HEAD.
         Raises CannotResume with the reason; here what the version lacks, in ``fit`` what does
         not fit the model, the optimizers or the loaders.
         """
-        self._resume = Resume(self.repo, self.repo.find(rev), self._options.name)
+        commit = self.repo.find(self._options.tip if rev is None else rev)
+        self._resume = Resume(self.repo, commit, self._options.name)
         return self._resume.path
 
     # -- hooks, in the order in which they are called ----------------------------------------

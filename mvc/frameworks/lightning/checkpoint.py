@@ -25,6 +25,8 @@ from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.names import check_path, check_ref
+from mvc.repo.commit.request import CommitOptions
+from mvc.repo.lookup.refs import tip
 from mvc.repo.repository import Repository
 from mvc.training.state.parts import training_path
 
@@ -43,21 +45,31 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
     """``Trainer(plugins=[MVCCheckpointIO(repo)])`` keeps every checkpoint in a repository.
 
     ``repo`` is an open Repository, or the path of an existing one. Each checkpoint is durable
-    when ``save_checkpoint`` returns. ``deploy`` names the target on which it goes live.
+    when ``save_checkpoint`` returns. ``deploy`` names the target on which it goes live. All go
+    onto ``branch``, by default the one that is current at the first.
     """
 
     def __init__(
-        self, repo: AnyRepository, *, deploy: str | None = None, pipeline: str | None = None
+        self,
+        repo: AnyRepository,
+        *,
+        deploy: str | None = None,
+        branch: str | None = None,
+        pipeline: str | None = None,
     ) -> None:
         if deploy is not None:
             check_ref("deployment target", deploy)
-        if pipeline is not None and _loses(Pipeline.parse(pipeline)):
+        if branch is not None:
+            check_ref("branch", branch)
+        stages = Pipeline.parse(pipeline or "lossless")
+        if stages.lossy or stages.decisions:
             raise WrongUsage(
                 f"a checkpoint comes back exactly, and the pipeline {pipeline} loses bits",
-                hint=f"use {Pipeline.parse(pipeline).coding().text}",
+                hint=f"use {stages.coding().text}",
             )
         self._given = GivenRepository(repo)
         self._deploy = deploy
+        self._named = self._branch = branch
         self._pipeline = pipeline
 
     @property
@@ -87,22 +99,17 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             "checkpoint": plain(rest, "checkpoint"),
         }
         training = training_path(name)
+        self._branch = self._branch or tip(self.repo.context, None).branch
         made = self.repo.commit(
             path=name if apart else training,
             states={name: model, training: beside} if apart else {training: beside},
             message=f"checkpoint {file.name}",
             deploy=self._deploy,
-            pipeline=self._exact_pipeline(),
+            pipeline=self._pipeline,
+            options=CommitOptions(branch=self._branch, new_branch=self._named is None),
         )
         files.make_dirs(file.parent)
         files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())
-
-    def _exact_pipeline(self) -> str | None:
-        """The given pipeline, or the lossless coding of the configured one."""
-        if self._pipeline is not None:
-            return self._pipeline
-        configured = Pipeline.parse(str(self.repo.context.config.get("commit.pipeline")))
-        return configured.coding().text if _loses(configured) else None
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
@@ -151,7 +158,8 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         files.unlink(file, missing_ok=True)
 
     def teardown(self) -> None:
-        """Closes the repository if it was opened here."""
+        """Ends a training; closes the repository if it was opened here."""
+        self._branch = self._named
         self._given.close()
 
     def _marked(self, path: str | PathLike[str]) -> tuple[CommitId, str]:
@@ -168,10 +176,6 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
                 hint="load a file of torch.save without MVCCheckpointIO, and save it with it",
             )
         return CommitId.parse(match[1].decode()), check_path(match[2].decode(errors="replace"))
-
-
-def _loses(pipeline: Pipeline) -> bool:
-    return bool(pipeline.lossy or pipeline.decisions)
 
 
 def _is_model(model: Any) -> bool:

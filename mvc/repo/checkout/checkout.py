@@ -6,7 +6,7 @@ without ``force``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from mvc.adapters.python.state import to_state
 from mvc.dataclasses import dataclass
 from mvc.errors import (
     DamagedData,
+    MvcError,
     StateForgotten,
     UnknownPath,
     UnknownRevision,
@@ -230,11 +231,28 @@ def switch(
     else:
         tips = {each.name: each.commit for each in branches(context)}
         if branch not in tips:
-            raise UnknownRevision(
-                f"there is no branch {branch}", hint="make it with 'mvc switch -c NAME'"
-            )
+            raise _no_branch(context, branch, tips)
         commit = tips[branch]
     return restore_all(context, commit, branch, create=create, force=force, progress=progress)
+
+
+def _no_branch(context: Context, name: str, branches: Iterable[str]) -> UnknownRevision:
+    """The error of ``switch`` for a name that is no branch, but perhaps of a version."""
+    shown = printable(name[:100])
+    try:
+        resolve(context, name)
+    except MvcError:
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, branches, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else None
+        return UnknownRevision(
+            f"there is no branch {shown}", hint=hint or f"make it with 'mvc switch -c {shown}'"
+        )
+    return UnknownRevision(
+        f"{shown} is a version, and not a branch",
+        hint=f"'mvc checkout {shown}' goes there, 'mvc switch -c NAME {shown}' begins a branch",
+    )
 
 
 def remove(

@@ -39,11 +39,9 @@ def check_places(
     output: Path | None,
     *,
     in_place: bool,
-    setting: str | None = None,
 ) -> None:
     """Raises unless production files have a place to be written to, and can be written there.
 
-    ``setting`` is the lossy pipeline of the settings, or None if the caller named the pipeline.
     Raises WrongUsage, UnknownPath, IoFailed, WouldOverwrite.
     """
     files = sum(change.open is not None for change in changes)
@@ -52,10 +50,9 @@ def check_places(
     if output is not None and in_place:
         raise WrongUsage("name one place for the production weights: a file, or in place")
     if output is None and not in_place:
-        other = f", or --pipeline lossless in place of commit.pipeline, {setting}"
         raise WrongUsage(
             "a lossy pipeline makes production weights, and those are what is to be deployed",
-            hint="say where they go: -o FILE, or --in-place" + (other if setting else ""),
+            hint="say where they go: -o FILE, or --in-place",
         )
     if output is not None and files != 1:
         raise WrongUsage(

@@ -20,25 +20,23 @@ from mvc.errors import (
     MvcError,
     NothingToCommit,
     StateForgotten,
-    UnknownRevision,
 )
-from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.io.process import host_name, user_name
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import printable
 from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.state_writer import PrecisionCopies, StateWriter
 from mvc.repo.config import Config
+from mvc.repo.content.compare import renames
 from mvc.repo.content.hashing import pieces
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import BRANCH, HEAD, Head, head, staged_removals
+from mvc.repo.lookup.refs import BRANCH, HEAD, Head, head, staged_removals, tip
 from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
@@ -134,15 +132,7 @@ class _Work:
 
     def _tip(self) -> Head:
         """The tip that the commit is made on: of HEAD, or of the requested branch."""
-        at, name = head(self.context), self.request.branch
-        if name is None or name == at.branch:
-            return at
-        tip = self.context.store.ref(BRANCH + name)
-        if not isinstance(tip, CommitId):
-            raise UnknownRevision(
-                f"there is no branch {printable(name[:100])}", hint="make it with 'mvc branch NAME'"
-            )
-        return Head(name, tip)
+        return tip(self.context, self.request.branch, new=self.request.new_branch)
 
     def _removed(self) -> tuple[str, ...]:
         """Paths that ``mvc rm`` removed; they leave with the next commit on the current branch."""
@@ -273,14 +263,19 @@ class _Work:
 
     def _paths(self) -> tuple[PathChange, ...]:
         old, found = self.parent.by_path, []
+        gone = sorted(set(old) - set(self.manifest.by_path))
+        added = [entry for path, entry in self.kept.items() if path not in old]
+        origins = renames([old[path] for path in gone], added)
         for path, new in self.kept.items():
-            kind, changed = "added", len(new.tensors)
-            if path in old:
+            kind, changed, origin = "added", len(new.tensors), origins.get(path)
+            if origin is not None:
+                kind, changed = "renamed", 0
+            elif path in old:
                 kind = "unchanged" if old[path].content_id == new.content_id else "changed"
                 known = {t.key: t.id for t in old[path].tensors}
                 changed = sum(known.pop(t.key, None) != t.id for t in new.tensors) + len(known)
-            found.append(PathChange(path, kind, changed, len(new.tensors)))
-        for path in sorted(set(old) - set(self.manifest.by_path)):
+            found.append(PathChange(path, kind, changed, len(new.tensors), origin))
+        for path in (path for path in gone if path not in origins.values()):
             count = len(old[path].tensors)
             found.append(PathChange(path, "removed", count, count))
         return tuple(found)

@@ -59,8 +59,8 @@ def of_files(
     ``options.all`` adds each tracked path whose file was modified or renamed. A tracked path
     without a file stays tracked, because a state committed from Python has no file. Symbolic
     links in folders that lead nowhere are added to ``dead``. Raises WrongUsage if no path is
-    named and none is removed. A truncated model file raises BadModelFile when it is opened,
-    unless ``options.opaque``.
+    named and none is removed, unless ``options.allow_empty``. A truncated model file raises
+    BadModelFile when it is opened, unless ``options.opaque``.
     """
     fs, root = context.store.fs, context.root
     names: list[str] = []
@@ -68,7 +68,7 @@ def of_files(
         names = worktree.expand(context, paths_of(given), options.cwd or fs.cwd(), dead)
         if not names:
             raise WrongUsage("no files to commit", hint="see .mvcignore")
-    elif not options.all and not staged_removals(context):
+    elif not (options.all or options.allow_empty or staged_removals(context)):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
     changed = status(context).changes if options.all else ()
     names += [change.path for change in changed if change.kind in {"modified", "renamed"}]

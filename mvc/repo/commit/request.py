@@ -41,15 +41,18 @@ class CommitOptions:
     (default: now) are what the log shows. ``allow_empty``: whether a version that equals its
     parent is committed, by default if a mapping is committed or deployed; and whether a mapping
     may be empty, by default not. ``progress`` is called with bytes done, bytes in total and the
-    path.
+    path. ``branch`` gets the version (default: the current one); if HEAD is elsewhere, HEAD and
+    the working folder stay as they are. It must have a version or be the current branch, unless
+    ``new_branch``: then this version may be its first, without a parent.
 
     For files: ``all`` adds every tracked path whose file was modified or renamed. ``cwd`` is the
     folder that relative paths start from. ``opaque`` keeps a model file that is cut off as it is,
     instead of raising BadModelFile.
 
     For lossy pipelines: tensors that ``exact`` names are not changed. The production weights of
-    a file are written to ``output``, or ``in_place`` of the file. ``produced_by`` says that the
-    state has been through this pipeline already.
+    a file are written to ``output``, or ``in_place`` of the file; either of the two asks for them,
+    also where the lossy pipeline is that of the settings. ``produced_by`` says that the state has
+    been through this pipeline already.
     """
 
     max_recovery: float | None = None
@@ -57,6 +60,8 @@ class CommitOptions:
     time: int | str | datetime | None = None
     allow_empty: bool | None = None
     progress: Progress | None = None
+    branch: str | None = None
+    new_branch: bool = False
     all: bool = False
     cwd: Path | None = None
     opaque: bool = False
@@ -86,7 +91,7 @@ class CommitRequest:
     ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of
     publishing. ``produced_by`` is the lossy pipeline that produced the contents; the commit
     itself is lossless and uses only the coding stages of ``pipeline``. ``max_recovery`` is in
-    seconds; None means the setting. ``branch`` is a branch other than the current one.
+    seconds; None means the setting. ``branch`` and ``new_branch`` are those of ``CommitOptions``.
     """
 
     changes: Sequence[Change]
@@ -102,6 +107,7 @@ class CommitRequest:
     time_ns: int | None = None
     produced_by: str | None = None
     branch: str | None = None
+    new_branch: bool = False
 
 
 def check_request(request: CommitRequest) -> None:
@@ -112,6 +118,8 @@ def check_request(request: CommitRequest) -> None:
         check_ref("deployment target", request.deploy)
     if request.max_recovery is not None and not 0 < request.max_recovery < math.inf:
         raise WrongUsage("max_recovery is a number of seconds above 0")
+    if request.branch is not None:
+        check_ref("branch", request.branch)
     if request.author is not None:
         check_author(request.author)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:

@@ -19,14 +19,16 @@ __all__ = ["CommitResult", "PathChange"]
 class PathChange:
     """What a commit did to one path.
 
-    ``kind`` is added, changed, unchanged or removed. ``tensors_changed`` and ``tensors`` count
-    the tensors that differ from the parent, and all tensors.
+    ``kind`` is added, changed, unchanged, removed, or renamed: the bytes that ``renamed_from`` had.
+    ``tensors_changed`` and ``tensors`` count the tensors that differ from the parent, and all
+    tensors.
     """
 
     path: str
     kind: str
     tensors_changed: int
     tensors: int
+    renamed_from: str | None = None
 
 
 @dataclass(frozen=True, repr=False)

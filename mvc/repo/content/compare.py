@@ -15,7 +15,7 @@ from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.merkle import compare as compare_trees
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["FileDiff", "TensorDiff", "bare_name", "compare_files"]
+__all__ = ["FileDiff", "TensorDiff", "bare_name", "compare_files", "renames"]
 
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_module.")
 
@@ -90,6 +90,21 @@ def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> Fi
     quiet = all(t.kind == "unchanged" for t in tensors)
     other = not same and (quiet or _rest(old) != _rest(new))
     return FileDiff(path, "unchanged" if same else "changed", tensors, comparisons, other)
+
+
+def renames(gone: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str, str]:
+    """Added files that are removed ones under another name: the old path by the new one.
+
+    The bytes must be equal. Each removed file is used once.
+    """
+    left: dict[object, list[str]] = {}
+    for entry in gone:
+        left.setdefault(entry.content_id, []).append(entry.path)
+    found = {}
+    for entry in new:
+        if paths := left.get(entry.content_id):
+            found[entry.path] = paths.pop(0)
+    return found
 
 
 def _rest(entry: FileEntry) -> tuple[bytes | None, tuple[bytes, ...]]:

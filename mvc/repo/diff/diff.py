@@ -25,7 +25,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, LogicalTensor
-from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files
+from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
 from mvc.repo.context import Context, Progress
 from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import manifests
@@ -260,15 +260,17 @@ def _pairs(old: DiffSource, new: DiffSource) -> Iterator[_Pair]:
 
 def _renamed(pairs: Sequence[_Pair], found: Sequence[FileDiff]) -> list[FileDiff]:
     """Joins a removed path and an added path with the same bytes."""
-    gone = {x.content_id: i for i, (_, x, y) in enumerate(pairs) if x is not None and y is None}
-    result: list[FileDiff | None] = list(found)
-    for i, (path, x, y) in enumerate(pairs):
-        if x is None and y is not None and (at := gone.pop(y.content_id, None)) is not None:
-            origin = pairs[at]
-            same = compare_files(origin[1], y, path)
-            result[i] = replace(same, kind="renamed", renamed_from=origin[0])
-            result[at] = None
-    return [f for f in result if f is not None]
+    gone = {path: x for path, x, y in pairs if x is not None and y is None}
+    new = {path: y for path, x, y in pairs if y is not None and x is None}
+    origins = renames(gone.values(), new.values())
+    result = []
+    for file in found:
+        if (old := origins.get(file.path)) is not None:
+            same = compare_files(gone[old], new[file.path], file.path)
+            result.append(replace(same, kind="renamed", renamed_from=old))
+        elif file.path not in origins.values():
+            result.append(file)
+    return result
 
 
 def _with_distances(

@@ -7,8 +7,9 @@ HEAD holds the name of the current branch, or a commit if it is detached.
 from __future__ import annotations
 
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, UnknownRevision
 from mvc.ids import CommitId
+from mvc.model.names import printable
 from mvc.repo.context import Context
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import Recorded
@@ -25,6 +26,7 @@ __all__ = [
     "head_if_known",
     "staged_removals",
     "tags",
+    "tip",
     "value_at",
 ]
 
@@ -65,6 +67,24 @@ def head_if_known(context: Context) -> Head:
         return head(context)
     except DamagedData:
         return Head(None, None)
+
+
+def tip(context: Context, branch: str | None, *, new: bool = False) -> Head:
+    """``branch`` and its newest commit, wherever HEAD is; None means HEAD.
+
+    Raises UnknownRevision for a branch without a version, unless it is the current one or ``new``.
+    """
+    if branch is None:
+        return head(context)
+    context.fresh()
+    found = context.store.ref(BRANCH + branch)
+    if isinstance(found, CommitId):
+        return Head(branch, found)
+    if not new and branch != context.store.ref(HEAD):
+        raise UnknownRevision(
+            f"there is no branch {printable(branch[:100])}", hint="make it with 'mvc branch NAME'"
+        )
+    return Head(branch, None)
 
 
 def branches(context: Context) -> list[Ref]:

@@ -25,12 +25,12 @@ from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
 from mvc.repo.checkout.outputs import check_places
 from mvc.repo.commit.base_cache import BaseCache
-from mvc.repo.commit.request import Change
+from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import head
+from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.reduce import ProducedFile, Weights, is_optimizer, reduce, weights_before
 
 __all__ = ["LossyCommit"]
@@ -40,7 +40,8 @@ __all__ = ["LossyCommit"]
 class LossyCommit:
     """One lossy commit: replaces the weights of its changes by production weights.
 
-    ``exact``: tensors that stay as they are. ``setting``: the pipeline, if the settings name it.
+    ``text`` is the pipeline as it was named. ``exact``: tensors that stay as they are. The weights
+    are reduced against those of ``branch``; None means HEAD.
     """
 
     context: Context
@@ -48,7 +49,7 @@ class LossyCommit:
     pipeline: Pipeline
     exact: frozenset[str]
     loss: float | None
-    setting: str | None
+    branch: str | None
     _unseen: set[str] = field(default_factory=set)
     _given_back: bool = False
     _made: dict[str, ProducedFile] = field(default_factory=dict)
@@ -58,48 +59,31 @@ class LossyCommit:
         self._unknown = set(self.exact)
 
     @classmethod
-    def of(
-        cls,
-        context: Context,
-        text: str | None,
-        exact: Sequence[str],
-        loss: float | None,
-        files: Sequence[Change] | None = None,
-    ) -> Self | None:
-        """A lossy commit by the pipeline ``text``, by default that of the settings.
+    def of(cls, context: Context, text: str, request: CommitRequest, exact: Sequence[str]) -> Self:
+        """A commit by the lossy pipeline ``text``, of the request or else of the settings.
 
-        Returns None if the pipeline is lossless. The pipeline of the settings does not apply to
-        ``files`` without tensors; ``files`` is None if a state is committed. Raises WrongUsage
-        if the pipeline has a save decision.
+        Raises WrongUsage if the pipeline has a save decision.
         """
-        setting = None if text else str(context.config.get("commit.pipeline"))
-        text = text or str(setting)
         pipeline = Pipeline.parse(text)
-        if not pipeline.decisions and not pipeline.lossy:
-            return None
-        if setting and files is not None and not any(map(_has_tensors, files)):
-            return None
         if pipeline.decisions:
             stage = pipeline.decisions[0].text
             decided = {each.text for each in pipeline.decisions}
             words = [word.strip() for word in pipeline.text.split("|")]
             rest = " | ".join(word for word in words if word not in decided)
-            why = f"stage {stage} decides whether a version is saved, and a commit always saves"
-            hint = f"use mvc.Recorder, which decides, or leave it out: {rest}"
-            if setting:
-                why = f"commit.pipeline is {setting}, whose {why}"
-                hint = (
-                    "mvc.Recorder decides; for this commit name another one, such as "
-                    "--pipeline lossless"
-                )
-            raise WrongUsage(why, hint=hint)
-        return cls(context, text, pipeline, frozenset(exact), loss, setting)
+            origin = "" if request.pipeline else f"commit.pipeline is {text}: "
+            raise WrongUsage(
+                f"{origin}stage {stage} decides whether a version is saved, and a commit always "
+                "saves",
+                hint=f"use mvc.Recorder, which decides, or leave it out: {rest}",
+            )
+        loss = request.metrics.get("loss")
+        return cls(context, text, pipeline, frozenset(exact), loss, request.branch)
 
     def check_places(
         self, changes: Sequence[Change], output: Path | None, *, in_place: bool
     ) -> None:
         """Raises before anything is stored if the production weights cannot be written."""
-        check_places(self.context, changes, output, in_place=in_place, setting=self.setting)
+        check_places(self.context, changes, output, in_place=in_place)
 
     def changes(self, changes: Sequence[Change], *, given_back: bool) -> list[Change]:
         """The same paths with production weights; ``given_back``: ``state`` will be called."""
@@ -138,7 +122,8 @@ class LossyCommit:
             and name not in self.exact
             and not is_optimizer(name)
         ]
-        entry = manifests.of_commit(self.context, head(self.context).commit).by_path.get(path)
+        at = tip(self.context, self.branch)
+        entry = manifests.of_commit(self.context, at.commit).by_path.get(path)
         made = reduce(
             self.pipeline,
             weights_before(self.context, entry, names, last) or None,
@@ -203,10 +188,3 @@ class LossyCommit:
 
     def _fill(self, entry: FileEntry, file: WriteFile) -> None:
         write_file(self.context, entry, file.write_at)
-
-
-def _has_tensors(change: Change) -> bool:
-    if change.open is None:
-        return False
-    with change.open() as parsed:
-        return bool(parsed.tensors)

@@ -3,7 +3,7 @@
 An operation that moved refs or changed the staged removals is undone by an entry that restores
 their previous values. That is possible only while they have the values that the operation set.
 Undoing an undo redoes the operation. Deployments are evidence: they are not undone, but can be
-retracted.
+retracted, and a rollback deploys what was live before.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
 from mvc.repo.oplog.oplog import Operation, find, label, undone_by
+from mvc.repo.recording import refuse_recorded
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
@@ -28,16 +29,10 @@ from mvc.store.journal.frames import Recorded
 __all__ = ["Undoing", "plan", "undo"]
 
 _NOT_UNDONE = {
-    "init": ("made the repository", None),
-    "deploy": (
-        "recorded a deployment, which is retracted, not undone",
-        "use 'mvc deploy REV TARGET --retract'",
-    ),
-    "retract": (
-        "retracted a deployment, which is recorded anew, not undone",
-        "use 'mvc deploy REV TARGET --at TIME'",
-    ),
-    "forget": ("gave up states, which are gone", None),
+    "init": "made the repository",
+    "deploy": "recorded a deployment, which is not undone",
+    "retract": "retracted a deployment, which is not undone",
+    "forget": "gave up states, which are gone",
 }
 
 
@@ -67,10 +62,11 @@ def plan(context: Context, number: int | None = None) -> Undoing:
 def undo(context: Context, number: int | None = None) -> Undoing:
     """Undoes an operation; durable on return. Working files do not change.
 
-    Without a number, the operation is the newest that moved a ref or staged removals, is no undo
-    and is not undone. Raises UnknownOperation. Raises RefConflict if there is nothing to undo, if
-    the operation moved nothing or is undone already, and if a ref has moved since or its previous
-    commit is gone.
+    Without a number, the operation is the newest that is no undo and is not undone; those that only
+    rearranged stored bytes, or changed nothing, are passed over. Raises UnknownOperation. Raises
+    RefConflict if there is nothing to undo, if the operation cannot be undone (a deployment) or is
+    undone already, and if a ref has moved since, its previous commit is gone, or a training records
+    on a branch that would go.
     """
     planned: list[Undoing] = []
 
@@ -108,12 +104,19 @@ def _plan(context: Context, number: int | None) -> Undoing:
 def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
     snapshot = context.store.snapshot
     if number is None:
+        final: Recorded | None = None  # the newest that cannot be undone
         for recorded in snapshot.newest_first():
             if recorded.entry.undoes is not None:
                 continue
             revert = _Revert(context, recorded)
             if revert.moves and undone_by(snapshot, recorded.sequence) is None:
+                if final is not None:
+                    raise _cannot(context, final, before=recorded)
                 return Operation(recorded.sequence, recorded.entry, None), revert
+            if recorded.sequence and recorded.entry.operation in _NOT_UNDONE:
+                final = final or recorded
+        if final is not None:
+            raise _cannot(context, final)
         raise RefConflict("there is nothing to undo", hint="'mvc oplog' lists the operations")
     operation = find(snapshot, number)
     found = snapshot.by_sequence(number)
@@ -125,12 +128,34 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
         )
     revert = _Revert(context, found)
     if not revert.moves:
-        name = operation.entry.operation
-        what, hint = _NOT_UNDONE.get(name, ("moved no branch, no tag and not HEAD", None))
-        raise RefConflict(
-            f"operation {number} ({printable(name)}) {what}: there is nothing to undo", hint=hint
-        )
+        raise _cannot(context, found)
     return operation, revert
+
+
+def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None) -> RefConflict:
+    """The error for an operation that moved nothing, which names the command that helps.
+
+    ``before`` is the newest operation that can be undone, where none was named.
+    """
+    entry, ways = recorded.entry, []
+    for made in entry.deployments:
+        target, short = printable(made.target), made.commit.short
+        ways.append(f"'mvc rollback {target}' deploys what was live before")
+        ways.append(f"'mvc deploy {short} {target} --retract' says that {short} was not live")
+    for taken in entry.retractions:
+        there = context.store.snapshot.by_sequence(taken.sequence)
+        for made in () if there is None else there.entry.deployments:
+            if made.target == taken.target:
+                at = format_time(made.time_ns)
+                ways.append(f"'mvc deploy {made.commit.short} {taken.target} --at {at}' records it")
+    if before is not None:
+        name = printable(before.entry.operation)
+        ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")
+    name = entry.operation
+    what = _NOT_UNDONE.get(name, "moved no branch, no tag and not HEAD: there is nothing to undo")
+    return RefConflict(
+        f"operation {recorded.sequence} ({printable(name)}) {what}", hint="; ".join(ways) or None
+    )
 
 
 class _Revert:
@@ -185,6 +210,9 @@ class _Revert:
         if self.removed is not None and staged_removals(self._context) != listed:
             later = self._snapshot.newest_staged_removals()
             raise self._since("the list of removed paths has changed", later)
+        for name, value in self._values.items():
+            if value is None and name.startswith(BRANCH):
+                refuse_recorded(self._context, name.removeprefix(BRANCH))
         self._refuse_namesakes()
         self._refuse_lost_branch()
         self._refuse_forgotten()
@@ -237,18 +265,29 @@ class _Revert:
             )
 
     def _refuse_lost_branch(self) -> None:
-        """Refuses to leave HEAD on a branch without a version, unless it was so before."""
+        """Refuses to leave HEAD on a branch that is gone; one that was never begun is allowed."""
         branch = self._after(HEAD)
         if not isinstance(branch, str) or self._after(BRANCH + branch) is not None:
             return
         if self._values.keys().isdisjoint({HEAD, BRANCH + branch}):
             return
-        if self._before(HEAD) == branch and self._before(BRANCH + branch) is None:
-            return
-        if HEAD not in self._values:
+        if HEAD in self._values:
+            later = self._snapshot.newest_ref_change(BRANCH + branch)
+            if later is not None and self._deletes(later, BRANCH + branch):
+                raise self._since(f"{printable(branch)} went away", later)
+        elif self._before(HEAD) != branch or self._before(BRANCH + branch) is not None:
             raise RefConflict(
                 f"{printable(branch)}, which would go, is the current branch",
                 hint="switch to another one first",
             )
-        later = self._snapshot.newest_ref_change(BRANCH + branch)
-        raise self._since(f"{printable(branch)} went away", later)
+
+    def _deletes(self, recorded: Recorded, name: str) -> bool:
+        """Whether this entry, the last to change a ref that is gone, is or redoes its deletion.
+
+        Otherwise it undoes what made the ref.
+        """
+        found: Recorded | None = recorded
+        while found is not None and found.entry.undoes is not None:
+            found = self._snapshot.by_sequence(found.entry.undoes)
+        changes = () if found is None else found.entry.refs
+        return any(change.name == name and change.new is None for change in changes)

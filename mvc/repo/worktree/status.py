@@ -78,10 +78,10 @@ def status(context: Context, *, untracked: bool = True) -> Status:
         files = files_in(context.store.fs, context.root, dead=dead)
         found = sorted((f for f in files if f.name not in known), key=lambda f: f.name)
         missing = [tracked[path] for path, c in changes.items() if c.kind == "missing"]
-        moved = dict(_renames(context, missing, found))
-        for old, new in moved.items():
+        moved = _renames(context, missing, found)
+        for new, old in moved.items():
             changes[old] = Change(new, "renamed", f"was {old}", old)
-        found = [f for f in found if f.name not in moved.values()]
+        found = [f for f in found if f.name not in moved]
     rows = tuple(sorted(changes.values(), key=lambda change: change.path))
     names = tuple(f.name for f in found)
     return Status(at.branch, at.commit, rows, names, tuple(sorted(dead)))
@@ -115,12 +115,10 @@ def _change(context: Context, entry: FileEntry) -> Change:
 
 def _renames(
     context: Context, missing: Sequence[FileEntry], found: Sequence[FoundFile]
-) -> list[tuple[str, str]]:
-    """(old path, new path) of renamed files."""
+) -> dict[str, str]:
+    """The old path of each renamed file by the new one; hashes only files of the right size."""
+    from mvc.repo.content.compare import renames
+
     sizes = {entry.size for entry in missing}
-    there = {
-        entry_of(context, f.name).content_id: f.name
-        for f in reversed(found)
-        if f.identity.size in sizes
-    }
-    return [(e.path, name) for e in missing if (name := there.pop(e.content_id, None)) is not None]
+    there = (entry_of(context, f.name) for f in found if f.identity.size in sizes)
+    return renames(missing, there)

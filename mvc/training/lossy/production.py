@@ -30,7 +30,7 @@ from mvc.ids import BlobId, CommitId
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.content.hashing import entry_from
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import head
+from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.reduce import Arrays, Weights, reduce, weights_before
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion, decode, encode
@@ -223,7 +223,8 @@ class _Form:
 class StateReducer:
     """A ``Production`` for nested states of torch tensors, which are staged and committed.
 
-    It starts from the version of ``name`` at HEAD, and works in the writer thread.
+    It starts from the newest version of ``name`` on ``branch`` (None: at HEAD), and works in the
+    writer thread.
     """
 
     _form: _Form
@@ -231,7 +232,7 @@ class StateReducer:
     def __init__(
         self, repo: Repository, name: str, pipeline: str, *,
         evaluate: Evaluate | None, monitor: Monitor | None, exact: Collection[str],
-        named: Collection[str], origin: CommitId | None,
+        named: Collection[str], origin: CommitId | None, branch: str | None,
     ) -> None:  # fmt: skip
         """``named``: the names in ``exact`` that the user wrote, to be checked for errors.
 
@@ -240,6 +241,7 @@ class StateReducer:
         self._repo = repo
         self._name = name
         self._origin = origin
+        self._branch = branch
         self._unseen = frozenset(named)
         self._skipped = False  # since the last version
         judge = evaluate and (lambda arrays, data: evaluate(self._form.state(arrays), data))
@@ -287,10 +289,9 @@ class StateReducer:
         return self._form.state({name: np.array(array) for name, array in live.items()})
 
     def _previous(self, form: _Form) -> Arrays | None:
-        """The version at HEAD, if it has the same tensors as the model now."""
+        """The newest version, if it has the same tensors as the model now."""
         context = self._repo.context
-        context.fresh()
-        entry = manifests.of_commit(context, head(context).commit).by_path.get(self._name)
+        entry = manifests.of_commit(context, self._tip()).by_path.get(self._name)
         if entry is None or not form.specs:
             return None
         there = {t.key: t.spec for t in entry.tensors}
@@ -305,8 +306,7 @@ class StateReducer:
         Batches that are no tensors, numbers and texts cannot be kept: ``dsed`` then begins anew.
         """
         context = self._repo.context
-        context.fresh()
-        at, memory = head(context).commit, self.memory()
+        at, memory = self._tip(), self.memory()
         if not self._skipped or at is None or not memory:
             return
         now = context.store.clock.now_ns()
@@ -317,14 +317,17 @@ class StateReducer:
             parts = encode(ServedVersion(less, at, now))
         context.store.fs.write_atomic(self._record(), b"".join(parts))
 
+    def _tip(self) -> CommitId | None:
+        return tip(self._repo.context, self._branch, new=True).commit
+
     def _record(self) -> Path:
         name = blake3(self._name.encode()).hexdigest(16)
         return self._repo.context.store.folder / f"decisions-{name}"
 
     def _remembered(self) -> Mapping[str, Any]:
-        """What was remembered at the version at HEAD, or with the version that was resumed."""
+        """What was remembered at the newest version, or with the version that was resumed."""
         context = self._repo.context
-        at, path = head(context).commit, self._record()
+        at, path = self._tip(), self._record()
         if self._origin is None and context.store.fs.stat(path) is not None:
             with suppress(MvcError), context.store.fs.open_read(path) as file:
                 kept = decode(memoryview(file.read(0, file.size())), str(path))

@@ -36,6 +36,7 @@ def test_json(mvc) -> None:
             "kind": "added",
             "tensors_changed": 3,
             "tensors": 3,
+            "renamed_from": None,
             "same_as": None,
         }
     ]

@@ -102,15 +102,27 @@ def test_production_weights_that_are_those_of_head(mvc) -> None:
 def test_a_lossy_setting_does_not_stop_files_without_tensors(mvc) -> None:
     (mvc.folder / "notes.txt").write_text("one")
     mvc.write(1)
-    for preset, says in [
-        ("vsol-0-fast", "--pipeline lossless in place of commit.pipeline, vsol-0-fast"),
-        ("vsol-1-slow", "commit.pipeline is vsol-1-slow, whose stage dsed:0.01 decides"),
-    ]:
+    for preset in ("vsol-0-fast", "vsol-1-slow"):
         mvc("config", "commit.pipeline", preset)
         (mvc.folder / "notes.txt").write_text(preset)
-        mvc("commit", "notes.txt")
-        assert says in mvc("commit", "model.safetensors", code=2).err
-    mvc("commit", "model.safetensors", "--pipeline", "lossless")
+        assert mvc("commit", "notes.txt").err == ""
+
+
+def test_a_lossy_setting_stores_exactly_unless_production_weights_are_asked_for(mvc) -> None:
+    mvc("config", "commit.pipeline", "vsol-0-fast")
+    for value in (1.0, 1.3):
+        mvc.write(value)
+        said = mvc("commit", "model.safetensors").err
+        assert "Stored exactly: commit.pipeline is vsol-0-fast" in said and "--in-place" in said
+        assert mvc("diff", "--exit-code").code == 0
+    mvc.write(2.6)
+    assert "Stored exactly" not in mvc("commit", "-a", "--in-place").err
+    assert mvc("log", "-n", 1, "--json").json["commits"][0]["pipeline"] == "vsol-0-fast"
+    mvc("config", "commit.pipeline", "vsol-1-slow")
+    mvc.write(3)
+    says = "commit.pipeline is vsol-1-slow: stage dsed:0.01 decides"
+    untouched(mvc, "commit", "-a", "--in-place", code=2, says=says)
+    mvc("commit", "-a")
 
 
 def test_a_missing_loss_is_asked_for(mvc) -> None:

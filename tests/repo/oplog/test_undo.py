@@ -16,7 +16,7 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo import refs
 from mvc.repo.context import Context
-from mvc.repo.deployments import deploy, live_at, retract
+from mvc.repo.deployments import deploy, live_at, retract, rollback
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, staged_removals
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import Undoing, plan, undo
@@ -153,12 +153,37 @@ def test_deployments_stay_on_record(context: Context) -> None:
     first = commit(context, deploy="prod")
     second = commit(context, deploy="prod")
     deploy(context, second, "edge")
-    done = undo(context)
+    done = undo(context, 2)
     assert done.operation.number == 2
     assert [(d.target, d.commit, d.sequence) for d in done.deployments] == [("prod", second, 2)]
     assert live_at(context, target="prod").commit == second
     retract(context, first, "prod")
-    assert undo(context).deployments == ()  # it was retracted already
+    assert undo(context, 1).deployments == ()  # it was retracted already
+
+
+def test_a_wrong_deployment_takes_back_no_good_commit(context: Context) -> None:
+    first, second = commit(context), commit(context)
+    deploy(context, first, "prod")
+    deploy(context, second, "prod")
+    hint = refused(context, None, r"4 \(deploy\) recorded a deployment").hint or ""
+    assert "'mvc rollback prod'" in hint and "'mvc undo 2' takes back the commit" in hint
+    assert f"'mvc deploy {second.short} prod --retract'" in hint
+    rollback(context, "prod")
+    refused(context, None, r"5 \(deploy\)")
+    retract(context, None, "prod")
+    hint = refused(context, None, r"6 \(retract\) retracted a deployment").hint or ""
+    assert f"'mvc deploy {first.short} prod --at " in hint
+    undo(context, 2)
+    assert "'mvc undo 1'" in (refused(context, None, r"6 \(retract\)").hint or "")
+    refs.create_tag(context, "v", first.hex())
+    assert undo(context).operation.entry.operation == "tag"
+
+
+def test_what_rearranges_bytes_is_passed_over(context: Context) -> None:
+    commit(context)
+    for name in ("gc", "repack", "repair"):
+        context.store.publish(lambda name=name: Entry(name, 0, "freed 3 kB"))
+    assert undo(context).operation.number == 1
 
 
 def test_what_moves_nothing_is_not_undone(context: Context) -> None:
@@ -174,7 +199,8 @@ def test_what_moves_nothing_is_not_undone(context: Context) -> None:
     refused(context, 0, r"0 \(init\) made the repository")
     with pytest.raises(UnknownOperation, match="no operation 6"):
         undo(context, 6)
-    assert undo(context).operation.number == 1
+    assert "'mvc undo 1'" in (refused(context, None, r"5 \(forget\)").hint or "")
+    assert undo(context, 1).operation.number == 1
 
 
 def test_what_changed_nothing_is_passed_over(context: Context) -> None:
@@ -246,6 +272,26 @@ def test_refused_where_the_branch_to_go_back_to_is_gone(context: Context) -> Non
     undo(context, 4)
     undo(context, 3)
     assert refs.head(context).branch == "main"
+
+
+def test_refused_where_the_branch_to_go_back_to_was_made_and_deleted_since(
+    context: Context,
+) -> None:
+    set_ref(context, HEAD, "trunk")  # from main, which has no version yet
+    commit(context, branch="trunk")
+    refs.create_branch(context, "main")
+    undo(context)  # main was not begun after all
+    undo(context, 2)
+    undo(context, 1)
+    for number in (6, 5, 4):
+        undo(context, number)
+    assert {ref.name for ref in refs.branches(context)} == {"trunk", "main"}
+    refs.delete_branch(context, "main")
+    error = refused(context, 1, r"main went away since operation 1: operation 10 \(delete-branch\)")
+    assert "'mvc undo 10'" in (error.hint or "")
+    undo(context, 10)
+    undo(context, 1)
+    assert refs.head(context).branch == "main" and refs.head(context).commit is not None
 
 
 def test_back_to_a_branch_that_had_no_version_yet(context: Context) -> None:

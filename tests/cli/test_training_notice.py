@@ -1,0 +1,40 @@
+"""checkout and switch say that a training is recording on the branch."""
+
+from __future__ import annotations
+
+import pytest
+
+from mvc.repo.opening import open_context
+from mvc.repo.recording import announce
+
+
+@pytest.mark.parametrize("branch", ["main", "a/b.c+d"])
+def test_the_branch_that_head_leaves_and_comes_to(mvc, branch: str) -> None:
+    mvc.commit(1)
+    mvc.commit(2)
+    if branch != "main":
+        mvc("switch", "-c", branch)
+    told = f"A training is recording on {branch}, and goes on there\n"
+    context = open_context(mvc.folder)
+    with announce(context, branch):
+        assert mvc("checkout", "HEAD~1").err.count(told) == 1
+        assert mvc("switch", "-c", "aside").err.count(told) == 0
+        assert mvc("switch", branch).err.count(told) == 1
+        assert mvc("switch", branch).err.count(told) == 1
+        assert told not in mvc("checkout", "HEAD", "-o", "copy").err
+        assert mvc("checkout", "HEAD~1", "--json").err.count(told) == 1
+        mvc("switch", "aside")
+        said = mvc("branch", "-d", "-f", branch, code=3).err
+        assert f"a training is recording on {branch}" in said
+    assert "training" not in mvc("checkout", branch).err
+    context.store.close()
+
+
+def test_a_detached_head(mvc) -> None:
+    mvc.commit(1)
+    mvc("checkout", "HEAD~0")
+    context = open_context(mvc.folder)
+    with announce(context, None):
+        assert "recording on the detached HEAD, and follows it" in mvc("switch", "main").err
+    assert "recording" not in mvc("switch", "main").err
+    context.store.close()
