@@ -12,6 +12,7 @@ from typing import TypeAlias
 from mvc.errors import AlreadyARepository, DamagedData, IoFailed, MvcError, NotARepository
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
+from mvc.io.replacement import finish_interrupted
 from mvc.model.names import printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
@@ -21,12 +22,31 @@ from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.snapshot import INDEX, JOURNAL, PACKS, IndexThresholds
 from mvc.store.store import CONFIG, FOLDER, Store
 
-__all__ = ["Configure", "check_absent", "open_context", "remove_if_failed"]
+__all__ = [
+    "PLANS",
+    "Configure",
+    "check_absent",
+    "finish_checkouts",
+    "open_context",
+    "remove_if_failed",
+]
+
+PLANS = "checkouts"
+"""The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
 
 Configure: TypeAlias = Callable[[Path | None], Config]
 """Makes the configuration from the path of the repository's own file, None if there is none."""
 
-_OWN = (FORMAT, JOURNAL, HIGH_WATER_MARK, PACKS, INDEX, f"{INDEX}/{CURRENT}", f"{INDEX}/{BUILDING}")
+_OWN = (
+    FORMAT,
+    JOURNAL,
+    HIGH_WATER_MARK,
+    PACKS,
+    PLANS,
+    INDEX,
+    f"{INDEX}/{CURRENT}",
+    f"{INDEX}/{BUILDING}",
+)
 """Files that are written or mapped later without a check that they are no symbolic links."""
 
 _RESTORE = {
@@ -67,10 +87,21 @@ def open_context(
             except BaseException:
                 store.close()
                 raise
-            return Context(store, root, settings)
+            context = Context(store, root, settings)
+            with suppress(MvcError):  # the next command tries again
+                context.finished = finish_checkouts(context)
+            return context
     raise NotARepository(
         f"not a repository (or any of its parents): {start}", hint="make one with 'mvc init'"
     )
+
+
+def finish_checkouts(context: Context) -> tuple[Path, ...]:
+    """Completes or takes back checkouts whose process was killed; returns the files it replaced."""
+    store = context.store
+    if not store.writable:
+        return ()
+    return tuple(finish_interrupted(store.fs, store.folder / PLANS, context.root))
 
 
 def check_absent(fs: FileSystem, root: Path) -> None:

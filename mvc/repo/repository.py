@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self, TypeAlias, cast
 
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
@@ -394,20 +394,51 @@ class Repository:
         at: Time | None = None,
         target: str | None = None,
         paths: Sequence[str] = (),
-        output: PathName | None = None,
+        output: PathName | BinaryIO | None = None,
+        everything: bool = False,
+        atomic_dir: bool = False,
+        delete: bool = False,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored:
-        """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there."""
+        """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there.
+
+        All files are written and verified under temporary names before the first is renamed.
+
+        ``output`` is a file if one file is to be written there, else (or if it is a folder, or a
+        text that ends in ``/``) a folder; an open binary stream takes one file. A training state
+        beside its model is left out unless ``everything`` or ``paths`` ask for it.
+        ``atomic_dir`` writes a new folder and makes the symbolic link ``output`` lead to it in one
+        step. ``delete`` removes from the folder ``output`` the files that the version lacks.
+        ``force`` overwrites and deletes files that hold uncommitted work or stand at ``output``.
+
+        Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull.
+        """
         from mvc.repo.checkout import checkout
+        from mvc.repo.checkout.export import export, export_to
 
         commit_id = self.find(rev, at=at, target=target)
+        if output is None and (everything or atomic_dir or delete):
+            raise WrongUsage("everything, atomic_dir and delete are for an output")
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:
             return checkout.Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
-        if output is not None:
-            return checkout.export(
-                self.context, commit_id, paths, Path(output), force=force, progress=progress
+        if isinstance(output, str | PathLike):
+            return export(
+                self.context,
+                commit_id,
+                paths,
+                Path(output),
+                everything=everything,
+                as_folder=isinstance(output, str) and output.endswith("/"),
+                atomic_dir=atomic_dir,
+                delete=delete,
+                force=force,
+                progress=progress,
             )
+        if output is not None:
+            if everything or atomic_dir or delete:
+                raise WrongUsage("a stream takes one file")
+            return export_to(self.context, commit_id, paths, output, progress=progress)
         if paths:
             return checkout.restore_paths(
                 self.context, commit_id, paths, force=force, progress=progress
@@ -417,6 +448,25 @@ class Repository:
             _, branch = revisions.resolve_ref(self.context, rev)
         to = branch if branch is not None else commit_id
         return checkout.restore_all(self.context, commit_id, to, force=force, progress=progress)
+
+    def mounted(
+        self,
+        rev: Rev | None = None,
+        *,
+        at: Time | None = None,
+        target: str | None = None,
+        paths: Sequence[str] = (),
+        everything: bool = False,
+    ) -> AbstractContextManager[Path]:
+        """A temporary folder with a version's files, for libraries that want a path.
+
+        ``with repo.mounted("v1") as folder:``; the folder is deleted at the end of the block. It
+        lies where the system keeps temporary files (TMPDIR). Arguments as for ``restore``.
+        """
+        from mvc.repo.checkout.export import mounted
+
+        commit_id = self.find(rev, at=at, target=target)
+        return mounted(self.context, commit_id, paths, everything=everything)
 
     def switch(
         self,

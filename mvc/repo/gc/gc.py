@@ -38,6 +38,7 @@ from mvc.repo.maintenance.rewrite_plan import (
     retry_on_rewrite,
 )
 from mvc.repo.maintenance.storage_graph import Piece, Reachability
+from mvc.repo.opening import finish_checkouts
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
@@ -111,6 +112,7 @@ def collect(
     that stays is damaged; then nothing is changed.
     """
     check_writable(context, "collected")
+    finish_checkouts(context)
     before = _size(context)
 
     def attempt() -> Collection:

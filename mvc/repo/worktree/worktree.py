@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mvc.errors import InvalidName, UnknownPath
-from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
+from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 
 __all__ = [
+    "VERSION_CONTROL",
     "FoundFile",
     "entry_at",
     "entry_of",
@@ -30,7 +31,9 @@ __all__ = [
 ]
 
 _MAX_IGNORE_FILE = 1 << 20
-_NEVER = {".mvc", ".git", ".hg", ".svn"}  # folders of version control, in any case of letters
+
+VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn"})
+"""Folders of version control systems, in any case of letters; mvc never looks into them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def files_in(
         above |= {(here.device, here.inode)}
         ignore = _with_rules(fs, root, at, ignore)
         for entry in fs.list(root / at):
-            if entry.startswith(TEMPORARY) or entry.lower() in _NEVER:
+            if entry.startswith((TEMPORARY, SWAPPED)) or entry.lower() in VERSION_CONTROL:
                 continue
             name = f"{at}/{entry}" if at else entry
             identity = fs.stat(root / name)
