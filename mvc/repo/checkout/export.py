@@ -30,6 +30,7 @@ __all__ = ["export", "export_to", "mounted"]
 
 _CHUNK = 1 << 20
 _LOCK_SECONDS = 60
+_GOING = ".old"  # the end of the name of a folder that is being deleted
 
 
 def export(
@@ -234,8 +235,8 @@ def _swap(
                 hint="add -f to let it lead to the new folder",
             )
         for other in fs.list(parent):
-            if ours.fullmatch(other) and other != target:
-                fs.remove_tree(parent / other)
+            if ours.fullmatch(other.removesuffix(_GOING)) and other != target:
+                _remove_at_once(fs, parent / other)
         new = parent / f"{SWAPPED}{name}.{commit.short}-{os.urandom(4).hex()}"
         link = parent / f"{SWAPPED}{name}.link"
         try:
@@ -250,3 +251,11 @@ def _swap(
             raise
         fs.replace(link, parent / name)
         fs.sync_dir(parent)
+
+
+def _remove_at_once(fs: FileSystem, folder: Path) -> None:
+    """Deletes a folder that has another name by then: a reader finds all of it, or nothing."""
+    going = folder.with_name(folder.name.removesuffix(_GOING) + _GOING)
+    if going != folder:
+        fs.replace(folder, going)
+    fs.remove_tree(going)
