@@ -309,19 +309,17 @@ class Repository:
     ) -> CommitResult:
         from mvc.repo.commit.inputs import of_files
 
-        dead: set[str] = set()
-        changes, further = of_files(self.context, paths, options, dead), self._changes(given)
+        changes, further = of_files(self.context, paths, options), self._changes(given)
         output = None if options.output is None else Path(options.output)
         lossy = self._lossy(request, options, changes)
         if lossy is None:
-            done = self._publish(request, [*changes, *further], options)
-        else:
-            lossy.check_places(changes, output, in_place=options.in_place)
-            changes = [*lossy.changes(changes, given_back=False), *further]
-            with lossy.explained():
-                done = self._publish(replace(request, produced_by=lossy.text), changes, options)
-            lossy.write(done, output)
-        return replace(done, dead_links=tuple(sorted(dead)))
+            return self._publish(request, [*changes, *further], options)
+        lossy.check_places(changes, output, in_place=options.in_place)
+        changes = [*lossy.changes(changes, given_back=False), *further]
+        with lossy.explained():
+            done = self._publish(replace(request, produced_by=lossy.text), changes, options)
+        lossy.write(done, output)
+        return done
 
     def _changes(self, given: Mapping[str, Mapping[str, Any]]) -> list[Change]:
         from mvc.repo.commit.inputs import of_state
@@ -504,6 +502,7 @@ class Repository:
         message: str | None = None,
         progress: Progress | None = None,
         taken: Callable[[Imported], object] | None = None,
+        left_out: list[Path] | None = None,
     ) -> list[Imported]:
         """Commits existing checkpoints, files or folders, each with its own time.
 
@@ -511,8 +510,9 @@ class Repository:
         it names no zone). ``deploy`` records that each went live on that target at its time.
         ``path`` is the tracked path of files (default ``model`` and the extension), and the
         tracked folder of checkpoints that are folders. ``taken`` is called with each version
-        once it is durable. Raises WrongUsage, InvalidTime and UnknownPath, before anything
-        is committed.
+        once it is durable. Files and subfolders of a folder that are no models by their names are
+        added to ``left_out``. Raises WrongUsage, InvalidTime and UnknownPath, before anything is
+        committed.
         """
         from mvc.repo.importing.importing import import_checkpoints
 
@@ -525,6 +525,7 @@ class Repository:
             message=message,
             progress=progress,
             taken=taken,
+            left_out=left_out,
         )
 
     # -- finding versions --------------------------------------------------------------------

@@ -104,7 +104,6 @@ def command(
             pipeline=pipeline,
             reset_point=reset_point,
         )
-    session.out.warn_of_dead_links(done.dead_links)
     if done.deployment is not None:
         warn_of_clock(session.out, done.deployment)
     same_as = _same_as(session, done)
