@@ -7,7 +7,8 @@ from typing import BinaryIO
 
 import click
 
-from mvc.cli.options import complete_revisions, target_option
+from mvc.cli.completing import complete_checkout, complete_files
+from mvc.cli.options import target_option
 from mvc.cli.program import verb
 from mvc.cli.restored import restored_json, tell, warn_of_unreached
 from mvc.cli.session import Session
@@ -17,11 +18,11 @@ from mvc.repo.times import format_time
 
 
 @verb("checkout", 'mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors')
-@click.argument("words", metavar="[REV] [PATH]...", nargs=-1, shell_complete=complete_revisions)
+@click.argument("words", metavar="[REV] [PATH]...", nargs=-1, shell_complete=complete_checkout)
 @click.option("--at", metavar="TIME", help="The version that was live at TIME, instead of REV.")
 @target_option("Where it was live; without --at, what is live there now.")
 @click.option(
-    "-o", "--output", metavar="FILE|DIR",
+    "-o", "--output", metavar="FILE|DIR", shell_complete=complete_files,
     help="Write there, leave HEAD and files alone; - is stdout.",
 )  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="With -o: training states, too.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from mvc.cli.completing import complete_files
 from mvc.cli.options import target_option
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
@@ -27,7 +28,9 @@ _COLUMNS = (
 
 
 @verb("import", "mvc import runs/2026-11 --time mtime --deploy prod")
-@click.argument("sources", metavar="DIR|FILE...", nargs=-1, required=True)
+@click.argument(
+    "sources", metavar="DIR|FILE...", nargs=-1, required=True, shell_complete=complete_files
+)
 @click.option(
     "--time", "clock", metavar="mtime|name:FORMAT", default="mtime", show_default=True,
     help="When each was made: the file's time, or what FORMAT (strftime) reads in its name.",
