@@ -124,7 +124,7 @@ class Shell:
         self.run("true")
         return found
 
-    def _until(self, wanted: str, seconds: float = 120) -> str:
+    def _until(self, wanted: str, seconds: float = 60) -> str:
         text, end = "", time.monotonic() + seconds
         while wanted not in text:
             ready, _, _ = select.select([self._fd], [], [], max(end - time.monotonic(), 0))

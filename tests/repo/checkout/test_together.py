@@ -439,6 +439,7 @@ def test_delete_refuses_a_folder_with_a_repository(world: World, tmp_path: Path)
 
 def test_a_repository_that_cannot_be_written_is_checked_out(world: World, tmp_path: Path) -> None:
     root = world.copy(tmp_path / "models")
+    shutil.rmtree(root / ".mvc/checkouts", ignore_errors=True)
 
     class ReadOnlyFS(FileSystem):
         def is_writable_dir(self, path: Path) -> bool:
