@@ -28,9 +28,7 @@ _COLUMNS = (
 
 
 @verb("bench", "mvc bench runs/2026-11")
-@click.argument(
-    "paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_files
-)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_files)
 @click.option(
     "--max-bytes", metavar="BYTES",
     help="Commit no more than this of a version (1MB); the default is 256MiB.",

@@ -91,7 +91,7 @@ def _stdout(session: Session) -> BinaryIO:
         raise click.UsageError("-o - and --json both write to stdout")
     if sys.stdout.isatty():
         raise click.UsageError("stdout is a terminal: send it to a file or a program")
-    return click.get_binary_stream("stdout")
+    return sys.stdout.buffer
 
 
 def _path_hint(session: Session, word: str | None) -> str | None:

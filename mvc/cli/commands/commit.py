@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from mvc.cli.completing import complete_files, complete_presets
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock
+from mvc.cli.completing import complete_files, complete_presets
 from mvc.cli.options import moment, target_option
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped

@@ -24,9 +24,7 @@ _COLUMNS = (
 
 @verb("config", "mvc config store.reset_interval 50")
 @click.argument("key", metavar="[KEY]", required=False, shell_complete=complete_keys)
-@click.argument(
-    "value", metavar="[VALUE]", required=False, shell_complete=complete_values
-)
+@click.argument("value", metavar="[VALUE]", required=False, shell_complete=complete_values)
 @click.option("--user", is_flag=True, help="Change your own file, not the repository's.")
 @click.option("--unset", is_flag=True, help="Take KEY out of the file.")
 def command(session: Session, key: str | None, value: str | None, user: bool, unset: bool) -> None:

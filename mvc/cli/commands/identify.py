@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from mvc.cli.completing import complete_files
 from mvc.cli.commits import forgotten_on
+from mvc.cli.completing import complete_files
 from mvc.cli.payload import deployed_json, fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session

@@ -25,9 +25,7 @@ _EXPLAINED = (Column("stage"), Column("acts on"), Column("what it does", give="e
 
 
 @verb("pipeline", 'mvc pipeline "xor | lsb:20 | planes:all | zstd:1"')
-@click.argument(
-    "text", metavar="[SPEC|PRESET]", required=False, shell_complete=complete_presets
-)
+@click.argument("text", metavar="[SPEC|PRESET]", required=False, shell_complete=complete_presets)
 @click.option(
     "--max-recovery", type=float, metavar="SECONDS",
     help="Choose: seconds that recovering any version may take; 10 if not said.",

@@ -153,9 +153,7 @@ def _refuse_taken(fs: FileSystem, places: Sequence[Path], force: bool) -> None:
 # -- deleting what the version lacks ---------------------------------------------------
 
 
-def _extra(
-    context: Context, output: Path, entries: Sequence[FileEntry], force: bool
-) -> list[str]:
+def _extra(context: Context, output: Path, entries: Sequence[FileEntry], force: bool) -> list[str]:
     """The files and links below ``output`` that are not ``entries``.
 
     Raises WrongUsage for a folder with a repository in it, WouldOverwrite without ``force``.

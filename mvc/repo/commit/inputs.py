@@ -44,9 +44,7 @@ def of_state(state: Mapping[str, Any], name: str, last: BaseCache | None) -> Cha
     return Change(name, lambda: nullcontext(from_state(state)), last)
 
 
-def of_files(
-    context: Context, given: object, options: CommitOptions
-) -> list[Change]:
+def of_files(context: Context, given: object, options: CommitOptions) -> list[Change]:
     """The files at the paths ``given``; a folder means the files in it.
 
     ``options.all`` adds each tracked path whose file was modified or renamed. A tracked path
@@ -65,6 +63,7 @@ def of_files(
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
     changed = status(context).changes if options.all else ()
     names += [change.path for change in changed if change.kind in {"modified", "renamed"}]
+
     def open_(name: str) -> AbstractContextManager[ParsedFile]:
         unless = partial(_was_kept_opaque, context, name)
         return open_file(fs, root / name, name, strict=not options.opaque, unless=unless)

@@ -150,9 +150,7 @@ def shell(request: pytest.FixtureRequest, mvc, tmp_path: Path) -> Iterator[Shell
     path = tmp_path / "bin"
     path.mkdir()
     program = path / "mvc"
-    program.write_text(
-        f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -m mvc \"$@\"\n"
-    )
+    program.write_text(f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -m mvc \"$@\"\n")
     program.chmod(0o755)
     script = tmp_path / "script"
     script.write_text(mvc("completion", request.param).out)

@@ -227,10 +227,7 @@ def power_failures(world: World, tmp_path: Path, draws: int) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     world.copy(disk / "models")
-    times = {
-        name: (disk / "models" / name).stat().st_mtime_ns
-        for name in world.versions[1]
-    }
+    times = {name: (disk / "models" / name).stat().st_mtime_ns for name in world.versions[1]}
     fs = CrashFS(disk)
     with Repository.open(disk / "models", fs=fs) as repo:
         repo.restore(world.ids[0])
@@ -246,7 +243,7 @@ def power_failures(world: World, tmp_path: Path, draws: int) -> None:
         fresh_process()
         with Repository.open(image / "models") as repo:
             assert str(repo.find()) in world.ids
-        found = {n: b for n, b in held(image / "models").items() if not ".mvc-tmp-" in n}
+        found = {n: b for n, b in held(image / "models").items() if ".mvc-tmp-" not in n}
         assert found in world.versions, f"a mixture after a power failure at change {point}"
         seen.add(world.versions.index(found))
         shutil.rmtree(image)
