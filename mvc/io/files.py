@@ -280,7 +280,7 @@ class FileSystem:
         """
         import tempfile  # slow to import, and rarely needed
 
-        with translate(Path(os.environ.get("TMPDIR", "/tmp")), "write"):
+        with translate(Path("TMPDIR"), "write"):
             folder = tempfile.TemporaryDirectory(prefix="mvc-", ignore_cleanup_errors=True)
         with folder as path:
             yield self.realpath(Path(path))

@@ -1,4 +1,4 @@
-"""Writes a version elsewhere: to a file, into a folder that may be served meanwhile, or to a stream.
+"""Writes a version elsewhere: to a file, into a folder that may be served, or to a stream.
 
 HEAD and the working tree stay as they are.
 """
@@ -224,7 +224,7 @@ def _swap(
         present, target = fs.stat(parent / name, follow=False), fs.read_link(parent / name)
         if present is not None and target is None:
             raise WouldOverwrite(
-                f"{printable(str(output))} is no symbolic link, so it cannot be swapped in one step",
+                f"{printable(str(output))} is no symbolic link: it cannot be swapped in one step",
                 hint="move it away first; --atomic-dir puts a link in its place",
             )
         if target is not None and not ours.fullmatch(target) and not force:

@@ -119,8 +119,8 @@ def dead_link(name: str) -> UnknownPath:
     """The error for a symbolic link that leads nowhere."""
     return UnknownPath(
         f"{printable(name)} is a symbolic link that leads nowhere",
-        hint="put the file there that it leads to (in a cache, download it again), delete the link, "
-        f"or leave it out by a line in {IGNORE_FILE}",
+        hint="put the file there that it leads to (in a cache, download it again), delete the "
+        f"link, or leave it out by a line in {IGNORE_FILE}",
     )
 
 

@@ -114,7 +114,7 @@ def test_weights_that_are_not_new(mvc) -> None:
 
 
 def test_opaque_is_remembered_for_its_path(mvc) -> None:
-    """A damaged file that was kept on purpose does not hold up the other files, nor its successor."""
+    """A damaged file that was kept on purpose holds up neither other files nor its successor."""
     mvc.write(1)
     cut = mvc.folder / "cut.safetensors"
     whole = mvc.write(2, "whole.safetensors").read_bytes()

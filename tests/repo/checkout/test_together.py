@@ -119,9 +119,11 @@ def test_a_failed_rename_is_told_and_the_next_command_completes_it(
         if op == "replace" and path.name == SHARDS[1]:
             raise IoFailed("the disk is busy")
 
-    with Repository.open(root, fs=HookedFS(refuse)) as repo:
-        with pytest.raises(IoFailed, match="the disk is busy") as caught:
-            repo.restore(world.ids[0])
+    with (
+        Repository.open(root, fs=HookedFS(refuse)) as repo,
+        pytest.raises(IoFailed, match="the disk is busy") as caught,
+    ):
+        repo.restore(world.ids[0])
     text = caught.value.message
     assert f"done: {SHARDS[0]}; not done: {SHARDS[1]}, {SHARDS[2]}" in text
     assert Repository.open(root).context.finished == (root / SHARDS[1], root / SHARDS[2])
