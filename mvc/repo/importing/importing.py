@@ -188,8 +188,8 @@ def find_checkpoints(
 
     A folder means its model files and its subfolders with model files; its other files and
     subfolders are added to ``left_out``, except hidden ones. Raises UnknownPath for a source that
-    does not exist and for a symbolic link that leads nowhere, WrongUsage if files of several formats
-    would become one path, InvalidTime if a name has no time.
+    does not exist and for a symbolic link that leads nowhere, WrongUsage if files of several
+    formats would become one path, InvalidTime if a name has no time.
     """
     clock = _Clock(time)
     prefix = None if path is None else check_path(PurePosixPath(path).as_posix())
