@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -85,11 +85,6 @@ class Output:
         """Prints a warning, even when quiet."""
         tag = click.style("warning:", fg="yellow", bold=True)
         click.echo(f"mvc: {tag} {text}", err=True, color=self._wanted(sys.stderr))
-
-    def warn_of_dead_links(self, names: Iterable[str]) -> None:
-        """Names the symbolic links that were left out because they lead nowhere."""
-        for name in names:
-            self.warn(f"left out {printable(name)}: it is a symbolic link that leads nowhere")
 
     def problem(self, message: str, hint: str | None) -> None:
         """Prints why a command failed, and what to do."""

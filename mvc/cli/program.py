@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from mvc import __version__
+from mvc.cli.completing import complete_folders
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
@@ -243,7 +244,10 @@ _EXIT_CODES = """0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed,
     params=_shared_options(hidden=False),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option("-C", "directory", metavar="DIR", help="Work as if started in DIR.")
+@click.option(
+    "-C", "directory", metavar="DIR", shell_complete=complete_folders,
+    help="Work as if started in DIR.",
+)  # fmt: skip
 @click.version_option(
     __version__, "-V", "--version", prog_name="mvc", message="%(prog)s %(version)s"
 )

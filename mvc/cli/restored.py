@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
-from mvc.cli.text import count
+from mvc.cli.text import count, listed
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def tell(session: Session, done: Restored) -> None:
     if done.unchanged:
         parts.append(f"{len(done.unchanged):,} there already")
     out.note(", ".join(parts))
+    if done.left_out:
+        names = listed([printable(path) for path in done.left_out], 3)
+        out.note(f"left out {names}; --all writes training states, too")
 
 
 def tell_of_training(session: Session, *branches: str | None) -> None:
@@ -69,7 +72,7 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
 def restored_json(done: Restored) -> dict[str, Any]:
     """The same for programs."""
     return {
-        **fields(done, "commit", "written", "deleted", "unchanged", "branch"),
+        **fields(done, "commit", "written", "deleted", "unchanged", "left_out", "branch"),
         "head_moved": done.moved_head,
         "unreached": done.orphans and fields(done.orphans, "newest", "count", "deployed"),
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mvc.cli.output import Output
-from mvc.cli.text import one_line
+from mvc.cli.text import listed, one_line
 from mvc.errors import DamagedData, WouldOverwrite
 from mvc.model.names import printable
 
@@ -57,7 +57,11 @@ class Session:
         """The repository's inner side, for what ``repository`` has no method for."""
         from mvc.repo.opening import open_context
 
-        return open_context(".", config=load)
+        opened = open_context(".", config=load)
+        if opened.finished:
+            files = listed([printable(str(path)) for path in opened.finished], 3)
+            self.out.warn(f"completed a checkout that was interrupted: {files} replaced")
+        return opened
 
     @cached_property
     def repository(self) -> Repository:

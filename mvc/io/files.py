@@ -35,6 +35,7 @@ from mvc.io.os_errors import sync_failure, translate, was_missing
 from mvc.types import Bytes
 
 __all__ = [
+    "SWAPPED",
     "TEMPORARY",
     "FileIdentity",
     "FileLock",
@@ -46,6 +47,9 @@ __all__ = [
 
 TEMPORARY = ".mvc-tmp-"
 """How the names of temporary files begin; what a crash left of them may be deleted."""
+
+SWAPPED = ".mvc-dir-"
+"""How the names of folders begin that a symbolic link beside them leads to, one after the other."""
 
 _TRIES = 3
 
@@ -233,6 +237,19 @@ class FileSystem:
         with translate(dst, "create"):
             os.link(src, dst)
 
+    def symlink(self, target: str, path: Path) -> None:
+        """Makes a symbolic link to ``target``; FileExistsError if ``path`` is taken."""
+        with translate(path, "create"):
+            os.symlink(target, path)
+
+    def read_link(self, path: Path) -> str | None:
+        """Where a symbolic link leads, as it is written there; None if ``path`` is none."""
+        identity = self.stat(path, follow=False)
+        if identity is None or not identity.is_symlink:
+            return None
+        with translate(path, "read"):
+            return os.readlink(path)
+
     def unlink(self, path: Path, missing_ok: bool = False, *, within: Path | None = None) -> None:
         """Takes a file's name away."""
         with translate(path, "delete"):
@@ -247,6 +264,26 @@ class FileSystem:
         """Removes an empty folder."""
         with translate(path, "delete"):
             os.rmdir(path)
+
+    def remove_tree(self, path: Path) -> None:
+        """Deletes a folder and all that is in it. Follows no symbolic link."""
+        import shutil  # slow to import, and rarely needed
+
+        with translate(path, "delete"):
+            shutil.rmtree(path)
+
+    @contextmanager
+    def temporary_folder(self) -> Iterator[Path]:
+        """A new folder where the system keeps temporary files, deleted with its files at the end.
+
+        The variable TMPDIR names another place.
+        """
+        import tempfile  # slow to import, and rarely needed
+
+        with translate(Path("TMPDIR"), "write"):
+            folder = tempfile.TemporaryDirectory(prefix="mvc-", ignore_cleanup_errors=True)
+        with folder as path:
+            yield self.realpath(Path(path))
 
     def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
         """Returns when the names in a folder are durable.
@@ -342,28 +379,45 @@ class FileSystem:
         symbolic link at ``path`` is itself replaced, not what it points to, and a hard
         link keeps its content under its other names.
         """
+        temporary = f"{TEMPORARY}{os.urandom(8).hex()}"
+        beside = path.with_name(temporary)
+        try:
+            self.write_beside(path, temporary, writer, mode=mode, durable=durable, within=within)
+            self.replace(beside, path, within=within)
+        except BaseException:
+            with suppress(MvcError):
+                self.unlink(beside, missing_ok=True, within=within)
+            raise
+        if durable:
+            self.sync_dir(path.parent, within=within)
+
+    def write_beside(
+        self,
+        path: Path,
+        temporary: str,
+        writer: Callable[[WriteFile], None],
+        *,
+        mode: int | None = None,
+        durable: bool = True,
+        within: Path | None = None,
+    ) -> None:
+        """Writes a new file ``temporary`` in the folder of ``path``, ready to be renamed to it.
+
+        As for ``replace_file``; if anything fails, the caller deletes the temporary file.
+        """
         present = self.stat(path, follow=False)
         if present is not None and not present.is_symlink:
             _regular(path, present)
             mode = present.permissions if mode is None else mode
-        temporary = path.parent / f"{TEMPORARY}{os.urandom(8).hex()}"
-        try:
-            private = 0o666 if mode is None else mode  # never wider than it ends up
-            with self.open_write(
-                temporary, create=True, exclusive=True, mode=private, within=within
-            ) as file:
-                if mode is not None:
-                    file.set_mode(mode)
-                writer(file)
-                if durable:
-                    file.sync()
-            self.replace(temporary, path, within=within)
-        except BaseException:
-            with suppress(MvcError):
-                self.unlink(temporary, missing_ok=True, within=within)
-            raise
-        if durable:
-            self.sync_dir(path.parent, within=within)
+        private = 0o666 if mode is None else mode  # never wider than it ends up
+        with self.open_write(
+            path.with_name(temporary), create=True, exclusive=True, mode=private, within=within
+        ) as file:
+            if mode is not None:
+                file.set_mode(mode)
+            writer(file)
+            if durable:
+                file.sync()
 
 
 def _below(path: Path, within: Path | None) -> Path | None:

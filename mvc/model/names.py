@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from pathlib import PurePosixPath
 
 from mvc.errors import InvalidName
 from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
-__all__ = ["DEFAULT_STATE", "check_key", "check_path", "check_ref", "printable"]
+__all__ = [
+    "DEFAULT_STATE",
+    "check_key",
+    "check_path",
+    "check_ref",
+    "printable",
+    "training_path",
+]
 
 DEFAULT_STATE = "model.safetensors"
 """The path of a Python state that was committed without a path."""
@@ -41,6 +49,12 @@ def _no_controls(kind: str, text: str) -> None:
             f"{kind} holds a control character: {printable(text)}",
             hint="rename it: control and invisible characters are not accepted",
         )
+
+
+def training_path(name: str) -> str:
+    """The path beside the model's: ``a/model.training.safetensors`` for ``a/model.safetensors``."""
+    path = PurePosixPath(name)
+    return str(path.with_name(f"{path.stem}.training{path.suffix}"))
 
 
 def check_key(key: str) -> str:

@@ -30,7 +30,7 @@ from mvc.limits import MIB
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
-from mvc.repo.checkout.checkout import export
+from mvc.repo.checkout.export import export
 from mvc.repo.commit.commit import commit, layout_of
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.config import Config, load_config

@@ -21,11 +21,15 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 
 @dataclass
 class Context:
-    """``root`` is the folder that contains ``.mvc``."""
+    """``root`` is the folder that contains ``.mvc``.
+
+    ``finished``: the files that opening replaced, to complete checkouts whose process was killed.
+    """
 
     store: Store
     root: Path
     config: Config
+    finished: tuple[Path, ...] = ()
 
     def fresh(self) -> Snapshot:
         """The store's snapshot, refreshed to the current end of the journal.

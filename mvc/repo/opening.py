@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from mvc.errors import AlreadyARepository, DamagedData, IoFailed, MvcError, NotARepository
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
+from mvc.io.replacement import finish_interrupted
 from mvc.model.names import printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
@@ -23,12 +24,31 @@ from mvc.store.store import CONFIG, FOLDER, Store
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["Configure", "check_absent", "open_context", "remove_if_failed"]
+__all__ = [
+    "PLANS",
+    "Configure",
+    "check_absent",
+    "finish_checkouts",
+    "open_context",
+    "remove_if_failed",
+]
+
+PLANS = "checkouts"
+"""The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
 
 Configure: TypeAlias = Callable[[Path | None], Config]
 """Makes the configuration from the path of the repository's own file, None if there is none."""
 
-_OWN = (FORMAT, JOURNAL, HIGH_WATER_MARK, PACKS, INDEX, f"{INDEX}/{CURRENT}", f"{INDEX}/{BUILDING}")
+_OWN = (
+    FORMAT,
+    JOURNAL,
+    HIGH_WATER_MARK,
+    PACKS,
+    PLANS,
+    INDEX,
+    f"{INDEX}/{CURRENT}",
+    f"{INDEX}/{BUILDING}",
+)
 """Files that are written or mapped later without a check that they are no symbolic links."""
 
 _RESTORE = {
@@ -69,10 +89,21 @@ def open_context(
             except BaseException:
                 store.close()
                 raise
-            return Context(store, root, settings)
+            context = Context(store, root, settings)
+            with suppress(MvcError):  # the next command tries again
+                context.finished = finish_checkouts(context)
+            return context
     raise NotARepository(
         f"not a repository (or any of its parents): {start}", hint="make one with 'mvc init'"
     )
+
+
+def finish_checkouts(context: Context) -> tuple[Path, ...]:
+    """Completes or takes back checkouts whose process was killed; returns the files it replaced."""
+    store = context.store
+    if not store.writable:
+        return ()
+    return tuple(finish_interrupted(store.fs, store.folder / PLANS, context.root))
 
 
 def check_absent(fs: FileSystem, root: Path) -> None:

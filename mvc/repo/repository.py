@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self, TypeAlias, cast
 
 from mvc.errors import AlreadyARepository, DamagedData, NotARepository, WrongUsage
 from mvc.ids import CommitId
@@ -357,22 +357,20 @@ class Repository:
     ) -> CommitResult:
         from mvc.repo.commit.inputs import of_files
 
-        dead: set[str] = set()
-        changes, further = of_files(self.context, paths, options, dead), self._changes(given)
+        changes, further = of_files(self.context, paths, options), self._changes(given)
         output = None if options.output is None else Path(options.output)
         setting = None
         if output is not None or options.in_place:
             setting = str(self.config.get("commit.pipeline"))
         lossy = self._lossy(request, options, request.pipeline or setting)
         if lossy is None:
-            done = self._publish(request, [*changes, *further], options)
-        else:
-            lossy.check_places(changes, output, in_place=options.in_place)
-            changes = [*lossy.changes(changes, given_back=False), *further]
-            with lossy.explained():
-                done = self._publish(replace(request, produced_by=lossy.text), changes, options)
-            lossy.write(done, output)
-        return replace(done, dead_links=tuple(sorted(dead)))
+            return self._publish(request, [*changes, *further], options)
+        lossy.check_places(changes, output, in_place=options.in_place)
+        changes = [*lossy.changes(changes, given_back=False), *further]
+        with lossy.explained():
+            done = self._publish(replace(request, produced_by=lossy.text), changes, options)
+        lossy.write(done, output)
+        return done
 
     def _changes(self, given: Mapping[str, Mapping[str, Any]]) -> list[Change]:
         from mvc.repo.commit.inputs import of_state
@@ -436,20 +434,52 @@ class Repository:
         at: Time | None = None,
         target: str | None = None,
         paths: Sequence[str] = (),
-        output: PathName | None = None,
+        output: PathName | BinaryIO | None = None,
+        everything: bool = False,
+        atomic_dir: bool = False,
+        delete: bool = False,
         force: bool = False,
         progress: Progress | None = None,
     ) -> Restored:
-        """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there."""
+        """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there.
+
+        All files are written and verified under temporary names before the first is renamed.
+
+        ``output`` is a file if one file is to be written there, else (or if it is a folder, or a
+        text that ends in ``/``) a folder; an open binary stream takes one file. A training state
+        beside its model is left out unless ``everything`` or ``paths`` ask for it.
+        ``atomic_dir`` writes a new folder and makes the symbolic link ``output`` lead to it in one
+        step. ``delete`` removes from the folder ``output`` the files that the version lacks.
+        ``force`` overwrites and deletes files that hold uncommitted work or stand at ``output``.
+
+        Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull.
+        """
         from mvc.repo.checkout import checkout
+        from mvc.repo.checkout.export import export, export_to
 
         commit_id = self.find(rev, at=at, target=target)
+        if output is None and (everything or atomic_dir or delete):
+            raise WrongUsage("everything, atomic_dir and delete are for an output")
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:
             return checkout.Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
         if output is not None:
-            done = checkout.export(
-                self.context, commit_id, paths, Path(output), force=force, progress=progress
-            )
+            if not isinstance(output, str | PathLike):
+                if everything or atomic_dir or delete:
+                    raise WrongUsage("a stream takes one file")
+                done = export_to(self.context, commit_id, paths, output, progress=progress)
+            else:
+                done = export(
+                    self.context,
+                    commit_id,
+                    paths,
+                    Path(output),
+                    everything=everything,
+                    as_folder=isinstance(output, str) and output.endswith("/"),
+                    atomic_dir=atomic_dir,
+                    delete=delete,
+                    force=force,
+                    progress=progress,
+                )
         elif paths:
             done = checkout.restore_paths(
                 self.context, commit_id, paths, force=force, progress=progress
@@ -462,6 +492,26 @@ class Repository:
             done = checkout.restore_all(self.context, commit_id, to, force=force, progress=progress)
         queries.note(self.context, [commit_id])
         return done
+
+    def mounted(
+        self,
+        rev: Rev | None = None,
+        *,
+        at: Time | None = None,
+        target: str | None = None,
+        paths: Sequence[str] = (),
+        everything: bool = False,
+    ) -> AbstractContextManager[Path]:
+        """A temporary folder with a version's files, for libraries that want a path.
+
+        ``with repo.mounted("v1") as folder:``; the folder is deleted at the end of the block. It
+        lies where the system keeps temporary files (TMPDIR). Arguments as for ``restore``.
+        """
+        from mvc.repo.checkout.export import mounted
+
+        commit_id = self.find(rev, at=at, target=target)
+        queries.note(self.context, [commit_id])
+        return mounted(self.context, commit_id, paths, everything=everything)
 
     def switch(
         self,
@@ -501,6 +551,7 @@ class Repository:
         message: str | None = None,
         progress: Progress | None = None,
         taken: Callable[[Imported], object] | None = None,
+        left_out: list[Path] | None = None,
     ) -> list[Imported]:
         """Commits existing checkpoints, files or folders, each with its own time.
 
@@ -508,8 +559,9 @@ class Repository:
         it names no zone). ``deploy`` records that each went live on that target at its time.
         ``path`` is the tracked path of files (default ``model`` and the extension), and the
         tracked folder of checkpoints that are folders. ``taken`` is called with each version
-        once it is durable. Raises WrongUsage, InvalidTime and UnknownPath, before anything
-        is committed.
+        once it is durable. Files and subfolders of a folder that are no models by their names are
+        added to ``left_out``. Raises WrongUsage, InvalidTime and UnknownPath, before anything is
+        committed.
         """
         from mvc.repo.importing.importing import import_checkpoints
 
@@ -522,6 +574,7 @@ class Repository:
             message=message,
             progress=progress,
             taken=taken,
+            left_out=left_out,
         )
 
     # -- finding versions --------------------------------------------------------------------

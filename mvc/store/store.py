@@ -38,6 +38,7 @@ __all__ = ["CONFIG", "FOLDER", "Store", "create"]
 
 FOLDER = ".mvc"
 CONFIG = "config.yaml"
+GITIGNORE = ".gitignore"  # a git repository around the folder then leaves it alone
 
 
 def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: bytes) -> None:
@@ -51,6 +52,7 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
     try:
         fs.make_dir(fresh / PACKS)
         fs.write_atomic(fresh / CONFIG, config)
+        fs.write_atomic(fresh / GITIGNORE, b"*\n")
         first = Entry(
             "init",
             now,
@@ -63,7 +65,7 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
         fs.replace(fresh, folder)
         fs.sync_dir(parent)
     except BaseException:
-        for name in (FORMAT, JOURNAL, CONFIG):
+        for name in (FORMAT, JOURNAL, CONFIG, GITIGNORE):
             fs.unlink(fresh / name, missing_ok=True)
         if fs.stat(fresh) is not None:
             if fs.stat(fresh / PACKS) is not None:

@@ -76,16 +76,20 @@ def record(mvc: Mvc, *values: float) -> None:
 
 
 def spawn(
-    *arguments: object, cwd: Path, env: dict[str, str] | None = None, **options
-) -> subprocess.CompletedProcess[str]:
-    """The program as a process of its own."""
+    *arguments: object,
+    cwd: Path,
+    env: dict[str, str] | None = None,
+    binary: bool = False,
+    **options,
+) -> subprocess.CompletedProcess:
+    """The program as a process of its own; its output is text, unless ``binary``."""
     command = [sys.executable, "-c", "from mvc.cli.main import main; main()"]
     return subprocess.run(
         [*command, *map(str, arguments)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
         capture_output=True,
-        text=True,
+        text=not binary,
         timeout=120,
         **options,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mvc.cli.completing import complete_files
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
@@ -27,7 +28,7 @@ _COLUMNS = (
 
 
 @verb("bench", "mvc bench runs/2026-11")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_files)
 @click.option(
     "--max-bytes", metavar="BYTES",
     help="Commit no more than this of a version (1MB); the default is 256MiB.",

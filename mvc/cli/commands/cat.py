@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from mvc.cli.completing import complete_files, complete_tensors, complete_tracked
 from mvc.cli.listing import missing_path, tensor_json
 from mvc.cli.options import revision
 from mvc.cli.program import verb
@@ -22,9 +23,15 @@ _MOST_IN_JSON = 10_000
 
 @verb("cat", "mvc cat HEAD conv1.weight -o conv1.npy")
 @revision("REV")
-@click.argument("tensor", metavar="TENSOR")
-@click.option("--path", metavar="PATH", help="The file, where several have a TENSOR.")
-@click.option("-o", "--output", metavar="FILE.npy", help="Save the values for numpy.load.")
+@click.argument("tensor", metavar="TENSOR", shell_complete=complete_tensors)
+@click.option(
+    "--path", metavar="PATH", shell_complete=complete_tracked,
+    help="The file, where several have a TENSOR.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", metavar="FILE.npy", shell_complete=complete_files,
+    help="Save the values for numpy.load.",
+)  # fmt: skip
 @click.option("-f", "--force", is_flag=True, help="Replace FILE.npy if it exists.")
 def command(
     session: Session, rev: str, tensor: str, path: str | None, output: str | None, force: bool

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from typing import BinaryIO
+
 import click
 
-from mvc.cli.options import complete_revisions, target_option
+from mvc.cli.completing import complete_checkout, complete_files
+from mvc.cli.options import target_option
 from mvc.cli.program import verb
 from mvc.cli.restored import restored_json, tell, tell_of_training, warn_of_unreached
 from mvc.cli.session import Session
@@ -14,10 +18,16 @@ from mvc.repo.times import format_time
 
 
 @verb("checkout", 'mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors')
-@click.argument("words", metavar="[REV] [PATH]...", nargs=-1, shell_complete=complete_revisions)
+@click.argument("words", metavar="[REV] [PATH]...", nargs=-1, shell_complete=complete_checkout)
 @click.option("--at", metavar="TIME", help="The version that was live at TIME, instead of REV.")
 @target_option("Where it was live; without --at, what is live there now.")
-@click.option("-o", "--output", metavar="FILE|DIR", help="Write there; leave HEAD and files alone.")
+@click.option(
+    "-o", "--output", metavar="FILE|DIR", shell_complete=complete_files,
+    help="Write there, leave HEAD and files alone; - is stdout.",
+)  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="With -o: training states, too.")
+@click.option("--atomic-dir", is_flag=True, help="With -o DIR: swap the whole folder in one step.")
+@click.option("--delete", is_flag=True, help="With -o DIR: delete files that the version lacks.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
 def command(
     session: Session,
@@ -25,13 +35,20 @@ def command(
     at: str | None,
     target: str | None,
     output: str | None,
+    everything: bool,
+    atomic_dir: bool,
+    delete: bool,
     force: bool,
 ) -> None:
     """Restore a version, by name or by the moment it was live.
 
     All files of the version are written and HEAD moves to it. With PATHs only those are
-    written, with -o they are written elsewhere, and HEAD stays where it is.
+    written, with -o they are written elsewhere, and HEAD stays where it is. Every file is
+    verified before the first one is replaced.
     """
+    for name, chosen in (("all", everything), ("atomic-dir", atomic_dir), ("delete", delete)):
+        if chosen and output in {None, "-"}:
+            raise click.UsageError(f"--{name} is for -o DIR")
     repository, out = session.repository, session.out
     by_moment = at is not None or target is not None
     if not words and not by_moment:
@@ -47,7 +64,14 @@ def command(
     try:
         with session.progress("restoring") as progress:
             done = repository.restore(
-                rev, paths=names, output=output, force=force, progress=progress
+                rev,
+                paths=names,
+                output=_stdout(session) if output == "-" else output,
+                everything=everything,
+                atomic_dir=atomic_dir,
+                delete=delete,
+                force=force,
+                progress=progress,
             )
     except UnknownRevision as error:
         raise UnknownRevision(error.message, hint=_path_hint(session, rev) or error.hint) from error
@@ -62,6 +86,15 @@ def command(
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
         out.note(f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip())
     warn_of_unreached(session, done)
+
+
+def _stdout(session: Session) -> BinaryIO:
+    """Where ``-o -`` writes a file. Raises UsageError where it would do no good."""
+    if session.as_json:
+        raise click.UsageError("-o - and --json both write to stdout")
+    if sys.stdout.isatty():
+        raise click.UsageError("stdout is a terminal: send it to a file or a program")
+    return sys.stdout.buffer
 
 
 def _path_hint(session: Session, word: str | None) -> str | None:

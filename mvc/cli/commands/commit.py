@@ -10,6 +10,7 @@ import click
 
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock
+from mvc.cli.completing import complete_files, complete_presets
 from mvc.cli.options import moment, target_option
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
@@ -27,7 +28,7 @@ _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 
 
 @verb("commit", 'mvc commit model.safetensors -m "nightly" --metric acc=0.98 --deploy prod')
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files)
 @click.option("-a", "--all", "every", is_flag=True, help="Take every tracked file that changed.")
 @click.option("-m", "--message", metavar="MSG", help="Say what this version is.")
 @click.option(
@@ -37,7 +38,10 @@ _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 @click.option("--metric", "pairs", metavar="K=V", multiple=True, help="Keep a number with it.")
 @target_option("Record that it goes live on TARGET.", "--deploy", "TARGET")
 @click.option("--at", metavar="TIME", help="When it went live, if not now.")
-@click.option("--pipeline", metavar="SPEC|PRESET", help="How to store what changed.")
+@click.option(
+    "--pipeline", metavar="SPEC|PRESET", shell_complete=complete_presets,
+    help="How to store what changed.",
+)  # fmt: skip
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
     help="With a lossy pipeline: where to write the production weights.",
@@ -106,7 +110,6 @@ def command(
             pipeline=pipeline,
             reset_point=reset_point,
         )
-    session.out.warn_of_dead_links(done.dead_links)
     if done.deployment is not None:
         warn_of_clock(session.out, done.deployment)
     same_as = _same_as(session, done)

@@ -3,10 +3,44 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, ShellComplete, get_completion_class
 
 from mvc.cli.program import program, verb
 from mvc.cli.session import Session
+
+_BASH = r"""
+%(complete_func)s() {
+    local IFS=$'\n' type value files=
+    COMPREPLY=()
+    while IFS=',' read -r type value; do
+        case $type in
+            plain) COMPREPLY+=("$value") ;;
+            file|dir) files=$type ;;
+        esac
+    done < <(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD \
+        %(complete_var)s=bash_complete "$1")
+    if [[ -z $files ]]; then
+        for value in "${!COMPREPLY[@]}"; do
+            printf -v "COMPREPLY[$value]" '%%q' "${COMPREPLY[$value]}"
+        done
+    elif [[ ${#COMPREPLY[@]} -gt 0 ]]; then
+        compopt -o filenames
+        while read -r value; do COMPREPLY+=("$value"); done < <(compgen -f -- "$2")
+    elif [[ $files == dir ]]; then
+        compopt -o dirnames
+    else
+        compopt -o default
+    fi
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+class _Bash(BashComplete):
+    """click's own script drops the names it was given where files are possible, too."""
+
+    source_template = _BASH
 
 
 @verb(
@@ -16,8 +50,8 @@ from mvc.cli.session import Session
 def command(session: Session, shell: str) -> None:
     """Print the completion script of a shell.
 
-    It completes commands, options, revisions and targets.
+    It completes commands, options, revisions, targets, paths, tensors, settings and presets.
     """
-    found = get_completion_class(shell)
+    found: type[ShellComplete] | None = _Bash if shell == "bash" else get_completion_class(shell)
     assert found is not None  # the choice above names click's own three
     session.out.line(found(program, {}, "mvc", "_MVC_COMPLETE").source().rstrip())

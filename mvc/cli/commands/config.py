@@ -6,6 +6,7 @@ import os
 
 import click
 
+from mvc.cli.completing import complete_keys, complete_values
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load, user_config
 from mvc.cli.tables import Column, show
@@ -22,8 +23,8 @@ _COLUMNS = (
 
 
 @verb("config", "mvc config store.reset_interval 50")
-@click.argument("key", metavar="[KEY]", required=False)
-@click.argument("value", metavar="[VALUE]", required=False)
+@click.argument("key", metavar="[KEY]", required=False, shell_complete=complete_keys)
+@click.argument("value", metavar="[VALUE]", required=False, shell_complete=complete_values)
 @click.option("--user", is_flag=True, help="Change your own file, not the repository's.")
 @click.option("--unset", is_flag=True, help="Take KEY out of the file.")
 def command(session: Session, key: str | None, value: str | None, user: bool, unset: bool) -> None:

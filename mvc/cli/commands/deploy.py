@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from mvc.cli.commits import warn_of_clock, warn_of_time
-from mvc.cli.options import complete_targets, revision
+from mvc.cli.completing import complete_targets
+from mvc.cli.options import revision
 from mvc.cli.payload import deployed_json
 from mvc.cli.program import verb
 from mvc.cli.session import Session

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from mvc.cli.completing import complete_diff, complete_tracked
 from mvc.cli.options import revision
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -31,9 +32,9 @@ _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged":
 
 
 @verb("diff", "mvc diff HEAD~1 HEAD")
-@revision("A", required=False)
-@revision("B", required=False)
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@revision("A", required=False, shell_complete=complete_diff)
+@revision("B", required=False, shell_complete=complete_diff)
+@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_tracked)
 @click.option("--stat", is_flag=True, help="One line a file.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if anything differs.")
 def command(

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from mvc.cli.commits import forgotten_on
+from mvc.cli.completing import complete_files
 from mvc.cli.payload import deployed_json, fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -17,7 +18,7 @@ from mvc.repo.worktree.identify import Identified
 
 
 @verb("identify", "mvc identify downloaded.pt")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_files)
 def command(session: Session, file: str) -> int:
     """Find the versions that hold a file's state.
 

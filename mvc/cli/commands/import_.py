@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
+from mvc.cli.completing import complete_files
 from mvc.cli.options import target_option
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
-from mvc.cli.text import count, size, stored_for
+from mvc.cli.text import count, listed, size, stored_for
 from mvc.model.names import printable
 from mvc.repo.importing.importing import Imported
 from mvc.repo.times import format_time
@@ -26,7 +28,9 @@ _COLUMNS = (
 
 
 @verb("import", "mvc import runs/2026-11 --time mtime --deploy prod")
-@click.argument("sources", metavar="DIR|FILE...", nargs=-1, required=True)
+@click.argument(
+    "sources", metavar="DIR|FILE...", nargs=-1, required=True, shell_complete=complete_files
+)
 @click.option(
     "--time", "clock", metavar="mtime|name:FORMAT", default="mtime", show_default=True,
     help="When each was made: the file's time, or what FORMAT (strftime) reads in its name.",
@@ -48,9 +52,11 @@ def command(
 
     Every file becomes a version of one tracked path, oldest first; a folder inside DIR,
     such as checkpoint-500, becomes one version with all its files. What is there already
-    is skipped, so that the command can be run again.
+    is skipped, so that the command can be run again. Files that are no models by their
+    names are left out and listed; a file that is named itself is always imported.
     """
     done: list[Imported] = []
+    left_out: list[Path] = []
     try:
         with session.progress("importing") as progress:
             found = session.repository.import_checkpoints(
@@ -61,12 +67,18 @@ def command(
                 message=message,
                 progress=progress,
                 taken=done.append,
+                left_out=left_out,
             )
     except BaseException:
         _tell_kept(session, done)
         raise
+    if left_out:
+        names = listed([printable(str(path)) for path in left_out], 5)
+        session.out.note(f"left out, no models by their names: {names}; name a file to import it")
     if session.as_json:
-        session.out.json("mvc.import/1", {"versions": [_json(version) for version in found]})
+        versions = [_json(version) for version in found]
+        left = [str(path) for path in left_out]
+        session.out.json("mvc.import/1", {"versions": versions, "left_out": left})
         return
     if session.verbose:
         show(session.out, _COLUMNS, [_row(version) for version in found])

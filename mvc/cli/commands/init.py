@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from mvc.cli.completing import complete_folders
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.model.names import printable
 
 
 @verb("init", "mvc init models")
-@click.argument("folder", metavar="[DIR]", default=".")
+@click.argument("folder", metavar="[DIR]", default=".", shell_complete=complete_folders)
 @click.option("-b", "--branch", metavar="NAME", help="Name of the first branch.")
 def command(session: Session, folder: str, branch: str | None) -> None:
     """Make an empty repository.

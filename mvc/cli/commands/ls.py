@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from mvc.cli.completing import complete_tracked
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
 from mvc.cli.options import revision
 from mvc.cli.program import verb
@@ -13,7 +14,7 @@ from mvc.model.names import printable
 
 @verb("ls", "mvc ls HEAD~1")
 @revision("REV", default="HEAD")
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_tracked)
 @click.option("--name-only", is_flag=True, help="Only the paths, one a line.")
 def command(session: Session, rev: str, paths: tuple[str, ...], name_only: bool) -> None:
     """List the files and tensors of a version.

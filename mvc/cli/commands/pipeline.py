@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import click
 
+from mvc.cli.completing import complete_presets
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -24,7 +25,7 @@ _EXPLAINED = (Column("stage"), Column("acts on"), Column("what it does", give="e
 
 
 @verb("pipeline", 'mvc pipeline "xor | lsb:20 | planes:all | zstd:1"')
-@click.argument("text", metavar="[SPEC|PRESET]", required=False)
+@click.argument("text", metavar="[SPEC|PRESET]", required=False, shell_complete=complete_presets)
 @click.option(
     "--max-recovery", type=float, metavar="SECONDS",
     help="Choose: seconds that recovering any version may take; 10 if not said.",

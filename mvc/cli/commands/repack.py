@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.options import complete_revisions, revision
+from mvc.cli.completing import complete_files, complete_revisions
+from mvc.cli.options import revision
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -46,7 +47,10 @@ _NAMED = 8  # versions listed by id, unless -v
 )  # fmt: skip
 @click.option("--super-step", metavar="M", type=int, help="Longer deltas, over M commits each.")
 @click.option("--curve", "as_curve", is_flag=True, help="Show storage against recovery, and stop.")
-@click.option("-o", "--output", metavar="FILE", help="With --curve: draw it as .svg or .png.")
+@click.option(
+    "-o", "--output", metavar="FILE", shell_complete=complete_files,
+    help="With --curve: draw it as .svg or .png.",
+)  # fmt: skip
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
 def command(
     session: Session,

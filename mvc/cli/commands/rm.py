@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import click
 
+from mvc.cli.completing import complete_tracked
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
 @verb("rm", 'mvc rm old.safetensors && mvc commit -m "drop the old head"')
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument(
+    "paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_tracked
+)
 @click.option("--cached", is_flag=True, help="Keep the files on disk.")
 @click.option("-f", "--force", is_flag=True, help="Delete files that hold uncommitted work.")
 def command(session: Session, paths: tuple[str, ...], cached: bool, force: bool) -> None:

@@ -24,12 +24,11 @@ _STYLES = {"modified": "changed", "missing": "removed", "removed": "removed", "r
 
 
 @verb("status", "mvc status")
-@click.option("-s", "--short", is_flag=True, help="One line a file: M, !, D, R, ?.")
+@click.option("-s", "--short", is_flag=True, help="One line a file: M, !, D, R, ?, L.")
 @click.option("--no-untracked", is_flag=True, help="Leave out files that are not tracked.")
 def command(session: Session, short: bool, no_untracked: bool) -> None:
     """Show what changed since the last commit."""
     found = session.repository.status(untracked=not no_untracked)
-    session.out.warn_of_dead_links(found.dead_links)
     changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:
         names = ("path", "kind", "detail", "not_written", "same_as")
@@ -47,8 +46,9 @@ def _print_short(session: Session, status: Status, changed: Sequence[Change]) ->
     for change in changed:
         mark = out.paint(_MARKS[change.kind], _STYLES[change.kind])
         out.line(f"{mark} {session.from_here(change.path)}")
-    for path in status.untracked:
-        out.line(f"{out.paint('?', 'removed')} {session.from_here(path)}")
+    for mark, paths in (("?", status.untracked), ("L", status.dead_links)):
+        for path in paths:
+            out.line(f"{out.paint(mark, 'removed')} {session.from_here(path)}")
 
 
 def _print_long(session: Session, status: Status, changed: Sequence[Change]) -> None:
@@ -66,7 +66,9 @@ def _print_long(session: Session, status: Status, changed: Sequence[Change]) -> 
     _print_section(session, title, not_written)
     untracked = [out.paint(session.from_here(path), "removed") for path in status.untracked]
     _print_section(session, "Not tracked (use 'mvc commit PATH'):", [f"  {u}" for u in untracked])
-    if not changed and not status.untracked and not not_written:
+    dead = [f"  {out.paint(session.from_here(path), 'removed')}" for path in status.dead_links]
+    _print_section(session, "Symbolic links that lead nowhere (a commit refuses them):", dead)
+    if not changed and not status.untracked and not not_written and not dead:
         same = "Nothing to commit, the files are as in HEAD"
         out.line(same if status.head else "Nothing here")
     elif not changed and not status.untracked:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.options import complete_branches, revision
+from mvc.cli.completing import complete_branches
+from mvc.cli.options import revision
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
 from mvc.cli.session import Session

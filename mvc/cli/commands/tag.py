@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.options import complete_tags
+from mvc.cli.completing import complete_tags
 from mvc.cli.program import verb
 from mvc.cli.refnames import print_refs, refs_json
 from mvc.cli.session import Session

@@ -1,12 +1,12 @@
-"""checkout, switch, rm: write a version's files, each replaced atomically, or return its state.
+"""checkout, switch, rm: write a version's files, replaced together, or return its state.
 
 A file that no named version holds is uncommitted work. If any would be lost, nothing is written
-without ``force``.
+without ``force``. Output elsewhere: ``mvc.repo.checkout.export``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -22,21 +22,20 @@ from mvc.errors import (
     UnknownPath,
     UnknownRevision,
     WouldOverwrite,
-    WrongUsage,
 )
 from mvc.ids import CommitId
 from mvc.io.files import WriteFile
+from mvc.io.replacement import replace_together
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.content.contents import in_memory, skeleton_of, write_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import HEAD, branches, head, head_if_known, staged_removals
+from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.opening import remove_if_failed
+from mvc.repo.opening import PLANS, finish_checkouts
 from mvc.repo.refs import branch_change, check_branch
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
@@ -46,12 +45,13 @@ from mvc.types import Bytes
 __all__ = [
     "DEFAULT_STATE",
     "Restored",
-    "export",
     "load_state",
     "remove",
     "restore_all",
     "restore_paths",
+    "select",
     "switch",
+    "write_files",
 ]
 
 _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
@@ -61,7 +61,8 @@ _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by thes
 class Restored:
     """The paths written, deleted and left unchanged, and the branch of HEAD (None: detached).
 
-    ``orphans``: versions that only the detached HEAD before the checkout led to.
+    ``orphans``: versions that only the detached HEAD before the checkout led to. ``left_out``:
+    training states of the version that were not written, because nobody asked for them.
     """
 
     commit: CommitId
@@ -71,6 +72,7 @@ class Restored:
     branch: str | None
     moved_head: bool
     orphans: Orphans | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
@@ -138,6 +140,7 @@ def restore_all(
 
     With ``create``, ``to`` is a branch that the operation which moves HEAD makes as well.
     """
+    finish_checkouts(context)
     before = head(context)
     here = before.branch if before.branch else before.commit
     if here != to:
@@ -149,9 +152,7 @@ def restore_all(
     gone = [e for e in old.entries if e.path not in new.by_path]
     writes, same = _to_write(context, old, new.entries, force)
     deletes = _to_delete(context, old, gone, force)
-    _write_in_place(context, writes, progress)
-    for entry in deletes:
-        context.store.fs.unlink(context.root / entry.path, missing_ok=True, within=context.root)
+    write_files(context, context.root, {e.path: e for e in writes}, progress, _paths(deletes))
     if here != to:
         _move_head(context, to, commit if create else None)
     left = None
@@ -170,40 +171,13 @@ def restore_paths(
     progress: Progress | None = None,
 ) -> Restored:
     """Writes some paths of a version in place; HEAD stays."""
+    finish_checkouts(context)
     at = head(context)
     new = manifests.of_commit(context, commit)
     old = manifests.of_commit(context, at.commit)
     writes, same = _to_write(context, old, select(new, paths), force)
-    _write_in_place(context, writes, progress)
+    write_files(context, context.root, {e.path: e for e in writes}, progress)
     return Restored(commit, _paths(writes), (), _paths(same), at.branch, False)
-
-
-def export(
-    context: Context,
-    commit: CommitId,
-    paths: Sequence[str],
-    output: Path,
-    *,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> Restored:
-    """Writes to ``output``: a file for a single path, else a folder. HEAD and working tree stay."""
-    refuse_store(context.store.fs, output)
-    entries = select(manifests.of_commit(context, commit), paths)
-    identity = context.store.fs.stat(output)
-    folder = len(entries) != 1 or (identity is not None and identity.is_dir)
-    if folder and identity is not None and not identity.is_dir:
-        raise WrongUsage(f"{output} is a file, but {len(entries)} files are to be written")
-    pairs = [(e, output / e.path if folder else output) for e in entries]
-    taken = [str(p) for _, p in pairs if context.store.fs.stat(p) is not None]
-    if taken and not force:
-        raise WouldOverwrite(f"{taken[0]} exists already", hint="add -f to replace it")
-    with remove_if_failed(context.store.fs, output):
-        if folder:
-            context.store.fs.make_dirs(output)
-        _write_all(context, pairs, output if folder else None, progress)
-    branch = head_if_known(context).branch
-    return Restored(commit, tuple(str(p) for _, p in pairs), (), (), branch, False)
 
 
 def switch(
@@ -392,49 +366,45 @@ def _refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:
 # -- writing -------------------------------------------------------------------------
 
 
-def _write_in_place(
-    context: Context, entries: Sequence[FileEntry], progress: Progress | None
-) -> None:
-    _write_all(context, [(e, context.root / e.path) for e in entries], context.root, progress)
-
-
-def _write_all(
+def write_files(
     context: Context,
-    pairs: Sequence[tuple[FileEntry, Path]],
-    within: Path | None,
+    folder: Path,
+    entries: Mapping[str, FileEntry],
     progress: Progress | None,
+    deletes: Sequence[str] = (),
+    *,
+    planned: bool = True,
 ) -> None:
-    """Writes each entry to its path, through no symbolic link below ``within``."""
-    total = sum(entry.size for entry, _ in pairs)
-    done = 0
-    folded: dict[str, Path] = {}
-    for entry, path in pairs:
-        other = folded.setdefault(str(path).casefold(), path)
-        if other != path and _same_file(context, other, path):
-            raise WouldOverwrite(
-                f"{entry.path} and {other.name} are one name on this file system",
-                hint="check them out one at a time with -o, or where case is told apart",
-            )
-        context.store.fs.make_dirs(path.parent, within=within)
+    """Writes entries by their names in ``folder``, together; then deletes the files ``deletes``.
 
-        def advance(count: int, path: str = entry.path) -> None:
+    ``planned``: the next command completes what a killed process leaves, if the repository can be
+    written (``mvc.io.replacement``).
+    """
+    total = sum(entry.size for entry in entries.values())
+    done = 0
+
+    def fill(name: str, file: WriteFile) -> None:
+        entry = entries[name]
+
+        def advance(count: int) -> None:
             nonlocal done
             done += count
             if progress is not None:
-                progress(done, total, path)
+                progress(done, total, entry.path)
 
-        def fill(file: WriteFile, entry: FileEntry = entry) -> None:
-            write_file(context, entry, partial(_write_sparse, file), advance)
-            if file.size() < entry.size:  # it ends with a hole
-                file.truncate(entry.size)
+        write_file(context, entry, partial(_write_sparse, file), advance)
+        if file.size() < entry.size:  # it ends with a hole
+            file.truncate(entry.size)
 
-        context.store.fs.replace_file(path, fill, mode=None, durable=True, within=within)
-
-
-def _same_file(context: Context, one: Path, other: Path) -> bool:
-    """Whether two names that differ in case are one file on this file system."""
-    a, b = (context.store.fs.stat(path, follow=False) for path in (one, other))
-    return a is not None and b is not None and (a.device, a.inode) == (b.device, b.inode)
+    plans = context.store.folder / PLANS if planned and context.store.writable else None
+    replace_together(
+        context.store.fs,
+        folder,
+        {name: partial(fill, name) for name in entries},
+        deletes,
+        plans=plans,
+        inside=folder == context.root,
+    )
 
 
 def _move_head(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mvc.errors import WrongUsage
+from mvc.errors import DamagedData, StateForgotten, WrongUsage
 from mvc.model.names import check_path
 from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import Change, CommitOptions
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
-from mvc.repo.lookup.refs import staged_removals
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import status
+
+if TYPE_CHECKING:
+    from mvc.adapters.parsed import ParsedFile
 
 __all__ = ["of_files", "of_state", "paths_of", "refuse_empty", "states_by_path"]
 
@@ -51,32 +55,45 @@ def of_state(state: Mapping[str, Any], name: str, last: BaseCache | None) -> Cha
     return Change(name, lambda: nullcontext(from_state(state)), last)
 
 
-def of_files(
-    context: Context, given: object, options: CommitOptions, dead: set[str]
-) -> list[Change]:
+def of_files(context: Context, given: object, options: CommitOptions) -> list[Change]:
     """The files at the paths ``given``; a folder means the files in it.
 
     ``options.all`` adds each tracked path whose file was modified or renamed. A tracked path
-    without a file stays tracked, because a state committed from Python has no file. Symbolic
-    links in folders that lead nowhere are added to ``dead``. Raises WrongUsage if no path is
-    named and none is removed, unless ``options.allow_empty``. A truncated model file raises
-    BadModelFile when it is opened, unless ``options.opaque``.
+    without a file stays tracked, because a state committed from Python has no file. Raises
+    WrongUsage if no path is named and none is removed, unless ``options.allow_empty``, and
+    UnknownPath for a symbolic link that leads nowhere. A truncated model file raises BadModelFile
+    when it is opened, unless ``options.opaque``, or unless HEAD has one at its path: then
+    ``opaque`` was chosen before.
     """
     fs, root = context.store.fs, context.root
     names: list[str] = []
     if given is not None:
-        names = worktree.expand(context, paths_of(given), options.cwd or fs.cwd(), dead)
+        names = worktree.expand(context, paths_of(given), options.cwd or fs.cwd())
         if not names:
             raise WrongUsage("no files to commit", hint="see .mvcignore")
     elif not (options.all or options.allow_empty or staged_removals(context)):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
     changed = status(context).changes if options.all else ()
     names += [change.path for change in changed if change.kind in {"modified", "renamed"}]
-    kept = [
-        Change(n, partial(open_file, fs, root / n, n, strict=not options.opaque))
-        for n in dict.fromkeys(names)
-    ]
+
+    def open_(name: str) -> AbstractContextManager[ParsedFile]:
+        unless = partial(_was_kept_opaque, context, name)
+        return open_file(fs, root / name, name, strict=not options.opaque, unless=unless)
+
+    kept = [Change(n, partial(open_, n)) for n in dict.fromkeys(names)]
     return [*kept, *(Change(c.old, None) for c in changed if c.kind == "renamed")]
+
+
+def _was_kept_opaque(context: Context, name: str) -> bool:
+    """Whether HEAD holds a file at this path that only ``opaque`` could have let in."""
+    with suppress(DamagedData, StateForgotten):
+        entry = manifests.of_commit(context, head(context).commit).by_path.get(name)
+        if entry is not None and entry.format == "opaque":
+            from mvc.adapters.files.detect import suspicion
+            from mvc.repo.content.contents import StoredBytes
+
+            return suspicion(StoredBytes(context, entry), name) is not None
+    return False
 
 
 def paths_of(given: object) -> list[Path]:

@@ -38,7 +38,6 @@ class CommitResult:
     ``branch`` is None if HEAD is detached. ``raw_bytes`` were read, ``stored_bytes`` were added
     to packs and journal. ``entries`` are the committed files by path. ``state`` is what to
     deploy, bit for bit what ``checkout`` returns; None if files were committed.
-    ``dead_links``: symbolic links in the committed folders that lead nowhere; they were left out.
     """
 
     commit: Commit
@@ -49,7 +48,6 @@ class CommitResult:
     stored_bytes: int
     entries: Mapping[str, FileEntry]
     state: Any = None
-    dead_links: tuple[str, ...] = ()
 
     @property
     def id(self) -> CommitId:

@@ -16,7 +16,7 @@ from mvc.repo.context import Context
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.types import Bytes
 
-__all__ = ["in_memory", "skeleton_of", "write_file"]
+__all__ = ["StoredBytes", "in_memory", "skeleton_of", "write_file"]
 
 
 def skeleton_of(context: Context, entry: FileEntry) -> bytes:
@@ -40,6 +40,32 @@ def in_memory(
         Request(entry.contents[i].id, entry.contents[i].spec, out[i]) for i in chosen
     )
     return out
+
+
+class StoredBytes:
+    """An opaque file of a version as a ``Source``; decodes the piece that is asked for."""
+
+    def __init__(self, context: Context, entry: FileEntry) -> None:
+        self._recovery = context.store.recovery
+        (self._content,) = entry.contents
+        self._size = entry.size
+
+    def size(self) -> int:
+        return self._size
+
+    def read(self, offset: int, length: int) -> bytes:
+        out = bytearray()
+        end = min(offset + length, self._size)
+        for start in range(offset // PIECE * PIECE, end, PIECE):
+            piece = np.empty(min(PIECE, self._size - start), np.uint8).data
+            self._recovery.piece(self._content.id, start, piece)
+            out += piece[max(offset - start, 0) : end - start]
+        return bytes(out)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        data = self.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def write_file(

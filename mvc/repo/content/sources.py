@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,16 +16,22 @@ __all__ = ["open_file"]
 
 @contextmanager
 def open_file(
-    fs: FileSystem, path: Path, name: str, *, strict: bool = False
+    fs: FileSystem,
+    path: Path,
+    name: str,
+    *,
+    strict: bool = False,
+    unless: Callable[[], bool] = lambda: False,
 ) -> Iterator[ParsedFile]:
     """The parsed file. Raises SourceChanged at the end if it was written to meanwhile.
 
-    With ``strict``, a truncated model file raises BadModelFile.
+    With ``strict``, a truncated model file raises BadModelFile, ``unless`` that returns true.
     """
     with fs.open_read(path) as file:
         before = file.identity()
         parsed = parse_file(file, name)
-        if strict and parsed.format == "opaque" and (why := suspicion(file, path.name)):
+        why = suspicion(file, path.name) if strict and parsed.format == "opaque" else None
+        if why is not None and not unless():
             raise BadModelFile(
                 f"{name} is no sound model file: {why}",
                 hint="write it again; to keep it as it is, add --opaque",

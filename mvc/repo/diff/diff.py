@@ -1,4 +1,4 @@
-"""diff: two versions, or a version and files on disk, compared tensor by tensor.
+"""diff: two versions, or a version and files or folders on disk, compared tensor by tensor.
 
 Hashes decide what differs (``mvc.repo.content.compare``). Only tensors that differ are read,
 piece by piece, to compute the distances (``mvc.repo.diff.distance``); what is read is compared
@@ -75,11 +75,12 @@ def diff(
 ) -> Diff:
     """Compares ``a`` (default HEAD) with ``b`` (default: the tracked files as they are now).
 
-    Each is a revision, or else a file on disk. A file is compared with the path of the same name
-    on the other side, or with its only state; a file alone is compared with HEAD. ``paths``
-    limits the comparison to tracked files or folders. A Python state that was never written as a
-    file equals HEAD. Raises UnknownRevision if ``a`` or ``b`` is neither a revision nor a file,
-    UnknownPath for paths that neither side has, WrongUsage for a file with ``paths``.
+    Each is a revision, or else a file or folder on disk. A file is compared with the path of the
+    same name on the other side, or with its only state; the files of a folder have their names in
+    it. A file or folder alone is compared with HEAD. ``paths`` limits the comparison to these files
+    or folders. A Python state that was never written as a file equals HEAD. Raises UnknownRevision
+    if ``a`` or ``b`` is neither a revision nor on disk, UnknownPath for paths that neither side
+    has, WrongUsage for a file with ``paths``.
     """
     context.fresh()
     old, new = _sides(context, a, b, paths)
@@ -96,10 +97,11 @@ def diff(
 
 @dataclass(frozen=True)
 class DiffSource:
-    """One side of a diff: a version, the working tree, or one file on disk.
+    """One side of a diff: a version, the working tree, or one file or folder on disk.
 
     ``places``: where the files lie that are read from disk; the others are recovered.
     ``single``: the source is one file, which may be compared with a path of another name.
+    ``on_disk``: the caller named it as a file or folder.
     ``from_head``: paths of the working tree whose entries are those of HEAD.
     """
 
@@ -108,6 +110,7 @@ class DiffSource:
     entries: Mapping[str, FileEntry]
     places: Mapping[str, Path] = field(default_factory=dict)
     single: bool = False
+    on_disk: bool = False
     from_head: tuple[str, ...] = ()
 
     @contextmanager
@@ -177,8 +180,8 @@ def _sides(
         return _side(context, a, paths), _side(context, b, paths)
     first = version(context, tip, "HEAD", paths) if a is None else _side(context, a, paths)
     now = version(context, tip, "HEAD")
-    if first.single:
-        return now, first
+    if first.on_disk:
+        return version(context, tip, "HEAD", paths), first
     left_out = set(staged_removals(context))
     tracked = {path: entry for path, entry in now.entries.items() if path not in left_out}
     return first, working_folder(context, tracked, paths)
@@ -195,16 +198,18 @@ def _side(context: Context, rev: Rev, paths: Sequence[str]) -> DiffSource:
         fs = context.store.fs
         path = fs.cwd() / Path(text)
         identity = fs.stat(path)
-        if identity is None or not identity.is_file:
+        if identity is None or not (identity.is_file or identity.is_dir):
             raise UnknownRevision(
                 f"{error.message}, and no file of this name", hint=error.hint
             ) from None
+        if identity.is_dir:
+            return folder(context, path, text, paths)
         try:  # inside the repository it has the name of its tracked path
             name = worktree.tracked_name(context.root, path, fs.cwd(), fs=fs)
         except InvalidName:
             name = path.name
         entry = worktree.entry_at(context, path, name)
-        return DiffSource(context, text, {name: entry}, {name: path}, single=True)
+        return DiffSource(context, text, {name: entry}, {name: path}, single=True, on_disk=True)
 
 
 def version(
@@ -213,6 +218,14 @@ def version(
     """The files of a commit; no files if ``commit`` is None."""
     entries = manifests.of_commit(context, commit).entries
     return DiffSource(context, label, {e.path: e for e in entries if _is_under(e.path, paths)})
+
+
+def folder(context: Context, root: Path, label: str, paths: Collection[str]) -> DiffSource:
+    """The files of a folder on disk by their names in it. Raises UnknownPath for a dead link."""
+    found = worktree.sound_files_in(context.store.fs, root)
+    places = {f.name: root / f.name for f in found if _is_under(f.name, paths)}
+    entries = {name: worktree.entry_at(context, place, name) for name, place in places.items()}
+    return DiffSource(context, label, entries, places, on_disk=True)
 
 
 def working_folder(

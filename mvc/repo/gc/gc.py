@@ -43,6 +43,7 @@ from mvc.repo.maintenance.rewrite_plan import (
     retry_on_rewrite,
 )
 from mvc.repo.maintenance.storage_graph import Flags, Piece, Reachability, column
+from mvc.repo.opening import finish_checkouts
 from mvc.repo.queries import drop
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry, RefChange
@@ -116,6 +117,7 @@ def collect(
     that stays is damaged; then nothing is changed.
     """
     check_writable(context, "collected")
+    finish_checkouts(context)
     before = _size(context)
 
     def attempt() -> Collection:

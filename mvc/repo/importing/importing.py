@@ -24,12 +24,15 @@ from mvc.repo.deployments import of_commit
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.times import check_moment, parse_time
-from mvc.repo.worktree.worktree import entry_at, files_in
+from mvc.repo.worktree.worktree import dead_link, entry_at, files_in, sound_files_in
 from mvc.store.index import keys
 
 __all__ = ["Checkpoint", "Imported", "find_checkpoints", "import_checkpoints"]
 
-_EXTENSIONS = (".pth.tar", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy")
+_EXTENSIONS = (
+    ".pth.tar", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".jit", ".ptl",
+    ".onnx", ".gguf", ".h5", ".hdf5", ".keras", ".tflite", ".msgpack",
+)  # fmt: skip
 # Files that training writes next to a model; alone they are no version.
 _BESIDE = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states).*")
 _SHARD = re.compile(r".+-\d+-of-\d+\.\w+")
@@ -59,13 +62,14 @@ def import_checkpoints(
     message: str | None = None,
     progress: Progress | None = None,
     taken: Callable[[Imported], object] | None = None,
+    left_out: list[Path] | None = None,
 ) -> list[Imported]:
     """See ``Repository.import_checkpoints``. All sources are listed before the first commit.
 
     Raises WrongUsage, InvalidTime, UnknownPath, BadModelFile.
     """
     context.fresh()
-    found = find_checkpoints(context.store.fs, sources, time, path)
+    found = find_checkpoints(context.store.fs, sources, time, path, left_out)
     if not found:
         named = ", ".join(str(source) for source in sources[:3])
         raise WrongUsage(f"no model files in {named}", hint="name files, or a folder of them")
@@ -174,13 +178,18 @@ class Checkpoint:
 
 
 def find_checkpoints(
-    fs: FileSystem, sources: Sequence[Path], time: str, path: str | None
+    fs: FileSystem,
+    sources: Sequence[Path],
+    time: str,
+    path: str | None,
+    left_out: list[Path] | None = None,
 ) -> list[Checkpoint]:
     """The checkpoints in ``sources``, oldest first; those of equal time in the order of names.
 
-    A folder means its model files and its subfolders with model files. Raises UnknownPath for a
-    source that does not exist, WrongUsage if files of several formats would become one path,
-    InvalidTime if a name has no time.
+    A folder means its model files and its subfolders with model files; its other files and
+    subfolders are added to ``left_out``, except hidden ones. Raises UnknownPath for a source that
+    does not exist and for a symbolic link that leads nowhere, WrongUsage if files of several
+    formats would become one path, InvalidTime if a name has no time.
     """
     clock = _Clock(time)
     prefix = None if path is None else check_path(PurePosixPath(path).as_posix())
@@ -195,7 +204,9 @@ def find_checkpoints(
         elif _is_checkpoint(fs.list(source)):
             folders[source] = None
         else:
-            _look_into(fs, source, singles, folders)
+            skipped = _look_into(fs, source, singles, folders)
+            if left_out is not None:
+                left_out += skipped
     named = prefix or _default_name(singles)
     found = [Checkpoint(p, clock.of(p, i.mtime_ns), {named: p}, i.size) for p, i in singles.items()]
     found += [_folder(fs, folder, clock, prefix) for folder in folders]
@@ -204,17 +215,23 @@ def find_checkpoints(
 
 def _look_into(
     fs: FileSystem, folder: Path, singles: dict[Path, FileIdentity], folders: dict[Path, None]
-) -> None:
+) -> list[Path]:
+    """Finds the checkpoints in a folder; returns what is none, by its name."""
+    skipped = []
     for name in fs.list(folder):
         place = folder / name
         identity = None if name.startswith(".") else fs.stat(place)
         if identity is None:
+            if _is_model(name) and fs.stat(place, follow=False) is not None:
+                raise dead_link(str(place))
             continue
-        if identity.is_dir:
-            if any(_is_model(file.name) for file in files_in(fs, place)):
-                folders[place] = None
+        if identity.is_dir and any(_is_model(file.name) for file in files_in(fs, place)):
+            folders[place] = None
         elif identity.is_file and _is_model(name) and not _BESIDE.fullmatch(name):
             singles[place] = identity
+        else:
+            skipped.append(place)
+    return skipped
 
 
 def _is_checkpoint(names: Sequence[str]) -> bool:
@@ -246,7 +263,7 @@ def _default_name(singles: Mapping[Path, FileIdentity]) -> str:
 def _folder(fs: FileSystem, folder: Path, clock: _Clock, prefix: str | None) -> Checkpoint:
     files: dict[str, Path] = {}
     size = newest = 0
-    for file in sorted(files_in(fs, folder), key=lambda f: f.name):
+    for file in sound_files_in(fs, folder):
         name = check_path(f"{prefix}/{file.name}" if prefix else file.name)
         files[name] = folder / file.name
         size += file.identity.size

@@ -43,7 +43,7 @@ class Change:
 class Status:
     """``branch`` is None if HEAD is detached; ``head`` is None before the first commit.
 
-    ``dead_links``: symbolic links that lead nowhere; they cannot be tracked.
+    ``dead_links``: symbolic links that lead nowhere; a commit of their folder refuses them.
     """
 
     branch: str | None

@@ -13,24 +13,29 @@ from pathlib import Path
 
 from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, UnknownPath
-from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
+from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 
 __all__ = [
+    "VERSION_CONTROL",
     "FoundFile",
+    "dead_link",
     "entry_at",
     "entry_of",
     "expand",
     "files_in",
     "is_python_state",
+    "sound_files_in",
     "tracked_name",
 ]
 
 _MAX_IGNORE_FILE = 1 << 20
-_NEVER = {".mvc", ".git", ".hg", ".svn"}  # folders of version control, in any case of letters
+
+VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn"})
+"""Folders of version control systems, in any case of letters; mvc never looks into them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +75,12 @@ def _below(root: Path, path: Path) -> str | None:
     return "" if inside == "." else inside
 
 
-def expand(
-    context: Context, paths: Iterable[str | Path], cwd: Path, dead: set[str] | None = None
-) -> list[str]:
+def expand(context: Context, paths: Iterable[str | Path], cwd: Path) -> list[str]:
     """The tracked names of ``paths``, sorted; a folder means the files in it.
 
-    A file that is named itself is taken even if it is ignored. ``dead``: see ``files_in``.
-    Raises UnknownPath for a path that does not exist, InvalidName for one that cannot be tracked.
+    A file that is named itself is taken even if it is ignored. Raises UnknownPath for a path that
+    does not exist and for a symbolic link in a folder that leads nowhere, InvalidName for a path
+    that cannot be tracked.
     """
     fs = context.store.fs
     names: set[str] = set()
@@ -86,7 +90,7 @@ def expand(
         if identity is None:
             raise _missing(context, cwd / path, name)
         if identity.is_dir:
-            for file in files_in(fs, context.root, name, dead):
+            for file in sound_files_in(fs, context.root, name):
                 try:
                     names.add(check_path(file.name))
                 except InvalidName as error:
@@ -102,16 +106,34 @@ def expand(
 def _missing(context: Context, path: Path, name: str) -> InvalidName | UnknownPath:
     fs = context.store.fs
     if fs.stat(context.root / name, follow=False) is not None:
-        return UnknownPath(
-            f"{printable(name)} is a symbolic link that leads nowhere",
-            hint="delete it, or put the file there that it is to lead to",
-        )
+        return dead_link(name)
     if fs.stat(path) is not None:
         return InvalidName(
             f"{printable(name)} is on disk under a name that is not in Unicode form NFC",
             hint="rename it: the same letters have one form on every system then",
         )
     return UnknownPath(f"there is no file {printable(name)}", hint="see 'mvc status' and 'ls'")
+
+
+def dead_link(name: str) -> UnknownPath:
+    """The error for a symbolic link that leads nowhere."""
+    return UnknownPath(
+        f"{printable(name)} is a symbolic link that leads nowhere",
+        hint="put the file there that it leads to (in a cache, download it again), delete the "
+        f"link, or leave it out by a line in {IGNORE_FILE}",
+    )
+
+
+def sound_files_in(fs: FileSystem, root: Path, folder: str = "") -> list[FoundFile]:
+    """As ``files_in``, sorted by name. Raises UnknownPath for a link that leads nowhere.
+
+    For what records files: without the file behind the link, a model would be incomplete.
+    """
+    dead: set[str] = set()
+    found = sorted(files_in(fs, root, folder, dead), key=lambda file: file.name)
+    if dead:
+        raise dead_link(min(dead))
+    return found
 
 
 def files_in(
@@ -138,7 +160,7 @@ def files_in(
         above |= {(here.device, here.inode)}
         ignore = _with_rules(fs, root, at, ignore)
         for entry in fs.list(root / at):
-            if entry.startswith(TEMPORARY) or entry.lower() in _NEVER:
+            if entry.startswith((TEMPORARY, SWAPPED)) or entry.lower() in VERSION_CONTROL:
                 continue
             name = f"{at}/{entry}" if at else entry
             identity = fs.stat(root / name)

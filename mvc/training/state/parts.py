@@ -8,7 +8,6 @@ one commit; the second names the Merkle root of its model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +15,7 @@ import torch
 from mvc.adapters.python.state import from_state
 from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
+from mvc.model.names import training_path
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.rng import rng_state
@@ -35,12 +35,6 @@ PRODUCTION = "mvc.training.lossy.production/1"
 PARTS = ("model", "optimizer", "scheduler", "scaler", "rng")
 PREFIXES = ("_orig_mod.", "module.")
 """What ``torch.compile`` and the data-parallel wrappers put before every name."""
-
-
-def training_path(name: str) -> str:
-    """The path beside the model's: ``a/model.training.safetensors`` for ``a/model.safetensors``."""
-    path = PurePosixPath(name)
-    return str(path.with_name(f"{path.stem}.training{path.suffix}"))
 
 
 class StateSource(Protocol):

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
+
+from mvc.repo.repository import Repository
+from tests.cli.program import spawn
 
 
 @pytest.fixture
@@ -123,3 +128,78 @@ def test_files_of_an_older_version_are_no_work(versions) -> None:
     versions("checkout", "HEAD~1")
     versions.write(9)
     assert "not committed" in versions("checkout", "main", code=3).err
+
+
+# -- output elsewhere ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(mvc):
+    """A version as a Recorder makes it: a model, and the training state beside it."""
+    with Repository.open(mvc.folder) as repo:
+        model, training = {"w": np.arange(3.0)}, {"step": 1, "m": np.zeros(3)}
+        repo.commit(model, states={"model.training.safetensors": training}, deploy="prod")
+    return mvc
+
+
+def test_one_model_is_written_to_the_file_that_is_named(recorded) -> None:
+    result = recorded("checkout", "--target", "prod", "--at", "now", "-o", "live.safetensors")
+    assert (recorded.folder / "live.safetensors").is_file()
+    assert "left out model.training.safetensors; --all writes" in result.err
+    assert list(load_file(recorded.folder / "live.safetensors")) == ["w"]
+    found = recorded("checkout", "HEAD", "-o", "x.safetensors", "--json").json
+    assert found["left_out"] == ["model.training.safetensors"]
+
+
+def test_the_training_state_comes_with_all_or_by_path(recorded) -> None:
+    recorded("checkout", "HEAD", "-o", "both", "--all")
+    names = ["model.safetensors", "model.training.safetensors"]
+    assert sorted(p.name for p in (recorded.folder / "both").iterdir()) == names
+    recorded("checkout", "HEAD", "-o", "state", "model.training.safetensors")
+    assert (recorded.folder / "state").is_file()
+    recorded("checkout", "HEAD", "-o", "folder/")
+    assert [p.name for p in (recorded.folder / "folder").iterdir()] == names[:1]
+    recorded("checkout", "HEAD")
+    assert (recorded.folder / names[1]).is_file()
+
+
+def test_minus_is_stdout(recorded) -> None:
+    recorded("checkout", "HEAD", "-o", "live.safetensors")
+    for paths in ((), ("model.safetensors",)):
+        done = spawn("checkout", "HEAD", *paths, "-o", "-", cwd=recorded.folder, binary=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == (recorded.folder / "live.safetensors").read_bytes()
+    assert not (recorded.folder / "-").exists()
+
+
+def test_stdout_takes_one_file(versions) -> None:
+    versions.write(5, "other.safetensors")
+    versions("commit", "other.safetensors")
+    assert "name one of model.safetensors, other" in versions("checkout", "HEAD", "-o-", code=2).err
+    failed = versions("checkout", "HEAD", "-o", "-", "--json", code=2).json
+    assert failed["message"] == "-o - and --json both write to stdout"
+    versions("checkout", "HEAD", "-o", "./-", "other.safetensors")
+    assert (versions.folder / "-").is_file()
+
+
+def test_a_damaged_file_writes_nothing_to_stdout(versions) -> None:
+    for pack in (versions.folder / ".mvc/packs").iterdir():
+        data = bytearray(pack.read_bytes())
+        data[40:] = bytes(b ^ 1 for b in data[40:])
+        pack.write_bytes(data)
+    done = spawn("checkout", "HEAD", "-o", "-", cwd=versions.folder, binary=True)
+    assert done.returncode == 4 and done.stdout == b""
+
+
+def test_a_served_folder_from_the_command_line(versions) -> None:
+    live = versions.folder.parent / "live"
+    versions("checkout", "HEAD", "-o", live, "--atomic-dir")
+    versions("checkout", "HEAD~1", "-o", live, "--atomic-dir")
+    assert live.is_symlink()
+    plain = versions.folder.parent / "plain"
+    versions("checkout", "HEAD", "-o", f"{plain}/")
+    (plain / "old.bin").touch()
+    assert "-f" in versions("checkout", "HEAD~1", "-o", plain, "--delete", code=3).err
+    assert "1 deleted" in versions("checkout", "HEAD~1", "-o", plain, "--delete", "-f").err
+    names = ("--atomic-dir", "--delete", "--all")
+    assert all("-o" in versions("checkout", "HEAD", name, code=2).err for name in names)

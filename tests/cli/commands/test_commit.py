@@ -112,3 +112,29 @@ def test_weights_that_are_not_new(mvc) -> None:
     assert path["same_as"] == mvc("rev-parse", "HEAD~2").out.strip()
     mvc.write(3)
     assert mvc("commit", "-a").err == ""
+
+
+def test_opaque_is_remembered_for_its_path(mvc) -> None:
+    """A damaged file that was kept on purpose holds up neither other files nor its successor."""
+    mvc.write(1)
+    cut = mvc.folder / "cut.safetensors"
+    whole = mvc.write(2, "whole.safetensors").read_bytes()
+    cut.write_bytes(whole[:-4])
+    assert "cut.safetensors is no sound model file" in mvc("commit", ".", code=3).err
+    mvc("commit", ".", "--opaque")
+    mvc.write(3)
+    mvc("commit", ".")
+    cut.write_bytes(whole[:-8])
+    mvc("commit", "-a")
+    cut.write_bytes(whole)
+    mvc("commit", "cut.safetensors")
+    cut.write_bytes(whole[:-4])  # it was whole in the meantime
+    mvc("commit", "-a", code=3)
+
+
+def test_what_is_opaque_by_right_is_still_checked(mvc) -> None:
+    """A format without tensors is no choice: a model file cut off at its path is refused."""
+    (mvc.folder / "model.bin").write_bytes(b"\x80\x02}q\x00." * 100)
+    mvc("commit", "model.bin")
+    (mvc.folder / "model.bin").write_bytes(b"PK\x03\x04" + b"\0" * 600)
+    assert "cut off" in mvc("commit", "model.bin", code=3).err

@@ -96,3 +96,26 @@ def test_an_interruption_says_what_was_kept(mvc, monkeypatch) -> None:
     err = mvc("import", mvc.folder / "runs", code=130).err
     assert "2 versions imported so far, and kept; the same command again goes on" in err
     assert "1 version imported" in mvc("import", mvc.folder / "runs").out
+
+
+def test_every_format_is_imported_and_the_rest_is_named(mvc) -> None:
+    run = mvc.folder / "runs"
+    for name in ("a.onnx", "b.onnx", "c.txt", ".hidden"):
+        run.mkdir(exist_ok=True)
+        (run / name).write_bytes(name.encode() * 50)
+    (run / "logs").mkdir()
+    (run / "logs/events.1").write_bytes(b"events")
+    result = mvc("import", run)
+    assert result.out.startswith("2 versions imported")
+    (line,) = (line for line in result.err.splitlines() if "left out" in line)
+    assert line == (
+        f"left out, no models by their names: {run / 'c.txt'}, {run / 'logs'}; "
+        "name a file to import it"
+    )
+    assert mvc("ls", "--name-only").out == "model.onnx\n"
+    (run / "d.jit").write_bytes(b"jit")
+    assert ".jit, .onnx" in mvc("import", run, code=2).err
+    mvc("import", run / "d.jit")
+    mvc("import", run / "c.txt")
+    assert mvc("ls", "--name-only").out.split() == ["model.jit", "model.onnx", "model.txt"]
+    assert len(mvc("import", run / "a.onnx", run, "--path", "m", "--json").json["left_out"]) == 2

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from mvc.cli.main import run
 
@@ -39,3 +43,13 @@ def test_bad_branch_name_leaves_nothing(tmp_path: Path, monkeypatch, capsys) -> 
     monkeypatch.chdir(tmp_path)
     assert run(["init", "-b", "a..b"]) == 3
     assert not (tmp_path / ".mvc").exists()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_leaves_the_repository_alone(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q"], check=True)
+    assert run(["init"]) == 0
+    assert (tmp_path / ".mvc/.gitignore").read_text() == "*\n"
+    found = subprocess.run(["git", "status", "--porcelain"], check=True, capture_output=True)
+    assert found.stdout == b""

@@ -90,7 +90,7 @@ def test_a_failed_switch_to_a_new_branch_makes_no_branch(
         raise IoFailed("no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(repo.context.store.fs, "replace_file", fail)
+        patched.setattr(repo.context.store.fs, "write_beside", fail)
         with pytest.raises(IoFailed):
             repo.switch("side", create=True, start="HEAD~1")
     assert [branch.name for branch in repo.branches()] == ["main"]

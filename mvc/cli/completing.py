@@ -1,0 +1,135 @@
+"""Completion of values in the shell: names of a repository, settings, files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
+
+from mvc.cli.session import Session
+from mvc.errors import MvcError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+__all__ = [
+    "complete_branches",
+    "complete_checkout",
+    "complete_diff",
+    "complete_files",
+    "complete_folders",
+    "complete_keys",
+    "complete_presets",
+    "complete_revisions",
+    "complete_tags",
+    "complete_targets",
+    "complete_tensors",
+    "complete_tracked",
+    "complete_values",
+]
+
+_Completion: TypeAlias = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+_Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
+
+
+def _completing(read: _Read, *, files: bool = False) -> _Completion:
+    """Offers the names that begin with what is typed; none where there is no repository.
+
+    With ``files`` the shell adds those of the disk.
+    """
+
+    def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
+        session = Session()
+        with contextlib.ExitStack() as stack:
+            stack.callback(session.close)
+            try:
+                folder = ctx.find_root().params.get("directory")
+                if folder is not None:
+                    stack.enter_context(contextlib.chdir(folder))
+                names = sorted(n for n in set(read(session, ctx)) if n.startswith(typed))
+            except (MvcError, OSError):
+                names = []
+        return [*map(_item, names), _item(typed, "file")] if files else [*map(_item, names)]
+
+    return complete
+
+
+def _branches(session: Session) -> list[str]:
+    return [ref.name for ref in session.repository.branches()]
+
+
+def _tags(session: Session) -> list[str]:
+    return [ref.name for ref in session.repository.tags()]
+
+
+def _revisions(session: Session) -> list[str]:
+    return ["HEAD", *_branches(session), *_tags(session)]
+
+
+def _tracked(session: Session, rev: str) -> list[str]:
+    return [session.from_here(path) for path in session.repository.manifest(rev).by_path]
+
+
+def _tensors(session: Session, ctx: click.Context) -> list[str]:
+    entries = session.repository.manifest(ctx.params.get("rev") or "HEAD").entries
+    return [tensor.key for entry in entries for tensor in entry.tensors]
+
+
+def _of_checkout(session: Session, ctx: click.Context) -> list[str]:
+    """A revision first; then, and for a moment, the paths of that version."""
+    given, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))
+    if at is not None or target is not None:
+        return _tracked(session, str(session.repository.live(at, target).commit))
+    return _tracked(session, given[0]) if given else _revisions(session)
+
+
+def _presets(*_: object) -> Iterable[str]:
+    from mvc.codecs.pipeline import PRESETS
+
+    return PRESETS
+
+
+def _keys(*_: object) -> Iterable[str]:
+    from mvc.repo.config import KEYS
+
+    return KEYS
+
+
+def _values(_: Session, ctx: click.Context) -> Iterable[str]:
+    from mvc.repo.config import KEYS
+
+    name = ctx.params.get("key")
+    key = KEYS.get(str(name))
+    if name == "commit.pipeline":
+        return _presets()
+    return ("true", "false") if key is not None and key.type is bool else ()
+
+
+def _item(value: str, type_: str = "plain") -> CompletionItem:
+    from click.shell_completion import CompletionItem  # only a shell that completes needs it
+
+    return CompletionItem(value, type=type_)
+
+
+def _on_disk(type_: str) -> _Completion:
+    """What the shell itself finds: ``file`` (folders, too) or ``dir``."""
+    return lambda _ctx, _param, typed: [_item(typed, type_)]
+
+
+complete_files = _on_disk("file")
+complete_folders = _on_disk("dir")
+complete_branches = _completing(lambda session, _: _branches(session))
+complete_tags = _completing(lambda session, _: _tags(session))
+complete_revisions = _completing(lambda session, _: _revisions(session))
+complete_targets = _completing(lambda session, _: session.repository.targets())
+complete_tensors = _completing(_tensors)
+complete_keys = _completing(_keys)
+complete_values = _completing(_values)
+complete_presets = _completing(_presets)
+complete_checkout = _completing(_of_checkout)
+complete_diff = _completing(lambda session, _: _revisions(session), files=True)
+complete_tracked = _completing(
+    lambda session, ctx: _tracked(session, ctx.params.get("rev") or ctx.params.get("a") or "HEAD")
+)

@@ -1,0 +1,259 @@
+"""Writes a version elsewhere: to a file, into a folder that may be served, or to a stream.
+
+HEAD and the working tree stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from mvc.errors import MvcError, WouldOverwrite, WrongUsage
+from mvc.ids import CommitId
+from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import printable, training_path
+from mvc.repo.checkout.checkout import Restored, select, write_files
+from mvc.repo.checkout.outputs import refuse_store
+from mvc.repo.context import Context, Progress
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import head_if_known
+from mvc.repo.opening import finish_checkouts, remove_if_failed
+from mvc.repo.worktree.worktree import VERSION_CONTROL
+
+__all__ = ["export", "export_to", "mounted"]
+
+_CHUNK = 1 << 20
+_LOCK_SECONDS = 60
+_GOING = ".old"  # the end of the name of a folder that is being deleted
+
+
+def export(
+    context: Context,
+    commit: CommitId,
+    paths: Sequence[str],
+    output: Path,
+    *,
+    everything: bool = False,
+    as_folder: bool = False,
+    atomic_dir: bool = False,
+    delete: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes to ``output``: a file for a single path, else a folder.
+
+    Without ``paths`` and ``everything``, training states beside their models are left out. The
+    remaining arguments: ``Repository.restore``.
+    """
+    fs = context.store.fs
+    finish_checkouts(context)
+    refuse_store(fs, output)
+    entries, left_out = _chosen(context, commit, paths, everything)
+    if delete and paths:
+        raise WrongUsage("delete is for a whole version: name no paths with it")
+    done = Restored(commit, (), (), (), head_if_known(context).branch, False, left_out=left_out)
+    if atomic_dir:
+        _swap(context, commit, entries, output, force, progress)
+        return replace(done, written=tuple(str(output / e.path) for e in entries))
+    identity = fs.stat(output)
+    is_dir = identity is not None and identity.is_dir
+    if not (is_dir or as_folder or delete or len(entries) != 1):
+        _refuse_taken(fs, [output], force)
+        with remove_if_failed(fs, output.parent):
+            fs.make_dirs(output.parent)
+            real = fs.realpath(output.parent)
+            write_files(context, real, {output.name: entries[0]}, progress)
+        return replace(done, written=(str(output),))
+    if identity is not None and not is_dir:
+        raise WrongUsage(f"{output} is a file, but {len(entries)} files are to be written")
+    _refuse_taken(fs, [output / e.path for e in entries], force)
+    extra = _extra(context, output, entries, force) if delete and is_dir else []
+    with remove_if_failed(fs, output):
+        fs.make_dirs(output)
+        real = fs.realpath(output)
+        write_files(context, real, {e.path: e for e in entries}, progress, extra)
+    _remove_emptied(fs, real, extra)
+    return replace(
+        done,
+        written=tuple(str(output / e.path) for e in entries),
+        deleted=tuple(str(output / name) for name in extra),
+    )
+
+
+def export_to(
+    context: Context,
+    commit: CommitId,
+    paths: Sequence[str],
+    stream: BinaryIO,
+    *,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes one file to an open binary stream, once all of its bytes are verified.
+
+    It is first written to a temporary file. Raises WrongUsage unless ``paths`` (or the version, its
+    training states left out) name exactly one file.
+    """
+    entries, left_out = _chosen(context, commit, paths, False)
+    if len(entries) != 1:
+        names = ", ".join(printable(e.path) for e in entries[:10])
+        raise WrongUsage(
+            f"a stream takes one file, not {len(entries)}", hint=f"name one of {names}"
+        )
+    fs = context.store.fs
+    with fs.temporary_folder() as folder:
+        write_files(context, folder, {"file": entries[0]}, progress, planned=False)
+        with fs.open_read(folder / "file") as file:
+            for start in range(0, entries[0].size, _CHUNK):
+                stream.write(file.read(start, min(_CHUNK, entries[0].size - start)))
+    branch = head_if_known(context).branch
+    return Restored(commit, (entries[0].path,), (), (), branch, False, left_out=left_out)
+
+
+@contextmanager
+def mounted(
+    context: Context, commit: CommitId, paths: Sequence[str], *, everything: bool = False
+) -> Iterator[Path]:
+    """A temporary folder with the files of a version, deleted at the end of the block."""
+    entries, _ = _chosen(context, commit, paths, everything)
+    with context.store.fs.temporary_folder() as folder:
+        write_files(context, folder, {e.path: e for e in entries}, None, planned=False)
+        yield folder
+
+
+def _chosen(
+    context: Context, commit: CommitId, paths: Sequence[str], everything: bool
+) -> tuple[list[FileEntry], tuple[str, ...]]:
+    """The entries to write, and the paths of training states that are left out."""
+    manifest = manifests.of_commit(context, commit)
+    if paths and everything:
+        raise WrongUsage("name paths or ask for everything, not both")
+    if paths or everything:
+        return select(manifest, paths), ()
+    states = _training_states(manifest)
+    return [e for e in manifest.entries if e.path not in states], tuple(sorted(states))
+
+
+def _training_states(manifest: Manifest) -> set[str]:
+    """The paths at which a Recorder keeps the training state of a model of the same version."""
+    return {training_path(e.path) for e in manifest.entries} & manifest.by_path.keys()
+
+
+def _refuse_taken(fs: FileSystem, places: Sequence[Path], force: bool) -> None:
+    taken = [] if force else [str(p) for p in places if fs.stat(p) is not None]
+    if taken:
+        raise WouldOverwrite(f"{taken[0]} exists already", hint="add -f to replace it")
+
+
+# -- deleting what the version lacks ---------------------------------------------------
+
+
+def _extra(context: Context, output: Path, entries: Sequence[FileEntry], force: bool) -> list[str]:
+    """The files and links below ``output`` that are not ``entries``.
+
+    Raises WrongUsage for a folder with a repository in it, WouldOverwrite without ``force``.
+    """
+    fs, real = context.store.fs, context.store.fs.realpath(output)
+    wanted = {e.path for e in entries}
+    found = [name for name in _files_below(fs, real) if name not in wanted]
+    if found and not force:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise WouldOverwrite(
+            f"{printable(str(output / found[0]))}{more} would be deleted",
+            hint="add -f to delete what the version lacks",
+        )
+    return found
+
+
+def _files_below(fs: FileSystem, folder: Path) -> list[str]:
+    """Names of all files and links; folders of version control and temporary files are skipped."""
+    found, waiting = [], [""]
+    while waiting:
+        at = waiting.pop()
+        for entry in fs.list(folder / at):
+            name = f"{at}/{entry}" if at else entry
+            identity = fs.stat(folder / name, follow=False)
+            if entry.lower() == ".mvc":
+                raise WrongUsage(
+                    f"{printable(str(folder / at))} holds a repository: nothing is deleted there",
+                    hint="name a folder of its own for the version",
+                )
+            if identity is None or entry.startswith(TEMPORARY) or entry.lower() in VERSION_CONTROL:
+                continue
+            if identity.is_dir:
+                waiting.append(name)
+            else:
+                found.append(name)
+    return sorted(found)
+
+
+def _remove_emptied(fs: FileSystem, folder: Path, deleted: Sequence[str]) -> None:
+    """Removes the folders that are empty since these files were deleted."""
+    parents = {p for name in deleted for p in (folder / name).parents if p.is_relative_to(folder)}
+    for parent in sorted(parents - {folder}, reverse=True):
+        if not fs.list(parent):
+            fs.remove_dir(parent)
+
+
+# -- a folder that is swapped as a whole -----------------------------------------------
+
+
+def _swap(
+    context: Context,
+    commit: CommitId,
+    entries: Sequence[FileEntry],
+    output: Path,
+    force: bool,
+    progress: Progress | None,
+) -> None:
+    """Writes a new folder beside ``output`` and makes the link ``output`` lead to it, in one step.
+
+    The folder that it led to before is kept until the next swap begins: somebody may still read it.
+    """
+    fs = context.store.fs
+    fs.make_dirs(output.parent)
+    parent, name = fs.realpath(output.parent), output.name
+    refuse_store(fs, parent)
+    ours = re.compile(re.escape(f"{SWAPPED}{name}.") + "[0-9a-f]{10}-[0-9a-f]{8}")
+    with fs.lock(parent / f"{SWAPPED}{name}.lock", timeout=_LOCK_SECONDS):
+        present, target = fs.stat(parent / name, follow=False), fs.read_link(parent / name)
+        if present is not None and target is None:
+            raise WouldOverwrite(
+                f"{printable(str(output))} is no symbolic link: it cannot be swapped in one step",
+                hint="move it away first; --atomic-dir puts a link in its place",
+            )
+        if target is not None and not ours.fullmatch(target) and not force:
+            raise WouldOverwrite(
+                f"{printable(str(output))} leads to {printable(target)}, which mvc did not make",
+                hint="add -f to let it lead to the new folder",
+            )
+        for other in fs.list(parent):
+            if ours.fullmatch(other.removesuffix(_GOING)) and other != target:
+                _remove_at_once(fs, parent / other)
+        new = parent / f"{SWAPPED}{name}.{commit.short}-{os.urandom(4).hex()}"
+        link = parent / f"{SWAPPED}{name}.link"
+        try:
+            fs.make_dir(new)
+            write_files(context, new, {e.path: e for e in entries}, progress, planned=False)
+            fs.unlink(link, missing_ok=True)
+            fs.symlink(new.name, link)
+            fs.sync_dir(parent)
+        except BaseException:
+            with suppress(MvcError):
+                fs.remove_tree(new)
+            raise
+        fs.replace(link, parent / name)
+        fs.sync_dir(parent)
+
+
+def _remove_at_once(fs: FileSystem, folder: Path) -> None:
+    """Deletes a folder that has another name by then: a reader finds all of it, or nothing."""
+    going = folder.with_name(folder.name.removesuffix(_GOING) + _GOING)
+    if going != folder:
+        fs.replace(folder, going)
+    fs.remove_tree(going)
