@@ -80,7 +80,7 @@ def test_every_figure_has_one_for_each_label():
     assert cell.accuracy == pytest.approx((0, -0.2))
     means = [cell.mean(f"{kind}_bytes") for kind in ("delta", "full", "other")]
     assert means == [125, 62.5, 62.5]
-    assert "| 4.00 (5.00, 3.00) |  3.824 | -0.100 (+0.000, -0.200) |" in markdown(made)
+    assert "| 4 (5, 3) |  3.824 | -0.100 (+0.000, -0.200) |" in markdown(made)
     assert line.stated["conv"].ratio == 3.824
     assert made.learning == {"conv": (0.5, 0.6)}
     assert made.plain == {"conv": (74, 0.74)}

@@ -136,7 +136,7 @@ def _row(line: Line, role: str) -> tuple[str, ...]:
     cell = line.cells[role]
     return (
         *(line.name, str(line.interval)),
-        *(_each(cell.ratio, "{:.2f}".format), _number(stated.ratio)),
+        *(_each(cell.ratio, _ratio), _number(stated.ratio)),
         *(_each(cell.accuracy, _points), _number(stated.accuracy, "+.2f")),
         _each(cell.saved, "{:g}".format),
         *(_each(cell.delta_bytes, _megabytes), _megabytes_of(cell, "full_bytes")),
@@ -192,6 +192,11 @@ def _each(values: Sequence[float], text: Callable[[float], str]) -> str:
 def _megabytes_of(cell: Cell, name: str) -> str:
     size = cell.mean(name)
     return "" if size is None else _megabytes(size)
+
+
+def _ratio(value: float) -> str:
+    """Four digits, without zeros at the end: published ratios may have fewer."""
+    return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
 
 
 def _points(value: float) -> str:
