@@ -149,7 +149,11 @@ def test_curves_of_the_digits(call, out):
     assert call("drift", "table", out / "tables" / "4.4.json")[1] == printed
 
 
-PUBLISHED = {"presets": "evaluation.md", "steps": "frontier.md"}
+PUBLISHED = {
+    "presets": "evaluation.md",
+    "steps": "frontier.md",
+    "digits-4.6": "evaluation.md",
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -159,7 +163,7 @@ def test_published_tables_are_what_their_results_say(call, name):
     assert code == 0
     page = (PROJECT / "docs" / PUBLISHED[name]).read_text()
     rows = [line for line in printed.splitlines() if line.startswith("|")]
-    assert len(rows) > 10
+    assert len(rows) >= 5
     assert not [row for row in rows if row not in page]
 
 
