@@ -70,8 +70,8 @@ PRESETS = {
     "vsol-1-slow": f"{_TOP_ABOVE} | xor | lsb:20 | dsed:0.01 | sparse | zstd:1",
     "frontier-0": f"grid:0.25 | {_STEPS}",
     "frontier-0.1": f"grid:1 | {_STEPS}",
-    "frontier-1": f"grid:2,fine=0.3 | {_STEPS}",
-    "frontier-1-slow": "grid:2,fine=0.3 | steps | dsed:0 | gaps | zstd:huff",
+    "frontier-1": f"grid:2 | {_STEPS}",
+    "frontier-1-slow": "grid:2 | steps | dsed:0 | gaps | zstd:huff",
     "none": "raw",
 }
 """Names for lines. ``vsol`` and ``vsol-BOUND-SPEED`` are the thesis's presets (§4.8.5, §5.1), by

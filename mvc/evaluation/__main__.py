@@ -25,8 +25,8 @@ _NUMBER = {"type": int, "metavar": "N"}
 _NAME = {"show_default": True, "metavar": "NAME"}
 _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--data": (
-        "A folder of IDX files or a file of JSON lines; for tables 4.3 to 4.6 both. "
-        "Default: scikit-learn's digits.",
+        "A folder of IDX files or a file of JSON lines; for both networks of the thesis one of "
+        "each. Default: scikit-learn's digits.",
         {"type": _PATH, "multiple": True, "metavar": "PATH"},
     ),
     "--label-field": ("Where JSON lines have the label.", {"default": "label", **_NAME}),
@@ -38,7 +38,7 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "Labels of the texts to tell apart, with commas. Default: the ten largest by topic.",
         {"default": "", "metavar": "NAMES"},
     ),
-    "--model": ("conv, lstm or small. Default: what fits.", {"metavar": "NAME"}),
+    "--model": ("conv, lstm, small or rows. Default: what fits.", {"metavar": "NAME"}),
     "--batch-size": ("Default: 86, 256 or 8, or what the data allow.", _NUMBER),
     "--batches": ("Online batches (TBOn). Default: 150, 60 for digits.", _NUMBER),
     "--peak": (
@@ -136,18 +136,36 @@ def run(pipelines: tuple[str, ...], interval: int, plot: bool, **options: Any) -
 
 @drift.command()
 @_settings
-@click.argument("number")
+@click.argument("table", metavar="NUMBER|FILE")
 @_plot
-def table(number: str, plot: bool, **options: Any) -> None:
-    """Make a table of the thesis, 4.3 to 4.26, with its figures beside ours."""
+def table(table: str, plot: bool, **options: Any) -> None:
+    """Make a table of the thesis, 4.3 to 4.26, with its figures beside ours.
+
+    A FILE of JSON that this program wrote is printed as a table, without measuring anything.
+    """
+    if table.endswith(".json"):
+        from mvc.evaluation.drift.render import markdown
+        from mvc.evaluation.drift.tables import read_table
+
+        click.echo(markdown(read_table(FileSystem(), Path(table))))
+        return
     with _session(options) as session:
-        click.echo(session.table(number, plot=plot))
+        click.echo(session.table(table, plot=plot))
 
 
 @drift.command(name="plot")
 @_settings
-def plot_(**options: Any) -> None:
-    """Draw how accuracy follows the drift, for every label."""
+@click.argument("file", required=False, type=_PATH)
+def plot_(file: Path | None, **options: Any) -> None:
+    """Draw how accuracy follows the drift, for every label.
+
+    Of a FILE of JSON that this program wrote, draw the table: accuracy over ratio and bytes.
+    """
+    if file is not None:
+        from mvc.evaluation.drift.session import draw
+
+        click.echo(draw(FileSystem(), file, options["out"]))
+        return
     with _session(options) as session:
         click.echo(session.curve_plot())
 

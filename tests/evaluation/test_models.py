@@ -13,6 +13,7 @@ from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import (
     LSTM,
     RECIPES,
+    Rows,
     conv,
     recipe_for,
     small,
@@ -33,6 +34,7 @@ def test_counts_of_the_thesis():
     assert parameter_count(LSTM(4)) == 1_905_924
     assert parameter_count(LSTM(10)) == 1_907_466
     assert parameter_count(small()) == 2_410
+    assert parameter_count(Rows()) == 11_146
 
 
 def test_counts_by_tensor():

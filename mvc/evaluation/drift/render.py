@@ -1,21 +1,28 @@
-"""Tables as Markdown, with the limits of their comparison; plots as PNG."""
+"""Tables as Markdown, with the limits of their comparison; plots as PNG or SVG."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from mvc.errors import NotInstalled, how_to_install
 from mvc.evaluation.drift.measure import normalised
-from mvc.evaluation.drift.tables import Compared, CurveLine, Curves, Line, improvements
-from mvc.evaluation.drift.thesis import MODELS, Figures
+from mvc.evaluation.drift.tables import (
+    Cell,
+    Compared,
+    CurveLine,
+    Curves,
+    CurveTable,
+    Learning,
+    Line,
+    Made,
+)
+from mvc.evaluation.drift.thesis import IMPROVEMENTS, MODELS, Figures
 
-__all__ = [
-    *("LIMITS", "accuracy_curves", "curves_markdown", "grid", "markdown"),
-    "ratio_against_accuracy",
-]
+__all__ = ["LIMITS", "accuracy_curves", "grid", "markdown", "scatter"]
 
 LIMITS = (
     "Seconds of the thesis are from another machine (GeForce GTX 970, i7-4790K, Windows, "
@@ -32,7 +39,9 @@ _RATIO = (
 _MEANINGS = (
     "accuracy: prequential accuracy of the deployed weights against the lossless run, in "
     "percentage points; the thesis prints it under 'Last Accuracy'.",
-    "save, load: seconds a batch, mean / longest; load is of one version, from disk.",
+    "Of several labels: the mean, and in brackets each of them.",
+    "save, load: seconds a batch, mean / longest; load is of one version, from disk. x learning: "
+    "mean seconds to save a batch by mean seconds to learn one.",
     "versions: how many were saved; bytes of deltas, of reset points (full), and of all else: "
     "manifests, headers, journal, index.",
 )
@@ -42,9 +51,15 @@ _FRONTIER = (
 )
 
 _TITLES = (
-    *("configuration", "R", "ratio", "thesis", "accuracy", "thesis", "save s", "thesis"),
-    *("load s", "thesis", "versions", "deltas MB", "full MB", "other MB"),
+    *("configuration", "R", "ratio", "thesis", "accuracy", "thesis"),
+    *("versions", "deltas MB", "full MB", "other MB"),
 )
+_SECONDS = (
+    *("configuration", "save s", "x learning", "thesis save s", "x learning"),
+    *("load s", "thesis load s"),
+)
+_BASELINES = ("configuration", "to zstd", "to lossless, R=28", "to raw")
+_NAMED = 16  # points that still find room for their names
 
 
 def grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -58,13 +73,19 @@ def grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {line} |" for line in (head, rule, *lines))
 
 
-def markdown(compared: Compared) -> str:
-    """The whole table: a part for each network, then what to know when reading it."""
-    parts = [f"# Table {compared.number}: {compared.title}\n"]
-    for role in compared.setting:
-        parts.extend(_part(compared, role))
-    meanings = [_RATIO.format(compared.lines[0].name), *_MEANINGS]
-    if any(line.name.startswith("frontier-") for line in compared.lines):
+def markdown(made: Made) -> str:
+    """The whole table, then what to know when reading it."""
+    if isinstance(made, Learning):
+        return _learning(made)
+    if isinstance(made, CurveTable):
+        return _curve_table(made)
+    parts = [f"# Table {made.number}: {made.title}\n"]
+    if made.origin:
+        parts.append(made.origin + "\n")
+    for role in made.setting:
+        parts.extend(_part(made, role))
+    meanings = [_RATIO.format(made.lines[0].name), *_MEANINGS]
+    if any(line.name.startswith("frontier-") for line in made.lines):
         meanings.append(_FRONTIER)
     parts.append("## How to read it\n")
     parts.append("".join(f"- {line}\n" for line in (*meanings, *LIMITS)))
@@ -78,72 +99,104 @@ def _part(compared: Compared, role: str) -> Iterator[str]:
     yield (
         f"## {first['model']} on {first['data']}\n\n"
         f"Labels {labels}; {first['epochs']} epochs offline, then {first['batches']} batches of "
-        f"{first['batch_size']}. One batch takes {_pair(*compared.learning[role])} s to learn "
-        f"(thesis, its {role}: {_pair(*compared.learning_stated[role])} s).\n"
+        f"{first['batch_size']}.\n"
     )
     if first["model"] != role:
         yield f"The thesis's columns are those of its {role} net: another net, other data.\n"
+    lines = [line for line in compared.lines if role in line.cells or line.missing]
+    yield grid(_TITLES, (_row(line, role) for line in lines))
+    yield ""
+    known = [line for line in lines if line.cells]
+    if any(line.cells[role].save for line in known):
+        yield (
+            f"One batch takes {_pair(*compared.learning[role])} s to learn "
+            f"(thesis, its {role}: {_pair(*compared.learning_stated[role])} s).\n"
+        )
+        yield grid(_SECONDS, (_seconds(compared, line, role) for line in known))
+        yield ""
     if role in compared.plain:
         deltas, seconds = compared.plain[role]
         yield (
             f"{deltas} deltas of `vsol` decoded one after the other in plain numpy: "
             f"{seconds:.3f} s.\n"
         )
-    yield grid(_TITLES, (_row(line, role) for line in compared.lines))
-    yield ""
-    lines = [line for line in compared.lines if line.cells]
-    if any(line.cells[role].to_raw is not None for line in lines):
-        yield grid(
-            ("configuration", "to zstd", "to lossless, R=28", "to raw", "by label, points"),
-            (_baselines(line, role) for line in lines),
-        )
+    if any(line.cells[role].to_raw for line in known):
+        yield grid(_BASELINES, (_baselines(line, role) for line in known))
         yield ""
     if beside := "".join(_frontier(compared, role)):
         yield beside
     yield "Pipelines:\n"
-    yield "\n".join(f"- {line.name}: `{line.pipeline}`" for line in compared.lines) + "\n"
+    yield "\n".join(f"- {line.name}: `{line.pipeline}`" for line in lines) + "\n"
 
 
 def _row(line: Line, role: str) -> tuple[str, ...]:
     stated = line.stated.get(role, Figures())
     if line.missing is not None:
-        return (f"{line.name} ({line.missing})", str(line.interval), *("",) * 12)
+        return (f"{line.name} ({line.missing})", str(line.interval), *("",) * 8)
     cell = line.cells[role]
     return (
         *(line.name, str(line.interval)),
-        *(f"{cell.ratio:.3f}", _number(stated.ratio)),
-        *(_points(cell.accuracy), _number(stated.accuracy, "+.2f")),
-        *(_pair(cell.save, cell.save_max), _pair(stated.save, stated.save_max)),
-        *(_pair(cell.load, cell.load_max), _pair(stated.load, stated.load_max)),
-        f"{cell.saved:g}",
-        *map(_megabytes, (cell.delta_bytes, cell.full_bytes, cell.other_bytes)),
+        *(_each(cell.ratio, _ratio), _number(stated.ratio)),
+        *(_each(cell.accuracy, _points), _number(stated.accuracy, "+.2f")),
+        _each(cell.saved, "{:g}".format),
+        *(_each(cell.delta_bytes, _megabytes), _megabytes_of(cell, "full_bytes")),
+        _megabytes_of(cell, "other_bytes"),
+    )
+
+
+def _seconds(compared: Compared, line: Line, role: str) -> tuple[str, ...]:
+    cell, stated = line.cells[role], line.stated.get(role, Figures())
+    save = cell.mean("save")
+    return (
+        line.name,
+        _pair(save, cell.mean("save_max")),
+        "" if save is None else f"{save / compared.learning[role][0]:.2f}",
+        _pair(stated.save, stated.save_max),
+        "" if stated.save is None else f"{stated.save / compared.learning_stated[role][0]:.2f}",
+        _pair(cell.mean("load"), cell.mean("load_max")),
+        _pair(stated.load, stated.load_max),
     )
 
 
 def _baselines(line: Line, role: str) -> tuple[str, ...]:
     cell = line.cells[role]
-    ratios = map(_number, (cell.to_zstd, cell.to_lossless, cell.to_raw))
-    return (line.name, *ratios, " ".join(map(_points, cell.differences)))
+    return (line.name, *(_number(cell.mean(n)) for n in ("to_zstd", "to_lossless", "to_raw")))
 
 
 def _frontier(compared: Compared, role: str) -> Iterator[str]:
     """Each of our lossy presets beside the better one of the thesis's for the same bound."""
-    cells = {line.name: line.cells[role] for line in compared.lines if line.cells}
-    for name, cell in cells.items():
+    cells = {line.name: line.cells[role] for line in compared.lines if role in line.cells}
+    deltas = {name: fmean(cell.delta_bytes) for name, cell in cells.items() if cell.delta_bytes}
+    for name in deltas:
         bound = name.removeprefix("frontier-")
-        rivals = [r for r in (f"vsol-{bound}-fast", f"vsol-{bound}-slow") if r in cells]
+        base = bound.removesuffix("-slow")
+        rivals = [r for r in (f"vsol-{base}-fast", f"vsol-{base}-slow") if r in deltas]
         if bound == name or not rivals:
             continue
-        best = min(rivals, key=lambda rival: cells[rival].delta_bytes)
-        rival = cells[best]
-        beside = f"{cell.delta_bytes / 1e3:.1f} kB of deltas, {best} none"
-        if rival.delta_bytes:  # else it found no version worth saving after the first
-            ratio = cell.delta_bytes / rival.delta_bytes
-            beside = f"{ratio:.3f} x the bytes of deltas of {best}"
-        yield (
-            f"- {name}: {beside}, accuracy {_points(cell.accuracy)} and "
-            f"{_points(rival.accuracy)} points\n"
-        )
+        best = min(rivals, key=lambda rival: deltas[rival])
+        beside = f"{deltas[name] / 1e3:.1f} kB of deltas, {best} none"
+        if deltas[best]:  # else it found no version worth saving after the first
+            beside = f"{deltas[name] / deltas[best]:.3f} x the bytes of deltas of {best}"
+        points = (_points(cells[each].mean("accuracy") or 0.0) for each in (name, best))
+        yield f"- {name}: {beside}, accuracy {' and '.join(points)} points\n"
+
+
+def _each(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """The mean over labels, and each label's figure unless they print alike."""
+    texts = [text(value) for value in values]
+    if len(set(texts)) <= 1:
+        return texts[0] if texts else ""
+    return f"{text(fmean(values))} ({', '.join(texts)})"
+
+
+def _megabytes_of(cell: Cell, name: str) -> str:
+    size = cell.mean(name)
+    return "" if size is None else _megabytes(size)
+
+
+def _ratio(value: float) -> str:
+    """Four digits, without zeros at the end: published ratios may have fewer."""
+    return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
 
 
 def _points(value: float) -> str:
@@ -164,54 +217,95 @@ def _pair(mean: float | None, longest: float | None) -> str:
     return " / ".join(f"{value:.3f}" for value in (mean, longest) if value is not None)
 
 
-def curves_markdown(curves: Sequence[Curves], *, summary: bool = False) -> str:
-    """The tables, or with ``summary`` the range of their differences (table 4.6)."""
-    parts = []
-    if summary:
-        parts.append("# Table 4.6: what each setting of the split is good for\n")
-        titles = ("setting", "least", "most", "most / least", "thesis least", "thesis most")
-        rows = (
-            (title, f"{low:.3f}", f"{high:.3f}", f"{high / low:.2f}" if low else "",
-             f"{a:.3f}", f"{b:.3f}")
-            for title, low, high, a, b in improvements(curves)
-        )  # fmt: skip
-        parts.append(grid(titles, rows))
-    for one in () if summary else curves:
-        parts.append(f"# Table {one.number}: {one.title}\n")
-        names = list(one.lines[0].conv)
-        settings = (f"{role} {name}" for role in MODELS for name in names)
-        cells = (_cells(line, names) for line in one.lines)
-        parts.append(grid((*settings, "ours", "thesis"), cells))
+def _learning(made: Learning) -> str:
+    titles = tuple(made.rows[0])
+    rows = ((name, *(f"{value:.3f}" for value in values)) for name, *values in _values(made.rows))
+    table = grid(titles, rows)
+    return f"# Table {made.number}: one batch of training\n\n{table}\n\n{LIMITS[0]}\n"
+
+
+def _values(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Any]]:
+    return (list(row.values()) for row in rows)
+
+
+def _curve_table(made: CurveTable) -> str:
+    """One of tables 4.3 to 4.5, or the range of their differences (table 4.6)."""
+    if made.number == "4.6":
+        parts = ["# Table 4.6: what each setting of the split is good for\n", _ranges(made.parts)]
+    else:
+        (one,) = made.parts
+        names = {role: list(getattr(one.lines[0], role)) for role in MODELS}
+        titles = (
+            f"{one.networks[role]['model']} {name}" for role in MODELS for name in names[role]
+        )
+        rows = (_cells(line) for line in one.lines)
+        parts = [
+            f"# Table {one.number}: {one.title}\n",
+            grid((*titles, "ours", "thesis"), rows),
+        ]
+    parts.append("")
+    parts.extend(_common(one) for one in made.parts)
     parts.append(
-        "\nMean difference of the normalised accuracy on the last batch between the networks "
-        "for images and texts (NLAccDiff). Data and frameworks are not the thesis's.\n"
+        "\nMean difference of the normalised accuracy on the last batch between the two networks "
+        "(NLAccDiff), over all pairs of labels. Data and frameworks are not the thesis's.\n"
     )
     return "\n".join(parts)
 
 
-def _cells(line: CurveLine, names: Sequence[str]) -> tuple[str, ...]:
-    own = (str(settings[name]) for settings in (line.conv, line.lstm) for name in names)
+def _ranges(curves: Sequence[Curves]) -> str:
+    titles = (
+        *("setting", "least", "most", "most / least"),
+        *("thesis least", "thesis most", "thesis"),
+    )
+    rows = []
+    for one in sorted(curves, key=lambda one: list(IMPROVEMENTS).index(one.number)):
+        least, most, percent = IMPROVEMENTS[one.number]
+        ours = [line.difference for line in one.lines]
+        low, high = min(ours), max(ours)
+        share = f"{high / low:.0%}" if low else ""
+        stated = (f"{least:.3f}", f"{most:.3f}", f"{percent}%")
+        rows.append((one.title, f"{low:.3f}", f"{high:.3f}", share, *stated))
+    return grid(titles, rows)
+
+
+def _common(one: Curves) -> str:
+    """What all rows of a table share: it is not what makes their figures differ."""
+    labels = ", ".join(map(str, one.labels))
+    networks = "; ".join(
+        f"{own['model']} on {own['data']}, {own['epochs']} epochs, batches of "
+        f"{own['batch_size']}, {own['others_offline']} offline samples of other labels"
+        for own in one.networks.values()
+    )
+    return f"- Table {one.number}, all rows: labels {labels}; {networks}."
+
+
+def _cells(line: CurveLine) -> tuple[str, ...]:
+    own = (str(value) for role in MODELS for value in getattr(line, role).values())
     return (*own, f"{line.difference:.3f}", f"{line.stated:.3f}")
 
 
-def ratio_against_accuracy(compared: Compared) -> bytes:
-    """A PNG with a row for each network: accuracy over ratio, and over bytes of deltas.
+def scatter(compared: Compared, form: str = "png") -> bytes:
+    """A picture with a row for each network: accuracy over ratio, and over bytes of deltas.
 
-    Right and up is better. Numbers name pipelines, in the order of the table; hollow points
-    are the thesis's own figures. The second panel leaves reset points out.
+    Right and up is better. Hollow points are the thesis's own figures. The second panel
+    leaves reset points out. Points have their names, or numbers in the order of the table if
+    there are many. ``form`` is png or svg; equal tables make equal SVG files.
     """
     pyplot = _pyplot()
     roles = list(compared.setting)
     figure, panels = pyplot.subplots(
         len(roles), 2, figsize=(16, 6 * len(roles)), squeeze=False, layout="constrained"
     )
+    few = len(compared.lines) <= _NAMED
+    names = [line.name if few else str(n) for n, line in enumerate(compared.lines, start=1)]
     for (whole, deltas), role in zip(panels, roles, strict=True):
         setting = compared.setting[role][0]
-        lines = [(n, line) for n, line in enumerate(compared.lines, start=1) if line.cells]
-        cells = [(n, line.cells[role]) for n, line in lines]
-        _scatter(whole, [(n, cell.ratio, cell.accuracy) for n, cell in cells])
-        coded = [(n, cell) for n, cell in cells if cell.delta_bytes]
-        _scatter(deltas, [(n, cell.delta_bytes / 1e6, cell.accuracy) for n, cell in coded])
+        lines = [each for each in zip(names, compared.lines, strict=True) if role in each[1].cells]
+        cells = [(name, line.cells[role]) for name, line in lines if line.cells[role].accuracy]
+        by_ratio = [(name, cell.mean("ratio"), cell) for name, cell in cells]
+        by_deltas = [(name, (cell.mean("delta_bytes") or 0) / 1e6, cell) for name, cell in cells]
+        for panel, points in ((whole, by_ratio), (deltas, by_deltas)):
+            _points_of(panel, [(n, x, fmean(cell.accuracy)) for n, x, cell in points if x])
         for _, line in lines:
             stated = line.stated.get(role, Figures())
             if stated.ratio is not None and stated.accuracy is not None:
@@ -219,27 +313,29 @@ def ratio_against_accuracy(compared: Compared) -> bytes:
         whole.set(
             xlabel=f"ratio to {compared.lines[0].name}",
             ylabel="accuracy against lossless, points",
-            title=f"{setting['model']} on {setting['data']}",
+            title=f"{setting['model']} on {setting['data']} (hollow: the thesis's own figures)",
         )
-        deltas.set(xlabel="MB of deltas", title="without reset points")
+        deltas.set(xlabel="MB of deltas (smaller to the right)", title="without reset points")
         deltas.invert_xaxis()
-    names = "\n".join(f"{n}  {line.name}" for n, line in enumerate(compared.lines, start=1))
-    figure.text(1.005, 0.98, names, va="top", size=8)
+    if not few:
+        text = "\n".join(f"{n}  {line.name}" for n, line in enumerate(compared.lines, start=1))
+        figure.text(1.005, 0.98, text, va="top", size=8)
     figure.suptitle(f"Table {compared.number}: {compared.title}")
-    return _png(pyplot, figure)
+    return _bytes(pyplot, figure, form)
 
 
-def _scatter(panel: Any, points: Sequence[tuple[int, float, float]]) -> None:
-    """Points with their numbers; those that print at one place share a label."""
+def _points_of(panel: Any, points: Sequence[tuple[str, float, float]]) -> None:
+    """Points with their names; those that print at one place share a label."""
     panel.set_xscale("log")
+    panel.margins(x=0.15)  # for names beside the outermost points
     panel.grid(alpha=0.3, which="both")
-    places: dict[tuple[float, float], list[int]] = {}
-    for number, x, y in points:
-        panel.plot(x, y, "o", color="tab:blue")
+    places: dict[tuple[float, float], list[str]] = {}
+    for name, x, y in points:
+        panel.plot(x, y, "o", color="tab:blue" if "frontier" in name else "tab:grey")
         place = (float(f"{math.log10(x):.2f}"), float(f"{y:.2f}"))
-        places.setdefault(place, []).append(number)
-    for (x, y), numbers in places.items():
-        text = ", ".join(map(str, numbers))
+        places.setdefault(place, []).append(name)
+    for (x, y), names in places.items():
+        text = ", ".join(names)
         panel.annotate(text, (10**x, y), xytext=(5, 4), textcoords="offset points", size=8)
 
 
@@ -256,7 +352,7 @@ def accuracy_curves(curves: Mapping[str, Sequence[float]]) -> bytes:
     plain.legend(fontsize=7)
     for panel in (plain, scaled):
         panel.grid(alpha=0.3)
-    return _png(pyplot, figure)
+    return _bytes(pyplot, figure, "png")
 
 
 def _pyplot() -> Any:
@@ -273,8 +369,10 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _png(pyplot: Any, figure: Any) -> bytes:
+def _bytes(pyplot: Any, figure: Any, form: str) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+    with pyplot.rc_context({"svg.hashsalt": "mvc", "svg.fonttype": "none"}):
+        undated = {"Date": None} if form == "svg" else None
+        figure.savefig(buffer, format=form, dpi=110, bbox_inches="tight", metadata=undated)
     pyplot.close(figure)
     return buffer.getvalue()

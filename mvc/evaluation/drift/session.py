@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
@@ -23,7 +22,7 @@ from mvc.evaluation.drift.stream import Sample, Stream, Tell, named, record
 from mvc.evaluation.drift.thesis import CURVES, LEARNING, MEASURED, Configuration, Row, Table
 from mvc.io.files import FileSystem
 
-__all__ = ["NUMBERS", "Session"]
+__all__ = ["NUMBERS", "Session", "draw"]
 
 NUMBERS = tuple(f"4.{n}" for n in range(3, 27))
 """The numbers of the tables that can be made."""
@@ -115,43 +114,51 @@ class Session:
         return render.grid(titles, rows)
 
     def _compared(self, compared: tables.Compared, plot: bool) -> str:
-        text = render.markdown(compared)
         networks = [settings[0]["model"] for settings in compared.setting.values()]
         name = "-".join([compared.number, *networks])
         if plot:
-            self._write(f"{name}.png", render.ratio_against_accuracy(compared))
-        return self._publish(name, asdict(compared), text)
+            self._write(f"{name}.png", render.scatter(compared))
+        return self._publish(name, compared)
 
     def _curves(self, number: str) -> str:
-        made = [
+        parts = [
             tables.compare_curves(one, self.data, self.settings, self.streams)
             for one in (CURVES if number == "4.6" else [number])
         ]
-        text = render.curves_markdown(made, summary=number == "4.6")
-        return self._publish(number, [asdict(one) for one in made], text)
+        return self._publish(number, tables.CurveTable(number, tuple(parts)))
 
     def _learning(self) -> str:
+        titles = ("stream", "mean s", "longest s", "thesis mean s", "thesis longest s")
         rows = []
         for results in self.runs():
             seconds, stated = _seconds(results), LEARNING[tables.role_of(results)]
-            rows.append((results.stream.experiment.name, fmean(seconds), max(seconds), *stated))
-        titles = ("stream", "mean s", "longest s", "thesis mean s", "thesis longest s")
-        text = "# Table 4.7: one batch of training\n\n" + render.grid(
-            titles, ((name, *(f"{value:.3f}" for value in values)) for name, *values in rows)
-        )
-        values = [dict(zip(titles, row, strict=True)) for row in rows]
-        return self._publish("4.7", values, f"{text}\n\n{render.LIMITS[0]}\n")
+            row = (results.stream.experiment.name, fmean(seconds), max(seconds), *stated)
+            rows.append(dict(zip(titles, row, strict=True)))
+        return self._publish("4.7", tables.Learning("4.7", tuple(rows)))
 
-    def _publish(self, name: str, values: object, text: str) -> str:
-        self._write(f"{name}.json", json.dumps(values, indent=1).encode())
+    def _publish(self, name: str, made: tables.Made) -> str:
+        text = render.markdown(made)
+        self._write(f"{name}.json", tables.table_bytes(made))
         self._write(f"{name}.md", text.encode())
         return text
 
     def _write(self, name: str, data: bytes) -> Path:
-        folder = self.out / "tables"
-        self.fs.make_dirs(folder)
-        self.fs.write_atomic(folder / name, data)
-        return folder / name
+        return _write(self.fs, self.out, name, data)
+
+
+def draw(fs: FileSystem, file: Path, out: Path) -> Path:
+    """Draws a table that compares pipelines, from its JSON; returns the picture in ``out``."""
+    made = tables.read_table(fs, file)
+    if not isinstance(made, tables.Compared):
+        raise WrongUsage(f"{file} holds table {made.number}, which has no picture")
+    return _write(fs, out, f"{file.stem}.svg", render.scatter(made, "svg"))
+
+
+def _write(fs: FileSystem, out: Path, name: str, data: bytes) -> Path:
+    folder = out / "tables"
+    fs.make_dirs(folder)
+    fs.write_atomic(folder / name, data)
+    return folder / name
 
 
 def _seconds(results: Results) -> list[float]:

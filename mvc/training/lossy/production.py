@@ -115,7 +115,8 @@ class Production:
         ``training`` may be written to afterwards, ``data`` must not. ``data`` are the labelled
         samples of the batch as ``evaluate`` takes them: a pair (inputs, labels), unless
         ``evaluate`` returns the number of samples and ``monitor`` is given. The first version is
-        always saved, exactly. Raises WrongUsage as ``check`` does, and for bad callback results.
+        always saved, and only ``grid`` changes it. Raises WrongUsage as ``check`` does, and for
+        bad callback results.
         """
         self.check(loss=loss, data=data)
         live = self.live
