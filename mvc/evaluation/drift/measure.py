@@ -17,7 +17,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from mvc.api import Repository
 from mvc.codecs.pipeline import PRESETS, Pipeline
+from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, DamagedData
 from mvc.evaluation.drift.stream import Sample, Stream, Tell
 from mvc.evaluation.drift.thesis import Configuration
