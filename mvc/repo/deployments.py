@@ -100,7 +100,7 @@ def deploy(context: Context, rev: Rev, target: str, time_ns: int | None = None) 
     return recorded_as(snapshot, target, context.store.publish(make).sequence)
 
 
-def rollback(context: Context, target: str, rev: str | CommitId | None = None) -> Deployed:
+def rollback(context: Context, target: str, rev: Rev | None = None) -> Deployed:
     """Records that the version before the live one went live again; durable on return.
 
     That is what would be live if the live version had never been deployed. With ``rev`` it is that

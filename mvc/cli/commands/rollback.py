@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from mvc.cli.commits import warn_of_clock
-from mvc.cli.options import complete_revisions, complete_targets
+from mvc.cli.completing import complete_revisions, complete_targets
 from mvc.cli.payload import deployed_json
 from mvc.cli.program import verb
 from mvc.cli.session import Session

@@ -9,7 +9,7 @@ from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.commit.commit import layout_of
 from mvc.repo.context import Context
-from mvc.repo.maintenance.reachable import closure, scan
+from mvc.repo.maintenance.history import History
 from mvc.repo.queries import queries
 from mvc.store.writing.layout import Layout
 
@@ -102,8 +102,11 @@ def _most_queried(context: Context, count: int) -> tuple[CommitId, ...]:
     """The versions asked for most often, of those that have their state."""
     if count < 1:
         raise WrongUsage("add-queried is a number of versions from 1 on")
-    known, roots, forgotten = scan(context.fresh().entries())
-    stored = closure(known, roots).keys() - forgotten.keys()
+    history = History()
+    for recorded in context.fresh().entries():
+        history.take(recorded)
+    there = history.reachable()
+    stored = {id_ for id_ in history.states() if history.numbers[id_] in there}
     found = queries(context).most(count, stored)
     if not found:
         raise WrongUsage("no version was asked for yet", hint="--add names versions")
