@@ -34,7 +34,7 @@ PLAIN = Commit(ManifestId(bytes(32)), Root(bytes(32)), (), "me", 1, 0)
 @given(COMMITS)
 def test_round_trip(commit: Commit) -> None:
     decoded = Commit.decode(commit.encoded)
-    assert decoded.encoded == commit.encoded
+    assert decoded.encoded == replace(decoded).encoded == commit.encoded
     assert decoded.id == commit.id
     assert decoded.parents == commit.parents
     assert (decoded.time_ns, decoded.message) == (commit.time_ns, commit.message)
@@ -48,7 +48,7 @@ def test_other_bytes_are_another_commit_or_damage(commit: Commit, data: st.DataO
         other = Commit.decode(bytes(encoded))
     except DamagedData:
         return
-    assert other.encoded == bytes(encoded)
+    assert other.encoded == replace(other).encoded == bytes(encoded)
     assert other.id != commit.id
 
 

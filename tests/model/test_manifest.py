@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import DamagedData, InvalidName
 from mvc.ids import BlobId
-from mvc.model.manifest import Check, Content, FileEntry, LogicalTensor, Manifest, View
+from mvc.model.manifest import Check, Content, FileEntry, LogicalTensor, Manifest, Shape, View
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.tensor import TensorSpec
 
@@ -57,7 +57,7 @@ MANIFESTS = st.lists(files(), max_size=4, unique_by=lambda e: e.path).map(Manife
 def test_round_trip(manifest: Manifest) -> None:
     decoded = Manifest.decode(manifest.encoded)
     assert decoded.entries == manifest.entries
-    assert decoded.encoded == manifest.encoded
+    assert decoded.encoded == Manifest(decoded.entries).encoded == manifest.encoded
     assert (decoded.id, decoded.root) == (manifest.id, manifest.root)
 
 
@@ -71,7 +71,7 @@ def test_other_bytes_are_another_manifest_or_refused(m: Manifest, data: st.DataO
         other = Manifest.decode(bytes(encoded))
     except (DamagedData, InvalidName):
         return
-    assert other.encoded == bytes(encoded)
+    assert other.encoded == Manifest(other.entries).encoded == bytes(encoded)
     for entry in other.entries:
         assert entry.skeleton_size >= 0
         assert all(c.offset + c.spec.nbytes <= entry.size for c in entry.contents)
@@ -151,3 +151,26 @@ def test_a_versions_root() -> None:
     assert Manifest([b, a]).root == both
     assert Manifest([plain]).root == Manifest([]).root
     assert a.with_path("z").content_id == a.content_id != b.content_id
+
+
+@given(MANIFESTS, st.data())
+def test_the_ids_of_a_manifest_of_known_shape(m: Manifest, data: st.DataObject) -> None:
+    shape = Shape(m.encoded)
+    named = objects_of(m)
+    assert shape.ids(m.encoded) == b"".join(named)
+    assert len(shape.specs) == len(named)
+    encoded = bytearray(m.encoded)
+    encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
+    ids = shape.ids(bytes(encoded))
+    if ids is not None:
+        other = Manifest.decode(bytes(encoded))  # still canonical
+        assert ids == b"".join(objects_of(other))
+        assert Shape(bytes(encoded)).specs == shape.specs
+
+
+def objects_of(manifest: Manifest) -> list[bytes]:
+    found: list[bytes] = []
+    for e in manifest.entries:
+        found += [content.id for content in e.contents]
+        found += [] if e.skeleton is None else [e.skeleton]
+    return found
