@@ -216,10 +216,10 @@ def _on_day(match: re.Match[str], text: str, now_ns: int, zone: tzinfo | None) -
         if not back:
             raise _unreadable(text)
         return now_ns - back * 86_400 * _SECOND
+    hours, minutes, seconds = (int(field or 0) for field in (hour, *rest))
     try:
         date = today.replace(tzinfo=None) - timedelta(days=back)
-        clock = [int(field or 0) for field in (hour, *rest)]
-        wall = date.replace(hour=clock[0], minute=clock[1], second=clock[2], microsecond=0)
+        wall = datetime(date.year, date.month, date.day, hours, minutes, seconds)
     except (ValueError, OverflowError) as e:
         raise InvalidTime(f"there is no such time: {printable(text)} ({e})", hint=_FORMS) from e
     shift = _unambiguous(wall, zone, text)
