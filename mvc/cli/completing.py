@@ -104,7 +104,9 @@ def _values(_: Session, ctx: click.Context) -> Iterable[str]:
     key = KEYS.get(str(name))
     if name == "commit.pipeline":
         return _presets()
-    return ("true", "false") if key is not None and key.type is bool else ()
+    if key is None:
+        return ()
+    return ("true", "false") if key.type is bool else (key.was_bool or {}).values()
 
 
 def _item(value: str, type_: str = "plain") -> CompletionItem:
