@@ -62,7 +62,7 @@ class Log(Sequence["LogEntry"]):
 
     def _repr_html_(self) -> str:
         rows, more = self._rows()
-        names = ("version", "refs", "deployed to", "committed", "message", "metrics")
+        names = ("version", "refs", "deployed to", "committed", "message", "metrics", "params")
         return html_table(names, rows) + ("<p>...</p>" if more else "")
 
 
@@ -76,6 +76,7 @@ def _log_row(entry: LogEntry) -> Sequence[str]:
         format_time(commit.time_ns, commit.zone_minutes, precise=False),
         commit.message.strip().partition("\n")[0],
         "  ".join(f"{name}={value:.4g}" for name, value in sorted(commit.metrics.items())),
+        "  ".join(f"{name}={value}" for name, value in sorted(commit.params.items())),
     )
 
 

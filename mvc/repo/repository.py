@@ -223,6 +223,7 @@ class Repository:
         states: Mapping[str, Mapping[str, Any]] | None = None,
         message: str = "",
         metrics: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
         deploy: str | None = None,
         at: Time | None = None,
         pipeline: str | None = None,
@@ -233,7 +234,8 @@ class Repository:
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders. ``states`` are further mappings of the same version by their
-        paths; they may also stand alone. ``deploy`` names the target on which the version goes
+        paths; they may also stand alone. ``metrics`` are numbers, ``params`` texts or plain data
+        (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target on which the version goes
         live, ``at`` the time (default: now). ``reset_point`` stores every tensor in full.
         ``options`` are the rarer arguments. A mapping is committed even if nothing changed.
 
@@ -246,7 +248,12 @@ class Repository:
         tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.repo.commit.inputs import states_by_path
-        from mvc.repo.commit.request import CommitOptions, CommitRequest, metrics_from
+        from mvc.repo.commit.request import (
+            CommitOptions,
+            CommitRequest,
+            metrics_from,
+            params_from,
+        )
 
         chosen = options or CommitOptions()
         given = states_by_path(state, path, states)
@@ -264,6 +271,7 @@ class Repository:
             changes=(),
             message=message,
             metrics=metrics_from(metrics or {}),
+            params=params_from(params or {}),
             deploy=deploy,
             deploy_time_ns=self._moment(at),
             pipeline=pipeline,
@@ -490,7 +498,7 @@ class Repository:
         return revisions.resolve(self.context, "HEAD" if rev is None else rev)
 
     def version(self, rev: Rev = "HEAD") -> Commit:
-        """A version's commit: author, time, message, metrics, parents, Merkle root."""
+        """A version's commit: author, time, message, metrics, params, parents, Merkle root."""
         return commits.get(self.context, self.find(rev))
 
     def manifest(self, rev: Rev = "HEAD") -> Manifest:

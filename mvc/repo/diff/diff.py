@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from mvc.errors import (
     DamagedData,
@@ -23,11 +24,12 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.limits import PIECE
+from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files
 from mvc.repo.context import Context, Progress
 from mvc.repo.display import diff_rows, html_table, text_table
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.worktree import worktree
@@ -38,6 +40,7 @@ Read = Callable[[int, int, memoryview], None]
 """Fills a buffer from byte ``start`` of content ``i``: (i, start, buffer)."""
 
 _Pair = tuple[str, FileEntry | None, FileEntry | None]
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,6 +48,8 @@ class Diff:
     """``a`` names the old side, ``b`` the new one; ``files`` lists all files by path.
 
     ``from_head``: Python states without a file; for them the working tree is taken to equal HEAD.
+    ``metrics`` and ``params``: those that differ between two versions, by name, as (old, new);
+    None where a version lacks it.
     """
 
     a: str
@@ -52,6 +57,8 @@ class Diff:
     files: tuple[FileDiff, ...]
     comparisons: int
     from_head: tuple[str, ...] = ()
+    metrics: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    params: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         rows = diff_rows(self.files)
@@ -90,7 +97,18 @@ def diff(
     pairs = list(_pairs(old, new))
     found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
     files = tuple(_with_distances(old, new, pairs, found, progress))
-    return Diff(old.label, new.label, files, sum(f.comparisons for f in files), new.from_head)
+    compared, x, y = sum(f.comparisons for f in files), old.commit, new.commit
+    if x is None or y is None:
+        return Diff(old.label, new.label, files, compared, new.from_head)
+    metrics, params = _differing(x.metrics, y.metrics), _differing(x.params, y.params)
+    return Diff(old.label, new.label, files, compared, new.from_head, metrics, params)
+
+
+def _differing(
+    old: Mapping[str, _V], new: Mapping[str, _V]
+) -> dict[str, tuple[_V | None, _V | None]]:
+    pairs = {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})}
+    return {name: (a, b) for name, (a, b) in pairs.items() if repr(a) != repr(b)}  # NaN equals NaN
 
 
 @dataclass(frozen=True)
@@ -99,7 +117,8 @@ class DiffSource:
 
     ``places``: where the files lie that are read from disk; the others are recovered.
     ``single``: the source is one file, which may be compared with a path of another name.
-    ``from_head``: paths of the working tree whose entries are those of HEAD.
+    ``from_head``: paths of the working tree whose entries are those of HEAD. ``commit``: that of
+    a version that has one.
     """
 
     context: Context
@@ -108,6 +127,7 @@ class DiffSource:
     places: Mapping[str, Path] = field(default_factory=dict)
     single: bool = False
     from_head: tuple[str, ...] = ()
+    commit: Commit | None = None
 
     @contextmanager
     def open(self, entry: FileEntry) -> Iterator[Read]:
@@ -210,7 +230,9 @@ def version(
 ) -> DiffSource:
     """The files of a commit; no files if ``commit`` is None."""
     entries = manifests.of_commit(context, commit).entries
-    return DiffSource(context, label, {e.path: e for e in entries if _is_under(e.path, paths)})
+    found = {e.path: e for e in entries if _is_under(e.path, paths)}
+    of = None if commit is None else commits.get(context, commit)
+    return DiffSource(context, label, found, commit=of)
 
 
 def working_folder(
