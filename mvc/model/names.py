@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 
 from mvc.errors import InvalidName
 from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
-__all__ = ["DEFAULT_STATE", "check_key", "check_path", "check_ref", "printable"]
+__all__ = ["DEFAULT_STATE", "check_key", "check_path", "check_ref", "is_under", "printable"]
 
 DEFAULT_STATE = "model.safetensors"
 """The path of a Python state that was committed without a path."""
@@ -85,6 +86,13 @@ def _check_part(path: str, part: str) -> None:
             f"a path is not valid on every system: {path}",
             hint=r"avoid '\', ':', names that end in '.' or a space, and CON, NUL, COM1, ...",
         )
+
+
+def is_under(path: str, chosen: Collection[str]) -> bool:
+    """Whether ``path`` is one of ``chosen`` or inside one; true if none is chosen, or '' or '.'."""
+    return not chosen or any(
+        c in {"", "."} or path == c or path.startswith(c.rstrip("/") + "/") for c in chosen
+    )
 
 
 def check_ref(kind: str, name: str) -> str:

@@ -572,8 +572,16 @@ class Repository:
         target: str | None = None,
         reset_points: bool = False,
         incomplete: list[DamagedData] | None = None,
+        every: bool = False,
+        paths: Sequence[str] = (),
+        sort: str | None = None,
     ) -> Log:
         """A version and its ancestors by commit time, newest first, read as far as looked at.
+
+        ``A..B`` means B and its ancestors without those of A; ``every`` all branches, tags and
+        HEAD, by publication. ``paths`` keeps versions that changed one of these tracked files
+        or folders. ``sort`` names a metric: versions that have it, the highest first, with
+        ``-NAME`` the lowest first; ``limit`` then counts the best.
 
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
@@ -594,6 +602,9 @@ class Repository:
             until=self._moment(until),
             reset_points=reset_points,
             incomplete=incomplete,
+            every=every,
+            paths=paths,
+            sort=sort,
         )
         return Log(entries)
 

@@ -1,9 +1,11 @@
-"""stats: what the repository holds, its size on disk, how long versions take to recover."""
+"""stats: what the repository and each version hold and cost, and how long recovery takes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.process import cpu_count
@@ -20,7 +22,9 @@ from mvc.store.journal.entries import Region
 from mvc.store.packs.records import BLOB
 from mvc.store.snapshot import INDEX, Snapshot
 
-__all__ = ["Stats", "stats"]
+__all__ = ["Stats", "VersionStats", "by_version", "stats"]
+
+_KINDS = ("full", "delta", "metadata")
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,39 @@ class Stats:
     forgotten: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class VersionStats:
+    """``bytes`` by kind (full, delta, metadata) that came with a version; its ``reset_point``.
+
+    ``deltas`` lead from a full record, stored with the version ``base``, to the version's
+    furthest content; ``base`` is None for a version without contents, or if that is not known.
+    """
+
+    bytes: Mapping[str, int]
+    reset_point: bool
+    deltas: int
+    base: CommitId | None
+
+
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest, but no tensor."""
+    return _total(context, *_read(context))
+
+
+def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
+    """As ``stats``, and the figures of every version that is not forgotten."""
+    scan, held = _read(context)
+    stored, found = scan.bytes(held.skeletons), {}
+    for id_, manifest in scan.commits.items():
+        if id_ not in scan.forgotten:
+            of = held.known[manifest]
+            source = None if of.furthest is None else scan.objects.source(*of.furthest)
+            base = None if source is None else scan.homes.get(source)
+            found[id_] = VersionStats(stored.get(id_, {}), of.full, of.deltas, base)
+    return _total(context, scan, held), found
+
+
+def _read(context: Context) -> tuple[_Scan, _Held]:
     snapshot = context.fresh()
     scan, stream = _Scan(snapshot, measure()), ManifestStream(context.store)
     for recorded in snapshot.entries():
@@ -63,12 +98,17 @@ def stats(context: Context) -> Stats:
         scan.forgotten.update(each.commit for each in recorded.entry.forgotten)
         scan.deployments += len(recorded.entry.deployments)
         scan.targets.update(d.target for d in recorded.entry.deployments)
+        home = recorded.entry.commits[-1].id if recorded.entry.commits else None
         for region in recorded.entry.regions:
-            scan.region(region)
+            scan.region(region, home)
         scan.look(stream)
     scan.objects.settle()
-    held = _Held(scan, stream)
-    stored = scan.bytes(held.skeletons) | {
+    return scan, _Held(scan, stream)
+
+
+def _total(context: Context, scan: _Scan, held: _Held) -> Stats:
+    snapshot, kinds = scan.snapshot, scan.bytes(held.skeletons).values()
+    stored = {kind: sum(k[kind] for k in kinds) for kind in _KINDS} | {
         "journal": snapshot.position.offset,
         "index": _index_bytes(snapshot),
     }
@@ -109,21 +149,24 @@ class _Scan:
     forgotten: set[CommitId] = field(default_factory=set)
     deployments: int = 0
     targets: set[str] = field(default_factory=set)
-    _metadata: int = 0
-    _payloads: list[tuple[bytes, bool, int]] = field(default_factory=list)
+    homes: dict[bytes, CommitId | None] = field(default_factory=dict)  # of full records
+    _metadata: Counter[CommitId | None] = field(default_factory=Counter)
+    _payloads: list[tuple[bytes, bool, int, CommitId | None]] = field(default_factory=list)
     _codings: dict[bytes, list[Step]] = field(default_factory=dict)  # manifests of one entry
 
-    def region(self, region: Region) -> None:
+    def region(self, region: Region, home: CommitId | None) -> None:
         for at, header in self.snapshot.packs.records(region):
-            self._metadata += header.size - header.body_size
+            self._metadata[home] += header.size - header.body_size
             for i, member in enumerate(header.members):
                 self.objects.add(member, self.speed.seconds(member))
+                if not member.base:
+                    self.homes.setdefault(member.id, home)
                 if header.group and i:
                     continue  # all members share one payload
                 if member.kind == BLOB:
-                    self._payloads.append((member.id, bool(member.base), member.stored))
+                    self._payloads.append((member.id, bool(member.base), member.stored, home))
                 else:
-                    self._metadata += member.stored
+                    self._metadata[home] += member.stored
                     step = Step(region.pack, at, header, member, False)
                     self._codings.setdefault(member.id, []).append(step)
 
@@ -135,13 +178,15 @@ class _Scan:
                 self.sketches[manifest.id] = _Sketch(manifest)
         self._codings.clear()
 
-    def bytes(self, skeletons: set[BlobId]) -> dict[str, int]:
-        """Bytes in packs by kind; skeletons are metadata."""
-        kinds = {"full": 0, "delta": 0, "metadata": self._metadata}
-        for id_, is_delta, stored in self._payloads:
+    def bytes(self, skeletons: set[BlobId]) -> dict[CommitId | None, dict[str, int]]:
+        """Bytes in packs by version and kind; skeletons are metadata."""
+        found = {home: dict.fromkeys(_KINDS, 0) for home in self._metadata}
+        for id_, is_delta, stored, home in self._payloads:
             kind = "metadata" if id_ in skeletons else "delta" if is_delta else "full"
-            kinds[kind] += stored
-        return kinds
+            found[home][kind] += stored
+        for home, nbytes in self._metadata.items():
+            found[home]["metadata"] += nbytes
+        return found
 
 
 class _Sketch:
@@ -156,6 +201,15 @@ class _Sketch:
         self.contents = {c.id: tuple(start for start, _ in pieces(c.spec)) for c in contents}
 
 
+class _Path(NamedTuple):
+    """How a version is recovered; ``furthest``: the piece with the most deltas to apply."""
+
+    full: bool
+    seconds: float
+    deltas: int
+    furthest: tuple[BlobId, int] | None
+
+
 class _Held:
     """What is gathered from the manifests of versions; equal manifests are read once."""
 
@@ -165,22 +219,22 @@ class _Held:
         self.skeletons: set[BlobId] = set()
         self.depths: dict[BlobId, int] = {}
         self.seconds: list[tuple[float, CommitId | None]] = []
-        known: dict[ManifestId, tuple[bool, float]] = {}
+        self.known: dict[ManifestId, _Path] = {}
         for id_, manifest in scan.commits.items():
             if id_ in scan.forgotten:
                 continue
             sketch = scan.sketches.get(manifest)
             if sketch is None:
                 sketch = scan.sketches[manifest] = _Sketch(stream.load(manifest))
-            if manifest not in known:
-                known[manifest] = self._look(sketch)
-            is_reset_point, seconds = known[manifest]
+            if manifest not in self.known:
+                self.known[manifest] = self._look(sketch)
+            path = self.known[manifest]
             self.raw += sketch.raw
-            self.reset_points += is_reset_point
-            self.seconds.append((seconds, id_))
+            self.reset_points += path.full
+            self.seconds.append((path.seconds, id_))
 
-    def _look(self, sketch: _Sketch) -> tuple[bool, float]:
-        cost, full = 0.0, True
+    def _look(self, sketch: _Sketch) -> _Path:
+        cost, full, furthest, most = 0.0, True, None, -1
         self.skeletons.update(sketch.skeletons)
         for id_, starts in sketch.contents.items():
             depth = 0
@@ -189,8 +243,10 @@ class _Held:
                 cost += seconds
                 depth = max(depth, deltas)
                 full = full and self._objects.is_full(id_, start)
+                if deltas > most:
+                    furthest, most = (id_, start), deltas
             self.depths[id_] = depth
-        return full, cost / cpu_count()
+        return _Path(full, cost / cpu_count(), max(most, 0), furthest)
 
 
 def _index_bytes(snapshot: Snapshot) -> int:

@@ -26,6 +26,7 @@ from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.names import is_under
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files
 from mvc.repo.context import Context, Progress
 from mvc.repo.display import diff_rows, html_table, text_table
@@ -92,7 +93,7 @@ def diff(
     if paths and (old.single or new.single):
         raise WrongUsage("a file is compared by itself: name no further paths")
     for path in paths:
-        if not any(_is_under(p, [path]) for p in (*old.entries, *new.entries)):
+        if not any(is_under(p, [path]) for p in (*old.entries, *new.entries)):
             raise UnknownPath(f"neither side has the path {path}")
     pairs = list(_pairs(old, new))
     found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
@@ -230,7 +231,7 @@ def version(
 ) -> DiffSource:
     """The files of a commit; no files if ``commit`` is None."""
     entries = manifests.of_commit(context, commit).entries
-    found = {e.path: e for e in entries if _is_under(e.path, paths)}
+    found = {e.path: e for e in entries if is_under(e.path, paths)}
     of = None if commit is None else commits.get(context, commit)
     return DiffSource(context, label, found, commit=of)
 
@@ -245,7 +246,7 @@ def working_folder(
     found: dict[str, FileEntry] = {}
     from_head: dict[str, FileEntry] = {}
     for name, entry in sorted(tracked.items()):
-        if not _is_under(name, paths):
+        if not is_under(name, paths):
             continue
         identity = context.store.fs.stat(context.root / name)
         if identity is not None and identity.is_file:
@@ -258,13 +259,6 @@ def working_folder(
         found | from_head,
         {name: context.root / name for name in found},
         from_head=tuple(from_head),
-    )
-
-
-def _is_under(path: str, chosen: Collection[str]) -> bool:
-    """Whether ``path`` is one of ``chosen`` or inside one; true if none is chosen, or '' or '.'."""
-    return not chosen or any(
-        c in {"", "."} or path == c or path.startswith(c.rstrip("/") + "/") for c in chosen
     )
 
 

@@ -9,6 +9,7 @@ reading everything.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
 
@@ -155,6 +156,19 @@ class StorageGraph:
         """(seconds of one thread, deltas to apply) of a piece; None if nothing leads there."""
         path = self._reached.get((self._numbers.get(id_, -1), start))
         return None if path is None else path[:2]
+
+    def source(self, id_: bytes, start: int = 0) -> bytes | None:
+        """The object whose full record the cheapest path to a piece begins with."""
+        node: _Node | None = (self._numbers.get(id_, -1), start)
+        while node is not None and (path := self._reached.get(node)) is not None:
+            if path.origin is None:
+                return self._ids[node[0]]
+            node = path.origin
+        return None
+
+    @cached_property
+    def _ids(self) -> list[bytes]:
+        return list(self._numbers)
 
     def is_whole(self, id_: bytes, nbytes: int) -> bool:
         """Whether an object larger than a piece can be reached as one."""
