@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from mvc.model.names import printable
+from mvc.repo.display import size
 
 __all__ = [
     "count",
@@ -22,22 +23,8 @@ __all__ = [
     "stored_for",
 ]
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-
-
-def size(nbytes: int) -> str:
-    """Decimal units, three digits: ``512 B``, ``3.41 MB``."""
-    value, unit = float(nbytes), 0
-    while value >= 999.5 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{nbytes} B" if unit == 0 else f"{_digits(value)} {_UNITS[unit]}"
-
-
-def _digits(value: float) -> str:
-    """Three significant digits without an exponent, for values below 1000."""
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def nbytes(text: str) -> int:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.repack.plan import RepackCurve
+    from mvc.repo.report.plot import Plot
     from mvc.repo.repack.repack import Repacked
     from mvc.repo.retention.forget import Chosen, ForgetPreview
     from mvc.repo.stats import Stats
@@ -649,6 +650,48 @@ class Repository:
 
         fs = self.context.store.fs
         return tracked_name(self.root, Path(path), cwd or fs.cwd(), fs=fs)
+
+    def plot(
+        self,
+        *metrics: str,
+        target: str | None = None,
+        stored: bool = False,
+        distance: bool = False,
+        seconds: float = 10.0,
+    ) -> Plot:
+        """Charts of metrics over time, with what was live when on ``target`` or every target.
+
+        ``stored`` adds the bytes that versions added, ``distance`` the L2 norm of the change
+        from each first parent of HEAD, for as many as ``seconds`` allow. Without any of these
+        the metrics that most versions have. Raises UnknownMetric, UnknownTarget.
+        """
+        from mvc.repo.report import plot
+
+        return plot.plot(
+            self.context,
+            metrics,
+            target=target,
+            stored=stored,
+            distance=distance,
+            seconds=seconds,
+        )
+
+    def report(self, path: PathName | None = None, *, layer_seconds: float = 4.0) -> str:
+        """The history as one HTML page, written to ``path`` if one is given, in one step.
+
+        At most about ``layer_seconds`` are spent on the distances between layers.
+        """
+        from mvc.repo.checkout.outputs import refuse_store
+        from mvc.repo.report.page import page
+
+        fs = self.context.store.fs
+        if path is not None:
+            refuse_store(fs, Path(path))
+        text = page(self.context, seconds=layer_seconds)
+        if path is not None:
+            data = text.encode()
+            fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
+        return text
 
     # -- deployments, refs, paths --------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from mvc.repo.lookup.revisions import resolve
 from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["LogEntry", "Orphans", "is_reset_point", "log", "orphans"]
+__all__ = ["LogEntry", "Orphans", "is_reset_point", "log", "names_by_commit", "orphans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def log(
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
     snapshot, hidden = context.fresh(), None
-    names = _names(context)
+    names = names_by_commit(context)
     if every:
         if rev != "HEAD":
             raise WrongUsage("name a revision or take all, not both")
@@ -203,7 +203,8 @@ def _by_deployment(
                 yield commits.placed(snapshot, id_)[1]
 
 
-def _names(context: Context) -> dict[CommitId, list[str]]:
+def names_by_commit(context: Context) -> dict[CommitId, list[str]]:
+    """HEAD, branches, and tags as ``tag: NAME``, by the commit that they name."""
     names: dict[CommitId, list[str]] = {}
     if (tip := refs.head_if_known(context).commit) is not None:
         names[tip] = [refs.HEAD]
