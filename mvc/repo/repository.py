@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.repack.plan import RepackCurve
-    from mvc.repo.report.plot import Plot
     from mvc.repo.repack.repack import Repacked
+    from mvc.repo.report.plot import Plot
     from mvc.repo.retention.forget import Chosen, ForgetPreview
     from mvc.repo.stats import Stats
     from mvc.repo.worktree.identify import Identified
@@ -235,10 +235,11 @@ class Repository:
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders. ``states`` are further mappings of the same version by their
-        paths; they may also stand alone. ``metrics`` are numbers, ``params`` texts or plain data
-        (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target on which the version goes
-        live, ``at`` the time (default: now). ``reset_point`` stores every tensor in full.
-        ``options`` are the rarer arguments. A mapping is committed even if nothing changed.
+        paths; they may also stand alone. ``metrics`` are numbers; ``params`` are texts or plain
+        data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
+        on which the version goes live, ``at`` the time (default: now). ``reset_point`` stores
+        every tensor in full. ``options`` are the rarer arguments. A mapping is committed even if
+        nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what HEAD
         holds; these production weights are stored, and are the result's ``state``. All other

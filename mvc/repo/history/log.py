@@ -97,15 +97,13 @@ def log(
     )
 
 
-def _range(
-    context: Context, rev: str | CommitId
-) -> tuple[list[CommitId], Ancestors | None]:
+def _range(context: Context, rev: str | CommitId) -> tuple[list[CommitId], Ancestors | None]:
     """The version to start from, and of ``A..B`` the ancestors of A, which are left out."""
     if not isinstance(rev, str) or ".." not in rev:
         return [resolve(context, rev)], None
     old, _, new = rev.partition("..")
     if new.startswith("."):
-        raise WrongUsage("A...B is not understood", hint="A..B: the versions of B without those of A")
+        raise WrongUsage("A...B is not understood", hint="write A..B: B without what A has")
     hidden = Ancestors(context.store.snapshot, [resolve(context, old or "HEAD")])
     return [resolve(context, new or "HEAD")], hidden
 

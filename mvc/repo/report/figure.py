@@ -101,7 +101,8 @@ class Line:
 
     def svg(self, axis: Axis, top: int) -> str:
         low, high = self._range()
-        path, dots = [], []
+        path: list[str] = []
+        dots: list[str] = []
         bins = axis.bins(self.points, _COLUMNS)
         for place, values in bins.items():
             x = round(_LEFT + _PLOT * (place + 0.5) / _COLUMNS, 1)
@@ -149,13 +150,13 @@ class Bars:
             drawn.append(f'<text x="15" y="{y}">{_text(name)}</text>')
         width = _PLOT / _BARS
         for place, parts in enumerate(sums):
-            y = top + _PANEL - 6.0
+            bottom = top + _PANEL - 6.0
             for kind, amount in enumerate(parts):
                 height = round((_PANEL - 12) * amount / (highest or 1), 1)
-                y -= height
+                bottom -= height
                 if height:
                     drawn.append(
-                        f'<rect class="k{kind}" x="{_LEFT + width * place:.1f}" y="{y:.1f}" '
+                        f'<rect class="k{kind}" x="{_LEFT + width * place:.1f}" y="{bottom:.1f}" '
                         f'width="{width - 1:.1f}" height="{height}"/>'
                     )
         return "".join(drawn)
@@ -172,7 +173,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Lanes:
-    """What was live when, a row a target. ``links``: versions that the document has an anchor of."""
+    """What was live when, a row a target. ``links``: versions that have an anchor on the page."""
 
     title: str
     spans: Mapping[str, Sequence[Span]]

@@ -37,7 +37,8 @@ _HEAD = (
 )
 _PAGE_STYLE = """
 *{box-sizing:border-box}body{margin:0 auto;max-width:70rem;padding:1rem;background:var(--bg);
-color:var(--ink);font:16px/1.5 system-ui,sans-serif}a{color:var(--c0)}nav{display:flex;flex-wrap:wrap;gap:0 1rem}
+color:var(--ink);font:16px/1.5 system-ui,sans-serif}a{color:var(--c0)}
+nav{display:flex;flex-wrap:wrap;gap:0 1rem}
 :focus-visible{outline:3px solid var(--c1);outline-offset:1px}:target{outline:2px solid var(--c1)}
 .scroll{overflow-x:auto;border:1px solid var(--rule);border-radius:6px;padding:.5rem}
 .tall{max-height:36rem;overflow-y:auto}svg{display:block;min-width:44rem;width:100%}
@@ -72,10 +73,11 @@ def page(context: Context, *, seconds: float) -> str:
     name = _e(context.root.name or "repository")
     sizes = ", ".join(f"{_e(_KINDS.get(k, k))} {size(n)}" for k, n in total.bytes.items())
     gone = f", {total.forgotten:,} of them forgotten" if total.forgotten else ""
+    word = "version" if total.versions == 1 else "versions"
     measured, there = changes(context, found, seconds=seconds, most=_CHANGES)
     parts = [
         f"{_HEAD}<title>{name}: models</title><style>{STYLE}{_PAGE_STYLE}</style></head><body>",
-        f"<header><h1>{name}</h1><p>{total.versions:,} versions{gone}, {total.reset_points:,} of "
+        f"<header><h1>{name}</h1><p>{total.versions:,} {word}{gone}, {total.reset_points:,} of "
         f"them stored in full; {size(total.stored_bytes)} stored for {size(total.raw_bytes)}. "
         f"As of {_e(format_time(found.now_ns, precise=False))}.</p>{_live(found)}"
         '<nav aria-label="Sections"><a href="#history">History</a><a href="#metrics">Metrics</a>'
@@ -203,7 +205,7 @@ def _heat(measured: Sequence[VersionChange], there: int, anchors: set[CommitId])
     for group in dict.fromkeys(groups.values()):
         cells = "".join(_shade(column, group, low, high) for column in columns)
         rows.append(f'<tr><th scope="row">{_e(_cut(group))}</th>{cells}</tr>')
-    merged = "" if len(set(groups.values())) == len(groups) else " Layers of one prefix are one row."
+    merged = " Layers of one prefix are one row." if len(set(groups.values())) < len(groups) else ""
     return (
         f"<p>How far each layer is from the version before, along first parents from HEAD: the "
         f"root mean square of the change of its elements. 0: not one bit changed; empty: no such "

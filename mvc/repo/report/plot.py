@@ -113,7 +113,7 @@ def _png(drawn: Plot) -> bytes:
             axes.set_ylabel(panel.title)
             axes.legend()
         elif isinstance(panel, Lanes):
-            for row, (name, spans) in enumerate(panel.spans.items()):
+            for row, spans in enumerate(panel.spans.values()):
                 for i, span in enumerate(spans):
                     width = (span.end_ns - span.start_ns) / day
                     axes.barh(row, width, left=span.start_ns / day, color=f"C{i % 2}")

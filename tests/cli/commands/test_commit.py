@@ -115,7 +115,9 @@ def test_weights_that_are_not_new(mvc) -> None:
 
 def test_params_are_shown_by_show_and_diff(mvc) -> None:
     mvc.write(1)
-    mvc("commit", "model.safetensors", "--param", "lr=0.1", "--param", "data=a=b", "--metric", "x=1")
+    mvc(
+        "commit", "model.safetensors", "--param", "lr=0.1", "--param", "data=a=b", "--metric", "x=1"
+    )
     mvc.write(2)
     made = mvc("commit", "-a", "--param", "lr=0.2", "--metric", "x=2", "--json").json
     assert made["commit"]["params"] == {"lr": "0.2"}

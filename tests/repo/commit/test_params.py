@@ -1,4 +1,4 @@
-"""Params: texts beside the metrics. A commit without any is what it was before there were params."""
+"""Params: texts beside the metrics. A commit without any has the bytes it always had."""
 
 from __future__ import annotations
 

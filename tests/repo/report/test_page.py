@@ -15,10 +15,11 @@ import pytest
 
 import mvc
 from mvc.errors import MvcError
+from mvc.ids import CommitId
 from mvc.repo.report.figure import Axis, Bars, Lanes, Line, svg, text
 from mvc.repo.report.overview import Span
 
-VOID = {"meta", "link", "rect", "path", "br"}
+VOID = {"meta", "link", "br"}
 DAY = 86_400 * 10**9
 BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 EVIL = '"><script>alert(1)</script>&\x1b[2J\u202e'
@@ -127,7 +128,7 @@ def test_bytes_and_chains_of_versions_add_up(repo: mvc.Repository) -> None:
     from mvc.repo.stats import by_version
 
     total, stats = by_version(repo.context)
-    assert total == repo.stats() or total.bytes == repo.stats().bytes
+    assert total.bytes == repo.stats().bytes
     assert repo.find("HEAD~9") not in stats
     first = stats[repo.find("HEAD~11")]
     assert (first.deltas, first.reset_point, first.base) == (0, True, repo.find("HEAD~11"))
@@ -146,7 +147,7 @@ def test_an_empty_repository_and_one_of_one_version(tmp_path: Path) -> None:
         assert "there are no two versions after each other" in page.text
         assert repo.plot().text()
         repo.commit({"w": np.zeros(2)})
-        assert "1 versions" in Page(repo.report()).text or "1 version" in Page(repo.report()).text
+        assert "1 version, 1 of them stored in full" in Page(repo.report()).text
 
 
 def test_without_time_there_are_no_distances(repo: mvc.Repository) -> None:
@@ -163,15 +164,13 @@ def test_the_page_is_not_written_into_the_store(repo: mvc.Repository) -> None:
 def test_pictures_do_not_grow_with_the_history() -> None:
     count = 10_000
     points = [(i * DAY // 24, float(i % 7)) for i in range(count)]
-    spans = [Span(bytes(32), i * DAY // 24, (i + 1) * DAY // 24) for i in range(count)]  # type: ignore[arg-type]
-    from mvc.ids import CommitId
-
-    spans = [Span(CommitId(bytes(32)), s.start_ns, s.end_ns) for s in spans]
+    spans = [Span(CommitId(bytes(32)), t, t + DAY // 24) for t, _ in points]
     axis = Axis.of(t for t, _ in points)
-    drawn = svg(axis, [Line("a", points), Bars("b", {"x": points}), Lanes("l", {"t": spans})], "t")
+    charts = [Line("a", points), Bars("b", {"x": points}), Lanes("l", {"t": spans})]
+    drawn = svg(axis, charts, "t")
     assert len(drawn) < 120_000
     Page(f"<p id='x'>{drawn}</p>")
-    lines = text(axis, [Line("a", points), Bars("b", {"x": points}), Lanes("l", {"t": spans})], 80)
+    lines = text(axis, charts, 80)
     assert max(map(len, lines)) <= 80
 
 
@@ -208,7 +207,8 @@ def test_a_real_browser_shows_it_without_a_word_on_the_console(
     assert "CONSOLE" not in dumped.stderr
     assert f"v{repo.find('HEAD').short}" in dumped.stdout
     corners = {}
-    for name, options in {"light": (), "dark": ("--blink-settings=preferredColorScheme=0",)}.items():
+    dark = "--blink-settings=preferredColorScheme=0"
+    for name, options in (("light", ()), ("dark", (dark,))):
         picture = tmp_path / f"{name}.png"
         browse(page, f"--screenshot={picture}", "--window-size=400,800", *options)
         corners[name] = float(imread(picture)[2, 2, :3].mean())
