@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from mvc.model.names import printable
-from mvc.repo.display import size
+from mvc.repo.display import number, size
 
 __all__ = [
     "count",
@@ -67,11 +67,6 @@ def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> 
     """The first ``most`` words (None: all), and how many more there are."""
     rest = len(words[most:]) if most is not None else 0
     return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
-
-
-def number(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"
 
 
 def seconds(value: float) -> str:

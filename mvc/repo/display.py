@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mvc.repo.content.compare import FileDiff
     from mvc.repo.history.log import LogEntry
 
-__all__ = ["Log", "diff_rows", "html_table", "size", "text_table"]
+__all__ = ["Log", "diff_rows", "html_table", "number", "size", "text_table"]
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _SHOWN = 20  # versions
@@ -76,7 +76,7 @@ def _log_row(entry: LogEntry) -> Sequence[str]:
         ", ".join(live),
         format_time(commit.time_ns, commit.zone_minutes, precise=False),
         commit.message.strip().partition("\n")[0],
-        "  ".join(f"{name}={value:.4g}" for name, value in sorted(commit.metrics.items())),
+        "  ".join(f"{name}={number(value)}" for name, value in sorted(commit.metrics.items())),
         "  ".join(f"{name}={value}" for name, value in sorted(commit.params.items())),
     )
 
@@ -126,3 +126,8 @@ def size(nbytes: int) -> str:
 def _digits(value: float) -> str:
     """Three significant digits without an exponent, for values below 1000."""
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"

@@ -10,10 +10,11 @@ from typing import TypeAlias
 
 from mvc.ids import CommitId
 from mvc.model.names import printable
+from mvc.repo.display import number
 from mvc.repo.report.overview import Span
 from mvc.repo.times import format_time
 
-__all__ = ["STYLE", "Axis", "Bars", "Lanes", "Line", "Panel", "Point", "number", "svg", "text"]
+__all__ = ["STYLE", "Axis", "Bars", "Lanes", "Line", "Panel", "Point", "svg", "text"]
 
 Point: TypeAlias = tuple[int, float]
 """A moment in ns since 1970, and a value."""
@@ -36,11 +37,6 @@ svg .l{fill:none;stroke:var(--c0);stroke-width:2;stroke-linecap:round;stroke-lin
 svg .p{fill:none;stroke:var(--c0);stroke-width:5;stroke-linecap:round}
 .k0{fill:var(--c0)}.k1{fill:var(--c1)}.k2{fill:var(--c2)}.s0{fill:var(--s0)}.s1{fill:var(--s1)}
 """
-
-
-def number(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"
 
 
 @dataclass(frozen=True)

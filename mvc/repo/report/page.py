@@ -14,8 +14,8 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.context import Context
-from mvc.repo.display import size
-from mvc.repo.report.figure import STYLE, Axis, Bars, Lanes, Line, Panel, number, svg
+from mvc.repo.display import number, size
+from mvc.repo.report.figure import STYLE, Axis, Bars, Lanes, Line, Panel, svg
 from mvc.repo.report.overview import Overview, VersionChange, changes, overview
 from mvc.repo.stats import VersionStats, by_version
 from mvc.repo.times import format_time
