@@ -209,8 +209,8 @@ def _heat(measured: Sequence[VersionChange], there: int, anchors: set[CommitId])
     return (
         f"<p>How far each layer is from the version before, along first parents from HEAD: the "
         f"root mean square of the change of its elements. 0: not one bit changed; empty: no such "
-        f"layer on one side, or of another shape.{merged} Shown are the last {len(measured):,} of "
-        f"{there:,} such changes.</p>"
+        f"layer on one side, or of another shape.{merged} Of {there:,} such changes "
+        f"{len(measured):,} are shown, from the newest back.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Distance of layers">'
         f'<table class="heat"><thead><tr><th scope="col">layer</th>{ids}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"

@@ -116,7 +116,7 @@ def test_the_page_says_what_the_repository_holds(repo: mvc.Repository) -> None:
     assert "nightly 11" in page.text
     assert "block.0.weight" in page.texts and "head.weight" in page.texts
     # Two changes touch the forgotten version, and have no distance.
-    assert "Shown are the last 9 of 11 such changes" in page.text
+    assert "Of 11 such changes 9 are shown" in page.text
     # Every element of one layer moved by one, the others by nothing.
     heat = page.texts[page.texts.index("block.0.weight") :]
     assert heat[1:10] == ["1e0"] * 9
