@@ -27,6 +27,7 @@ COMMITS = st.builds(
     st.dictionaries(TEXT, st.floats(), max_size=4),
     TEXT,
     TEXT,
+    st.dictionaries(TEXT, TEXT, max_size=3),
 )
 PLAIN = Commit(ManifestId(bytes(32)), Root(bytes(32)), (), "me", 1, 0)
 
@@ -76,6 +77,7 @@ def test_every_field_is_in_the_id() -> None:
         replace(PLAIN, parents=(CommitId(bytes(32)),)), replace(PLAIN, author="you"),
         replace(PLAIN, time_ns=2), replace(PLAIN, zone_minutes=1), replace(PLAIN, message="m"),
         replace(PLAIN, metrics={"": 0.0}), replace(PLAIN, pipeline="m"), replace(PLAIN, code="m"),
+        replace(PLAIN, params={"": ""}), replace(PLAIN, params={"": "m"}),
     ]  # fmt: skip
     assert len({commit.id for commit in [PLAIN, *other]}) == len(other) + 1
 
