@@ -39,6 +39,7 @@ class Overview:
     """
 
     now_ns: int
+    head: CommitId | None
     versions: tuple[Commit, ...]
     names: Mapping[CommitId, Sequence[str]]
     live: Mapping[CommitId, Sequence[str]]
@@ -48,14 +49,16 @@ class Overview:
 
 def overview(context: Context) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
-    entries = list(context.fresh().entries())
+    head, names = refs.head_if_known(context).commit, names_by_commit(context)
+    entries = list(context.fresh().entries())  # after the names, so that it has what they name
     known, roots, forgotten = scan(entries)
     there = closure(known, roots)
     now = context.store.clock.now_ns()
     return Overview(
         now,
+        head,
         tuple(sorted((c for id_, c in known.items() if id_ in there), key=lambda c: c.time_ns)),
-        names_by_commit(context),
+        names,
         live_now(context),
         _spans(entries, now),
         frozenset(forgotten),
@@ -112,7 +115,7 @@ def changes(
         if time.monotonic() > deadline:
             raise _TimeIsUp
 
-    line, tip = [], refs.head_if_known(context).commit
+    line, tip = [], found.head
     while tip in known and known[tip].parents:
         line.append(known[tip])
         tip = known[tip].parents[0]
