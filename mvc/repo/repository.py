@@ -777,7 +777,7 @@ class Repository:
             seconds=seconds,
         )
 
-    def report(self, path: PathName | None = None, *, layer_seconds: float = 4.0) -> str:
+    def report(self, path: PathName | None = None, *, layer_seconds: float = 2.0) -> str:
         """The history as one HTML page, written to ``path`` if one is given, in one step.
 
         At most about ``layer_seconds`` are spent on the distances between layers.

@@ -52,7 +52,7 @@ def overview(context: Context) -> Overview:
     history, known = History(), dict[CommitId, Commit]()
     made: dict[str, list[tuple[int, int, CommitId]]] = {}
     gone: set[tuple[str, int]] = set()
-    now = context.store.now_ns()
+    now = context.store.clock.now_ns()
     for recorded in context.fresh().entries():  # after the names, so that it has what they name
         entry = recorded.entry
         history.take(recorded)

@@ -59,7 +59,7 @@ def page(context: Context, *, seconds: float) -> str:
     axis = Axis.of([*(c.time_ns for c in found.versions), found.now_ns])
     lanes = dict(sorted(found.spans.items(), key=lambda p: p[1][-1].start_ns)[-_LANES:])
     timeline: list[Panel] = [
-        Line("versions so far", [(c.time_ns, i) for i, c in enumerate(found.versions, 1)]),
+        Line("versions so far", [(c.time_ns, i) for i, c in enumerate(found.versions, 1)], _whole),
         Lanes("live on", lanes, {commit.id for commit in listed}),
     ]
     metrics = metrics_of(found.versions)
@@ -68,6 +68,7 @@ def page(context: Context, *, seconds: float) -> str:
         Line(
             "deltas to apply",
             [(c.time_ns, stats[c.id].deltas) for c in found.versions if c.id in stats],
+            _whole,
         ),
     ]
     name = _e(context.root.name or "repository")
@@ -258,6 +259,10 @@ def _e(text: str) -> str:
 
 def _cut(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _whole(value: float) -> str:
+    return f"{round(value):,}"
 
 
 def _cell(text: str, kind: str = "") -> str:

@@ -17,7 +17,7 @@ import mvc
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.repo.report.figure import Axis, Bars, Lanes, Line, svg, text
-from mvc.repo.report.overview import Span
+from mvc.repo.report.overview import Span, changes, overview
 
 VOID = {"meta", "link", "br"}
 DAY = 86_400 * 10**9
@@ -154,6 +154,13 @@ def test_without_time_there_are_no_distances(repo: mvc.Repository) -> None:
     page = Page(repo.report(layer_seconds=0))
     assert "No distances: for want of time." in page.text
     assert page.tags["table"] == 2
+
+
+def test_a_version_that_is_committed_meanwhile_does_no_harm(repo: mvc.Repository) -> None:
+    found = overview(repo.context)
+    repo.commit({"w": np.zeros(2)})
+    assert len(changes(repo.context, found, seconds=600, most=5)[0]) == 5
+    assert found.head == repo.find("HEAD~1")
 
 
 def test_the_page_is_not_written_into_the_store(repo: mvc.Repository) -> None:
