@@ -132,8 +132,8 @@ def test_bytes_and_chains_of_versions_add_up(repo: mvc.Repository) -> None:
     assert repo.find("HEAD~9") not in stats
     first = stats[repo.find("HEAD~11")]
     assert (first.deltas, first.reset_point, first.base) == (0, True, repo.find("HEAD~11"))
-    for kind in ("full", "delta"):
-        kept = sum(each.bytes.get(kind, 0) for each in stats.values())
+    for kind in ("full", "delta", "metadata"):
+        kept = sum(each.bytes[kind] for each in stats.values())
         assert kept <= total.bytes[kind]
     deepest = max(stats.values(), key=lambda each: each.deltas)
     assert deepest.deltas == total.chain_max
