@@ -159,7 +159,10 @@ class _Plan:
 
     @classmethod
     def begin(cls, fs: FileSystem, plans: Path, folder: str, steps: Sequence[_Step]) -> _Plan:
-        fs.make_dir(plans, exist_ok=True, within=plans.parent)
+        try:
+            fs.make_dirs(plans, within=plans.parent)  # its name must be durable, too
+        except FileExistsError:
+            raise IoFailed(f"{plans} is not a folder", hint="move away what stands there") from None
         listed = [[step.name, step.temporary, *step.before] for step in steps]
         line = json.dumps({"folder": folder, "steps": listed}).encode() + b"\n"
         path = plans / os.urandom(8).hex()
