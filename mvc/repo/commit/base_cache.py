@@ -6,6 +6,7 @@ How many bytes they may take is the setting ``python.keep_base``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
 from mvc.dataclasses import dataclass
 from mvc.errors import SourceChanged
@@ -13,8 +14,10 @@ from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.search import Graph, Link
 from mvc.store.writing.layout import Layout
+
+if TYPE_CHECKING:
+    from mvc.store.graph.search import Graph, Link
 
 __all__ = ["BaseCache", "BaseCaches", "tensor_changed"]
 
