@@ -98,13 +98,7 @@ def _keys(*_: object) -> Iterable[str]:
 
 
 def _values(_: Session, ctx: click.Context) -> Iterable[str]:
-    from mvc.repo.config import KEYS
-
-    name = ctx.params.get("key")
-    key = KEYS.get(str(name))
-    if name == "commit.pipeline":
-        return _presets()
-    return ("true", "false") if key is not None and key.type is bool else ()
+    return _presets() if ctx.params.get("key") == "commit.pipeline" else ()
 
 
 def _item(value: str, type_: str = "plain") -> CompletionItem:

@@ -16,7 +16,7 @@ from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import number, one_line
 from mvc.errors import DamagedData, MvcError, UnknownRevision
 from mvc.model.names import printable
-from mvc.repo.history.log import LogEntry
+from mvc.repo.history.log import LogEntry, log
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.times import format_time
 
@@ -60,7 +60,8 @@ def command(
         raise click.UsageError("--graph goes with neither --metrics nor --sort nor --best")
     rev, paths = _rev_and_paths(session, rev, paths)
     incomplete: list[DamagedData] = []
-    entries = session.repository.log(
+    entries = log(  # a Repository takes longer to import
+        session.context,
         rev,
         limit=1 if best is not None else limit,
         target=target,
