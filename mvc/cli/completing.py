@@ -98,7 +98,15 @@ def _keys(*_: object) -> Iterable[str]:
 
 
 def _values(_: Session, ctx: click.Context) -> Iterable[str]:
-    return _presets() if ctx.params.get("key") == "commit.pipeline" else ()
+    from mvc.repo.config import KEYS
+
+    name = ctx.params.get("key")
+    key = KEYS.get(str(name))
+    if name == "commit.pipeline":
+        return _presets()
+    if key is None:
+        return ()
+    return ("true", "false") if key.type is bool else (key.was_bool or {}).values()
 
 
 def _item(value: str, type_: str = "plain") -> CompletionItem:

@@ -161,9 +161,9 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
         hides = recorded.sequence >= from_
         return (key for key in entry_keys(recorded) if not (hides and key[0] in tables))
 
-    def objects(self: IndexReader, offset: int, known: dict[bytes, int] | None) -> Iterator[bytes]:
+    def objects(self: IndexReader, offset: int, *given: Any) -> Iterator[bytes]:
         hides = self._journal.entry(offset).sequence >= from_
-        return (k for k in object_keys(self, offset, known) if not (hides and k[0] in tables))
+        return (k for k in object_keys(self, offset, *given) if not (hides and k[0] in tables))
 
     keys.entry_keys = told
     IndexReader._object_keys = objects  # type: ignore[method-assign]

@@ -77,7 +77,7 @@ class _Flipper:
         self.ask_each = 4 if subject.size > _LARGE else 1
         self.counted: Counter[str] = Counter(tried=0, found=0, healed=0, asked_everything=0)
         self.store = subject.store()
-        self.planned = _Planned(self.store.snapshot, self.store._speed)
+        self.planned = _Planned(self.store.snapshot, Speed())
         subject.fs.files = {path: bytearray(data) for path, data in subject.sound.items()}
         self.through = self._recovered_through()
         self.turn: Counter[bytes] = Counter()
@@ -142,7 +142,7 @@ class _Flipper:
     def _graph(self, span: Span) -> Graph:
         """A graph that knows of no damage."""
         if span.kind == "header":
-            return Graph(self.store.snapshot, self.store._speed)
+            return Graph(self.store.snapshot, Speed())
         self.planned.trust_all()
         return self.planned
 

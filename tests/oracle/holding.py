@@ -97,7 +97,8 @@ def commit_files(root: Path, *versions: Files, **options: object) -> list[bytes]
 def commit_states(root: Path, *states: dict[str, object], **options: object) -> reader.Repository:
     with Repository.init(root) as repo:
         for state in states:
-            repo.commit(state, options=CommitOptions(allow_empty=True), **options)  # type: ignore[arg-type]
+            empty = CommitOptions(allow_empty=True)
+            repo.commit(state, options=empty, **options)  # type: ignore[arg-type]
     oracle = held_against(root)
     for id_, state in zip(oracle.commits, states, strict=True):
         (tensors,) = oracle.tensors(id_).values()

@@ -334,7 +334,7 @@ def test_undo_does_not_bring_it_back(tmp_path: Path) -> None:
     with pytest.raises(RefConflict, match="gave up states"):
         undo(kept.context, 4)
     with pytest.raises(RefConflict, match="was forgotten on"):
-        undo(kept.context)  # the commit that came after it
+        undo(kept.context, 3)  # the commit that came after it
     assert refs.head(kept.context).commit == ids[2]
     gc.collect(kept.context, grace=NOW)
     kept.check(tmp_path / "s")

@@ -27,7 +27,7 @@ def context(tmp_path: Path) -> Context:
 
 
 def empty_commit(context: Context) -> None:
-    request = CommitRequest([], "", {}, None, None, None, False, True, None, None)
+    request = CommitRequest([], reset_point=False, allow_empty=True)
     make_commit(context, request, None)
 
 

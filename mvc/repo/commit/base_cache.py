@@ -14,7 +14,6 @@ from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
-from mvc.store.writing.layout import Layout
 
 if TYPE_CHECKING:
     from mvc.store.graph.search import Graph, Link
@@ -116,6 +115,8 @@ class BaseCache:
     """
 
     def __init__(self, graph: Graph, budget: BaseCaches) -> None:
+        from mvc.store.writing.layout import Layout  # what does not commit needs none
+
         self.graph = graph
         self.layout = Layout()
         self.generation = graph.generation  # if the journal is newer, gc may have removed it

@@ -66,7 +66,7 @@ def test_completes_paths_tensors_settings_and_presets(mvc) -> None:
     assert words(mvc, "mvc cat HEAD layer.") == ["layer.bias", "layer.weight"]
     assert words(mvc, "mvc config commit.") == ["commit.pipeline"]
     assert "vsol" in words(mvc, "mvc config commit.pipeline vs")
-    assert words(mvc, "mvc config python.keep_base ") == []
+    assert words(mvc, "mvc config python.keep_base ") == ["auto", "none"]
     assert "lossless" in words(mvc, "mvc commit --pipeline lo")
     mvc("deploy", "HEAD~1", "prod")
     assert words(mvc, "mvc checkout --target prod ") == ["model.safetensors"]

@@ -123,7 +123,7 @@ def test_bounds_and_keys(tmp_path: Path) -> None:
     assert [list(s) for _, s in found] == [["b"]] * 3
     for (_, state), expected in zip(found, states[1:4], strict=True):
         assert state["b"].tobytes() == expected["b"].tobytes()
-    assert len(list(repo.iter_versions(since=START + 4 * SECOND, keys="a"))) == 2
+    assert len(list(repo.iter_versions(since=START + 4 * SECOND, keys=["a"]))) == 2
     assert len(list(repo.iter_versions(rev="HEAD~4"))) == 2
     assert list(repo.iter_versions(until=START - 1)) == []
     repo.close()

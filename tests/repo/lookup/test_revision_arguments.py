@@ -25,6 +25,11 @@ def removed(repo: Repository, rev: Any) -> object:
     return caught.value.message
 
 
+def mounted(repo: Repository, rev: Any) -> list[str]:
+    with repo.mounted(rev) as folder:
+        return sorted(path.name for path in folder.iterdir())
+
+
 # By the method and the parameter that takes the revision.
 USES: dict[tuple[str, str], Use] = {
     ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
@@ -37,6 +42,7 @@ USES: dict[tuple[str, str], Use] = {
     ("forget", "revs"): lambda repo, rev: repo.forget(rev).commits,
     ("forgotten_ns", "rev"): lambda repo, rev: repo.forgotten_ns(rev),
     ("iter_versions", "rev"): lambda repo, rev: [v for v, _ in repo.iter_versions(rev=rev)],
+    ("mounted", "rev"): lambda repo, rev: mounted(repo, rev),
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
     ("repack", "add"): lambda repo, rev: str(repo.repack(add=[rev], dry_run=True).plan.goal),
