@@ -18,6 +18,7 @@ MAX_MANIFEST = 256 * MIB
 MAX_COMMIT = 4 * MIB  # canonical bytes of one commit, message and metrics included
 MAX_MESSAGE = MIB
 MAX_METRICS = 1000
+MAX_PARAMS = 1000  # names and values of up to MAX_NAME_BYTES each
 
 MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents
 MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all views of a file: times its size, plus

@@ -95,6 +95,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     commit = entry.commit
     when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
     metrics = (f"{printable(k)}={number(v)}" for k, v in sorted(commit.metrics.items()))
+    params = (f"{printable(k)}={printable(v)}" for k, v in sorted(commit.params.items()))
     facts = [
         ("Parents", " ".join(p.short for p in commit.parents) if commit.parents[1:] else None),
         ("Author", printable(commit.author)),
@@ -104,6 +105,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Manifest", commit.manifest.hex() if full else None),
         ("Code", printable(commit.code if full else commit.code[:10]) or None),
         ("Metrics", "  ".join(metrics) or None),
+        ("Params", "  ".join(params) or None),
         ("Stored", "as a reset point" if entry.reset_point else None),
         ("State", forgotten_on(entry.forgotten_ns) or None),
         *(("Deployed", _deployed(d)) for d in entry.deployments),
@@ -155,7 +157,7 @@ def as_json(entry: LogEntry) -> dict[str, Any]:
         "id": entry.id,
         **fields(commit, "parents", "root", "manifest", "author"),
         **stamped("time", commit.time_ns),
-        **fields(commit, "zone_minutes", "message", "metrics", "pipeline", "code"),
+        **fields(commit, "zone_minutes", "message", "metrics", "params", "pipeline", "code"),
         "refs": entry.refs,
         "deployments": [deployed_json(d) for d in entry.deployments],
         **stamped("forgotten", entry.forgotten_ns),

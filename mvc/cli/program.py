@@ -43,6 +43,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "cat": "Print one tensor, or save it as .npy.",
         "identify": "Find the versions that hold a file's state.",
         "stats": "Show what the repository holds and costs.",
+        "plot": "Draw metrics, sizes, distances and deployments over time.",
+        "report": "Write the history as one page to look at.",
         "bench": "Measure every pipeline on your own models.",
     },
     "Go back": {

@@ -8,6 +8,7 @@ import click
 
 from mvc.model.names import printable
 from mvc.repo.config import parse_size
+from mvc.repo.display import number, size
 
 __all__ = [
     "count",
@@ -21,21 +22,6 @@ __all__ = [
     "size",
     "stored_for",
 ]
-
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-
-
-def size(nbytes: int) -> str:
-    """Decimal units, three digits: ``512 B``, ``3.41 MB``."""
-    value, unit = float(nbytes), 0
-    while value >= 999.5 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{nbytes} B" if unit == 0 else f"{_digits(value)} {_UNITS[unit]}"
-
-
-def _digits(value: float) -> str:
-    """Three significant digits without an exponent, for values below 1000."""
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def nbytes(text: str) -> int:
@@ -78,11 +64,6 @@ def listed(words: Sequence[str], most: int | None = None, joint: str = ", ") -> 
     """The first ``most`` words (None: all), and how many more there are."""
     rest = len(words[most:]) if most is not None else 0
     return joint.join(words[:most]) + (f" and {rest:,} more" if rest else "")
-
-
-def number(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"
 
 
 def seconds(value: float) -> str:

@@ -1,4 +1,4 @@
-"""A commit: manifest, root, parents, author, time, message, metrics.
+"""A commit: manifest, root, parents, author, time, message, metrics, params.
 
 Its id is the hash of its canonical bytes; nothing about how the blobs are
 stored is inside, so that repacking never changes an id.
@@ -7,23 +7,31 @@ stored is inside, so that repacking never changes an id.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
 
 from mvc.dataclasses import dataclass
 from mvc.ids import CommitId, ManifestId, Root
-from mvc.limits import MAX_COMMIT, MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES, MAX_PIPELINE_TEXT
+from mvc.limits import (
+    MAX_COMMIT,
+    MAX_MESSAGE,
+    MAX_METRICS,
+    MAX_NAME_BYTES,
+    MAX_PARAMS,
+    MAX_PIPELINE_TEXT,
+)
 from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 
 __all__ = ["Commit"]
 
 _TAG = b"mvc.commit.1"
-_VERSION = 1
+_PLAIN, _WITH_PARAMS = 1, 2  # the second needs the feature "commit-2"
 _MAX_PARENTS = 64
 _DAY = 24 * 60  # minutes
 _FLOAT = struct.Struct("<d")
+_OTHER_FORM = "it is not in canonical form"
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,9 @@ class Commit:
     """``time_ns`` is UTC nanoseconds since 1970, ``zone_minutes`` the author's offset from UTC.
 
     ``metrics`` are float64 by name; ``pipeline`` is the preset or the text of the pipeline
-    that was asked for; ``code`` the git commit of the working folder, or empty.
+    that was asked for; ``code`` the git commit of the working folder, or empty. ``params`` are
+    texts by name: hyper-parameters, the name of a data set. A commit without any has the bytes
+    that it had before there were params.
     """
 
     manifest: ManifestId
@@ -44,18 +54,25 @@ class Commit:
     metrics: Mapping[str, float] = field(default_factory=dict)
     pipeline: str = ""
     code: str = ""
+    params: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def encoded(self) -> bytes:
-        writer = Writer().uint(_VERSION).raw(self.manifest).raw(self.root)
+        writer = Writer().uint(_WITH_PARAMS if self.params else _PLAIN)
+        writer.raw(self.manifest).raw(self.root)
         writer.uint(len(self.parents))
         for parent in self.parents:
             writer.raw(parent)
         writer.text(self.author).sint(self.time_ns).sint(self.zone_minutes).text(self.message)
         writer.uint(len(self.metrics))
-        for name in sorted(self.metrics, key=lambda n: n.encode("utf-8", "surrogateescape")):
+        for name in sorted(self.metrics, key=_as_bytes):
             writer.text(name).raw(_FLOAT.pack(self.metrics[name]))
-        return writer.text(self.pipeline).text(self.code).done()
+        writer.text(self.pipeline).text(self.code)
+        if self.params:
+            writer.uint(len(self.params))
+            for name in sorted(self.params, key=_as_bytes):
+                writer.text(name).text(self.params[name])
+        return writer.done()
 
     @cached_property
     def id(self) -> CommitId:
@@ -67,7 +84,8 @@ class Commit:
         reader = Reader(data, "a commit")
         if len(data) > MAX_COMMIT:
             raise reader.fail(f"it is longer than {MAX_COMMIT} bytes")
-        if reader.uint() != _VERSION:
+        version = reader.uint()
+        if version not in (_PLAIN, _WITH_PARAMS):
             raise reader.fail("its version is unknown")
         manifest, root = ManifestId(reader.raw(32)), Root(reader.raw(32))
         parents = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
@@ -76,18 +94,34 @@ class Commit:
         if not -_DAY < zone < _DAY:
             raise reader.fail("its zone is further from UTC than a day")
         metrics: dict[str, float] = {}
-        previous = None
-        for _ in range(reader.count(MAX_METRICS)):
-            name = reader.blob(MAX_NAME_BYTES)
-            if previous is not None and name <= previous:
-                raise reader.fail("it is not in canonical form")
-            metrics[name.decode("utf-8", "surrogateescape")] = _FLOAT.unpack(reader.raw(8))[0]
-            previous = name
+        for name in _names(reader, MAX_METRICS):
+            metrics[name] = _FLOAT.unpack(reader.raw(8))[0]
         pipeline, code = reader.text(MAX_PIPELINE_TEXT), reader.text(MAX_NAME_BYTES)
+        params: dict[str, str] = {}
+        if version == _WITH_PARAMS:
+            for name in _names(reader, MAX_PARAMS):
+                params[name] = reader.text(MAX_NAME_BYTES)
+            if not params:
+                raise reader.fail(_OTHER_FORM)
         reader.end()
         commit = cls(
-            manifest, root, parents, author, time_ns, zone, message, metrics, pipeline, code
+            manifest, root, parents, author, time_ns, zone, message, metrics, pipeline, code, params
         )
-        # The reader accepts one form of each field, and the order of metrics was checked.
+        # The reader accepts one form of each field, and the order of names was checked.
         commit.__dict__["encoded"] = data
         return commit
+
+
+def _names(reader: Reader, most: int) -> Iterator[str]:
+    """The names of a table in strictly ascending order; the caller reads the value of each."""
+    previous = None
+    for _ in range(reader.count(most)):
+        name = reader.blob(MAX_NAME_BYTES)
+        if previous is not None and name <= previous:
+            raise reader.fail(_OTHER_FORM)
+        yield name.decode("utf-8", "surrogateescape")
+        previous = name
+
+
+def _as_bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

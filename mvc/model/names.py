@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from mvc.errors import InvalidName
@@ -17,6 +18,7 @@ __all__ = [
     "check_key",
     "check_path",
     "check_ref",
+    "is_under",
     "printable",
     "training_path",
 ]
@@ -99,6 +101,13 @@ def _check_part(path: str, part: str) -> None:
             f"a path is not valid on every system: {path}",
             hint=r"avoid '\', ':', names that end in '.' or a space, and CON, NUL, COM1, ...",
         )
+
+
+def is_under(path: str, chosen: Collection[str]) -> bool:
+    """Whether ``path`` is one of ``chosen`` or inside one; true if none is chosen, or '' or '.'."""
+    return not chosen or any(
+        c in {"", "."} or path == c or path.startswith(c.rstrip("/") + "/") for c in chosen
+    )
 
 
 def check_ref(kind: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""How results look in an interactive session: one text for consoles, one table for notebooks."""
+"""How results look in an interactive session and on pages: texts, tables, sizes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from mvc.repo.content.compare import FileDiff
     from mvc.repo.history.log import LogEntry
 
-__all__ = ["Log", "diff_rows", "html_table", "text_table"]
+__all__ = ["Log", "diff_rows", "html_table", "number", "size", "text_table"]
 
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _SHOWN = 20  # versions
 
 
@@ -62,7 +63,7 @@ class Log(Sequence["LogEntry"]):
 
     def _repr_html_(self) -> str:
         rows, more = self._rows()
-        names = ("version", "refs", "deployed to", "committed", "message", "metrics")
+        names = ("version", "refs", "deployed to", "committed", "message", "metrics", "params")
         return html_table(names, rows) + ("<p>...</p>" if more else "")
 
 
@@ -75,7 +76,8 @@ def _log_row(entry: LogEntry) -> Sequence[str]:
         ", ".join(live),
         format_time(commit.time_ns, commit.zone_minutes, precise=False),
         commit.message.strip().partition("\n")[0],
-        "  ".join(f"{name}={value:.4g}" for name, value in sorted(commit.metrics.items())),
+        "  ".join(f"{name}={number(value)}" for name, value in sorted(commit.metrics.items())),
+        "  ".join(f"{name}={value}" for name, value in sorted(commit.params.items())),
     )
 
 
@@ -111,3 +113,21 @@ def html_table(names: Sequence[str], rows: Iterable[Sequence[str]], title: str =
     )
     above = f"<p>{escape(title)}</p>" if title else ""
     return f"{above}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def size(nbytes: int) -> str:
+    """Decimal units, three digits: ``512 B``, ``3.41 MB``."""
+    value, unit = float(nbytes), 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{nbytes} B" if unit == 0 else f"{_digits(value)} {_UNITS[unit]}"
+
+
+def _digits(value: float) -> str:
+    """Three significant digits without an exponent, for values below 1000."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"

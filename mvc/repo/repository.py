@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mvc.repo.queries import Queries
     from mvc.repo.repack.plan import RepackCurve
     from mvc.repo.repack.repack import Repacked
+    from mvc.repo.report.plot import Plot
     from mvc.repo.retention.forget import Chosen, ForgetPreview
     from mvc.repo.stats import Stats
     from mvc.repo.worktree.identify import Identified
@@ -257,6 +258,7 @@ class Repository:
         states: Mapping[str, Mapping[str, Any]] | None = None,
         message: str = "",
         metrics: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
         deploy: str | None = None,
         at: Time | None = None,
         pipeline: str | Requirements | None = None,
@@ -267,11 +269,12 @@ class Repository:
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders. ``states`` are further mappings of the same version by their
-        paths; they may also stand alone. ``deploy`` names the target on which the version goes
-        live, ``at`` the time (default: now). ``pipeline`` is text, or Requirements, whose
-        ``max_recovery`` then bounds the recovery of this version. ``reset_point`` stores every
-        tensor in full. ``options`` are the rarer arguments. A mapping is committed even if nothing
-        changed.
+        paths; they may also stand alone. ``metrics`` are numbers; ``params`` are texts or plain
+        data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
+        on which the version goes live, ``at`` the time (default: now). ``pipeline`` is text, or
+        Requirements, whose ``max_recovery`` then bounds the recovery of this version.
+        ``reset_point`` stores every tensor in full. ``options`` are the rarer arguments. A mapping
+        is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -283,7 +286,12 @@ class Repository:
         tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
-        from mvc.repo.commit.request import CommitOptions, CommitRequest, metrics_from
+        from mvc.repo.commit.request import (
+            CommitOptions,
+            CommitRequest,
+            metrics_from,
+            params_from,
+        )
         from mvc.requirements import pipeline_and_bound
 
         chosen = options or CommitOptions()
@@ -309,6 +317,7 @@ class Repository:
             changes=(),
             message=message,
             metrics=metrics_from(metrics or {}),
+            params=params_from(params or {}),
             deploy=deploy,
             deploy_time_ns=self._moment(at),
             pipeline=text,
@@ -590,7 +599,7 @@ class Repository:
         return revisions.resolve(self.context, "HEAD" if rev is None else rev)
 
     def version(self, rev: Rev = "HEAD") -> Commit:
-        """A version's commit: author, time, message, metrics, parents, Merkle root."""
+        """A version's commit: author, time, message, metrics, params, parents, Merkle root."""
         return commits.get(self.context, self.find(rev))
 
     def manifest(self, rev: Rev = "HEAD") -> Manifest:
@@ -665,8 +674,16 @@ class Repository:
         target: str | None = None,
         reset_points: bool = False,
         incomplete: list[DamagedData] | None = None,
+        every: bool = False,
+        paths: Sequence[str] = (),
+        sort: str | None = None,
     ) -> Log:
         """A version and its ancestors by commit time, newest first, read as far as looked at.
+
+        ``A..B`` means B and its ancestors without those of A; ``every`` all branches, tags and
+        HEAD, by publication. ``paths`` keeps versions that changed one of these tracked files
+        or folders. ``sort`` names a metric: versions that have it, the highest first, with
+        ``-NAME`` the lowest first; ``limit`` then counts the best.
 
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
@@ -687,6 +704,9 @@ class Repository:
             until=self._moment(until),
             reset_points=reset_points,
             incomplete=incomplete,
+            every=every,
+            paths=paths,
+            sort=sort,
         )
         return Log(entries)
 
@@ -731,6 +751,48 @@ class Repository:
 
         fs = self.context.store.fs
         return tracked_name(self.root, Path(path), cwd or fs.cwd(), fs=fs)
+
+    def plot(
+        self,
+        *metrics: str,
+        target: str | None = None,
+        stored: bool = False,
+        distance: bool = False,
+        seconds: float = 10.0,
+    ) -> Plot:
+        """Charts of metrics over time, with what was live when on ``target`` or every target.
+
+        ``stored`` adds the bytes that versions added, ``distance`` the L2 norm of the change
+        from each first parent of HEAD, for as many as ``seconds`` allow. Without any of these
+        the metrics that most versions have. Raises UnknownMetric, UnknownTarget.
+        """
+        from mvc.repo.report import plot
+
+        return plot.plot(
+            self.context,
+            metrics,
+            target=target,
+            stored=stored,
+            distance=distance,
+            seconds=seconds,
+        )
+
+    def report(self, path: PathName | None = None, *, layer_seconds: float = 2.0) -> str:
+        """The history as one HTML page, written to ``path`` if one is given, in one step.
+
+        At most about ``layer_seconds`` are spent on the distances between layers.
+        """
+        from mvc.repo.checkout.outputs import refuse_store
+        from mvc.repo.report.page import page
+
+        fs = self.context.store.fs
+        if path is not None:
+            refuse_store(fs, Path(path))
+        text = page(self.context, seconds=layer_seconds)
+        if path is not None:
+            data = text.encode()
+            fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
+        return text
 
     # -- deployments, refs, paths --------------------------------------------------------------
 

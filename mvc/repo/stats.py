@@ -1,4 +1,4 @@
-"""stats: what the repository holds, its size on disk, how long versions take to recover."""
+"""stats: what the repository and each version hold and cost, and how long recovery takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from mvc.store.index.folder import current
 from mvc.store.recovery.timing import Timing
 from mvc.store.snapshot import INDEX, Snapshot
 
-__all__ = ["Stats", "stats"]
+__all__ = ["Stats", "VersionStats", "by_version", "stats"]
+
+_KINDS = ("full", "delta", "metadata")
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,32 @@ class Stats:
     forgotten: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class VersionStats:
+    """``bytes`` by kind (full, delta, metadata) that came with a version; its ``reset_point``.
+
+    ``deltas`` lead from a full record, stored with the version ``base``, to the version's
+    furthest content; ``base`` is None for a version without contents, or if that is not known.
+    """
+
+    bytes: Mapping[str, int]
+    reset_point: bool
+    deltas: int
+    base: CommitId | None
+
+
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest, but few tensors."""
+    return _read(context)[0]
+
+
+def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
+    """As ``stats``, and the figures of every version that is not forgotten."""
+    total, held = _read(context)
+    return total, held.by_version()
+
+
+def _read(context: Context) -> tuple[Stats, _Held]:
     snapshot = context.fresh()
     timing = context.store.timing
     contents = Contents(ManifestStream(context.store))
@@ -66,13 +92,14 @@ def stats(context: Context) -> Stats:
     for manifest in states.values():
         contents.require(manifest)
     held = _Held(found, contents, states, timing)
-    stored = held.bytes | {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
+    stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
+    stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
     total = sum(stored.values())
     count = len(set(history.published))
     worst = max(range(len(held.seconds)), key=held.seconds.__getitem__, default=None)
-    return Stats(
+    found_stats = Stats(
         count,
-        held.reset_points,
+        int(held.full.sum()),
         len(held.depths),
         stored,
         total,
@@ -89,13 +116,14 @@ def stats(context: Context) -> Stats:
         len(tags(context)),
         count - len(states),
     )
+    return found_stats, held
 
 
 class _Held:
     """What the manifests of versions hold.
 
-    ``depths``: deltas to apply for each blob; ``seconds``: to recover each version; ``bytes``:
-    in packs by kind, where skeletons are metadata.
+    ``depths``: deltas to apply for each blob; ``seconds``: to recover each version, ``full``:
+    whether it is a reset point; ``bytes``: as ``_bytes_in_packs``.
     """
 
     def __init__(
@@ -121,7 +149,7 @@ class _Held:
         pieces = _Pieces(graph, contents, objects)
         self.depths = _depths(objects, pieces.depth, np.unique(slot), contents)
         parts = np.bincount(manifest, ~pieces.full[slot], count)
-        self.reset_points = int((parts[versions] == 0).sum())
+        self.full = parts[versions] == 0
         ends = np.searchsorted(manifest, np.arange(count + 1))
         seconds = {
             number: timing.version(
@@ -132,17 +160,53 @@ class _Held:
             for number in np.flatnonzero(held).tolist()
         }
         self.seconds = [seconds[number] for number in versions.tolist()]
+        self._found, self._states, self._pieces = found, states, pieces
+        self._versions, self._manifest, self._slot = versions, manifest, slot
+
+    def by_version(self) -> dict[CommitId, VersionStats]:
+        """The figures of every version that is not forgotten."""
+        graph, history = self._found.graph, self._found.history
+        depth, sources = self._pieces.depth, self._pieces.sources(graph)
+        at = _furthest(self._manifest, depth[self._slot])
+        furthest = dict(zip(self._manifest[at].tolist(), self._slot[at].tolist(), strict=True))
+        ids, found = list(history.numbers), {}
+        for id_, manifest, full in zip(self._states, self._versions, self.full, strict=True):
+            slot = furthest.get(int(manifest))
+            row = -1 if slot is None else int(sources[slot])
+            home = -1 if row < 0 else history.homes[graph.entry[row]]
+            found[id_] = VersionStats(
+                dict(zip(_KINDS, self.bytes[history.numbers[id_]].tolist(), strict=True)),
+                bool(full),
+                0 if slot is None else int(depth[slot]),
+                None if home < 0 else ids[home],
+            )
+        return found
 
 
-def _bytes_in_packs(found: Inventory, skeletons: Integers) -> dict[str, int]:
-    """Bytes in packs by kind. ``skeletons``: objects that are metadata, beside manifests."""
-    graph, payloads = found.graph, column(found.payloads)
+def _bytes_in_packs(found: Inventory, skeletons: Integers) -> Integers:
+    """Bytes in packs, by version of the history and kind.
+
+    The last row is of operations without versions. ``skeletons``: objects that are metadata,
+    beside manifests and headers.
+    """
+    graph, homes = found.graph, column(found.history.homes)
     is_skeleton = np.zeros(len(graph), np.bool_)
     is_skeleton[skeletons] = True
     metadata = graph.manifest | is_skeleton[graph.object]
-    kinds = {"full": ~metadata & ~graph.delta, "delta": ~metadata & graph.delta}
-    sums = {kind: int(payloads[rows].sum()) for kind, rows in kinds.items()}
-    return sums | {"metadata": int(payloads[metadata].sum()) + sum(found.heads)}
+    kind = np.where(metadata, _KINDS.index("metadata"), graph.delta)
+    sums = np.zeros((len(found.history.numbers) + 1, len(_KINDS)), np.int64)
+    np.add.at(sums, (homes[graph.entry], kind), column(found.payloads).astype(np.int64))
+    first_rows = column(found.rows)[:-1]
+    heads = (homes[graph.entry[first_rows]], _KINDS.index("metadata"))
+    np.add.at(sums, heads, column(found.heads).astype(np.int64))
+    return sums
+
+
+def _furthest(groups: Integers, depths: Integers) -> Integers:
+    """Of each group, in ascending order, the first that has the most deltas to apply."""
+    order = np.lexsort((-depths, groups))
+    _, first = np.unique(groups[order], return_index=True)
+    return order[first]
 
 
 class _Pieces:
@@ -164,9 +228,19 @@ class _Pieces:
         self._costs = array("d", np.where(lost, 0.0, graph.costs[nodes]).tobytes())
         self._begins = array("q", np.append(0, np.cumsum(counts)).tobytes())
         self.depth = np.zeros(len(objects), np.int64)
-        np.maximum.at(self.depth, slots, np.where(lost, 0, graph.depths[nodes]))
+        depths = np.where(lost, 0, graph.depths[nodes])
+        np.maximum.at(self.depth, slots, depths)
         parts = (nodes < 0) | ~graph.full[nodes]
         self.full = np.bincount(slots, parts, len(objects)) == 0
+        self._slots, self._nodes = slots, np.where(lost, -1, nodes)
+        self._depths = depths
+
+    def sources(self, graph: StorageGraph) -> Integers:
+        """By slot: the row of the full record that the path to its furthest piece begins with;
+        -1 where it is lost.
+        """
+        nodes = self._nodes[_furthest(self._slots, self._depths)]
+        return np.where(nodes < 0, -1, graph.sources[nodes])
 
     def works(self, slots: Iterable[int]) -> Iterator[tuple[int, float]]:
         """(bytes, seconds to decode) of the pieces of some slots."""

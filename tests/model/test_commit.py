@@ -27,6 +27,7 @@ COMMITS = st.builds(
     st.dictionaries(TEXT, st.floats(), max_size=4),
     TEXT,
     TEXT,
+    st.dictionaries(TEXT, TEXT, max_size=3),
 )
 PLAIN = Commit(ManifestId(bytes(32)), Root(bytes(32)), (), "me", 1, 0)
 
@@ -64,6 +65,40 @@ def test_the_order_in_which_metrics_are_given_does_not_matter() -> None:
         Commit.decode(encoded.replace(a + b, a + a))
 
 
+def test_params_have_one_form() -> None:
+    encoded = replace(PLAIN, params={"b": "2", "a": "1"}).encoded
+    a, b = b"\1a\0011", b"\1b\0012"
+    table = b"\2" + a + b
+    assert encoded == b"\2" + PLAIN.encoded[1:] + table
+    front = encoded[: -len(table)]
+    for wrong in (
+        b"\2" + b + a,  # another order
+        b"\2" + a + a,  # a name twice
+        b"\2" + a + b"\1a\0012",
+        b"\0",  # the form without params has this meaning
+        b"\x82\0" + a + b,  # a longer number
+        b"\2" + a + b"\x81\0b\0012",
+        b"\2" + a + b"\1b\x81\0002",
+    ):
+        with pytest.raises(DamagedData, match=r"canonical|redundant"):
+            Commit.decode(front + wrong)
+    for wrong in (
+        b"",
+        b"\1" + a + b,
+        b"\3" + a + b,
+        b"\2" + a + b + b"\0",
+        b"\x88\x27" + a * 5000,  # more than a commit may have
+        b"\1\x81\x08" + b"n" * 1025 + b"\0",  # a name, and a value, of 1,025 bytes
+        b"\1\1n\x81\x08" + b"v" * 1025,
+    ):
+        with pytest.raises(DamagedData):
+            Commit.decode(front + wrong)
+    for version in (b"\0", b"\1", b"\3"):
+        with pytest.raises(DamagedData):
+            Commit.decode(version + encoded[1:])
+    assert Commit.decode(front + b"\1\1n\x80\x08" + b"v" * 1024).params == {"n": "v" * 1024}
+
+
 def test_metrics_keep_their_bits() -> None:
     odd = {"nan": math.nan, "minus": -0.0, "inf": math.inf, "tiny": 5e-324}
     found = Commit.decode(replace(PLAIN, metrics=odd).encoded).metrics
@@ -76,6 +111,7 @@ def test_every_field_is_in_the_id() -> None:
         replace(PLAIN, parents=(CommitId(bytes(32)),)), replace(PLAIN, author="you"),
         replace(PLAIN, time_ns=2), replace(PLAIN, zone_minutes=1), replace(PLAIN, message="m"),
         replace(PLAIN, metrics={"": 0.0}), replace(PLAIN, pipeline="m"), replace(PLAIN, code="m"),
+        replace(PLAIN, params={"": ""}), replace(PLAIN, params={"": "m"}),
     ]  # fmt: skip
     assert len({commit.id for commit in [PLAIN, *other]}) == len(other) + 1
 

@@ -27,8 +27,8 @@ LAYOUTS = {  # "field:kind", or a field of the kind of its name; "*" is a list, 
     "marks:*float maintained",
     "later": "forgotten:*id,uint undoes:uint links",
     "deployment": "target:text time:sint commit:value previous:uint",
-    "made": "version manifest:id root:id parents:*id author:text time:sint zone:sint "
-    "message:text metrics pipeline:text code:text",
+    "made": "which manifest:id root:id parents:*id author:text time:sint zone:sint "
+    "message:text metrics pipeline:text code:text params",
     "file": "path:text format:uint size:uint places:*uint,spec contents skeleton:bytes "
     "checks:*uint,uint,uint tensors:*tensor",
     "tensor": "key:text content view",
@@ -43,6 +43,7 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "float": lambda c, r: struct.unpack("<d", c.take(8))[0],
     "metrics": lambda c, r: dict(c.get("*text,float")),
     "version": lambda c, r: need(c.get("uint") == 1, "an unknown version"),
+    "params": lambda c, r: dict(c.get("*text,text") if r.which > 1 else []),
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
@@ -204,8 +205,7 @@ def combine(base, delta, width, coding, reverse):  # reverse: base is the piece
 
 def cast(data, names):
     source, to = names.split(">")
-    f = np.frombuffer(data, source)
-    x = f.view(f"u{f.itemsize}")
+    x = (f := np.frombuffer(data, source)).view(f"u{f.itemsize}")
     y, nan = x + 0x7FFF + (x >> 16 & 1) >> 16, 0xFFFF
     with np.errstate(all="ignore"):
         if to == "float16":
@@ -272,7 +272,7 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         text, _, check = (folder / "format").read_text("latin1").partition(" check=")
         features = set(text.removeprefix("mvc-repository 1 features=").split(","))
         sound = check == blake3(text.encode()).hexdigest(8) + "\n"
-        known = {"", "codings-2", "compacted", "entry-2", "entry-3"}
+        known = {"", "codings-2", "commit-2", "compacted", "entry-2", "entry-3"}
         need(sound and features <= known, "an unknown or damaged format")
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}

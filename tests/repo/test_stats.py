@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mvc.repo.repository import Repository
+from mvc.repo.stats import by_version
 from tests.repo.working import write_model
 
 
@@ -57,3 +58,22 @@ def test_reset_points_and_whole_model_pipelines(repo: Repository) -> None:
     assert found.versions == 3
     assert found.reset_points >= 2
     assert sum(found.bytes[kind] for kind in ("full", "delta")) < 3 * path.stat().st_size
+
+
+def test_figures_of_each_version(repo: Repository) -> None:
+    path = repo.root / "m.safetensors"
+    ids = []
+    weights = np.random.default_rng(0).standard_normal((100, 100)).astype(np.float32)
+    for i in range(6):
+        weights = weights + np.float32(1e-5 * (i + 1))
+        write_model(path, layers=0, w=weights)
+        ids.append(repo.commit(path, reset_point=i == 3).id)
+    repo.tag("v1")  # an operation without a version
+    total, found = by_version(repo.context)
+    for kind in ("full", "delta", "metadata"):
+        assert sum(each.bytes[kind] for each in found.values()) == total.bytes[kind]
+    assert list(found) == ids
+    assert [each.reset_point for each in found.values()] == [True, False, False, True, False, False]
+    assert [each.deltas for each in found.values()] == [0, 1, 1, 0, 1, 2]
+    assert [ids.index(each.base) for each in found.values()] == [0, 0, 3, 3, 3, 3]
+    assert all(bool(each.bytes["full"]) == each.reset_point for each in found.values())

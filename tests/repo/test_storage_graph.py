@@ -56,6 +56,19 @@ def test_what_is_only_named_is_not_reached() -> None:
     assert found.reach(oid("unknown")) is None
 
 
+def test_a_path_begins_with_one_full_record() -> None:
+    """The cheapest one; of equal ones the first. The walk may go on to it later than to another."""
+    found = StorageGraph()
+    rows = [("far", "", 5.0), ("near", "", 3.0), ("near", "", 2.0), ("near", "", 2.0)]
+    rows += [("x", "far", 1.0), ("y", "near", 2.0), ("x", "y", 1.0), ("z", "x", 1.0)]
+    for name, base, seconds in [*rows, ("lost", "gone", 1.0)]:
+        found.add(member(name, base), seconds)
+    found.settle()
+    sources = {name: int(found.sources[found.node[row]]) for row, (name, *_) in enumerate(rows)}
+    assert sources == {"far": 0, "near": 2, "x": 2, "y": 2, "z": 2}
+    assert found.sources[found.node[len(rows)]] == -1
+
+
 def test_costs_are_the_cheapest() -> None:
     """Against Bellman-Ford on random graphs."""
     rng = random.Random(2)

@@ -37,6 +37,7 @@ def commits(draw: st.DrawFn) -> Commit:
         draw(st.integers(-(1 << 62), 1 << 62)),
         draw(st.integers(-900, 900)),
         draw(NAMES),
+        params=draw(st.dictionaries(NAMES, NAMES, max_size=1)),
     )
 
 

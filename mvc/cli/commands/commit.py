@@ -36,6 +36,7 @@ _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
     metavar="FILE", help="Read the message from FILE; - is stdin.",
 )  # fmt: skip
 @click.option("--metric", "pairs", metavar="K=V", multiple=True, help="Keep a number with it.")
+@click.option("--param", "texts", metavar="K=V", multiple=True, help="Keep a setting with it.")
 @target_option("Record that it goes live on TARGET.", "--deploy", "TARGET")
 @click.option("--at", metavar="TIME", help="When it went live, if not now.")
 @click.option(
@@ -63,6 +64,7 @@ def command(
     message: str | None,
     message_file: Any,
     pairs: tuple[str, ...],
+    texts: tuple[str, ...],
     deploy: str | None,
     at: str | None,
     pipeline: str | None,
@@ -105,6 +107,7 @@ def command(
             ),
             message=message or "",
             metrics=metrics(pairs),
+            params=dict(_pair(text, "param") for text in texts),
             deploy=deploy,
             at=moment(session, at),
             pipeline=pipeline,
@@ -149,14 +152,19 @@ def metrics(pairs: Iterable[str]) -> dict[str, float]:
     """``K=V`` pairs; a later value replaces an earlier one of the same name."""
     found = {}
     for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            raise click.UsageError(f"a metric is NAME=VALUE, not {pair!r}")
+        name, value = _pair(pair, "metric")
         try:
             found[name] = float(value)
         except ValueError:
             raise click.UsageError(f"metric {name!r} is not a number: {value!r}") from None
     return found
+
+
+def _pair(text: str, what: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise click.UsageError(f"a {what} is NAME=VALUE, not {text!r}")
+    return name, value
 
 
 def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:

@@ -80,6 +80,10 @@ def _differs(found: Diff) -> bool:
 
 def _print(session: Session, found: Diff, *, stat: bool) -> None:
     out = session.out
+    for what, pairs in (("Metrics", found.metrics), ("Params", found.params)):
+        words = [f"{printable(n)} {_word(a)} -> {_word(b)}" for n, (a, b) in pairs.items()]
+        if words:
+            out.line(f"{what + ':':9} {', '.join(words)}")
     for file in found.files:
         if file.kind == "unchanged" and not session.verbose:
             continue
@@ -93,6 +97,12 @@ def _print(session: Session, found: Diff, *, stat: bool) -> None:
     differ = "differs" if changed == 1 else "differ"
     text = f"{changed:,} of {of} {differ}" if changed else f"No difference in {of}"
     out.line(f"{text}, compared by {count(found.comparisons, 'hash', 'hashes')}")
+
+
+def _word(value: float | str | None) -> str:
+    if value is None:
+        return "(none)"
+    return printable(value) if isinstance(value, str) else number(value)
 
 
 def _print_tensors(session: Session, file: FileDiff, tensors: Sequence[TensorDiff]) -> None:
@@ -153,7 +163,7 @@ def _json(found: Diff) -> dict[str, Any]:
     return {
         **fields(found, "a", "b"),
         "differs": _differs(found),
-        **fields(found, "comparisons", "from_head"),
+        **fields(found, "comparisons", "from_head", "metrics", "params"),
         "files": [
             fields(file, "path", "kind", "renamed_from", "comparisons", "other_changed")
             | {"tensors": [_tensor_json(tensor) for tensor in file.tensors]}

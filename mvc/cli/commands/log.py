@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import click
 
@@ -11,51 +12,131 @@ from mvc.cli.log_graph import GraphRow, graph_lines
 from mvc.cli.options import moment, revision, target_option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.errors import DamagedData
-from mvc.repo.history.log import log
+from mvc.cli.tables import Column, numbers, show
+from mvc.cli.text import number, one_line
+from mvc.errors import DamagedData, MvcError, UnknownRevision
+from mvc.model.names import printable
+from mvc.repo.history.log import LogEntry, log
 from mvc.repo.lookup.refs import head_if_known
+from mvc.repo.times import format_time
 
 
 @verb("log", "mvc log -n 20 --oneline")
-@revision("REV", default="HEAD")
+@revision("REV", required=False)
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
 @click.option("-n", "--max-count", "limit", type=click.IntRange(min=0), help="Stop after N.")
+@click.option("--all", "every", is_flag=True, help="All branches and tags.")
 @click.option("--oneline", is_flag=True, help="One line a version.")
 @click.option("--graph", is_flag=True, help="Draw how versions follow each other.")
+@click.option("--metrics", "as_table", is_flag=True, help="A table with a column a metric.")
+@click.option("--sort", metavar="NAME", help="By a metric, highest first; -NAME: lowest first.")
+@click.option("--best", metavar="NAME", help="Only the first of --sort NAME.")
 @target_option("Only versions that were deployed to T.")
 @click.option("--since", metavar="TIME", help="Not older than TIME.")
 @click.option("--until", metavar="TIME", help="Not newer than TIME.")
 def command(
     session: Session,
-    rev: str,
+    rev: str | None,
+    paths: tuple[str, ...],
     limit: int | None,
+    every: bool,
     oneline: bool,
     graph: bool,
+    as_table: bool,
+    sort: str | None,
+    best: str | None,
     target: str | None,
     since: str | None,
     until: str | None,
 ) -> None:
     """Show the history of a version.
 
-    Newest first. With --target, TIMEs are those of the deployments.
+    Newest first. A..B means the versions of B without those of A. With PATHs, only versions
+    that changed one of them. With --target, TIMEs are those of the deployments.
     """
+    if best is not None and (sort is not None or limit is not None):
+        raise click.UsageError("--best shows one version: for several take --sort NAME -n N")
+    if graph and (as_table or sort is not None or best is not None):
+        raise click.UsageError("--graph goes with neither --metrics nor --sort nor --best")
+    rev, paths = _rev_and_paths(session, rev, paths)
     incomplete: list[DamagedData] = []
-    entries = log(
+    entries = log(  # a Repository takes longer to import
         session.context,
         rev,
-        limit=limit,
+        limit=1 if best is not None else limit,
         target=target,
         since=moment(session, since),
         until=moment(session, until),
         incomplete=incomplete,
+        every=every,
+        paths=session.names(paths),
+        sort=sort if best is None else best,
     )
     if session.as_json:
         commits = [as_json(entry) for entry in entries]
         lost = {"incomplete": True} if incomplete else {}
         session.out.json("mvc.log/1", {"commits": commits, **lost})
+    elif as_table:
+        _print_table(session, entries)
     else:
         plain = (GraphRow(entry, "", "", ()) for entry in entries)
         _print(session, graph_lines(entries) if graph else plain, oneline=oneline)
     session.tell_incomplete(incomplete)
+
+
+def _rev_and_paths(
+    session: Session, rev: str | None, paths: tuple[str, ...]
+) -> tuple[str, tuple[str, ...]]:
+    """The revision, HEAD if the first argument names no version but a file."""
+    if rev is None:
+        return "HEAD", paths
+    try:
+        for end in rev.split(".."):
+            session.repository.find(end or "HEAD")
+    except UnknownRevision:
+        if not _is_path(session, rev):
+            raise
+        return "HEAD", (rev, *paths)
+    return rev, paths
+
+
+def _is_path(session: Session, text: str) -> bool:
+    if session.fs.stat(session.fs.cwd() / text) is not None:
+        return True
+    with suppress(MvcError):  # a name that no path can have, or no version yet
+        (name,) = session.names([text])
+        tracked = session.repository.manifest().by_path
+        return any(path == name or path.startswith(name + "/") for path in tracked)
+    return False
+
+
+def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
+    """A row a version, a column for every metric that one of them has."""
+    rows, live = list(entries), live_now(session)
+    names = sorted({name for entry in rows for name in entry.commit.metrics})
+    columns = [
+        Column("version", style="id"),
+        Column("refs"),
+        Column("live on", style="target"),
+        Column("date"),
+        *numbers(*map(printable, names)),
+        Column("message", give="end"),
+    ]
+    show(
+        session.out,
+        columns,
+        [
+            (
+                str(entry.id) if session.verbose else entry.id.short,
+                printable(", ".join(entry.refs)),
+                printable(", ".join(d.target for d in entry.deployments if live(d))),
+                format_time(entry.commit.time_ns, entry.commit.zone_minutes, precise=False)[:16],
+                *(number(m[n]) if n in (m := entry.commit.metrics) else "" for n in names),
+                one_line(entry.commit.message),
+            )
+            for entry in rows
+        ],
+    )
 
 
 def _print(session: Session, rows: Iterable[GraphRow], *, oneline: bool) -> None:

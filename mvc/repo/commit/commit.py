@@ -249,6 +249,7 @@ class _Work:
             {name: float(value) for name, value in request.metrics.items()},
             self.asked,
             _git_commit(store.fs, self.context.root),
+            request.params,
         )
 
     def _marks(self) -> tuple[bytes, ...]:

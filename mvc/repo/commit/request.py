@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, WrongUsage
-from mvc.limits import MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES
+from mvc.limits import MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES, MAX_PARAMS
 from mvc.model.names import check_key, check_ref, printable
 from mvc.repo.arguments import check_fields
 
@@ -29,6 +30,7 @@ __all__ = [
     "check_author",
     "check_request",
     "metrics_from",
+    "params_from",
 ]
 
 
@@ -108,6 +110,7 @@ class CommitRequest:
     produced_by: str | None = None
     branch: str | None = None
     new_branch: bool = False
+    params: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_request(request: CommitRequest) -> None:
@@ -126,8 +129,13 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     if len(request.metrics) > MAX_METRICS:
         raise WrongUsage(f"more than {MAX_METRICS} metrics")
-    for name in request.metrics:
+    if len(request.params) > MAX_PARAMS:
+        raise WrongUsage(f"more than {MAX_PARAMS} params")
+    for name in (*request.metrics, *request.params):
         check_key(name)
+    for name, value in request.params.items():
+        if len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+            raise WrongUsage(f"the param {printable(name)} is longer than {MAX_NAME_BYTES} bytes")
     seen: set[str] = set()
     for change in request.changes:
         if change.path in seen:
@@ -165,4 +173,24 @@ def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
             raise WrongUsage(f"metric {name!r} is not a number: {value!r}") from None
         except OverflowError:
             raise WrongUsage(f"metric {name!r} does not fit a float64") from None
+    return result
+
+
+def params_from(values: Mapping[str, object]) -> dict[str, str]:
+    """Params as texts: a text as it is, anything else as JSON (``0.001``, ``true``, ``[1, 2]``).
+
+    Raises WrongUsage, which names a value that JSON cannot hold.
+    """
+
+    def plain(value: Any) -> Any:
+        return value.item()  # numbers of numpy and torch
+
+    result = {}
+    for name, value in values.items():
+        try:
+            result[name] = value if isinstance(value, str) else json.dumps(value, default=plain)
+        except (TypeError, ValueError, AttributeError, RuntimeError, RecursionError):
+            raise WrongUsage(
+                f"param {name!r} is neither text nor plain data: {type(value).__name__}"
+            ) from None
     return result

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from mvc.dataclasses import dataclass
 from mvc.errors import (
@@ -24,11 +25,13 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.limits import PIECE
+from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.names import is_under
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
 from mvc.repo.context import Context, Progress
 from mvc.repo.display import diff_rows, html_table, text_table
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.worktree import worktree
@@ -39,6 +42,7 @@ Read = Callable[[int, int, memoryview], None]
 """Fills a buffer from byte ``start`` of content ``i``: (i, start, buffer)."""
 
 _Pair = tuple[str, FileEntry | None, FileEntry | None]
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,6 +50,8 @@ class Diff:
     """``a`` names the old side, ``b`` the new one; ``files`` lists all files by path.
 
     ``from_head``: Python states without a file; for them the working tree is taken to equal HEAD.
+    ``metrics`` and ``params``: those that differ between two versions, by name, as (old, new);
+    None where a version lacks it.
     """
 
     a: str
@@ -53,6 +59,8 @@ class Diff:
     files: tuple[FileDiff, ...]
     comparisons: int
     from_head: tuple[str, ...] = ()
+    metrics: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    params: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         rows = diff_rows(self.files)
@@ -87,12 +95,23 @@ def diff(
     if paths and (old.single or new.single):
         raise WrongUsage("a file is compared by itself: name no further paths")
     for path in paths:
-        if not any(_is_under(p, [path]) for p in (*old.entries, *new.entries)):
+        if not any(is_under(p, [path]) for p in (*old.entries, *new.entries)):
             raise UnknownPath(f"neither side has the path {path}")
     pairs = list(_pairs(old, new))
     found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
     files = tuple(_with_distances(old, new, pairs, found, progress))
-    return Diff(old.label, new.label, files, sum(f.comparisons for f in files), new.from_head)
+    compared, x, y = sum(f.comparisons for f in files), old.commit, new.commit
+    if x is None or y is None:
+        return Diff(old.label, new.label, files, compared, new.from_head)
+    metrics, params = _differing(x.metrics, y.metrics), _differing(x.params, y.params)
+    return Diff(old.label, new.label, files, compared, new.from_head, metrics, params)
+
+
+def _differing(
+    old: Mapping[str, _V], new: Mapping[str, _V]
+) -> dict[str, tuple[_V | None, _V | None]]:
+    pairs = {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})}
+    return {name: (a, b) for name, (a, b) in pairs.items() if repr(a) != repr(b)}  # NaN equals NaN
 
 
 @dataclass(frozen=True)
@@ -102,7 +121,8 @@ class DiffSource:
     ``places``: where the files lie that are read from disk; the others are recovered.
     ``single``: the source is one file, which may be compared with a path of another name.
     ``on_disk``: the caller named it as a file or folder.
-    ``from_head``: paths of the working tree whose entries are those of HEAD.
+    ``from_head``: paths of the working tree whose entries are those of HEAD. ``commit``: that of
+    a version that has one.
     """
 
     context: Context
@@ -112,6 +132,7 @@ class DiffSource:
     single: bool = False
     on_disk: bool = False
     from_head: tuple[str, ...] = ()
+    commit: Commit | None = None
 
     @contextmanager
     def open(self, entry: FileEntry) -> Iterator[Read]:
@@ -217,13 +238,15 @@ def version(
 ) -> DiffSource:
     """The files of a commit; no files if ``commit`` is None."""
     entries = manifests.of_commit(context, commit).entries
-    return DiffSource(context, label, {e.path: e for e in entries if _is_under(e.path, paths)})
+    found = {e.path: e for e in entries if is_under(e.path, paths)}
+    of = None if commit is None else commits.get(context, commit)
+    return DiffSource(context, label, found, commit=of)
 
 
 def folder(context: Context, root: Path, label: str, paths: Collection[str]) -> DiffSource:
     """The files of a folder on disk by their names in it. Raises UnknownPath for a dead link."""
     found = worktree.sound_files_in(context.store.fs, root)
-    places = {f.name: root / f.name for f in found if _is_under(f.name, paths)}
+    places = {f.name: root / f.name for f in found if is_under(f.name, paths)}
     entries = {name: worktree.entry_at(context, place, name) for name, place in places.items()}
     return DiffSource(context, label, entries, places, on_disk=True)
 
@@ -238,7 +261,7 @@ def working_folder(
     found: dict[str, FileEntry] = {}
     from_head: dict[str, FileEntry] = {}
     for name, entry in sorted(tracked.items()):
-        if not _is_under(name, paths):
+        if not is_under(name, paths):
             continue
         identity = context.store.fs.stat(context.root / name)
         if identity is not None and identity.is_file:
@@ -251,13 +274,6 @@ def working_folder(
         found | from_head,
         {name: context.root / name for name in found},
         from_head=tuple(from_head),
-    )
-
-
-def _is_under(path: str, chosen: Collection[str]) -> bool:
-    """Whether ``path`` is one of ``chosen`` or inside one; true if none is chosen, or '' or '.'."""
-    return not chosen or any(
-        c in {"", "."} or path == c or path.startswith(c.rstrip("/") + "/") for c in chosen
     )
 
 

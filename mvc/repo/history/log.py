@@ -5,7 +5,8 @@ Orphans are versions that only a detached HEAD led to, and no branch or tag.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -13,16 +14,18 @@ from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
+from mvc.model.manifest import Manifest
+from mvc.model.names import is_under
 from mvc.repo import deployments
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
 from mvc.repo.lookup.commits import Ancestors, newest_first
-from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["LogEntry", "Orphans", "is_reset_point", "log", "orphans"]
+__all__ = ["LogEntry", "Orphans", "is_reset_point", "log", "names_by_commit", "orphans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +55,35 @@ def log(
     until: int | None = None,
     reset_points: bool = False,
     incomplete: list[DamagedData] | None = None,
+    every: bool = False,
+    paths: Sequence[str] = (),
+    sort: str | None = None,
 ) -> Iterator[LogEntry]:
     """``Repository.log``: parents follow children; times are in ns since 1970.
 
-    The iterator reads only what is taken.
+    The iterator reads only what is taken, unless ``sort`` needs the whole history first.
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
-    snapshot = context.fresh()
-    start = resolve(context, rev)
+    snapshot, hidden = context.fresh(), None
+    names = names_by_commit(context)
+    if every:
+        if rev != "HEAD":
+            raise WrongUsage("name a revision or take all, not both")
+        starts = list(names)
+    else:
+        starts, hidden = _range(context, rev)
     if target is None:
-        found = _by_commit_time(snapshot, start, since, until, incomplete)
+        found = _by_commit_time(snapshot, starts, since, until, incomplete, hidden)
     else:
         deployments.check_target(context, target)
-        found = _by_deployment(snapshot, start, target, since, until, incomplete)
-    names = _names(context)
+        found = _by_deployment(snapshot, starts, target, since, until, incomplete)
+        if hidden is not None:
+            found = (commit for commit in found if commit.id not in hidden)
+    if paths:
+        found = (commit for commit in found if _changes(context, commit, paths))
+    if sort is not None:
+        found = iter(_sorted(list(found), sort))
     return (
         LogEntry(
             commit.id,
@@ -78,6 +95,47 @@ def log(
         )
         for commit in islice(found, limit)
     )
+
+
+def _range(context: Context, rev: Rev) -> tuple[list[CommitId], Ancestors | None]:
+    """The version to start from, and of ``A..B`` the ancestors of A, which are left out."""
+    rev = id_or_text(rev)
+    if not isinstance(rev, str) or ".." not in rev:
+        return [resolve(context, rev)], None
+    old, _, new = rev.partition("..")
+    if new.startswith("."):
+        raise WrongUsage("A...B is not understood", hint="write A..B: B without what A has")
+    hidden = Ancestors(context.store.snapshot, [resolve(context, old or "HEAD")])
+    return [resolve(context, new or "HEAD")], hidden
+
+
+def _changes(context: Context, commit: Commit, paths: Sequence[str]) -> bool:
+    """Whether a version has other content at one of ``paths``, or below it, than its first parent.
+
+    False for a forgotten version; a forgotten parent counts as empty.
+    """
+    new = manifests.if_kept(context, commit.id)
+    if new is None:
+        return False
+    old = manifests.if_kept(context, commit.parents[0]) if commit.parents else None
+
+    def under(manifest: Manifest | None) -> dict[str, bytes]:
+        entries = () if manifest is None else manifest.entries
+        return {e.path: e.content_id for e in entries if is_under(e.path, paths)}
+
+    return under(old) != under(new)
+
+
+def _sorted(found: list[Commit], sort: str) -> list[Commit]:
+    """Those that have the metric, the highest first; with ``-NAME`` the lowest first.
+
+    Of equal values the newer version comes first. Raises UnknownMetric if none has it.
+    """
+    name = sort.removeprefix("-")
+    having = [c for c in found if not math.isnan(c.metrics.get(name, math.nan))]
+    if found and not having:
+        raise commits.unknown_metric(name, found)
+    return sorted(having, key=lambda c: c.metrics[name], reverse=name == sort)
 
 
 def is_reset_point(context: Context, commit: CommitId) -> bool:
@@ -94,22 +152,28 @@ def is_reset_point(context: Context, commit: CommitId) -> bool:
 
 def _by_commit_time(
     snapshot: Snapshot,
-    start: CommitId,
+    starts: Sequence[CommitId],
     since: int | None,
     until: int | None,
     incomplete: list[DamagedData] | None,
+    hidden: Ancestors | None,
 ) -> Iterator[Commit]:
-    """Continues below ``since``, because an imported checkpoint may be older than its parent."""
+    """Continues below ``since``, because an imported checkpoint may be older than its parent.
+
+    From several starts in reverse order of publication: only that puts children before parents
+    where clocks or imports have set commit times back.
+    """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
-    waiting: tuple[CommitId, ...] = (start,)
+    waiting = tuple(starts)
     while True:
         for id_ in waiting:
-            if id_ not in known:
+            if id_ not in known and (hidden is None or id_ not in hidden):
                 known.add(id_)
                 with noting(incomplete):
                     recorded, commit = commits.placed(snapshot, id_)
-                    heappush(heap, (-commit.time_ns, newest_first(recorded, commit), commit))
+                    time = 0 if len(starts) > 1 else -commit.time_ns
+                    heappush(heap, (time, newest_first(recorded, commit), commit))
         if not heap:
             return
         commit = heappop(heap)[2]
@@ -120,15 +184,15 @@ def _by_commit_time(
 
 def _by_deployment(
     snapshot: Snapshot,
-    start: CommitId,
+    starts: Sequence[CommitId],
     target: str,
     since: int | None,
     until: int | None,
     incomplete: list[DamagedData] | None,
 ) -> Iterator[Commit]:
-    ancestors = Ancestors(snapshot, [start])
+    ancestors = Ancestors(snapshot, starts)
     seen: set[CommitId] = set()
-    with noting(incomplete):  # after an error the ancestors of ``start`` are not known further
+    with noting(incomplete):  # after an error the ancestors of ``starts`` are not known further
         for deployed in deployments.on_target(snapshot, target, until=until, incomplete=incomplete):
             if since is not None and deployed.time_ns < since:
                 return
@@ -138,7 +202,8 @@ def _by_deployment(
                 yield commits.placed(snapshot, id_)[1]
 
 
-def _names(context: Context) -> dict[CommitId, list[str]]:
+def names_by_commit(context: Context) -> dict[CommitId, list[str]]:
+    """HEAD, branches, and tags as ``tag: NAME``, by the commit that they name."""
     names: dict[CommitId, list[str]] = {}
     if (tip := refs.head_if_known(context).commit) is not None:
         names[tip] = [refs.HEAD]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 
-from mvc.errors import UnknownRevision
+from mvc.errors import UnknownMetric, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
+from mvc.model.names import printable
 from mvc.repo.context import Context
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Ancestors", "find", "get", "newest_first", "placed", "starting_with"]
+__all__ = ["Ancestors", "find", "get", "newest_first", "placed", "starting_with", "unknown_metric"]
 
 _HEX_OF_KEY = 16  # digits of an id that the index has
 
@@ -63,6 +64,20 @@ def newest_first(recorded: Recorded, commit: Commit) -> tuple[int, int]:
     """A sort key by the place of publication: (offset in the journal, position in the entry)."""
     position = next(i for i, c in enumerate(recorded.entry.commits) if c.id == commit.id)
     return -recorded.offset, -position
+
+
+def unknown_metric(name: str, versions: Collection[Commit]) -> UnknownMetric:
+    """The error for a metric that none of these versions has."""
+    from difflib import get_close_matches
+
+    names = sorted({name for commit in versions for name in commit.metrics})
+    close = get_close_matches(name, names, n=3, cutoff=0.5) or names[:10]
+    return UnknownMetric(
+        f"no version has the metric {printable(name[:100])}",
+        hint=f"there is: {', '.join(map(printable, close))}"
+        if close
+        else "no version has any metric; 'mvc commit --metric K=V' records one",
+    )
 
 
 class Ancestors:

@@ -21,6 +21,7 @@ class History:
 
     ``numbers``: every version that an entry names, in the order of first mention.
     ``published``: the numbers of those that an entry published, in that order.
+    ``homes``: by entry the number of the last version that it published, or -1.
     ``forgotten``: versions whose state was forgotten, by name (True) or by rule.
     ``fresh``: those that were forgotten by name since the last collection.
     ``removals``: positions of the entries that set the paths to leave out of the next commit.
@@ -29,6 +30,7 @@ class History:
     def __init__(self) -> None:
         self.numbers: dict[CommitId, int] = {}
         self.published: list[int] = []
+        self.homes = array("q")
         self.forgotten: dict[CommitId, bool] = {}
         self.fresh: set[CommitId] = set()
         self.deployments = 0
@@ -52,6 +54,7 @@ class History:
             self.published.append(number)
             self._manifests[number] = commit.manifest
             self._parents[number] = tuple(map(self._number, commit.parents))
+        self.homes.append(self.published[-1] if entry.commits else -1)
         moved = False
         for change in entry.refs:
             value = self._number(change.new) if isinstance(change.new, CommitId) else None

@@ -343,7 +343,7 @@ class StorageGraph:
     # -- paths -----------------------------------------------------------------------------
 
     @cached_property
-    def _paths(self) -> tuple[NDArray[np.float64], Integers]:
+    def _paths(self) -> tuple[NDArray[np.float64], Integers, Integers]:
         return self._search(self.sound, column(self._seconds))
 
     @property
@@ -356,6 +356,11 @@ class StorageGraph:
         """By node: the deltas on the cheapest path."""
         return self._paths[1]
 
+    @property
+    def sources(self) -> Integers:
+        """By node: the row of the full record that the cheapest path begins with, or -1."""
+        return self._paths[2]
+
     @cached_property
     def full(self) -> Flags:
         """By node: whether the piece is stored by itself."""
@@ -365,21 +370,22 @@ class StorageGraph:
 
     def reached(self, rows: Flags) -> Flags:
         """By node: whether full records lead there over these rows alone."""
-        costs, _ = self._search(rows, np.zeros(len(rows)))
-        return np.isfinite(costs)
+        return np.isfinite(self._search(rows, np.zeros(len(rows)))[0])
 
     def _search(
         self, rows: Flags, seconds: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], Integers]:
+    ) -> tuple[NDArray[np.float64], Integers, Integers]:
         """The cheapest paths over some rows (Bellman-Ford, from what has changed last).
 
-        Of paths of equal cost the one with fewer deltas counts.
+        Of paths of equal cost the one with fewer deltas counts, of equal full records the first.
         """
-        full, forth = rows & ~self.delta, rows & self.delta
+        full, forth = np.flatnonzero(rows & ~self.delta)[::-1], rows & self.delta
+        full = full[np.argsort(-seconds[full], kind="stable")]  # the last one of a node counts
         back = forth & self.reversible
         costs = np.full(len(self._pieces), np.inf)
         depths = np.zeros(len(self._pieces), np.int64)
-        np.minimum.at(costs, self.node[full], seconds[full])
+        sources = np.full(len(self._pieces), -1)
+        costs[self.node[full]], sources[self.node[full]] = seconds[full], full
         origins = np.concatenate((self.base_node[forth], self.node[back]))
         targets = np.concatenate((self.node[forth], self.base_node[back]))
         prices = np.concatenate((seconds[forth], seconds[back]))
@@ -394,15 +400,17 @@ class StorageGraph:
             to = targets[edges]
             cost = np.repeat(costs[changed], counts) + prices[edges]
             depth = np.repeat(depths[changed], counts) + 1
+            source = np.repeat(sources[changed], counts)
             better = (cost < costs[to]) | ((cost == costs[to]) & (depth < depths[to]))
-            to, cost, depth = to[better], cost[better], depth[better]
+            to, cost, depth, source = to[better], cost[better], depth[better], source[better]
             best = np.lexsort((depth, cost, to))
             to = to[best]
             is_first = np.ones(len(to), np.bool_)
             is_first[1:] = to[1:] != to[:-1]
             best, changed = best[is_first], to[is_first]
             costs[changed], depths[changed] = cost[best], depth[best]
-        return costs, depths
+            sources[changed] = source[best]
+        return costs, depths, sources
 
     def reach(self, id_: bytes, start: int = 0) -> tuple[float, int] | None:
         """(seconds of one thread, deltas to apply) of a piece; None if nothing leads there."""

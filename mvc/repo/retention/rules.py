@@ -12,13 +12,13 @@ from contextlib import suppress
 from itertools import islice
 
 from mvc.dataclasses import dataclass
-from mvc.errors import NoDeployment, UnknownMetric, WrongUsage
+from mvc.errors import NoDeployment, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
-from mvc.repo.lookup import refs
+from mvc.repo.lookup import commits, refs
 from mvc.repo.maintenance.history import History
 from mvc.repo.queries import queries
 from mvc.repo.times import local_zone_minutes
@@ -154,18 +154,8 @@ def too_few(context: Context, rules: Retention, going: Iterable[Commit]) -> tupl
 
 def _check_metrics(versions: Sequence[Commit], rules: Retention) -> None:
     for best in rules.best:
-        if not versions or best.measured(versions):
-            continue
-        names = sorted({name for commit in versions for name in commit.metrics})
-        from difflib import get_close_matches
-
-        close = get_close_matches(best.metric, names, n=3, cutoff=0.5) or names[:10]
-        raise UnknownMetric(
-            f"no version has the metric {printable(best.metric[:100])}",
-            hint=f"there is: {', '.join(map(printable, close))}"
-            if close
-            else "no version has any metric; 'mvc commit --metric K=V' records one",
-        )
+        if versions and not best.measured(versions):
+            raise commits.unknown_metric(best.metric, versions)
 
 
 def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:

@@ -131,7 +131,10 @@ class Entry:
     @property
     def features(self) -> frozenset[str]:
         """Format features, beyond the first version, that a reader of the entry must know."""
-        return frozenset() if self.version == _PLAIN else frozenset({f"entry-{self.version}"})
+        found = set() if self.version == _PLAIN else {f"entry-{self.version}"}
+        if any(commit.params for commit in self.commits):
+            found.add("commit-2")
+        return frozenset(found)
 
     @cached_property
     def encoded(self) -> bytes:

@@ -138,3 +138,20 @@ def test_what_is_opaque_by_right_is_still_checked(mvc) -> None:
     mvc("commit", "model.bin")
     (mvc.folder / "model.bin").write_bytes(b"PK\x03\x04" + b"\0" * 600)
     assert "cut off" in mvc("commit", "model.bin", code=3).err
+
+
+def test_params_are_shown_by_show_and_diff(mvc) -> None:
+    mvc.write(1)
+    mvc(
+        "commit", "model.safetensors", "--param", "lr=0.1", "--param", "data=a=b", "--metric", "x=1"
+    )
+    mvc.write(2)
+    made = mvc("commit", "-a", "--param", "lr=0.2", "--metric", "x=2", "--json").json
+    assert made["commit"]["params"] == {"lr": "0.2"}
+    assert "Params:   data=a=b  lr=0.1\n" in mvc("show", "HEAD~1").out
+    lines = mvc("diff", "HEAD~1", "HEAD").out.splitlines()
+    assert lines[:2] == ["Metrics:  x 1 -> 2", "Params:   data a=b -> (none), lr 0.1 -> 0.2"]
+    found = mvc("diff", "HEAD~1", "HEAD", "--json").json
+    assert found["params"] == {"data": ["a=b", None], "lr": ["0.1", "0.2"]}
+    assert mvc("diff", "HEAD", "--json").json["params"] == {}
+    assert "a param is NAME=VALUE" in mvc("commit", "-a", "--param", "lr", code=2).err

@@ -88,3 +88,103 @@ def test_empty_repository(mvc) -> None:
 def test_oneline_with_full_ids(mvc) -> None:
     id_ = mvc.commit(1)
     assert mvc("log", "--oneline", "-v").out.startswith(f"{id_} ")
+
+
+# -- metrics, paths, ranges, all branches --------------------------------------------------
+
+
+def messages(result) -> list[str]:
+    return [c["message"].splitlines()[0] for c in result.json["commits"]]
+
+
+def test_a_table_of_metrics(history) -> None:
+    history.write(9)
+    history("commit", "model.safetensors", "-m", "last", "--metric", "loss=0.25",
+            "--param", "lr=0.1")  # fmt: skip
+    lines = history("log", "--metrics").out.splitlines()
+    assert lines[0].split() == ["version", "refs", "live", "on", "date", "acc", "loss", "message"]
+    assert lines[1].split()[-2:] == ["0.25", "last"]
+    assert [line.split()[-3:] for line in lines[2:]] == [
+        [f"0.{i}" if i else "0", "value", str(i)] for i in (3, 2, 1, 0)
+    ]
+    assert "Params:   lr=0.1" in history("show").out
+    assert history("log", "-n", "1", "--json").json["commits"][0]["params"] == {"lr": "0.1"}
+
+
+def test_sorted_by_a_metric(history) -> None:
+    history.write(9)
+    history("commit", "model.safetensors", "-m", "without")
+    history.write(10)
+    history("commit", "model.safetensors", "-m", "no number", "--metric", "acc=nan")
+    assert messages(history("log", "--sort", "acc", "--json")) == [f"value {i}" for i in "3210"]
+    assert messages(history("log", "--sort", "-acc", "-n", "2", "--json")) == ["value 0", "value 1"]
+    assert messages(history("log", "--best", "acc", "--json")) == ["value 3"]
+    assert messages(history("log", "--best", "-acc", "HEAD~3", "--json")) == ["value 0"]
+    assert history("log", "--best", "acc", "--oneline").out.endswith(" value 3\n")
+    wrong = history("log", "--best", "accuracy", code=3)
+    assert "no version has the metric accuracy" in wrong.err
+    assert "there is: acc" in wrong.err
+    history("log", "--best", "acc", "--sort", "acc", code=2)
+    history("log", "--graph", "--metrics", code=2)
+
+
+def test_of_equal_values_the_newer_version_comes_first(mvc) -> None:
+    for value in range(3):
+        mvc.write(value)
+        mvc("commit", "model.safetensors", "-m", f"{value}", "--metric", "acc=1")
+    assert messages(mvc("log", "--sort", "acc", "--json")) == ["2", "1", "0"]
+    assert messages(mvc("log", "--sort", "-acc", "--json")) == ["2", "1", "0"]
+
+
+def test_versions_that_changed_a_path(history) -> None:
+    history.write(0, name="sub/other.safetensors")
+    history("commit", "sub", "-m", "other")
+    history.write(9)
+    history("commit", "model.safetensors", "-m", "model")
+    assert messages(history("log", "sub", "--json")) == ["other"]
+    assert messages(history("log", "HEAD", "sub/other.safetensors", "--json")) == ["other"]
+    found = messages(history("log", "-n", "2", "model.safetensors", "--json"))
+    assert found == ["model", "value 3"]
+    history("rm", "sub/other.safetensors")
+    history("commit", "-a", "-m", "gone")
+    found = messages(history("log", "HEAD", "sub/other.safetensors", "--json"))
+    assert found == ["gone", "other"]
+    assert "no version, branch or tag nowhere" in history("log", "nowhere", code=3).err
+    (history.folder / "v1").mkdir()
+    assert messages(history("log", "v1", "-n", "1", "--json")) == ["value 2"]  # names come first
+
+
+def test_a_range_of_versions(history) -> None:
+    history("switch", "-c", "exp", "HEAD~1")
+    for value in (7, 8):
+        history.write(value)
+        history("commit", "model.safetensors", "-m", f"exp {value}")
+    assert messages(history("log", "main..exp", "--json")) == ["exp 8", "exp 7"]
+    assert messages(history("log", "main..", "--json")) == ["exp 8", "exp 7"]
+    assert messages(history("log", "exp..main", "--json")) == ["value 3"]
+    assert messages(history("log", "..main", "--json")) == ["value 3"]
+    assert messages(history("log", "exp..HEAD~1", "--json")) == []
+    history("deploy", "exp", "prod")
+    assert messages(history("log", "main..exp", "--target", "prod", "--json")) == ["exp 8"]
+    assert "nowhere" in history("log", "main..nowhere", code=3).err
+    assert history("log", "main...exp", code=3).err
+
+
+def test_all_branches_children_before_parents_whatever_the_clocks_said(history) -> None:
+    history("switch", "-c", "exp", "HEAD~1")
+    history.write(7)
+    history("commit", "model.safetensors", "-m", "exp", "--date", "2020-01-01")
+    history("switch", "main")
+    found = history("log", "--all", "--json").json["commits"]
+    assert sorted(c["message"].splitlines()[0] for c in found) == [
+        "exp", *(f"value {i}" for i in range(4))
+    ]  # fmt: skip
+    seen: set[str] = set()
+    for commit in found:
+        assert not seen & set(commit["parents"])
+        seen.add(commit["id"])
+    assert messages(history("log", "--json"))[0] == "value 3"
+    lines = history("log", "--all", "--graph", "--oneline").out.splitlines()
+    assert sum("*" in line for line in lines) == 5
+    assert any(line.startswith("|/") for line in lines)
+    history("log", "--all", "main", code=2)

@@ -16,6 +16,7 @@ def seeds() -> list[bytes]:
     first = Commit(ManifestId(bytes(32)), Root(bytes(32)), (), "me", 10**18, 60)
     metrics = {"loss": 0.5, "nan": float("nan")}
     second = Commit(
-        ManifestId(bytes(32)), Root(bytes(32)), (CommitId(first.id),), "é", -1, -720, "m\n", metrics, "raw", "c"
+        ManifestId(bytes(32)), Root(bytes(32)), (CommitId(first.id),), "é", -1, -720, "m\n", metrics, "raw", "c",
+        {"lr": "0.1"},
     )  # fmt: skip
     return [first.encoded, second.encoded]
