@@ -14,7 +14,7 @@ import click
 
 from mvc.cli.output import Output
 from mvc.cli.text import listed, one_line
-from mvc.errors import DamagedData, WouldOverwrite
+from mvc.errors import DamagedData, WouldOverwrite, WrongUsage
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class Session:
         """Raises WouldOverwrite if ``path`` exists, unless ``force``; WrongUsage inside .mvc."""
         from mvc.repo.checkout.outputs import refuse_store
 
+        if path == Path():
+            raise WrongUsage("the output is empty", hint="name a file")
         refuse_store(self.fs, path)
         if self.fs.stat(path) is not None and not force:
             name = printable(str(path))

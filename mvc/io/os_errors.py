@@ -22,7 +22,7 @@ _MANY = frozenset({errno.EMFILE, errno.ENFILE})
 _READING = frozenset({"read", "list", "inspect"})
 
 _HINTS = {
-    errno.EFBIG: "the file system or 'ulimit -f' allows no larger file; nothing was changed",
+    errno.EFBIG: "the file system or 'ulimit -f' allows no larger file",
     errno.EIO: "the disk reports a fault: check it before you go on",
     errno.ESTALE: "the network file system lost this file: try again",
     errno.ELOOP: "a symbolic link stands where a file is expected",
@@ -61,7 +61,7 @@ def failure(error: OSError, path: Path, action: str) -> IoFailed:
     if code in _FULL:
         return StorageFull(
             f"no space left to {action} {path} ({_cause(error)})",
-            hint="free some space and run it again; nothing was changed",
+            hint="free some space and run it again",
         )
     if code == errno.EROFS or (code in _DENIED and action not in _READING):
         return ReadOnly(

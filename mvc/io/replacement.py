@@ -93,7 +93,7 @@ def replace_together(
         try:
             _carry_out(fs, folder, steps)
         except MvcError:
-            if plan is None or len(steps) == 1:  # else the next command does what is left
+            if plan is None or len(steps) == 1:  # else the next command does what is left, once
                 _drop(fs, folder, steps)
                 if plan is not None:
                     plan.end()
@@ -119,7 +119,9 @@ def finish_interrupted(fs: FileSystem, plans: Path, root: Path) -> list[Path]:
         lock = fs.lock(plans / name, block=False) if _PLAN.fullmatch(name) else None
         if lock is not None:
             with lock:
-                done += _finish(fs, plans / name, root)
+                # What cannot be finished must not hold up the next command, and every one after.
+                with suppress(MvcError, ValueError):
+                    done += _finish(fs, plans / name, root)
                 fs.unlink(plans / name, missing_ok=True, within=plans)
     return done
 
@@ -146,7 +148,11 @@ def _finish(fs: FileSystem, path: Path, root: Path) -> list[Path]:
     if not ready or any(_before(fs, s.place(folder))[:2] != s.before[:2] for s in writes):
         _drop(fs, folder, writes)
         return []
-    _carry_out(fs, folder, [*writes, *deletes])
+    try:
+        _carry_out(fs, folder, [*writes, *deletes])
+    except MvcError:
+        _drop(fs, folder, writes)
+        raise
     return [s.place(folder) for s in writes]
 
 
@@ -201,7 +207,7 @@ def _parse(data: bytes) -> tuple[str, list[_Step], bool] | None:
         folder = found["folder"]
         steps = [_Step(name, temporary, tuple(rest)) for name, temporary, *rest in found["steps"]]
         sound = all(map(_is_sound, steps)) and (folder == "" or Path(folder).is_absolute())
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     return (folder, steps, rest == _ready(line + end)) if sound else None
 

@@ -467,6 +467,8 @@ class Repository:
         from mvc.repo.checkout.export import export, export_to
 
         commit_id = self.find(rev, at=at, target=target)
+        if output == "":
+            raise WrongUsage("the output is empty", hint="name a file or a folder; . is this one")
         if output is None and (everything or atomic_dir or delete):
             raise WrongUsage("everything, atomic_dir and delete are for an output")
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:

@@ -74,12 +74,13 @@ class FileReader:
         """
         if repo is not None and self._target is None:
             raise WrongUsage("the reader has no target to record", hint="pass target= to it")
+        if self._unrecorded is None and repo is not None and self._target is not None:
+            # Before a new version is looked for: an error here must not pass it over.
+            self._unrecorded = list(self._left_behind(repo, self._target))
         newer = self._newer()
-        if repo is None or self._target is None:
+        if repo is None or self._target is None or self._unrecorded is None:
             self.production = newer or self.production
             return newer
-        if self._unrecorded is None:
-            self._unrecorded = list(self._left_behind(repo, self._target))
         if newer is not None:
             self._unrecorded.append((newer.commit, newer.time_ns))
             self._write_note(self._target, self._unrecorded)

@@ -45,7 +45,8 @@ class BaseCaches:
                 cache = None
             found[path] = self._caches[path] = cache or BaseCache(graph, self)
         if not self.make_room(0):  # there was more before
-            self.clear()
+            for cache in self._caches.values():
+                cache.clear()
         return found
 
     def has_room(self, nbytes: int) -> bool:

@@ -75,6 +75,7 @@ class StateWriter:
         self._since_flush = 0
         self.copies = PrecisionCopies()
         self._unproven: dict[int, str] = {}  # encoded from borrowed buffers
+        self._masters: list[tuple[_Master, str]] = []  # that copies were encoded against
         self.raw_bytes = 0
 
     def keep(self, parsed: ParsedFile, path: str, last: BaseCache | None = None) -> FileEntry:
@@ -111,7 +112,14 @@ class StateWriter:
         return entry
 
     def _prove_borrowed(self, parsed: ParsedFile, ids: dict[int, BlobId]) -> None:
-        """Rehash borrowed buffers; raise SourceChanged if the caller modified one meanwhile."""
+        """Rehash borrowed buffers; raise SourceChanged if the caller modified one meanwhile.
+
+        So are the masters that copies were encoded against: their memory is the caller's.
+        """
+        for master, path in self._masters:
+            if blob_id(master.spec, master.read(0, master.spec.nbytes), parallel=True) != master.id:
+                raise tensor_changed(path)
+        self._masters.clear()
         for i, name in self._unproven.items():
             data = parsed.borrow(i)
             if data is None or blob_id(parsed.contents[i].spec, data, parallel=True) != ids[i]:
@@ -137,7 +145,10 @@ class StateWriter:
             if last is not None:
                 last.unchanged(name, id_, spec, data)
             return id_
-        base: Base | None = self.copies.find(spec, data)
+        master = self.copies.find(spec, data)
+        if master is not None and master.parsed.borrow(master.content) is not None:
+            self._masters.append((master, path))
+        base: Base | None = master
         base = base or (last.base(name, spec) if last is not None else None)
         base = base or self._finder.find(path, name, spec)
         memory = last.replace(name, id_, spec, copied) if last is not None else None

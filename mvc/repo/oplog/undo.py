@@ -210,8 +210,8 @@ class _Revert:
         if self.removed is not None and staged_removals(self._context) != listed:
             later = self._snapshot.newest_staged_removals()
             raise self._since("the list of removed paths has changed", later)
-        for name, value in self._values.items():
-            if value is None and name.startswith(BRANCH):
+        for name in self._values:
+            if name.startswith(BRANCH):
                 refuse_recorded(self._context, name.removeprefix(BRANCH))
         self._refuse_namesakes()
         self._refuse_lost_branch()

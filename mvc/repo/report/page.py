@@ -221,7 +221,7 @@ def _heat(measured: Sequence[VersionChange], there: int, anchors: set[CommitId])
 def _groups(keys: Iterable[str]) -> dict[str, str]:
     """The row of each tensor: its name, or as long a prefix as makes few enough rows."""
     names = list(dict.fromkeys(keys))
-    for depth in range(max(name.count(".") for name in names) + 1, 0, -1):
+    for depth in range(max((name.count(".") for name in names), default=0) + 1, 0, -1):
         groups = {name: ".".join(name.split(".")[:depth]) for name in names}
         if len(set(groups.values())) <= _LAYERS:
             return groups

@@ -85,9 +85,10 @@ def _apply(
         raise DamagedData(f"{short_name(step)} has a wrong length")
     decoded = decode_shared(packs, step, check=check) if coming is None else coming.result()
     operator = pipeline_of(step).operator
-    places = {id(member): i for i, member in enumerate(step.header.members)}
+    # By id and start: a header may have been read again since the path was planned.
+    places = {(member.id, member.start): i for i, member in enumerate(step.header.members)}
     for each, out in together:
-        delta, width = decoded[places[id(each.member)]]
+        delta, width = decoded[places[each.member.id, each.member.start]]
         if each.member.base:
             combine(operator, out, delta, width, reverse=each.reverse)
         else:
