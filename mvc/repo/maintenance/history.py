@@ -112,6 +112,11 @@ class History:
         found = ((ids[number], self._manifests[number]) for number in self.published)
         return {id_: m for id_, m in found if m is not None and id_ not in self.forgotten}
 
+    def stored(self) -> set[CommitId]:
+        """Published versions that something leads to, and whose state is not forgotten."""
+        there = self.reachable()
+        return {id_ for id_ in self.states() if self.numbers[id_] in there}
+
     def reachable(self, cutoff_ns: int | None = None) -> set[int]:
         """Published versions that refs, HEAD and deployments lead to, and their ancestors.
 

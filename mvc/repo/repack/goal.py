@@ -105,9 +105,7 @@ def _most_queried(context: Context, count: int) -> tuple[CommitId, ...]:
     history = History()
     for recorded in context.fresh().entries():
         history.take(recorded)
-    there = history.reachable()
-    stored = {id_ for id_ in history.states() if history.numbers[id_] in there}
-    found = queries(context).most(count, stored)
+    found = queries(context).most(count, history.stored())
     if not found:
         raise WrongUsage("no version was asked for yet", hint="--add names versions")
     return tuple(found)

@@ -190,12 +190,8 @@ def _versions(context: Context) -> list[Commit]:
     for recorded in context.fresh().entries():
         history.take(recorded)
         versions.update((commit.id, commit) for commit in recorded.entry.commits)
-    there = history.reachable()
-    return [
-        commit
-        for id_, commit in versions.items()
-        if history.numbers[id_] in there and id_ not in history.forgotten
-    ]
+    stored = history.stored()
+    return [commit for id_, commit in versions.items() if id_ in stored]
 
 
 def recorded_since(context: Context) -> int:
