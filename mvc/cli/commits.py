@@ -96,8 +96,8 @@ def related(relations: Sequence[Relation], *, short: bool = False) -> str:
     """
     changed = [r for r in relations if r.kind != "equal"] or relations[:1]
     words = {r.path: r.kind if short else str(r) for r in changed}
-    if len(relations) == 1 or changed[0].kind == "equal":
-        return next(iter(words.values()), "")
+    if len(relations) <= 1 or changed[0].kind == "equal":
+        return "".join(words.values())
     return ", ".join(f"{printable(path)} {word}" for path, word in words.items())
 
 

@@ -78,7 +78,7 @@ class Family:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} '
             f'{_LINE * len(rows) + 12}" role="img" aria-label="Family tree of models">'
-            f"<style>{STYLE}.j{{fill:var(--bg);stroke:var(--dim)}}path.j{{fill:none}}</style>"
+            f"<style>{STYLE}.j{{fill:var(--bg);stroke:var(--dim)}}path.j{{fill:none}}text{{white-space:pre}}</style>"
             f'<rect width="100%" height="100%" fill="var(--bg)"/>{"".join(drawn)}</svg>'
         )
 
