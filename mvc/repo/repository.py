@@ -735,15 +735,23 @@ class Repository:
 
         return diff.diff(self.context, a, b, paths, progress=progress)
 
-    def family(self, rev: Rev | None = None, *, progress: Progress | None = None) -> Family:
+    def family(
+        self,
+        rev: Rev | None = None,
+        *,
+        incomplete: list[DamagedData] | None = None,
+        progress: Progress | None = None,
+    ) -> Family:
         """Which models came from those of ``rev``, or from every base model, by first parents.
 
         Over HEAD, all branches and all tags. Reads every manifest of their history. Raises
-        UnknownRevision, and DamagedData where a part of the history is lost.
+        UnknownRevision, StateForgotten, and DamagedData for a version that cannot be read; with
+        ``incomplete`` the error is appended there, and the version is passed over like a
+        forgotten one.
         """
         from mvc.repo.report import family
 
-        return family.family(self.context, rev, progress=progress)
+        return family.family(self.context, rev, incomplete=incomplete, progress=progress)
 
     def identify(self, path: PathName) -> list[Identified]:
         """Which versions have the state of this file; from hashes alone."""

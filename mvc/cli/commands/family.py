@@ -11,7 +11,7 @@ from mvc.cli.options import revision
 from mvc.cli.payload import fields, relation_json, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.errors import WrongUsage
+from mvc.errors import DamagedData, WrongUsage
 from mvc.model.names import printable
 from mvc.repo.history.family import Member
 
@@ -31,16 +31,19 @@ def command(session: Session, rev: str | None, output: str | None, force: bool) 
         if Path(output).suffix.lower() != ".svg":
             raise WrongUsage(f"a family tree is drawn as .svg, not as {printable(output)}")
         session.check_output(Path(output), force=force)
+    incomplete: list[DamagedData] = []
     with session.progress("comparing", counted=True) as progress:
-        found = session.repository.family(rev, progress=progress)
+        found = session.repository.family(rev, incomplete=incomplete, progress=progress)
     if output is not None:
         session.write_output(Path(output), found.svg(every=every).encode())
         out.note(f"drew {printable(output)}")
     if session.as_json:
-        out.json("mvc.family/1", {"models": [_json(member) for member in found.members]})
+        lost = {"incomplete": True} if incomplete else {}
+        out.json("mvc.family/1", {"models": [_json(member) for member in found.members], **lost})
     elif output is None:
         for row in found.rows(every=every):
             out.line(row.prefix + row.text(out.paint))
+    session.tell_incomplete(incomplete)
 
 
 def _json(member: Member) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mvc.dataclasses import dataclass
+from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.relation import Relation, models, relation
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context, Progress, noting
 from mvc.repo.history.log import ancestry, names_by_commit
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -51,50 +52,63 @@ class _Found:
     def __init__(self) -> None:
         self.members: list[Member] = []
         self.held: dict[CommitId, dict[str, int]] = {}
-        self._entries: dict[CommitId, dict[str, FileEntry]] = {}
+        # What a version that follows may be made from: the models, and which members they are.
+        self._last: dict[CommitId, tuple[dict[str, FileEntry], dict[str, int]]] = {}
 
     def take(self, commit: Commit, entries: Iterable[FileEntry] | None) -> None:
-        """Adds a version after its first parent; None if its state was forgotten."""
-        before = commit.parents[0] if commit.parents else commit.id
-        held, old = self.held.get(before, {}), self._entries.get(before, {})
+        """Adds a version after its first parent; None if its models are not known."""
+        old, held = self._last.get(commit.parents[0], ({}, {})) if commit.parents else ({}, {})
         if entries is None:
-            self.held[commit.id], self._entries[commit.id] = held, old
+            self.held[commit.id], self._last[commit.id] = {}, (old, held)
             return
-        now, known = dict[str, int](), {entry.path: entry for entry in models(entries)}
-        for path, entry in known.items():
-            if path in old and _same(entry, old[path]):
-                now[path] = held[path]
-                continue
-            related = relation(entry, old.values())
-            if related.kind == "equal" and related.base_path == path:  # in another file format
-                now[path] = held[path]
-                continue
-            base = None if related.base_path is None else held[related.base_path]
-            now[path] = len(self.members)
-            self.members.append(Member(commit, related, base))
-        self.held[commit.id], self._entries[commit.id] = now, known
+        known = {entry.path: entry for entry in models(entries)}
+        now = {path: self._model(commit, entry, old, held) for path, entry in known.items()}
+        self.held[commit.id], self._last[commit.id] = now, (known, now)
+
+    def _model(
+        self, commit: Commit, entry: FileEntry, old: dict[str, FileEntry], held: dict[str, int]
+    ) -> int:
+        """Which member a file holds: that of the version before, or a new one."""
+        path = entry.path
+        if path in old and entry.tensors == old[path].tensors:
+            return held[path]
+        related = relation(entry, old.values())
+        if related.kind == "equal" and related.base_path == path:  # in another file format
+            return held[path]
+        base = None if related.base_path is None else held[related.base_path]
+        self.members.append(Member(commit, related, base))
+        return len(self.members) - 1
 
     def let_go(self, id_: CommitId) -> None:
         """No further version follows this one."""
-        del self._entries[id_]
+        self._last.pop(id_, None)
 
 
 def family(
-    context: Context, rev: Rev | None = None, *, progress: Progress | None = None
+    context: Context,
+    rev: Rev | None = None,
+    *,
+    incomplete: list[DamagedData] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Member, ...]:
     """``Repository.family``: bases before the models made from them."""
     snapshot, names = context.fresh(), names_by_commit(context)
     start = None if rev is None else resolve(context, rev)
+    if start is not None:
+        manifests.check_kept(context, start)
     starts = names if start is None else {**names, start: names.get(start, [])}
-    history = list(ancestry(snapshot, starts, published=True))[::-1]
+    history = list(ancestry(snapshot, starts, incomplete=incomplete, published=True))[::-1]
     following: dict[CommitId, int] = {}
     for commit in history:
         for parent in commit.parents[:1]:
             following[parent] = following.get(parent, 0) + 1
     stream, found = ManifestStream(context.store), _Found()
     for done, commit in enumerate(history, 1):
-        kept = manifests.forgotten_ns(context, commit.id) is None
-        found.take(commit, stream.load(commit.manifest).entries if kept else None)
+        entries = None
+        with noting(incomplete):
+            if manifests.forgotten_ns(context, commit.id) is None:
+                entries = stream.load(commit.manifest).entries
+        found.take(commit, entries)
         for parent in commit.parents[:1]:
             following[parent] -= 1
             if not following[parent]:
@@ -103,10 +117,6 @@ def family(
             progress(done, len(history), "versions")
     named = _named(found, names, live_now(context))
     return _descendants(named, None if start is None else set(found.held[start].values()))
-
-
-def _same(a: FileEntry, b: FileEntry) -> bool:
-    return a is b or a.tensors == b.tensors
 
 
 def _named(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from mvc.dataclasses import dataclass
+from mvc.errors import DamagedData
 from mvc.model.names import printable
 from mvc.repo.context import Context, Progress
 from mvc.repo.history.family import Member
@@ -89,9 +90,15 @@ class Family:
         return self.svg()
 
 
-def family(context: Context, rev: Rev | None, *, progress: Progress | None = None) -> Family:
+def family(
+    context: Context,
+    rev: Rev | None,
+    *,
+    incomplete: list[DamagedData] | None = None,
+    progress: Progress | None = None,
+) -> Family:
     """``Repository.family``."""
-    return Family(members_of(context, rev, progress=progress))
+    return Family(members_of(context, rev, incomplete=incomplete, progress=progress))
 
 
 def _rows(members: Sequence[Member], every: bool) -> Iterator[Row]:

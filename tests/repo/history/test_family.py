@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc.errors import DamagedData, StateForgotten
+from mvc.ids import ManifestId
+from mvc.model.manifest import Manifest
 from mvc.repo.history.family import Member
+from mvc.repo.lookup.manifest_stream import ManifestStream
 from tests.repo.report.test_page import EVIL, Page
 
 State = dict[str, np.ndarray]
@@ -110,12 +114,32 @@ def test_a_forgotten_version_is_passed_over(repo: mvc.Repository) -> None:
         repo.commit(state, message=f"tune {i}")
     repo.forget(["HEAD~1", "HEAD~2"])
     assert kinds(repo) == [("one", "base", None), ("tune 2", "fine-tuned version", 0)]
-    assert kinds(repo, "HEAD~1") == [
-        ("one", "base", None),
-        ("tune 2", "fine-tuned version", 0),
-    ]
+    with pytest.raises(StateForgotten):
+        repo.family("HEAD~1")
+    repo.tag("gone", "HEAD~1")
+    assert repo.family().members[0].names == ()
     found = [e.relations and e.relations[0].kind for e in repo.log(relations=True)]
     assert found == ["fine-tuned version", None, None, "base"]
+
+
+def test_a_damaged_version_is_passed_over_if_wished(
+    repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line(repo, 2)
+    damaged, load = repo.version("HEAD~1").manifest, ManifestStream.load
+
+    def fail(self: ManifestStream, id_: ManifestId) -> Manifest:
+        if id_ == damaged:
+            raise DamagedData("lost")
+        return load(self, id_)
+
+    monkeypatch.setattr(ManifestStream, "load", fail)
+    with pytest.raises(DamagedData):
+        repo.family()
+    incomplete: list[DamagedData] = []
+    found = repo.family(incomplete=incomplete).members
+    assert [(m.commit.message, m.base) for m in found] == [("base", None), ("tune 1", 0)]
+    assert [error.message for error in incomplete] == ["lost"]
 
 
 def test_the_training_beside_a_model_is_no_model(repo: mvc.Repository) -> None:
