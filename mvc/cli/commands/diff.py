@@ -139,7 +139,7 @@ def _relation(found: Diff, file: FileDiff) -> str:
         return ""
     moved = related.base_path not in {None, related.path}
     of = f" of {printable(related.base_path or '')}" if moved else ""
-    return f" ({related.kind}{of})"
+    return " (nothing in common)" if related.kind == "base" else f" ({related.kind}{of})"
 
 
 def _row(tensor: TensorDiff) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ Kind: TypeAlias = Literal[
 
 _Tensors: TypeAlias = dict[str, LogicalTensor]
 _TRAINING = ("optimizer", "optim.", "lr_scheduler", "scheduler")  # in a checkpoint, not the model
+_TRAINING_FILES = ("optimizer.", "scheduler.", "rng_state")  # as transformers and accelerate do
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,9 @@ class Relation:
 
 
 def models(entries: Iterable[FileEntry]) -> list[FileEntry]:
-    """The files that hold tensors, without the training states beside them."""
+    """The files that hold tensors, without those of the training beside them, by their names."""
     found = [entry for entry in entries if entry.tensors]
+    found = [e for e in found if not e.path.rpartition("/")[2].startswith(_TRAINING_FILES)]
     beside = {training_path(entry.path) for entry in found}
     return [entry for entry in found if entry.path not in beside]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from tests.cli.program import record
 
@@ -133,6 +134,8 @@ def test_relations(mvc) -> None:
         "path": "model.safetensors", "kind": "extended", "base_path": "model.safetensors",
         "tensors": 4, "shared": 3, "equal": 3,
     }  # fmt: skip
+    save_file({"other": np.zeros(7)}, str(mvc.folder / "model.safetensors"))
+    assert mvc("diff").out.splitlines()[0].endswith(" (nothing in common)")
     mvc.write(4, "copy.safetensors")
     mvc("commit", "copy.safetensors", "-m", "copy")
     line = mvc("diff", "HEAD~1", "HEAD", "--stat").out.splitlines()[0]

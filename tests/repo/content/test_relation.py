@@ -130,6 +130,9 @@ def test_training_states_beside_a_model_are_no_models() -> None:
     paths = ["a.safetensors", "a.training.safetensors", "b.training.safetensors"]
     found = models([entry(OLD, path) for path in paths])
     assert [model.path for model in found] == ["a.safetensors", "b.training.safetensors"]
+    paths = ["run/model.safetensors", "run/optimizer.pt", "run/scheduler.pt", "run/rng_state_0.pth"]
+    found = models([entry(OLD, path) for path in paths])
+    assert [model.path for model in found] == ["run/model.safetensors"]
 
 
 def test_the_same_path_comes_first_and_then_the_closest() -> None:
