@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.cli.output import Output
 from mvc.cli.payload import deployed_json, fields, stamped
@@ -13,10 +13,12 @@ from mvc.cli.text import number, one_line
 from mvc.errors import DamagedData, NoDeployment
 from mvc.model.commit import Commit
 from mvc.model.names import printable
-from mvc.repo.content.relation import Relation
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_age, format_time
+
+if TYPE_CHECKING:
+    from mvc.repo.content.relation import Relation
 
 __all__ = [
     "IsLive",

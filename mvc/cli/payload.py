@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mvc.repo.content.relation import Relation
 from mvc.repo.deployments import Deployed
 from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    from mvc.repo.content.relation import Relation
 
 __all__ = ["deployed_json", "fields", "relation_json", "stamped"]
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, WrongUsage
@@ -17,7 +18,6 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.names import is_under
 from mvc.repo import deployments
-from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
@@ -25,6 +25,9 @@ from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from mvc.repo.content.relation import Relation
 
 __all__ = [
     "LogEntry",
@@ -125,6 +128,8 @@ def _relations_if_known(
 
 def relations(new: Manifest, old: Manifest | None) -> tuple[Relation, ...]:
     """What each model of a version is to those of the version before it, by path."""
+    from mvc.repo.content.relation import models, relation
+
     bases = [] if old is None else models(old.entries)
     return tuple(relation(entry, bases) for entry in models(new.entries))
 
