@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "log": "Show the history of a version.",
         "show": "Show one commit and what it changed.",
         "diff": "Compare two versions tensor by tensor.",
+        "family": "Show which models came from which.",
         "ls": "List the files and tensors of a version.",
         "cat": "Print one tensor, or save it as .npy.",
         "identify": "Find the versions that hold a file's state.",
