@@ -222,10 +222,8 @@ def _tensor(shape: str) -> Any:
 
 
 def _print(session: Session, found: Probe) -> None:
-    from mvc.provenance.probe.probe import shown_rows
-
     out = session.out
-    rows = found.rows if session.verbose else shown_rows(found.rows, _MOST_ROWS)
+    rows = found.rows if session.verbose else found.shown(_MOST_ROWS)
     styles = ["bad" if row.differs else None for row in rows]
     show(out, _COLUMNS, [[printable(cell) for cell in row.cells()] for row in rows], styles=styles)
     out.left_out(len(found.rows) - len(rows))

@@ -19,7 +19,7 @@ from mvc.provenance.probe.summary import Conditions, Selection, Summary
 from mvc.repo.display import html_table, text_table
 from mvc.training.state.rng import rng_state, set_rng_state
 
-__all__ = ["Probe", "probe", "shown_rows"]
+__all__ = ["Probe", "probe"]
 
 _SHOWN = 20  # rows
 _BEFORE = 5  # rows before the first that differs
@@ -56,6 +56,13 @@ class Probe:
         )
         return f"same: {calls}, {mode}"
 
+    def shown(self, most: int) -> tuple[LayerRow, ...]:
+        """At most ``most`` rows: from a little before the first difference, or else the last."""
+        call = None if self.difference is None else self.difference.call
+        found = (i for i, row in enumerate(self.rows) if call and row.forward == call.forward)
+        start = max(0, min(next(found, len(self.rows)) - _BEFORE, len(self.rows) - most))
+        return self.rows[start : start + most]
+
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the run of this machine as JSON, for ``against`` on another one.
 
@@ -78,16 +85,9 @@ class Probe:
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """Columns that are not empty, and the rows to show."""
-        cells = [row.cells() for row in shown_rows(self.rows, _SHOWN)]
+        cells = [row.cells() for row in self.shown(_SHOWN)]
         used = [i for i in range(len(COLUMNS)) if any(row[i] for row in cells)]
         return [COLUMNS[i] for i in used], [[row[i] for i in used] for row in cells]
-
-
-def shown_rows(rows: tuple[LayerRow, ...], most: int) -> tuple[LayerRow, ...]:
-    """At most ``most`` rows: from a little before the first that differs, or else the last ones."""
-    first = next((i for i, row in enumerate(rows) if row.differs), len(rows))
-    start = max(0, min(first - _BEFORE, len(rows) - most))
-    return rows[start : start + most]
 
 
 def probe(
@@ -133,6 +133,10 @@ def probe(
         torch.get_num_threads() if threads is None else threads,
         torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
     )
+    if target is not None and loss is None:
+        raise WrongUsage(
+            "there is a target but no loss", hint="pass loss=f, called f(output, target)"
+        )
     stored = _stored(against)
     selection = _selection(only, stored)
     if stored is not None and stored.training != training:
