@@ -44,5 +44,5 @@ MAX_PICKLE = 256 * MIB
 MAX_PICKLE_DEPTH = 1000
 
 # provenance
-MAX_PROBE = 256 * MIB  # the summary of a probed run
+MAX_PROBE = 64 * MIB  # the summary of a probed run
 MAX_PROBE_TENSORS = 4096 * MIB  # the tensors beside it

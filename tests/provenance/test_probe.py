@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import mvc
@@ -497,7 +497,7 @@ def test_tensors_without_comparable_bits_are_refused_by_layer() -> None:
         def forward(self, x):
             return x.to_sparse_csr()
 
-    with pytest.raises(UnsupportedTensor, match="^0 is a sparse tensor.*compared bit by bit"):
+    with pytest.raises(UnsupportedTensor, match=r"^0 is a sparse tensor.*compared bit by bit"):
         mvc.probe(nn.Sequential(Csr()), X, training=False)
 
 

@@ -42,9 +42,15 @@ def save_summary(run: Summary, path: Path) -> None:
     """Writes the summary as JSON, in place of a file of that name.
 
     If tensors were kept, they are written beside it, to the name with ``.safetensors`` appended.
+    Raises WrongUsage if the file would be too large to be read again.
     """
     fs = FileSystem()
-    files = {path: json.dumps(_to_json(run), indent=1).encode()}
+    files = {path: json.dumps(_to_json(run), separators=(",", ":")).encode()}
+    if len(files[path]) > MAX_PROBE:
+        raise WrongUsage(
+            f"the run has {len(run.calls):,} calls of layers, too many for one file",
+            hint="select layers with 'only'",
+        )
     if run.kept:
         files[_beside(path)] = save({id_.hex(): tensor for id_, tensor in run.kept.items()})
     for place, data in files.items():
