@@ -470,6 +470,7 @@ def test_functions_make_the_model() -> None:
     other = mvc.probe(lambda: Mlp(nn.Dropout(0.5)), X, seed=2, against=found)
     assert [cause.kind for cause in other.causes] == ["weights"]
     assert "first.weight, first.bias" in str(other.causes[0])
+    assert other.causes[0].hint == "use seed 1, as there"
 
 
 @pytest.mark.parametrize(

@@ -66,23 +66,25 @@ def causes(
 
 def _of_what_was_given(first: Summary, second: Summary) -> Iterator[Cause]:
     """Different inputs and weights, which explain all that follows."""
+    seed = first.conditions.seed
+    other = seed is not None and seed != second.conditions.seed
     for kind, a, b in (
         ("inputs", first.inputs, second.inputs),
         ("target", first.target, second.target),
     ):
         if [(p.place, p.id) for p in a] != [(p.place, p.id) for p in b]:
-            text = f"the {kind} of the two runs differ"
-            yield Cause(kind, text, "make them from a seed of their own, or load them from a file")
+            hint = "make them from a seed of their own, or load them from a file"
+            hint = f"use seed {seed}, as there" if other else hint
+            verb = "differ" if kind == "inputs" else "differs"
+            yield Cause(kind, f"the {kind} of the two runs {verb}", hint)
     before = [{name: w.before for name, w in run.weights.items()} for run in (first, second)]
     names = [n for n in (before[0] | before[1]) if before[0].get(n) != before[1].get(n)]
     if names:
         shown = ", ".join(map(printable, names[:_SHOWN]))
         more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-        yield Cause(
-            "weights",
-            f"the weights differ before the run: {shown}{more}",
-            "load the same version in both, or make both with the same seed",
-        )
+        hint = "load the same version in both, or make both with the same seed"
+        hint = f"use seed {seed}, as there" if other else hint
+        yield Cause("weights", f"the weights differ before the run: {shown}{more}", hint)
 
 
 def _of_a_pair(

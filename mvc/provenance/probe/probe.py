@@ -155,6 +155,11 @@ def probe(
         )  # fmt: skip
         first = stored.selected(selection) if stored else subject.run(conditions, selection)
         second = subject.run(conditions, selection)
+        if not (selection.every or first.calls or second.calls):
+            raise WrongUsage(
+                f"no layer that runs is named {', '.join(selection.patterns or ())}",
+                hint="name layers as a probe of all layers does, or by forward index",
+            )
         rows, difference = compare(first, second)
         found: tuple[Cause, ...] = ()
         if difference is not None:

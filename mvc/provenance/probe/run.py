@@ -141,9 +141,10 @@ class Subject:
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
             trained = [p for p in self.model.parameters() if p.grad is not None]
-            if trained:
-                make = self._optimizer or _descent
-                make(trained).step()
+            if trained and self._optimizer is not None:
+                self._optimizer(trained).step()
+            elif trained:
+                _descend(trained)
         return printed, found
 
     def _loss_of(self, output: Any, target: Any) -> torch.Tensor | None:
@@ -214,8 +215,12 @@ def _mean_square(output: Any) -> torch.Tensor | None:
     return torch.stack([s.float() for s in squares]).sum() if squares else None
 
 
-def _descent(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=_RATE)
+def _descend(parameters: list[torch.nn.Parameter]) -> None:
+    """Plain gradient descent: torch's optimizers first import the compiler, for seconds."""
+    with torch.no_grad():
+        for parameter in parameters:
+            assert parameter.grad is not None
+            parameter.add_(parameter.grad, alpha=-_RATE)
 
 
 @contextmanager
@@ -235,4 +240,5 @@ def _applied(conditions: Conditions) -> Iterator[None]:
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(strict, warn_only=warn_only)
+        if conditions.deterministic != strict:  # each call imports the compiler, for seconds
+            torch.use_deterministic_algorithms(strict, warn_only=warn_only)
