@@ -415,6 +415,17 @@ def test_models_without_gradients_without_weights_and_in_checkpoints() -> None:
     assert found.difference.call.layer == "block.between"
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_scripted_modules_are_compared_as_a_whole() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)))
+    found = mvc.probe(scripted, X)
+    assert found.rows == () and found.difference is not None
+    assert found.difference.part == "model output" and repr(found)
+    assert mvc.probe(scripted, X, seed=1).same
+    inside = mvc.probe(nn.Sequential(scripted, nn.Linear(6, 2)), X)
+    assert [row.layer for row in inside.rows] == ["1"]
+
+
 def test_bits_and_not_values_are_compared() -> None:
     class Const(nn.Module):
         def __init__(self, value: float) -> None:
@@ -459,6 +470,10 @@ def test_only_some_layers_with_distances() -> None:
         "first",
         "between",
     ]
+    assert [r.layer for r in mvc.probe(nn.Sequential(Mlp(nn.ReLU()), nn.ReLU()), X,
+                                       only=["[1]"]).rows] == ["1"]  # fmt: skip
+    with pytest.raises(WrongUsage, match="no layer that runs is named none"):
+        mvc.probe(Mlp(nn.ReLU()), X, only=["none"])
     with pytest.raises(WrongUsage, match="only is a text"):
         mvc.probe(Mlp(nn.ReLU()), X, only="first")
 

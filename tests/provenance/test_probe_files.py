@@ -109,6 +109,21 @@ def test_thread_counts_seeds_and_kernels_of_the_other_machine(file: Path) -> Non
     assert [cause.kind for cause in found.causes] == ["kernel"]
 
 
+def test_a_file_cannot_start_a_thousand_threads(file: Path, monkeypatch) -> None:
+    mvc.probe(mlp(), X).save(file)
+
+    def many(run) -> None:
+        run["conditions"]["threads"] = 1000
+        run["calls"][0]["output"][0][3] = "ab" * 32
+
+    edit(file, many)
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    found = mvc.probe(mlp(), X, against=file)
+    assert [cause.kind for cause in found.causes] == ["environment"]
+    assert "threads: 1000 there, 1 here" in str(found.causes[0]) and 1000 not in asked
+
+
 def test_a_run_without_a_seed_is_found_to_be_random_here(file: Path) -> None:
     mvc.probe(mlp(nn.Dropout()), X).save(file)
     found = mvc.probe(mlp(nn.Dropout()), X, against=file)

@@ -23,6 +23,7 @@ from mvc.errors import MvcError, UnknownPath, WrongUsage
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
+    from mvc.io.files import FileSystem
     from mvc.provenance.probe.compare import LayerRow
     from mvc.provenance.probe.probe import Probe
 
@@ -104,7 +105,7 @@ def command(
         raise WrongUsage("--path goes with --rev", hint="name the version with --rev")
     if save is not None:
         session.check_output(save, force=force)
-    script = _Script(model)
+    script = _Script(model, session.fs)
 
     def make() -> Any:
         made = script.model()
@@ -145,7 +146,8 @@ def command(
 class _Script:
     """The user's file or module, imported when something of it is first asked for."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, fs: FileSystem) -> None:
+        self._fs = fs
         self.place, _, name = target.partition(":")
         self.name = name or _DEFAULT
         self._module: ModuleType | None = None
@@ -175,7 +177,7 @@ class _Script:
 
     def _import(self) -> ModuleType:
         if not self.place.endswith(".py"):
-            sys.path.insert(0, str(Path.cwd()))
+            sys.path.insert(0, str(self._fs.cwd()))
             try:
                 return import_module(self.place)
             except ModuleNotFoundError as error:
@@ -185,9 +187,10 @@ class _Script:
                     f"there is no module {self.place}", hint="a file is named with its .py"
                 ) from error
         file = Path(self.place)
-        if not file.is_file():
+        identity = self._fs.stat(file)
+        if identity is None or not identity.is_file:
             raise UnknownPath(f"there is no file {self.place}")
-        sys.path.insert(0, str(file.resolve().parent))
+        sys.path.insert(0, str(self._fs.realpath(file).parent))
         spec = spec_from_file_location(_SCRIPT, file)
         assert spec is not None and spec.loader is not None
         module = sys.modules[_SCRIPT] = module_from_spec(spec)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from mvc.dataclasses import dataclass
+from mvc.io.process import cpu_count
 from mvc.model.names import printable
 from mvc.provenance.probe.compare import FirstDifference, compare
 from mvc.provenance.probe.run import NoDeterministicKernel, Subject
@@ -19,6 +20,7 @@ __all__ = ["Cause", "causes"]
 _SEED = 0
 _SHOWN = 3  # names of weights
 _NO_KERNEL = "replace the operation, or run it on another device"
+_MANY_THREADS = 64
 _STATE = "look for a layer that keeps state between calls, reads a clock or has its own generator"
 
 
@@ -151,8 +153,10 @@ def _of_a_file(
     if again is not None:
         yield from _of_a_pair(subject, second.conditions, selection, again)
         return
-    pairs = [
-        (name, first.environment.get(name), second.environment.get(name))
+    there, here = first.conditions.threads, second.conditions.threads
+    pairs = [("threads", str(there), str(here))] if there > _most_threads() else []
+    pairs += [
+        (name, str(first.environment.get(name)), str(second.environment.get(name)))
         for name in {**first.environment, **second.environment}
     ]
     apart = [f"{name}: {a} there, {b} here" for name, a, b in pairs if a != b]
@@ -164,6 +168,11 @@ def _of_a_file(
         yield Cause("unknown", text, _STATE)
 
 
+def _most_threads() -> int:
+    """More are not started because a file says so: the system may end the process for it."""
+    return max(_MANY_THREADS, 4 * cpu_count())
+
+
 def _towards(there: Conditions, here: Conditions) -> Sequence[_Trial]:
     """The conditions of the other run, taken over one after the other."""
     trials = []
@@ -172,7 +181,7 @@ def _towards(there: Conditions, here: Conditions) -> Sequence[_Trial]:
         here = replace(here, seed=there.seed)
         text = f"the seed: {there.seed} there, {mine} here"
         trials.append(_Trial(here, Cause("seed", text, f"use seed {there.seed}")))
-    if there.threads != here.threads:
+    if there.threads != here.threads and there.threads <= _most_threads():
         text = f"the number of threads: {there.threads} there, {here.threads} here"
         here = replace(here, threads=there.threads)
         hint = f"call torch.set_num_threads({there.threads}) in both"

@@ -34,9 +34,15 @@ def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Every module by its first name, except the model itself and pure containers.
 
     A container is pure if it has no ``forward`` of its own: Sequential, ModuleList, ModuleDict.
+    TorchScript calls no hooks, so its modules are left out.
     """
-    found = {n: m for n, m in model.named_modules() if n and type(m).forward not in _CONTAINERS}
-    return found or {WHOLE: model}
+    found = {}
+    for name, module in model.named_modules():
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        if name and not scripted and type(module).forward not in _CONTAINERS:
+            found[name] = module
+    alone = not found and not isinstance(model, torch.jit.ScriptModule)
+    return {WHOLE: model} if alone else found
 
 
 @dataclass(slots=True)
