@@ -59,11 +59,11 @@ def causes(
     ``stored``: the first run is from a file, so only the second can be made again. Otherwise both
     are of this process, one after the other.
     """
-    selection = Selection(second.only)
     if not stored:
+        selection = Selection(second.only)
         return tuple(_of_a_pair(subject, second.conditions, selection, difference))
     given = tuple(_of_what_was_given(first, second))
-    return given or tuple(_of_a_file(subject, first, second, selection, difference))
+    return given or tuple(_of_a_file(subject, first, second, difference))
 
 
 def _of_what_was_given(first: Summary, second: Summary) -> Iterator[Cause]:
@@ -130,13 +130,10 @@ def _of_a_pair(
 
 
 def _of_a_file(
-    subject: Subject,
-    first: Summary,
-    second: Summary,
-    selection: Selection,
-    difference: FirstDifference,
+    subject: Subject, first: Summary, second: Summary, difference: FirstDifference
 ) -> Iterator[Cause]:
     """Why a run here differs from one of a file, with equal weights and inputs."""
+    selection = Selection(second.only)
     left = difference
     for trial in _towards(first.conditions, second.conditions):
         try:

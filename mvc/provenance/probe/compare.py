@@ -93,14 +93,13 @@ class FirstDifference:
 def compare(a: Summary, b: Summary) -> tuple[tuple[LayerRow, ...], FirstDifference | None]:
     """A row for each call of a layer in either run, and the first difference in time."""
     gradients = _differing_gradients(a, b)
-    rows = [_row(a, b, call, b.by_key.get(call.key), gradients) for call in a.calls]
-    rows += [_row(b, a, call, None, gradients) for call in b.calls if call.key not in a.by_key]
+    rows = [_row(a, b, call, gradients) for call in a.calls]
+    rows += [_row(b, a, call, gradients) for call in b.calls if call.key not in a.by_key]
     return tuple(rows), next(_differences(a, b), None)
 
 
-def _row(
-    a: Summary, b: Summary, x: LayerCall, y: LayerCall | None, gradients: Mapping[str, bool]
-) -> LayerRow:
+def _row(a: Summary, b: Summary, x: LayerCall, gradients: Mapping[str, bool]) -> LayerRow:
+    y = b.by_key.get(x.key)
     own = [
         differs
         for name, differs in gradients.items()
@@ -220,9 +219,14 @@ def _forward(a: Summary, b: Summary) -> Iterator[FirstDifference]:
         elif a.only is None and any(x.began < call.began < x.ended for call in a.calls):
             text += ", which arose in its own forward: the layers inside agree"
         yield FirstDifference(
-            part, text, (_PHASES.index("input"), at), x, place, None, inside,
-            _distance(a, b, *pair),
-        )  # fmt: skip
+            part,
+            text,
+            order=(_PHASES.index("input"), at),
+            call=x,
+            place=place,
+            inside=inside,
+            distance=_distance(a, b, *pair),
+        )
         return
 
 
@@ -255,9 +259,13 @@ def _backward(a: Summary, b: Summary) -> Iterator[FirstDifference]:
     if part == "grad_output" and a.only is None:
         text += ", which arose behind the layer: in the loss or between layers"
     yield FirstDifference(
-        part, text, (_PHASES.index("grad_output"), at), call, place,
+        part,
+        text,
+        order=(_PHASES.index("grad_output"), at),
+        call=call,
+        place=place,
         distance=_distance(a, b, *pair),
-    )  # fmt: skip
+    )
 
 
 def _weights(a: Summary, b: Summary) -> Iterator[FirstDifference]:
