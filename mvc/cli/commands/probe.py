@@ -40,7 +40,7 @@ _DEFAULT = "model"
 _PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
 
 
-@verb("probe", "mvc probe train.py --save here.json")
+@verb("probe", "mvc probe net.py --save here.json")
 @click.argument("model", metavar="SCRIPT|MODEL", shell_complete=complete_files)
 @click.option(
     "--training/--eval", default=True,
@@ -91,9 +91,10 @@ def command(
     rev: str | None,
     path: str | None,
 ) -> int:
-    """Compare two runs of a model layer by layer, forward and backward.
+    """Compare two runs of a model layer by layer.
 
-    Runs the code that you name: SCRIPT is a file FILE.py, MODEL is FILE.py:NAME or
+    Names the first layer and the direction, forward or backward, in which they differ, and the
+    likely cause. Runs the code that you name: SCRIPT is a file FILE.py, MODEL is FILE.py:NAME or
     package.module:NAME. NAME (by default 'model') is a function that returns a torch module, or
     the module and its inputs. Other functions there are used by their names: inputs(), target(),
     loss(output, target), optimizer(parameters). The exit code is 1 if the runs differ.

@@ -121,7 +121,7 @@ def probe(
     ``torch.use_deterministic_algorithms``, by default as they are.
 
     Weights, gradients, modes, random generators and settings are afterwards as they were; other
-    attributes that a run changes are not restored. If the runs differ, the model runs up to six
+    attributes that a run changes are not restored. If the runs differ, the model runs up to ten
     more times to find the cause. Raises WrongUsage for arguments that do not fit and for a file
     that is no summary, UnsupportedTensor for sparse, quantised or distributed tensors. What the
     model itself raises is passed on.
