@@ -16,6 +16,7 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.api import Repository
+    from mvc.provenance.probe.probe import Probe, probe
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
@@ -33,12 +34,14 @@ __all__ = [
     "Loaded",
     "LogEntry",
     "MvcError",
+    "Probe",
     "Recorder",
     "Report",
     "Repository",
     "Requirements",
     "Resumed",
     "__version__",
+    "probe",
 ]
 __version__ = "0.1.0"
 
@@ -49,11 +52,13 @@ _LAZY = {
     "FsckReport": "mvc.repo.maintenance.report",
     "Loaded": "mvc.training.resume",
     "LogEntry": "mvc.repo.history.log",
+    "Probe": "mvc.provenance.probe.probe",
     "Recorder": "mvc.training.recorder",
     "Report": "mvc.training.recorder",
     "Repository": "mvc.api",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
+    "probe": "mvc.provenance.probe.probe",
 }
 
 
