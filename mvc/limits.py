@@ -20,6 +20,10 @@ MAX_MESSAGE = MIB
 MAX_METRICS = 1000
 MAX_PARAMS = 1000  # names and values of up to MAX_NAME_BYTES each
 
+MAX_CODE_FILES = 500  # source files that a version carries
+MAX_CODE_BYTES = 16 * MIB  # of all of them
+MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
+
 MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents
 MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all views of a file: times its size, plus
 
