@@ -145,13 +145,23 @@ _FIELDS = ("module", "name", "arguments", "weights", "files", "packages")
 
 
 def live_model(model: object) -> torch.nn.Module | None:
-    """The module that a live model or an Architecture of one is, without wrappers; else None."""
+    """The module that a live model is, without wrappers; None for an Architecture of no live one.
+
+    Raises WrongUsage for any other object.
+    """
     import torch
 
     from mvc.training.state.parts import unwrap
 
     found = model.model if isinstance(model, Architecture) else model
-    return unwrap(found) if isinstance(found, torch.nn.Module) else None
+    if isinstance(found, torch.nn.Module):
+        return unwrap(found)
+    if isinstance(model, Architecture):
+        return None
+    raise WrongUsage(
+        f"model is of type {type(model).__name__}: it must be a torch.nn.Module",
+        hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) beside its state",
+    )
 
 
 def attachments(
@@ -163,11 +173,6 @@ def attachments(
     built again, WrongUsage for another object.
     """
     live = live_model(model)
-    if live is None and not isinstance(model, Architecture):
-        raise WrongUsage(
-            f"model is of type {type(model).__name__}: it must be a torch.nn.Module",
-            hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) beside its state",
-        )
     given = model if isinstance(model, Architecture) else Architecture(live)
     if live is not None and given.arguments is None:
         given = _BUILT.get(live) or given

@@ -63,7 +63,7 @@ def test_arguments_are_given_offered_or_refused(repo: mvc.Repository, project: P
     made = net.Net(4, 2, dropout=0.5)
     with pytest.raises(CannotRecord, match=r"Net takes arguments \(width, depth=1, dropout=0\.0\)"):
         repo.commit(model=made)
-    assert repo.log("HEAD", limit=1) == [] if repo.head().commit else True
+    assert repo.head().commit is None
     arguments = {"width": 4, "depth": 2, "dropout": 0.5}
     repo.commit(model=mvc.Architecture(made, arguments))
     loaded = repo.load_model(trust=True)
@@ -287,8 +287,8 @@ def test_a_folder_that_a_stranger_can_use(
     done = repo.export_model(folder)
     names = {str(Path(name).relative_to(folder)) for name in done.written}
     assert names == {
-        "code/nets/__init__.py", "code/nets/blocks.py", "code/nets/net.py", "environment.json",
-        "load.py", "model.json", "model.safetensors",
+        "code/nets/__init__.py", "code/nets/blocks.py", "code/nets/net.py",
+        "code/nets/scale.py", "environment.json", "load.py", "model.json", "model.safetensors",
     }  # fmt: skip
     with pytest.raises(WouldOverwrite, match="exists already"):
         repo.export_model(folder)
@@ -329,7 +329,6 @@ def test_the_environment_is_carried_when_asked_for(repo: mvc.Repository, project
 def test_code_and_environment_are_stored_once(repo: mvc.Repository, project: Project) -> None:
     made = project.load("nets.net").Plain()
     repo.commit(model=made)
-    before = repo.stats()
     ids = set()
     for _ in range(3):
         with torch.no_grad():
@@ -337,7 +336,6 @@ def test_code_and_environment_are_stored_once(repo: mvc.Repository, project: Pro
         done = repo.commit(model=made)
         ids |= {e.content_id for e in repo.manifest(done).attached}
     assert len(ids) == len(repo.manifest("HEAD").attached)
-    assert repo.stats().commits == before.commits + 3 if hasattr(before, "commits") else True
 
 
 def test_a_lossy_pipeline_and_another_path(repo: mvc.Repository, project: Project) -> None:
