@@ -1,4 +1,4 @@
-"""A commit: manifest, root, parents, author, time, message, metrics, params.
+"""A commit: manifest, root, parents, author, time, message, metrics, params, needs.
 
 Its id is the hash of its canonical bytes; nothing about how the blobs are
 stored is inside, so that repacking never changes an id.
@@ -10,10 +10,12 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
+from itertools import pairwise
 
 from mvc.dataclasses import dataclass
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.limits import (
+    MAX_ATTACHED,
     MAX_COMMIT,
     MAX_MESSAGE,
     MAX_METRICS,
@@ -27,8 +29,10 @@ from mvc.model.hashing import digest
 __all__ = ["Commit"]
 
 _TAG = b"mvc.commit.1"
-_PLAIN, _WITH_PARAMS = 1, 2  # the second needs the feature "commit-2"
+# The second needs the feature "commit-2", the third "commit-3".
+_PLAIN, _WITH_PARAMS, _WITH_NEEDS = 1, 2, 3
 _MAX_PARENTS = 64
+_MAX_NEEDS = 1024
 _DAY = 24 * 60  # minutes
 _FLOAT = struct.Struct("<d")
 _OTHER_FORM = "it is not in canonical form"
@@ -40,8 +44,10 @@ class Commit:
 
     ``metrics`` are float64 by name; ``pipeline`` is the preset or the text of the pipeline
     that was asked for; ``code`` the git commit of the working folder, or empty. ``params`` are
-    texts by name: hyper-parameters, the name of a data set. A commit without any has the bytes
-    that it had before there were params.
+    texts by name: hyper-parameters, the name of a data set. ``needs`` are versions beside the
+    parents without which this one cannot be made again, as the data sets of its training.
+    ``attached`` are the names at the top of what its manifest carries beside the files. A commit
+    without any of these has the bytes that it had before there were such fields.
     """
 
     manifest: ManifestId
@@ -55,10 +61,20 @@ class Commit:
     pipeline: str = ""
     code: str = ""
     params: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[CommitId, ...] = ()
+    attached: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """The lowest version of the format that can express the commit."""
+        if self.needs or self.attached:
+            return _WITH_NEEDS
+        return _WITH_PARAMS if self.params else _PLAIN
 
     @cached_property
     def encoded(self) -> bytes:
-        writer = Writer().uint(_WITH_PARAMS if self.params else _PLAIN)
+        version = self.version
+        writer = Writer().uint(version)
         writer.raw(self.manifest).raw(self.root)
         writer.uint(len(self.parents))
         for parent in self.parents:
@@ -68,10 +84,17 @@ class Commit:
         for name in sorted(self.metrics, key=_as_bytes):
             writer.text(name).raw(_FLOAT.pack(self.metrics[name]))
         writer.text(self.pipeline).text(self.code)
-        if self.params:
+        if version >= _WITH_PARAMS:
             writer.uint(len(self.params))
             for name in sorted(self.params, key=_as_bytes):
                 writer.text(name).text(self.params[name])
+        if version >= _WITH_NEEDS:
+            writer.uint(len(self.needs))
+            for id_ in sorted(self.needs):
+                writer.raw(id_)
+            writer.uint(len(self.attached))
+            for name in sorted(self.attached, key=_as_bytes):
+                writer.text(name)
         return writer.done()
 
     @cached_property
@@ -85,7 +108,7 @@ class Commit:
         if len(data) > MAX_COMMIT:
             raise reader.fail(f"it is longer than {MAX_COMMIT} bytes")
         version = reader.uint()
-        if version not in (_PLAIN, _WITH_PARAMS):
+        if version not in (_PLAIN, _WITH_PARAMS, _WITH_NEEDS):
             raise reader.fail("its version is unknown")
         manifest, root = ManifestId(reader.raw(32)), Root(reader.raw(32))
         parents = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
@@ -98,15 +121,21 @@ class Commit:
             metrics[name] = _FLOAT.unpack(reader.raw(8))[0]
         pipeline, code = reader.text(MAX_PIPELINE_TEXT), reader.text(MAX_NAME_BYTES)
         params: dict[str, str] = {}
-        if version == _WITH_PARAMS:
+        if version >= _WITH_PARAMS:
             for name in _names(reader, MAX_PARAMS):
                 params[name] = reader.text(MAX_NAME_BYTES)
-            if not params:
-                raise reader.fail(_OTHER_FORM)
+        needs: tuple[CommitId, ...] = ()
+        attached: tuple[str, ...] = ()
+        if version >= _WITH_NEEDS:
+            needs = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(_MAX_NEEDS)))
+            attached = tuple(_names(reader, MAX_ATTACHED))
         reader.end()
         commit = cls(
-            manifest, root, parents, author, time_ns, zone, message, metrics, pipeline, code, params
-        )
+            manifest, root, parents, author, time_ns, zone, message, metrics, pipeline, code,
+            params, needs, attached,
+        )  # fmt: skip
+        if commit.version != version or any(a >= b for a, b in pairwise(needs)):
+            raise reader.fail(_OTHER_FORM)
         # The reader accepts one form of each field, and the order of names was checked.
         commit.__dict__["encoded"] = data
         return commit

@@ -1,5 +1,8 @@
 """A manifest: the paths of a version, each with its tensors and its layout.
 
+Beside its files a version may carry others, which no working folder holds: the source code of a
+model, the environment, a recipe. Their paths begin with ``names.ATTACHED``.
+
 Logical tensors and layout are two lists. The layout says of which blobs and
 other bytes a file is made: *contents* (blobs at offsets), *checks* (zip CRC-32
 fields, which follow from the content and are computed, not stored) and the
@@ -8,7 +11,7 @@ fields, which follow from the content and are computed, not stored) and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -27,14 +30,14 @@ from mvc.limits import (
 from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 from mvc.model.merkle import MerkleTree, leaf
-from mvc.model.names import check_key, check_path
+from mvc.model.names import ATTACHED, attached_path, check_key, check_path
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
 __all__ = ["Check", "Content", "FileEntry", "LogicalTensor", "Manifest", "Shape", "State", "View"]
 
 _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"
-_VERSION = 1
+_PLAIN, _WITH_ATTACHED = 1, 2  # the second needs the feature "commit-3"
 _FORMATS = ("opaque", "safetensors", "torch", "npz", "npy", "state")
 _DTYPE_NAMES = tuple(DTYPES)
 _Span = tuple[int, int, bool]
@@ -137,10 +140,18 @@ class FileEntry:
 
 
 class Manifest:
-    """The entries of a version in path order; named by the hash of its canonical bytes."""
+    """The entries of a version in path order; named by the hash of its canonical bytes.
+
+    ``entries`` are its files, ``attached`` is what it carries beside them, and ``all_entries``
+    are both. Only the files have part in its Merkle root.
+    """
 
     def __init__(self, entries: Iterable[FileEntry]) -> None:
-        self.entries = tuple(sorted(entries, key=lambda e: e.path.encode()))
+        self.all_entries = tuple(sorted(entries, key=lambda e: e.path.encode()))
+        self.entries = self.all_entries
+        self.attached = tuple(e for e in self.all_entries if e.path.startswith(ATTACHED))
+        if self.attached:
+            self.entries = tuple(e for e in self.all_entries if not e.path.startswith(ATTACHED))
 
     def __repr__(self) -> str:
         """Short: the tensors of a large version would fill the screen."""
@@ -154,9 +165,14 @@ class Manifest:
         return {e.path: e for e in self.entries}
 
     @cached_property
+    def attached_by_path(self) -> dict[str, FileEntry]:
+        return {e.path: e for e in self.attached}
+
+    @cached_property
     def encoded(self) -> bytes:
-        writer = Writer().uint(_VERSION).uint(len(self.entries))
-        for entry in self.entries:
+        version = _WITH_ATTACHED if self.attached else _PLAIN
+        writer = Writer().uint(version).uint(len(self.all_entries))
+        for entry in self.all_entries:
             _write_entry(writer, entry, with_path=True)
         return writer.done()
 
@@ -186,14 +202,18 @@ class Manifest:
         reader = Reader(data, "a manifest")
         if len(data) > MAX_MANIFEST:
             raise reader.fail(f"it is longer than {MAX_MANIFEST} bytes")
-        if reader.uint() != _VERSION:
+        version = reader.uint()
+        if version not in (_PLAIN, _WITH_ATTACHED):
             raise reader.fail("its version is unknown")
-        entries = [_read_entry(reader, spans) for _ in range(reader.count(MAX_TENSORS))]
+        check = check_path if version == _PLAIN else _check_any_path
+        entries = [_read_entry(reader, spans, check) for _ in range(reader.count(MAX_TENSORS))]
         reader.end()
         paths = [entry.path.encode() for entry in entries]
         if any(a >= b for a, b in pairwise(paths)):
             raise reader.fail("its entries are not in canonical order, or a path is there twice")
         manifest = cls(entries)
+        if version == _WITH_ATTACHED and not manifest.attached:
+            raise reader.fail("it is not in canonical form")
         # The reader accepts one form of each field, and the order of entries was checked.
         manifest.__dict__["encoded"] = data
         return manifest
@@ -212,14 +232,14 @@ class Shape:
         manifest = Manifest.decode(data, spans)
         specs: list[TensorSpec] = []
         skeletons = []
-        for entry in manifest.entries:
+        for entry in manifest.all_entries:
             specs += [content.spec for content in entry.contents]
             if entry.skeleton is not None:
                 skeletons.append(len(specs))
                 specs.append(TensorSpec("raw", (entry.skeleton_size,)))
         self.specs, self.skeletons = tuple(specs), tuple(skeletons)
-        self.raw = sum(entry.size for entry in manifest.entries)
-        self.files = len(manifest.entries)
+        self.raw = sum(entry.size for entry in manifest.all_entries)
+        self.files = len(manifest.all_entries)
         self._size = len(data)
         self._objects = [(begin, end) for begin, end, is_object in spans if is_object]
         edges = [0, *(at for begin, end, _ in spans for at in (begin, end)), len(data)]
@@ -275,8 +295,14 @@ def _read_spec(reader: Reader) -> TensorSpec:
     return shared_spec(name, reader.uints(MAX_DIMENSIONS))
 
 
-def _read_entry(reader: Reader, spans: list[_Span]) -> FileEntry:
-    path = check_path(reader.text(MAX_NAME_BYTES))
+def _check_any_path(path: str) -> str:
+    if path.startswith(ATTACHED):
+        return attached_path(path.removeprefix(ATTACHED))
+    return check_path(path)
+
+
+def _read_entry(reader: Reader, spans: list[_Span], check: Callable[[str], str]) -> FileEntry:
+    path = check(reader.text(MAX_NAME_BYTES))
     format_ = _FORMATS[reader.uint(len(_FORMATS) - 1)]
     size = reader.uint(1 << 63)
     placed: list[tuple[int, TensorSpec]] = []

@@ -14,7 +14,9 @@ from mvc.errors import InvalidName
 from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
 __all__ = [
+    "ATTACHED",
     "DEFAULT_STATE",
+    "attached_path",
     "check_key",
     "check_path",
     "check_ref",
@@ -25,6 +27,9 @@ __all__ = [
 
 DEFAULT_STATE = "model.safetensors"
 """The path of a Python state that was committed without a path."""
+
+ATTACHED = ".mvc/"
+"""How the paths begin that a version carries beside its files; no file can have such a path."""
 
 _RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
 _RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}
@@ -84,6 +89,11 @@ def check_path(path: str) -> str:
     for part in path.split("/"):
         _check_part(path, part)
     return path
+
+
+def attached_path(name: str) -> str:
+    """The path in a manifest of what a version carries under ``name``. Raises InvalidName."""
+    return ATTACHED + check_path(name)
 
 
 def _check_part(path: str, part: str) -> None:

@@ -28,7 +28,7 @@ LAYOUTS = {  # "field:kind", or a field of the kind of its name; "*" is a list, 
     "later": "forgotten:*id,uint undoes:uint links",
     "deployment": "target:text time:sint commit:value previous:uint",
     "made": "which manifest:id root:id parents:*id author:text time:sint zone:sint "
-    "message:text metrics pipeline:text code:text params",
+    "message:text metrics pipeline:text code:text params beside",
     "file": "path:text format:uint size:uint places:*uint,spec contents skeleton:bytes "
     "checks:*uint,uint,uint tensors:*tensor",
     "tensor": "key:text content view",
@@ -42,8 +42,8 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "id": lambda c, r: c.take(32),
     "float": lambda c, r: struct.unpack("<d", c.take(8))[0],
     "metrics": lambda c, r: dict(c.get("*text,float")),
-    "version": lambda c, r: need(c.get("uint") == 1, "an unknown version"),
     "params": lambda c, r: dict(c.get("*text,text") if r.which > 1 else []),
+    "beside": lambda c, r: (c.get("*id"), c.get("*text")) if r.which > 2 else ([], []),
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
@@ -223,10 +223,8 @@ def apply(record, member, base, reverse=False):  # base's piece to its piece, or
     bridge, _, names = coding.split(" | ")[0].partition(":")
     base = base[:size].ljust(size, b"\0") if bridge == "resize" else base
     base = cast(base, names) if bridge == "cast" else base
-    at = record.members.index(member)
-    width, delta = (
-        record.decoded[at] if record.group else payload.single(size, coding, base, reverse)
-    )
+    held = record.group and record.decoded[record.members.index(member)]
+    width, delta = held or payload.single(size, coding, base, reverse)
     return combine(base, delta, width, coding, reverse) if member.base else delta
 
 
@@ -272,7 +270,7 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         text, _, check = (folder / "format").read_text("latin1").partition(" check=")
         features = set(text.removeprefix("mvc-repository 1 features=").split(","))
         sound = check == blake3(text.encode()).hexdigest(8) + "\n"
-        known = {"", "codings-2", "commit-2", "compacted", "entry-2", "entry-3"}
+        known = {"", "codings-2", "commit-2", "commit-3", "compacted", "entry-2", "entry-3"}
         need(sound and features <= known, "an unknown or damaged format")
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
@@ -320,7 +318,9 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         return data
 
     def manifest(self, id_):
-        _, files = Cursor(self.object(self.commits[id_].manifest)).get("version,*file")
+        form, every = Cursor(self.object(self.commits[id_].manifest)).get("uint,*file")
+        files = [e for e in every if e.path[:5] != ".mvc/"]  # the others are attached
+        need(form == 1 + (files != every), "its version")
         states = [(e.path, tree((t.key, t.id) for t in e.tensors)) for e in files if e.tensors]
         need((tree(states) if len(states) != 1 else states[0][1]) == self.commits[id_].root, "root")
         return files

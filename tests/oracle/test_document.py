@@ -55,7 +55,7 @@ def test_examples_of_the_document():
         b"hello brave new world, hello brave" * 2,
     )
     assert Cursor(example("payload-patch")).patch(base, b"", 68) == text
-    _, (file,) = Cursor(example("manifest")).get("version,*file")
+    _, (file,) = Cursor(example("manifest")).get("uint,*file")
     assert (file.path, file.tensors[0].spec) == ("model.safetensors", ("uint16", (8,)))
 
 

@@ -90,7 +90,7 @@ def test_what_mvc_writes_is_strict(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def whole(self: Cursor, kind: str, outer: Any = None) -> Any:
         found = get(self, kind, outer)
-        if kind in ("entry", "made", "version,*file"):
+        if kind in ("entry", "made", "uint,*file"):
             assert self.at == len(self.data), f"bytes follow the fields of {kind}"
             seen[kind] = seen.get(kind, 0) + 1
         return found
@@ -108,4 +108,4 @@ def test_what_mvc_writes_is_strict(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     data = rng().bytes(200_000)
     commit_files(tmp_path / "files", {"f": data}, {"f": data[:999] + b"inserted" + data[999:]})
     assert seen["chunks"] > 1
-    assert {"single", "group", "patch", "frames", "entry", "made", "version,*file"} <= seen.keys()
+    assert {"single", "group", "patch", "frames", "entry", "made", "uint,*file"} <= seen.keys()

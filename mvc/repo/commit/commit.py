@@ -27,6 +27,7 @@ from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.commit.base_cache import BaseCache
+from mvc.repo.commit.inputs import attachments
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.state_writer import PrecisionCopies, StateWriter
@@ -35,7 +36,7 @@ from mvc.repo.content.compare import renames
 from mvc.repo.content.hashing import pieces
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, Head, head, staged_removals, tip
 from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.search import Graph, Link
@@ -127,6 +128,8 @@ class _Work:
         policy = _policy(context, request, self.parent, Pipeline.parse(text).coding())
         self.files = StateWriter(context, packs, policy, self.parent, progress)
         self.kept: dict[str, FileEntry] = {}
+        self.attached: dict[str, FileEntry] = {}
+        self.raw_bytes = 0
         self.manifest = manifests.EMPTY
         self.regions: tuple[Region, ...] = ()
 
@@ -141,6 +144,7 @@ class _Work:
 
     def run(self) -> CommitResult:
         self._keep_changes()
+        self._keep_attachments()
         self._write_manifest()
         if not self.request.allow_empty and self.manifest.id == self.parent.id:
             raise NothingToCommit(
@@ -162,7 +166,7 @@ class _Work:
             self.head.branch,
             deployed,
             self._paths(),
-            self.files.raw_bytes,
+            self.raw_bytes,
             stored,
             self.kept,
         )
@@ -185,6 +189,13 @@ class _Work:
                         self.files.copies.forget(parsed)
                     del parsed
         self.files.copies = PrecisionCopies()
+        self.raw_bytes = self.files.raw_bytes
+
+    def _keep_attachments(self) -> None:
+        for change in attachments(self.request.attachments):
+            if change.open is not None:
+                with change.open() as parsed:
+                    self.attached[change.path] = self.files.keep(parsed, change.path)
 
     def _write_manifest(self) -> None:
         """Stores the version's manifest and makes everything durable.
@@ -194,9 +205,9 @@ class _Work:
         parent, writer = self.parent, self.files.writer
         gone = {*self._removed(), *(c.path for c in self.request.changes if c.open is None)}
         paths = {e.path: e for e in parent.entries if e.path not in gone}
-        self.manifest = Manifest((paths | self.kept).values())
+        self.manifest = Manifest((paths | self.kept | self.attached).values())
         if not writer.holds(self.manifest.id):
-            base = (bytes(parent.id), parent.encoded) if parent.entries else None
+            base = (bytes(parent.id), parent.encoded) if parent.all_entries else None
             writer.put_bytes(MANIFEST, self.manifest.id, self.manifest.encoded, base)
         writer.flush()
         self.regions = self.packs.sync()
@@ -210,6 +221,9 @@ class _Work:
             self._write_manifest()
         if self.generation != self.context.store.graph.generation:
             _validate(self.context.store.graph, self.files.writer, self.manifest)
+        for needed in self.request.needs:
+            commits.get(self.context, needed)
+            manifests.check_kept(self.context, needed)
         made = self._commit()
         if manifests.forgotten_ns(self.context, made.id) is not None:
             raise StateForgotten(
@@ -250,6 +264,8 @@ class _Work:
             self.asked,
             _git_commit(store.fs, self.context.root),
             request.params,
+            tuple(sorted(set(self.request.needs))),
+            tuple(sorted({name.split("/")[0] for name in request.attachments})),
         )
 
     def _marks(self) -> tuple[bytes, ...]:
@@ -289,7 +305,7 @@ def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
     since the commit began, gc may have removed them.
     """
     sizes: dict[bytes, int] = {manifest.id: 0}
-    for entry in manifest.entries:
+    for entry in manifest.all_entries:
         sizes |= {content.id: content.spec.nbytes for content in entry.contents}
         if entry.skeleton is not None:
             sizes[entry.skeleton] = 0

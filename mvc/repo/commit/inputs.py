@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mvc.errors import DamagedData, StateForgotten, WrongUsage
-from mvc.model.names import check_path
+from mvc.model.names import attached_path, check_path
 from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import Change, CommitOptions
 from mvc.repo.content.sources import open_file
@@ -23,7 +23,7 @@ from mvc.repo.worktree.status import status
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
 
-__all__ = ["of_files", "of_state", "paths_of", "refuse_empty", "states_by_path"]
+__all__ = ["attachments", "of_files", "of_state", "paths_of", "refuse_empty", "states_by_path"]
 
 
 def states_by_path(
@@ -53,6 +53,20 @@ def of_state(state: Mapping[str, Any], name: str, last: BaseCache | None) -> Cha
     from mvc.adapters.python.state import from_state  # files need none of it
 
     return Change(name, lambda: nullcontext(from_state(state)), last)
+
+
+def attachments(given: Mapping[str, bytes | Mapping[str, Any]]) -> list[Change]:
+    """What a version carries beside its files: bytes, or mappings of tensors, by name."""
+    return [_attachment(attached_path(name), value) for name, value in given.items()]
+
+
+def _attachment(path: str, value: bytes | Mapping[str, Any]) -> Change:
+    if not isinstance(value, bytes):
+        return of_state(value, path, None)
+    from mvc.adapters.files.detect import opaque
+    from mvc.adapters.parsed import MemorySource
+
+    return Change(path, lambda: nullcontext(opaque(MemorySource(value), path)), None)
 
 
 def of_files(context: Context, given: object, options: CommitOptions) -> list[Change]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from datetime import datetime
@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, WrongUsage
-from mvc.limits import MAX_MESSAGE, MAX_METRICS, MAX_NAME_BYTES, MAX_PARAMS
+from mvc.ids import CommitId
+from mvc.limits import (
+    MAX_ATTACHED,
+    MAX_ATTACHED_BYTES,
+    MAX_MESSAGE,
+    MAX_METRICS,
+    MAX_NAME_BYTES,
+    MAX_PARAMS,
+)
 from mvc.model.names import check_key, check_ref, printable
 from mvc.repo.arguments import check_fields
 
@@ -98,6 +106,8 @@ class CommitRequest:
     publishing. ``produced_by`` is the lossy pipeline that produced the contents; the commit
     itself is lossless and uses only the coding stages of ``pipeline``. ``max_recovery`` is in
     seconds; None means the setting. ``branch`` and ``new_branch`` are those of ``CommitOptions``.
+    ``attachments`` are what the version carries beside its files, bytes or tensors by name;
+    ``needs`` the versions beside the parent without which it cannot be made again.
     """
 
     changes: Sequence[Change]
@@ -115,6 +125,8 @@ class CommitRequest:
     branch: str | None = None
     new_branch: bool = False
     params: Mapping[str, str] = field(default_factory=dict)
+    attachments: Mapping[str, bytes | Mapping[str, Any]] = field(default_factory=dict)
+    needs: Collection[CommitId] = ()
 
 
 def check_request(request: CommitRequest) -> None:
@@ -140,6 +152,11 @@ def check_request(request: CommitRequest) -> None:
     for name, value in request.params.items():
         if len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
             raise WrongUsage(f"the param {printable(name)} is longer than {MAX_NAME_BYTES} bytes")
+    if len(request.attachments) > MAX_ATTACHED:
+        raise WrongUsage(f"a version carries at most {MAX_ATTACHED} files beside its own")
+    for name, given in request.attachments.items():
+        if isinstance(given, bytes) and len(given) > MAX_ATTACHED_BYTES:
+            raise WrongUsage(f"{printable(name)} has more than {MAX_ATTACHED_BYTES} bytes")
     seen: set[str] = set()
     for change in request.changes:
         if change.path in seen:

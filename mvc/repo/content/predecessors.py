@@ -112,7 +112,7 @@ class BaseFinder:
         self._recovery = recovery
         self._arena = arena
         self._graph = graph
-        self._entries = parent.by_path
+        self._entries = parent.by_path | parent.attached_by_path
         self._files: dict[str, _Candidates] = {}  # filled on first use
         self._seen: dict[tuple[str, TensorSpec], int] = {}
 

@@ -386,7 +386,7 @@ class _VersionCheck:
                 if commit.root != manifest.root:
                     why = f"commit {commit.id.short} has another Merkle root than its files"
                     self.problems.append(Problem("manifest", str(commit.id), "", why, (commit.id,)))
-            for entry in manifest.entries:
+            for entry in manifest.all_entries:
                 for blob, spec, name in _blobs(entry):
                     self._blob(blob, spec, f"{entry.path}: {name}", holders)
                 if self.full:

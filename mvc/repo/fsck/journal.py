@@ -167,6 +167,8 @@ class JournalCheck:
         for commit in entry.commits:
             for parent in commit.parents:
                 self._exists(parent, f"the parent of {commit.id.short}", sequence)
+            for needed in commit.needs:
+                self._exists(needed, f"what {commit.id.short} needs", sequence)
         for change in entry.refs:
             if isinstance(change.new, CommitId):
                 self._exists(change.new, change.name, sequence)

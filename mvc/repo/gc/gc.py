@@ -260,7 +260,8 @@ def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
     reach = plan.reach
     reach.commits.update(commit.id for commit in recorded.entry.commits)
     named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
-    named |= {parent for commit in recorded.entry.commits for parent in commit.parents}
+    for commit in recorded.entry.commits:
+        named |= {*commit.parents, *commit.needs}
     if not named <= reach.commits:
         raise ConcurrentRewrite("an operation came to need a version that was to be collected")
 

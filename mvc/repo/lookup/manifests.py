@@ -89,7 +89,7 @@ def check_kept(context: Context, id_: CommitId) -> None:
 def objects(manifest: Manifest) -> dict[bytes, TensorSpec]:
     """Every blob of a version and its spec; skeletons are raw bytes."""
     found: dict[bytes, TensorSpec] = {}
-    for entry in manifest.entries:
+    for entry in manifest.all_entries:
         found.update((content.id, content.spec) for content in entry.contents)
         if entry.skeleton is not None:
             found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))

@@ -37,7 +37,7 @@ class History:
         self.targets: set[str] = set()
         self.removals: list[int] = []
         self._manifests: list[ManifestId | None] = []  # None: named, but not published
-        self._parents: list[tuple[int, ...]] = []
+        self._behind: list[tuple[int, ...]] = []
         self._refs: dict[str, tuple[int | None, int]] = {}  # value, position of its entry
         self._deployed: set[int] = set()
         self._times, self._sequences = array("q"), array("q")
@@ -53,7 +53,8 @@ class History:
             number = self._number(commit.id)
             self.published.append(number)
             self._manifests[number] = commit.manifest
-            self._parents[number] = tuple(map(self._number, commit.parents))
+            behind = (*commit.parents, *commit.needs)
+            self._behind[number] = tuple(map(self._number, behind))
         self.homes.append(self.published[-1] if entry.commits else -1)
         moved = False
         for change in entry.refs:
@@ -80,7 +81,7 @@ class History:
         number = self.numbers.setdefault(id_, len(self.numbers))
         if number == len(self._manifests):
             self._manifests.append(None)
-            self._parents.append(())
+            self._behind.append(())
         return number
 
     def time_of(self, position: int) -> int:
@@ -137,7 +138,7 @@ class History:
             number = waiting.pop()
             if number not in found and self._manifests[number] is not None:
                 found.add(number)
-                waiting.extend(self._parents[number])
+                waiting.extend(self._behind[number])
         return found
 
 

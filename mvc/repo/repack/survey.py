@@ -63,7 +63,7 @@ class Survey:
             return {}
         finder = BaseFinder(self.manifest(a), self.context.store.recovery, Arena(0))
         found: dict[bytes, bytes] = {}
-        for entry in self.manifest(b).entries:
+        for entry in self.manifest(b).all_entries:
             names = content_names(entry.contents, entry.tensors)
             for name, content in zip(names, entry.contents, strict=True):
                 base = finder.find(entry.path, name, content.spec)
@@ -107,7 +107,7 @@ def survey(context: Context, found: Inventory, progress: Progress | None = None)
         parent = _nearest(commit, commits, made.numbers)
         blobs: dict[bytes, str] = {}
         steps = [coding.step for coding in found.codings.get(commit.manifest, ())]
-        entries = stream.load(commit.manifest, steps).entries
+        entries = stream.load(commit.manifest, steps).all_entries
         for entry in entries:
             names = content_names(entry.contents, entry.tensors)
             for name, content in zip(names, entry.contents, strict=True):

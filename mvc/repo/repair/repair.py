@@ -448,7 +448,7 @@ class _Rebuilder:
             back = {id_: base for base, id_ in self._deltas(child)}
             yield _replaced(template, self._ids(template, entry_index, back))
         for template in (*before, *after.values()):
-            yield Manifest(self._on_disk(entry.path) or entry for entry in template.entries)
+            yield Manifest(self._on_disk(entry.path) or entry for entry in template.all_entries)
 
     def _members(self, entry_index: int) -> Iterator[Member]:
         for record in self._found.records[entry_index]:
@@ -486,7 +486,7 @@ class _Rebuilder:
 
 def _replaced(template: Manifest, ids: Mapping[bytes, bytes]) -> Manifest:
     entries = []
-    for entry in template.entries:
+    for entry in template.all_entries:
         contents = tuple(replace(c, id=BlobId(ids.get(c.id, c.id))) for c in entry.contents)
         skeleton = entry.skeleton and BlobId(ids.get(entry.skeleton, entry.skeleton))
         tensors = tuple(

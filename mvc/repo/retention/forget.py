@@ -218,7 +218,7 @@ class _Objects:
     files: set[bytes] = field(default_factory=set)
 
     def add(self, manifest: Manifest) -> None:
-        for entry in manifest.entries:
+        for entry in manifest.all_entries:
             self.tensors.update(tensor.id for tensor in entry.tensors)
             if not entry.tensors:
                 self.files.add(entry.content_id)

@@ -132,8 +132,7 @@ class Entry:
     def features(self) -> frozenset[str]:
         """Format features, beyond the first version, that a reader of the entry must know."""
         found = set() if self.version == _PLAIN else {f"entry-{self.version}"}
-        if any(commit.params for commit in self.commits):
-            found.add("commit-2")
+        found.update(f"commit-{commit.version}" for commit in self.commits if commit.version > 1)
         return frozenset(found)
 
     @cached_property
