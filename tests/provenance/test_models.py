@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -229,10 +230,8 @@ def _committed(repo: mvc.Repository, code: str, record: dict[str, Any]) -> str:
     from mvc.repo.commit.request import CommitRequest
 
     fields = {"schema": "mvc.model/1", "module": "net", "name": "Net", "arguments": {},
-              "weights": "model.safetensors", "packages": {"torch": "1"}, "files": None}  # fmt: skip
-    import hashlib
-
-    fields["files"] = {"code/net.py": hashlib.sha256(code.encode()).hexdigest()}
+              "weights": "model.safetensors", "packages": {"torch": "1"},
+              "files": {"code/net.py": hashlib.sha256(code.encode()).hexdigest()}}  # fmt: skip
     attachments = {"code/net.py": code.encode(), NAME: json.dumps(fields | record).encode()}
     request = CommitRequest((), attachments=attachments)
     state = of_state({"l.weight": torch.zeros(2, 2), "l.bias": torch.zeros(2)},

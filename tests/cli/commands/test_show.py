@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
-from torch import nn
 
 import mvc as library
+from tests.provenance.project import Project
 
 
 def test_commit_and_changed_tensors(mvc) -> None:
@@ -35,29 +35,27 @@ def test_json(mvc) -> None:
     assert found["removed"] == []
 
 
-def test_what_a_version_carries(mvc) -> None:
+def test_what_a_version_carries(mvc, monkeypatch, tmp_path) -> None:
     mvc.commit(1)
     assert "Carries:" not in mvc("show").out
     assert mvc("show", "--code").err == "the version carries no source files\n"
+    project = Project(tmp_path / "project", monkeypatch)
+    project.write({"shown.py": "from torch import nn\n# red \x1b[31m\n\n\nclass Named(nn.Linear):\n"
+                   "\tpass\n"})  # fmt: skip
     with library.Repository.open(mvc.folder) as repo:
-        repo.commit(model=library.Architecture(Named(3), {"width": 3}))
+        made = project.load("shown").Named(3, 2)
+        repo.commit(model=library.Architecture(made, {"in_features": 3, "out_features": 2}))
+    project.forget()
     for command in ("show", "log"):
         assert "Carries:  code, environment.json, model.json\n" in mvc(command).out
     assert mvc("log", "--json").json["commits"][0]["attached"] == [
         "code", "environment.json", "model.json",
     ]  # fmt: skip
-    lines = mvc("show", "--code").out.splitlines()
-    assert lines[0] == "# builds the model: tests.cli.commands.test_show.Named(width=3)"
-    assert "# code/tests/cli/commands/test_show.py" in lines
-    assert "class Named(nn.Module):" in lines
-    assert "    # An escape sequence: \\x1b[31m" in lines
+    assert mvc("show", "--code").out.splitlines() == [
+        "# builds the model: shown.Named(in_features=3, out_features=2)",
+        "", "# code/shown.py",
+        "from torch import nn", "# red \\x1b[31m", "", "", "class Named(nn.Linear):", "\tpass",
+    ]  # fmt: skip
     found = mvc("show", "--code", "--json").json
     assert found["schema"] == "mvc.show.code/1"
-    assert "class Named" in found["code"]["code/tests/cli/commands/test_show.py"]
-
-
-class Named(nn.Module):
-    # An escape sequence: [31m
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.line = nn.Linear(width, width)
+    assert "class Named" in found["code"]["code/shown.py"]
