@@ -104,7 +104,8 @@ def test_an_environment_without_torch_differs_from_one_with_it() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b'{"schema":3}', b"{}", b"\xff", b'{"schema":"mvc.environment/1","a":1}', b"[" * 100_000,
+    [b"", b"[]", b'{"schema":3}', b"{}", b"\xff", b"[" * 100_000,
+     b'{"schema":"mvc.environment/1","a":1}',
      b'{"schema":"mvc.environment/1","a":{"b":{}}}',
      b'{"schema":"mvc.environment/1","a":{"b":[1]}}',
      b'{"schema":"mvc.environment/1","a":{"b":"' + bytes([65]) * (5 << 20) + b'"}}'],

@@ -90,6 +90,11 @@ def test_a_function_makes_what_no_class_can(repo: mvc.Repository, project: Proje
     repo.commit(made.state_dict(), model=mvc.Architecture(make, {"sizes": (2, 3, 4)}))
     assert repo.stored_model().arguments == {"sizes": (2, 3, 4)}
     assert same(made, repo.load_model(trust=True))
+    small = project.load("nets.net").Net.small
+    made = small(3)
+    repo.commit(made.state_dict(), model=mvc.Architecture(small, {"width": 3}))
+    assert repo.stored_model().call == "nets.net.Net.small(width=3)"
+    assert same(made, repo.load_model(trust=True))
 
 
 PLAIN: dict[str, Any] = {
