@@ -166,6 +166,8 @@ class _Search:
         own, path, package = name, found.path, found.folders is not None
         if name == "__main__":
             own, path = _script("the model's class")
+            if "." in own:  # a script of a package, run by python -m
+                self.add(own.rpartition(".")[0])
         if path.suffix not in SOURCE_SUFFIXES:
             raise CannotRecord(
                 f"{printable(own)} is compiled ({printable(path.name)}): its source cannot be kept",
@@ -275,7 +277,6 @@ def _script(shown: str) -> tuple[str, Path]:
     file = getattr(main, "__file__", None)
     spec = getattr(main, "__spec__", None)
     name = spec.name if spec is not None else Path(file or "").stem
-    name = name.removesuffix(".__main__") if spec is not None else name
     path = Path(file or "")
     if file is None or path.suffix not in SOURCE_SUFFIXES:
         raise CannotRecord(

@@ -163,5 +163,10 @@ def test_a_class_of_the_script_that_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(middle="print('training')"))
     ran = _run(tmp_path, "train.py")
     assert "train.py line 13 would run again whenever the model is loaded" in ran.stderr
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").touch()
+    (tmp_path / "pack" / "__main__.py").write_text(SCRIPT.format(middle=""))
+    ran = _run(tmp_path, "-m", "pack")
+    assert ran.stdout == "pack.__main__.Net() code/pack/__init__.py code/pack/__main__.py\n"
     ran = _run(tmp_path, "-", text=SCRIPT.format(middle=""))
     assert "__main__.Net has no source file" in ran.stderr
