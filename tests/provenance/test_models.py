@@ -130,6 +130,10 @@ def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
         mvc.Architecture(nn.Linear, {}, "nets")
     with pytest.raises(CannotRecord, match="a lambda"):
         repo.commit({"w": torch.zeros(1)}, model=mvc.Architecture(lambda: nn.Linear(1, 1)))
+    wrong = {"in_features": 2, "out_features": "x\ny"}
+    with pytest.raises(CannotRecord, match=r"Linear cannot be called with these arguments: T") as e:
+        repo.commit(model=mvc.Architecture(nn.Linear(2, 2), wrong))
+    assert "\n" not in str(e.value)
     with pytest.raises(CannotRecord, match="a lazy module"):
         repo.commit(model=mvc.Architecture(nn.LazyLinear(3), {"out_features": 3}))
     assert repo.head().commit is None
