@@ -129,6 +129,18 @@ class DoesNotFit(MvcError):
     """A version's tensors do not fit the module that they were to be loaded into."""
 
 
+class CannotRecord(MvcError):
+    """Code or an argument that cannot be kept so that it could be run again."""
+
+
+class CannotBuild(MvcError):
+    """Stored code that does not import or does not make what was stored."""
+
+
+class NotTrusted(MvcError):
+    """Stored code would run, and nobody has said that it may."""
+
+
 class NothingToCommit(MvcError):
     """No tracked path differs from HEAD: the answer is no."""
 

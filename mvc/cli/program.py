@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "diff": "Compare two versions tensor by tensor.",
         "family": "Show which models came from which.",
         "ls": "List the files and tensors of a version.",
+        "env": "Show how the environment of a version differs.",
         "cat": "Print one tensor, or save it as .npy.",
         "identify": "Find the versions that hold a file's state.",
         "stats": "Show what the repository holds and costs.",

@@ -1,4 +1,6 @@
-"""How a version came to be, and whether it can be made again.
+"""Where versions come from: source code, environment, and whether a version can be made again.
 
-Built on ``training``, from which it takes the state of the random generators.
+What belongs here reads a live training or model, or builds one from what is stored. It is built
+on ``training``, from which it takes the state of the random generators. Only ``stored_code`` runs
+code out of a repository, and only after the user has said that it may.
 """
