@@ -25,7 +25,7 @@ from mvc.dataclasses import dataclass
 from mvc.errors import Busy, IoFailed, MvcError, WouldOverwrite
 from mvc.io.files import TEMPORARY, FileIdentity, FileLock, FileSystem, WriteFile
 
-__all__ = ["Fill", "finish_interrupted", "one_at_a_time", "replace_together"]
+__all__ = ["Fill", "finish_interrupted", "make_folder", "one_at_a_time", "replace_together"]
 
 Fill = Callable[[WriteFile], None]
 """Writes the content of a file."""
@@ -86,7 +86,7 @@ def replace_together(
     with _Plan(fs, folder, steps, plans, "" if inside else str(folder)) as plan:
         try:
             for step, fill in zip(steps, files.values(), strict=False):
-                fs.make_dirs(step.place(folder).parent, within=folder)
+                make_folder(fs, step.place(folder).parent, within=folder)
                 fs.write_beside(step.place(folder), step.temporary, fill, within=folder)
             _refuse_folded(fs, folder, [step for step in steps if step.temporary])
             plan.get_ready()
@@ -165,7 +165,7 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
 
     Raises Busy after a minute.
     """
-    _make_plans(fs, plans)
+    make_folder(fs, plans, within=plans.parent)
     path = plans / f"{zlib.crc32(os.fsencode(place)):016x}"  # two places of one name only wait
     try:
         lock = fs.lock(path, timeout=_LOCK_SECONDS)
@@ -182,11 +182,20 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
                 fs.unlink(path, missing_ok=True, within=plans)
 
 
-def _make_plans(fs: FileSystem, plans: Path) -> None:
+def make_folder(fs: FileSystem, folder: Path, *, within: Path | None = None) -> None:
+    """As ``fs.make_dirs``, but IoFailed names what stands in the place of a folder."""
     try:
-        fs.make_dirs(plans, within=plans.parent)  # its name must be durable, too
-    except FileExistsError:
-        raise IoFailed(f"{plans} is not a folder", hint="move away what stands there") from None
+        fs.make_dirs(folder, within=within)
+    except (FileExistsError, IoFailed) as error:
+        for place in (folder, *folder.parents):
+            there = fs.stat(place) or fs.stat(place, follow=False)
+            if there is not None and not there.is_dir:
+                raise IoFailed(
+                    f"{place} is not a folder", hint="move away what stands there"
+                ) from None
+        if isinstance(error, IoFailed):
+            raise
+        raise IoFailed(f"{folder} is taken by something else") from error
 
 
 class _Plan:
@@ -209,7 +218,7 @@ class _Plan:
 
     def __enter__(self) -> Self:
         if self._path is not None:
-            _make_plans(self._fs, self._path.parent)
+            make_folder(self._fs, self._path.parent, within=self._path.parent.parent)
             self._lock = self._fs.lock(self._path)
             try:
                 self._append(self._line)

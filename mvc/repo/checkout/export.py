@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from mvc.errors import MvcError, WouldOverwrite, WrongUsage
+from mvc.errors import MvcError, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
+from mvc.io.replacement import make_folder
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable, training_path
 from mvc.repo.checkout.checkout import Restored, select, write_files
@@ -66,7 +67,7 @@ def export(
         if not (is_dir or as_folder or delete or len(entries) != 1):
             _refuse_taken(fs, [output], force)
             with remove_if_failed(fs, output.parent):
-                fs.make_dirs(output.parent)
+                make_folder(fs, output.parent)
                 real = fs.realpath(output.parent)
                 write_files(context, real, {output.name: entries[0]}, progress)
             return replace(done, written=(str(output),))
@@ -75,7 +76,7 @@ def export(
         _refuse_taken(fs, [output / e.path for e in entries], force)
         extra = _extra(context, output, entries, force) if delete and is_dir else []
         with remove_if_failed(fs, output):
-            fs.make_dirs(output)
+            make_folder(fs, output)
             real = fs.realpath(output)
             deleted = write_files(context, real, {e.path: e for e in entries}, progress, extra)
         _remove_emptied(fs, real, deleted)
@@ -97,9 +98,20 @@ def export_to(
     """Writes one file to an open binary stream, once all of its bytes are verified.
 
     It is first written to a temporary file. Raises WrongUsage unless ``paths`` (or the version, its
-    training states left out) name exactly one file.
+    training states left out) name exactly one file, and for what takes no bytes.
     """
+    try:
+        stream.write(b"")
+    except (AttributeError, TypeError, ValueError) as error:  # text, closed, only for reading
+        raise WrongUsage(
+            f"the output takes no bytes: {error}",
+            hint="pass a path, or a stream that is open for writing bytes",
+        ) from None
     entries, left_out = _chosen(context, commit, paths, False)
+    if not entries:
+        raise UnknownPath(
+            f"version {commit.short} has no file to write", hint="'mvc log' lists other versions"
+        )
     if len(entries) != 1:
         names = ", ".join(printable(e.path) for e in entries[:10])
         raise WrongUsage(
@@ -216,7 +228,7 @@ def _swap(
     The folder that it led to before is kept until the next swap begins: somebody may still read it.
     """
     fs = context.store.fs
-    fs.make_dirs(output.parent)
+    make_folder(fs, output.parent)
     parent, name = fs.realpath(output.parent), output.name
     refuse_store(fs, parent)
     ours = re.compile(re.escape(f"{SWAPPED}{name}.") + "[0-9a-f]{10}-[0-9a-f]{8}")
