@@ -131,6 +131,7 @@ class _Work:
         self.attached: dict[str, FileEntry] = {}
         self.raw_bytes = 0
         self.manifest = manifests.EMPTY
+        self.removed: tuple[str, ...] = ()
         self.regions: tuple[Region, ...] = ()
 
     def _tip(self) -> Head:
@@ -202,8 +203,8 @@ class _Work:
 
         It has the parent's paths, less the removed ones, with the committed ones.
         """
-        parent, writer = self.parent, self.files.writer
-        gone = {*self._removed(), *(c.path for c in self.request.changes if c.open is None)}
+        parent, writer, self.removed = self.parent, self.files.writer, self._removed()
+        gone = {*self.removed, *(c.path for c in self.request.changes if c.open is None)}
         paths = {e.path: e for e in parent.entries if e.path not in gone}
         self.manifest = Manifest((paths | self.kept | self.attached).values())
         if not writer.holds(self.manifest.id):
@@ -215,7 +216,7 @@ class _Work:
     def _entry(self) -> Entry:
         """Runs under the journal's lock: the parent is the tip of now."""
         there = self._tip()
-        if there.commit != self.head.commit or there.branch != self.head.branch:
+        if there != self.head or self._removed() != self.removed:
             self.head = there
             self.parent = manifests.of_commit(self.context, there.commit)
             self._write_manifest()
@@ -244,7 +245,7 @@ class _Work:
             # The branch moves to the new commit, or HEAD itself if it is detached.
             refs=(RefChange(BRANCH + at.branch if at.branch else HEAD, at.commit, made.id),),
             deployments=tuple(deployments),
-            removed=() if self._removed() else None,
+            removed=() if self.removed else None,
             marks=self._marks(),
         )
 
