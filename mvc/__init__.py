@@ -16,6 +16,7 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.api import Repository
+    from mvc.provenance.service import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
@@ -39,6 +40,7 @@ __all__ = [
     "Requirements",
     "Resumed",
     "__version__",
+    "made",
 ]
 __version__ = "0.1.0"
 
@@ -54,6 +56,7 @@ _LAZY = {
     "Repository": "mvc.api",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
+    "made": "mvc.provenance.service",
 }
 
 

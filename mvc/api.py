@@ -7,16 +7,21 @@ which is the class of this module.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from mvc.model.names import DEFAULT_STATE
 from mvc.repo.arguments import checked
 from mvc.repo.repository import Repository as StoredRepository
-from mvc.repo.repository import Rev, Time
+from mvc.repo.repository import PathName, Rev, Time
 
 if TYPE_CHECKING:
     import torch
 
+    from mvc.provenance.dataset import DataSet, Given
+    from mvc.provenance.recording import Run
+    from mvc.provenance.replay import Retrained
+    from mvc.repo.context import Progress
     from mvc.training.recorder import Recorder
     from mvc.training.resume import Loaded, Resumed
     from mvc.training.watch import WatchOptions
@@ -95,6 +100,93 @@ class Repository(StoredRepository):
         from mvc.training.resume import load
 
         return load(model, self.checkout(rev, at=at, target=target, path=path), strict=strict)
+
+    def provenance(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        service: Any,
+        data: Given = None,
+        path: str = DEFAULT_STATE,
+        message: str = "",
+        metrics: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        deploy: str | None = None,
+        branch: str | None = None,
+        deterministic: bool = True,
+        verify: bool = True,
+        drop_weights: bool = False,
+    ) -> Run:
+        """Records a training so that it can be run again: ``with repo.provenance(...) as run``.
+
+        In the block ``run.train(**arguments)`` calls ``service``, a function of a module
+        (``service(model, optimizer=..., data=..., **arguments)``) or an object with a method
+        ``train(model, **arguments)``; at the end of the block the model is committed with its
+        recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
+        among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
+        replay in another process; ``drop_weights`` then gives up the weights. docs/provenance.md
+        says what can be recorded. Raises CannotRecord before anything is trained.
+        """
+        from mvc.provenance.recording import Run, RunOptions
+
+        options = RunOptions(
+            path, message, metrics, params, deploy, branch, deterministic, verify, drop_weights
+        )
+        return Run(self, model, optimizer, service, data, options)
+
+    def retrain(
+        self,
+        rev: Rev | None = None,
+        *,
+        trust: bool = False,
+        anyway: bool = False,
+        progress: Progress | None = None,
+    ) -> Retrained:
+        """Trains a version again by its recipe in another process; returns the verified state.
+
+        This runs the code that the version carries, and so needs ``trust=True``. ``anyway`` begins
+        although the environment differs in what the bits depend on. ``progress`` is called with
+        steps done, steps in total and a text. Raises UnknownPath for a version without a recipe,
+        NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
+        come out.
+        """
+        from mvc.provenance.replay import prove
+
+        return prove(self.context, self.find(rev), trust=trust, anyway=anyway, progress=progress)
+
+    def add_data(
+        self,
+        source: PathName,
+        *,
+        name: str | None = None,
+        reference: bool = False,
+        message: str = "",
+        progress: Progress | None = None,
+    ) -> DataSet:
+        """Stores a file or a folder as a data set, under the tag ``data/NAME``.
+
+        ``name`` is by default that of the file or folder. With ``reference`` only its place and
+        the hash of each file are kept; a URL can only be referred to. Nothing is stored if the
+        data set has not changed. Raises InvalidName, UnknownPath, WrongUsage.
+        """
+        from mvc.provenance import dataset
+
+        return dataset.add(
+            self.context, source, name, reference=reference, message=message, progress=progress
+        )
+
+    def data_sets(self) -> list[DataSet]:
+        """The newest version of every data set, by name."""
+        from mvc.provenance import dataset
+
+        return dataset.data_sets(self.context)
+
+    def data_set(self, name: str) -> DataSet:
+        """The newest version of a data set. Raises UnknownPath."""
+        from mvc.provenance import dataset
+
+        return dataset.data_set(self.context, name)
 
 
 StoredRepository.public = Repository

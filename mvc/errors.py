@@ -129,6 +129,35 @@ class DoesNotFit(MvcError):
     """A version's tensors do not fit the module that they were to be loaded into."""
 
 
+class CannotRecord(MvcError):
+    """Code or an argument that cannot be kept so that it could be run again."""
+
+
+class CannotBuild(MvcError):
+    """Stored code that does not import or does not make what was stored."""
+
+
+class NotTrusted(MvcError):
+    """Stored code would run, and nobody has said that it may."""
+
+
+class CannotRetrain(MvcError):
+    """A version cannot be made again here: what its recipe needs is missing or has changed."""
+
+
+class RetrainingDiffers(MvcError):
+    """A replay made other weights than the version has; they are not returned.
+
+    ``tensors``: how each that differs does (``mvc.provenance.replay.Difference``).
+    """
+
+    tensors: tuple[object, ...] = ()
+
+
+class WeightsDropped(MvcError):
+    """The weights of a version were given up; its recipe can make them again."""
+
+
 class NothingToCommit(MvcError):
     """No tracked path differs from HEAD: the answer is no."""
 

@@ -22,6 +22,10 @@ MAX_ATTACHED = 1000  # files that a version carries beside its own
 MAX_ATTACHED_BYTES = 64 * MIB  # of one of these, unless it is a state
 MAX_PARAMS = 1000  # names and values of up to MAX_NAME_BYTES each
 
+MAX_CODE_FILES = 500  # source files that a version carries
+MAX_CODE_BYTES = 16 * MIB  # of all of them
+MAX_ARGUMENTS = MIB  # a model's constructor arguments as JSON
+
 MAX_SKELETON = 256 * MIB  # bytes of a file outside its contents
 MAX_UNFOLDED = (16, 256 * MIB)  # bytes of all views of a file: times its size, plus
 
