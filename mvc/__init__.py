@@ -16,6 +16,8 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.api import Repository
+    from mvc.provenance.environment import Environment
+    from mvc.provenance.models import Architecture
     from mvc.provenance.service import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
     from mvc.training.resume import Loaded, Resumed
 
 __all__ = [
+    "Architecture",
     "CommitOptions",
     "CommitResult",
     "Deployed",
+    "Environment",
     "FsckReport",
     "Loaded",
     "LogEntry",
@@ -45,9 +49,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LAZY = {
+    "Architecture": "mvc.provenance.models",
     "CommitOptions": "mvc.repo.commit.request",
     "CommitResult": "mvc.repo.commit.result",
     "Deployed": "mvc.repo.deployments",
+    "Environment": "mvc.provenance.environment",
     "FsckReport": "mvc.repo.maintenance.report",
     "Loaded": "mvc.training.resume",
     "LogEntry": "mvc.repo.history.log",

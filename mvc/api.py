@@ -8,9 +8,12 @@ which is the class of this module.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from mvc.errors import UnknownPath, WrongUsage
 from mvc.model.names import DEFAULT_STATE
+from mvc.repo import attached
 from mvc.repo.arguments import checked
 from mvc.repo.repository import Repository as StoredRepository
 from mvc.repo.repository import PathName, Rev, Time
@@ -19,8 +22,12 @@ if TYPE_CHECKING:
     import torch
 
     from mvc.provenance.dataset import DataSet, Given
+    from mvc.provenance.environment import Environment
+    from mvc.provenance.models import StoredModel
     from mvc.provenance.recording import Run
     from mvc.provenance.replay import Retrained
+    from mvc.repo.checkout.checkout import Restored
+    from mvc.repo.commit.request import CommitOptions
     from mvc.repo.context import Progress
     from mvc.training.recorder import Recorder
     from mvc.training.resume import Loaded, Resumed
@@ -100,6 +107,85 @@ class Repository(StoredRepository):
         from mvc.training.resume import load
 
         return load(model, self.checkout(rev, at=at, target=target, path=path), strict=strict)
+
+    def load_model(
+        self,
+        rev: Rev | None = None,
+        *,
+        trust: bool = False,
+        at: Time | None = None,
+        target: str | None = None,
+    ) -> torch.nn.Module:
+        """Builds a version's model by the code that it carries, with its weights, and returns it.
+
+        The version is named as for ``checkout``. This runs the stored code, and so needs
+        ``trust=True``; ``code`` and ``stored_model`` show first what would run. Raises
+        UnknownPath if the version carries no code, NotTrusted, CannotBuild, DoesNotFit.
+        """
+        from mvc.provenance.models import build, code_of, read_model
+
+        commit = self.find(rev, at=at, target=target)
+        stored = read_model(self.context, commit)
+        code = code_of(self.context, commit, stored)
+
+        def weights() -> Any:
+            return self.checkout(commit, path=stored.weights)
+
+        return build(stored, code, weights, version=commit.short, trust=trust)
+
+    def export_model(
+        self,
+        output: PathName,
+        rev: Rev | None = None,
+        *,
+        at: Time | None = None,
+        target: str | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Restored:
+        """Writes a version's files, its code and a ``load.py`` into a folder; runs nothing.
+
+        The version is named as for ``checkout``; ``force`` replaces files that stand there.
+        Raises UnknownPath if the version carries no code, WouldOverwrite, DamagedData.
+        """
+        from mvc.provenance.export import export_model
+
+        commit = self.find(rev, at=at, target=target)
+        return export_model(self, commit, Path(output), force=force, progress=progress)
+
+    def stored_model(self, rev: Rev = "HEAD") -> StoredModel:
+        """How a version's model is built, as ``load_model`` would; runs nothing.
+
+        Raises UnknownPath if the version carries no code, DamagedData.
+        """
+        from mvc.provenance.models import read_model
+
+        return read_model(self.context, self.find(rev))
+
+    def code(self, rev: Rev = "HEAD") -> dict[str, bytes]:
+        """The source files that a version carries, by name; empty if it has none. Runs nothing."""
+        from mvc.provenance.stored_code import FOLDER
+
+        commit = self.find(rev)
+        names = [name for name in attached.names(self.context, commit) if name.startswith(FOLDER)]
+        return {name: attached.read(self.context, commit, name) for name in names}
+
+    def environment(self, rev: Rev = "HEAD") -> Environment:
+        """The environment in which a version was committed, to be compared with another one.
+
+        Raises UnknownPath if the version does not carry it, DamagedData.
+        """
+        from mvc.provenance.environment import NAME, Environment
+        from mvc.provenance.models import used_packages
+
+        commit = self.find(rev)
+        if NAME not in self.version(commit).attached:
+            raise UnknownPath(
+                f"{commit.short} does not carry the environment in which it was made",
+                hint="repo.commit(model=...) records it, and CommitOptions(environment=True)",
+            )
+        used = used_packages(self.context, commit)
+        return Environment.decode(attached.read(self.context, commit, NAME), used)
 
     def provenance(
         self,
@@ -187,6 +273,29 @@ class Repository(StoredRepository):
         from mvc.provenance import dataset
 
         return dataset.data_set(self.context, name)
+
+    def _carried(
+        self, model: Any, state: Any, path: str, options: CommitOptions
+    ) -> tuple[Any, dict[str, bytes]]:
+        if model is None and not options.environment:
+            return state, {}
+        from mvc.provenance import environment, models
+
+        carried: dict[str, bytes] = {}
+        fs = self.context.store.fs
+        if model is not None:
+            live = models.live_model(model)
+            if state is None and live is not None:
+                state = live.state_dict()
+            if not isinstance(state, Mapping):
+                raise WrongUsage(
+                    "model says how a state is built, and none is given",
+                    hint="pass model.state_dict() as the first argument, or the live model",
+                )
+            carried |= models.attachments(model, state, path, fs)
+        if options.environment is not False:
+            carried[environment.NAME] = environment.capture(fs, with_torch=False).encoded
+        return state, carried
 
 
 StoredRepository.public = Repository

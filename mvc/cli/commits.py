@@ -107,6 +107,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Metrics", "  ".join(metrics) or None),
         ("Params", "  ".join(params) or None),
         ("Stored", "as a reset point" if entry.reset_point else None),
+        ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", forgotten_on(entry.forgotten_ns) or None),
         *(("Deployed", _deployed(d)) for d in entry.deployments),
     ]
@@ -158,6 +159,7 @@ def as_json(entry: LogEntry) -> dict[str, Any]:
         **fields(commit, "parents", "root", "manifest", "author"),
         **stamped("time", commit.time_ns),
         **fields(commit, "zone_minutes", "message", "metrics", "params", "pipeline", "code"),
+        "attached": commit.attached,
         "refs": entry.refs,
         "deployments": [deployed_json(d) for d in entry.deployments],
         **stamped("forgotten", entry.forgotten_ns),

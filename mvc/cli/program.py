@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "show": "Show one commit and what it changed.",
         "diff": "Compare two versions tensor by tensor.",
         "ls": "List the files and tensors of a version.",
+        "env": "Show how the environment of a version differs.",
         "cat": "Print one tensor, or save it as .npy.",
         "identify": "Find the versions that hold a file's state.",
         "stats": "Show what the repository holds and costs.",

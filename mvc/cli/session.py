@@ -18,12 +18,12 @@ from mvc.errors import DamagedData, WouldOverwrite, WrongUsage
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
+    from mvc.api import Repository
     from mvc.ids import CommitId
     from mvc.io.files import FileSystem
     from mvc.model.commit import Commit
     from mvc.repo.config import Config
     from mvc.repo.context import Context, Progress
-    from mvc.repo.repository import Repository
     from mvc.types import Bytes
 
 __all__ = ["Session", "load", "user_config"]
@@ -66,7 +66,7 @@ class Session:
     @cached_property
     def repository(self) -> Repository:
         """The repository of the working folder or the nearest one above it."""
-        from mvc.repo.repository import Repository
+        from mvc.api import Repository
 
         return Repository(self.context)
 

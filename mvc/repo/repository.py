@@ -256,6 +256,7 @@ class Repository:
         *,
         path: str = DEFAULT_STATE,
         states: Mapping[str, Mapping[str, Any]] | None = None,
+        model: Any = None,
         message: str = "",
         metrics: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
@@ -269,7 +270,9 @@ class Repository:
 
         ``state`` is a mapping of tensors (torch or numpy, any nesting), kept under ``path``, or
         paths of files and folders. ``states`` are further mappings of the same version by their
-        paths; they may also stand alone. ``metrics`` are numbers; ``params`` are texts or plain
+        paths; they may also stand alone. ``model`` is the live module whose state is committed, or
+        a ``mvc.Architecture`` that says how it is built: the version then carries its source code
+        and the environment (docs/models.md). ``metrics`` are numbers; ``params`` are texts or plain
         data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
         on which the version goes live, ``at`` the time (default: now). ``pipeline`` is text, or
         Requirements, whose ``max_recovery`` then bounds the recovery of this version.
@@ -281,8 +284,8 @@ class Repository:
         ``states`` stay exact. A stage that goes by the loss takes it from ``metrics``. Without
         ``pipeline`` everything is stored as given, coded as the setting ``commit.pipeline`` says.
 
-        Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor and
-        BadModelFile for what cannot be committed, NothingToCommit, SourceChanged if a file or
+        Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor,
+        CannotRecord and BadModelFile for what cannot be committed, NothingToCommit, SourceChanged if a file or
         tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
@@ -296,6 +299,7 @@ class Repository:
 
         chosen = options or CommitOptions()
         text, bound = pipeline_and_bound(pipeline)
+        state, carried = self._carried(model, state, path, chosen)
         given = states_by_path(state, path, states)
         files = state is not None or chosen.all or states is None
         if isinstance(state, Mapping):
@@ -329,11 +333,24 @@ class Repository:
             produced_by=chosen.produced_by,
             branch=chosen.branch,
             new_branch=chosen.new_branch,
+            attachments=carried,
         )
         with self._lock:
             if files:
                 return self._commit_files(state, given, request, chosen)
             return self._commit_states(given, path, request, chosen)
+
+    def _carried(
+        self,
+        model: Any,
+        state: Mapping[str, Any] | Paths | None,
+        path: str,
+        options: CommitOptions,
+    ) -> tuple[Mapping[str, Any] | Paths | None, dict[str, bytes]]:
+        """The state to commit, and what the version carries; ``mvc.api`` knows live models."""
+        if model is not None or options.environment:
+            raise WrongUsage("a model's code is recorded by repositories of mvc.Repository")
+        return state, {}
 
     def _commit_states(
         self,

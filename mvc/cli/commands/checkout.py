@@ -28,6 +28,10 @@ from mvc.repo.times import format_time
 @click.option("--all", "everything", is_flag=True, help="With -o: training states, too.")
 @click.option("--atomic-dir", is_flag=True, help="With -o DIR: swap the whole folder in one step.")
 @click.option("--delete", is_flag=True, help="With -o DIR: delete files that the version lacks.")
+@click.option(
+    "--model", "whole", is_flag=True, help="Write the model's code beside its weights, into -o DIR."
+)
+@click.option("--trust-code", is_flag=True, help="With --model: run the code to see that it works.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
 def command(
     session: Session,
@@ -38,6 +42,8 @@ def command(
     everything: bool,
     atomic_dir: bool,
     delete: bool,
+    whole: bool,
+    trust_code: bool,
     force: bool,
 ) -> None:
     """Restore a version, by name or by the moment it was live.
@@ -49,6 +55,8 @@ def command(
     for name, chosen in (("all", everything), ("atomic-dir", atomic_dir), ("delete", delete)):
         if chosen and output in {None, "-"}:
             raise click.UsageError(f"--{name} is for -o DIR")
+    if trust_code and not whole:
+        raise click.UsageError("--trust-code is for --model")
     repository, out = session.repository, session.out
     by_moment = at is not None or target is not None
     if not words and not by_moment:
@@ -60,6 +68,11 @@ def command(
         since = format_time(live.time_ns)
         out.note(f"{live.commit.short} was live on {printable(live.target)} from {since}")
         rev = str(live.commit)
+    if whole:
+        if names or everything or atomic_dir or delete or output == "-":
+            raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
+        _write_model(session, str(rev), output, force=force, trust=trust_code)
+        return
     before = repository.head(if_known=True).branch
     try:
         with session.progress("restoring") as progress:
@@ -86,6 +99,29 @@ def command(
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
         out.note(f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip())
     warn_of_unreached(session, done)
+
+
+def _write_model(
+    session: Session, rev: str, output: str | None, *, force: bool, trust: bool
+) -> None:
+    """Writes code and weights into a folder; with ``trust`` builds the model of them, too."""
+    repository, out = session.repository, session.out
+    commit = repository.find(rev)
+    folder = output or f"model-{commit.short}"
+    with session.progress("restoring") as progress:
+        done = repository.export_model(folder, commit, force=force, progress=progress)
+    built = repository.load_model(commit, trust=True) if trust else None
+    if session.as_json:
+        call = repository.stored_model(commit).call
+        built_json = {"model": call, "folder": folder, "built": built is not None}
+        out.json("mvc.checkout/1", restored_json(done) | built_json)
+        return
+    tell(session, done)
+    name = printable(folder)
+    out.note(f"{name}/code holds what builds the model, {name}/load.py loads it: read them first")
+    if built is not None:
+        parameters = sum(parameter.numel() for parameter in built.parameters())
+        out.note(f"the code builds a {type(built).__name__} of {parameters:,} parameters")
 
 
 def _stdout(session: Session) -> BinaryIO:

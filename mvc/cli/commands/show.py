@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+import click
+
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
 from mvc.cli.listing import entry_json, file_line, tensor_table
@@ -26,11 +28,15 @@ _FIRST = 20
 
 @verb("show", "mvc show main~2")
 @revision("REV", default="HEAD")
-def command(session: Session, rev: str) -> None:
+@click.option("--code", is_flag=True, help="Print the source files that it carries.")
+def command(session: Session, rev: str, code: bool) -> None:
     """Show one commit and what it changed.
 
     The files and tensors listed are those that differ from the first parent; -v lists all.
     """
+    if code:
+        _print_code(session, rev)
+        return
     context, out = session.context, session.out
     incomplete: list[DamagedData] = []
     found = session.repository.log(rev, limit=1, reset_points=True, incomplete=incomplete)
@@ -72,6 +78,26 @@ def command(session: Session, rev: str) -> None:
             out.line()
             out.line(f"{count(same, 'file')} unchanged (-v lists them)")
     session.tell_incomplete(incomplete)
+
+
+def _print_code(session: Session, rev: str) -> None:
+    """Prints what ``load_model`` would run; nothing is run here."""
+    repository, out = session.repository, session.out
+    files = {name: data.decode("utf-8", "replace") for name, data in repository.code(rev).items()}
+    carries_model = "model.json" in repository.version(rev).attached
+    call = repository.stored_model(rev).call if carries_model else None
+    if session.as_json:
+        out.json("mvc.show.code/1", {"call": call, "code": files})
+        return
+    if call is not None:
+        out.line(out.paint(f"# builds the model: {call}", "heading"))
+    for name, text in files.items():
+        out.line()
+        out.line(out.paint(f"# {printable(name)}", "heading"))
+        for line in text.splitlines():
+            out.line("\t".join(map(printable, line.split("\t"))))
+    if not files:
+        out.note("the version carries no source files")
 
 
 @dataclass(frozen=True, slots=True)

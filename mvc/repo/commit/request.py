@@ -55,6 +55,9 @@ class CommitOptions:
     the working folder stay as they are. It must have a version or be the current branch, unless
     ``new_branch``: then this version may be its first, without a parent.
 
+    ``environment``: whether the version carries the environment of this process (versions of
+    packages, threads, processor); by default if a ``model`` is given.
+
     For files: ``all`` adds every tracked path whose file was modified or renamed. ``cwd`` is the
     folder that relative paths start from. ``opaque`` keeps a model file that is cut off as it is,
     instead of raising BadModelFile.
@@ -72,6 +75,7 @@ class CommitOptions:
     progress: Progress | None = None
     branch: str | None = None
     new_branch: bool = False
+    environment: bool | None = None
     all: bool = False
     cwd: Path | None = None
     opaque: bool = False

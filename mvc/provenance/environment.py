@@ -1,0 +1,329 @@
+"""The environment of a version: what the bits of its computation depended on, and how it differs.
+
+``capture`` starts no process and reads no network. Fields that change nothing between commits
+give the same bytes, which are stored once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from mvc.dataclasses import dataclass
+from mvc.errors import DamagedData, MvcError, UnsupportedFormat
+from mvc.io.files import FileSystem
+from mvc.io.process import host_name
+from mvc.limits import MIB
+
+__all__ = [
+    "NAME",
+    "Comparison",
+    "Difference",
+    "Environment",
+    "Grade",
+    "capture",
+    "distribution_name",
+]
+
+NAME = "environment.json"
+"""The name under which a version carries its environment."""
+
+_SCHEMA = "mvc.environment/1"
+_MOST = 4 * MIB  # bytes of an environment; a machine with 400 packages has 12 kB
+_PROC = 1 << 16  # bytes read of a file in /proc
+
+Grade: TypeAlias = Literal["exact", "compatible", "ignored"]
+Value: TypeAlias = str | int | float | bool | list[str] | None
+
+_EXACT = (
+    "python.implementation", "python.language", "torch", "cpu.machine", "cpu.capability",
+    "threads.torch", "settings", "variables", "gpu.models", "platform.system",
+)  # fmt: skip
+_COMPATIBLE = (
+    "python.release", "cpu.model", "threads.between_operations", "gpu.count", "gpu.driver",
+    "platform.libc", "packages",
+    # What they do is in cpu.capability and threads.torch; hash seeds order sets only.
+    "variables.ATEN_CPU_CAPABILITY", "variables.MKL_NUM_THREADS", "variables.OMP_NUM_THREADS",
+    "variables.PYTHONHASHSEED",
+)  # fmt: skip
+_IGNORED = ("platform.kernel", "platform.host", "variables.CUDA_VISIBLE_DEVICES")
+_GRADES: dict[str, Grade] = {
+    **dict.fromkeys(_EXACT, "exact"),
+    **dict.fromkeys(_COMPATIBLE, "compatible"),
+    **dict.fromkeys(_IGNORED, "ignored"),
+}
+"""The grade of a field or of a whole section; docs/commands/env.md gives the reasons."""
+
+_VARIABLES = re.compile(
+    "ATEN_CPU_CAPABILITY|CUBLAS_WORKSPACE_CONFIG|CUDA_VISIBLE_DEVICES|CUDNN_[A-Z0-9_]+|"
+    "(?:DNNL|KMP|MKL|OMP|ONEDNN)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE|PYTHONHASHSEED|"
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+)
+"""Variables that choose kernels, threads or precision. No other variable is ever stored."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field that differs, as text; None where a side lacks it."""
+
+    field: str
+    grade: Grade
+    recorded: str | None
+    other: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between two environments, by grade and field."""
+
+    differences: tuple[Difference, ...]
+
+    @property
+    def verdict(self) -> Literal["exact", "compatible", "different"]:
+        """``exact`` if nothing differs that counts, ``different`` if an exact field does."""
+        grades = {difference.grade for difference in self.differences}
+        if "exact" in grades:
+            return "different"
+        return "compatible" if "compatible" in grades else "exact"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Sections of fields, such as ``{"torch": {"version": "2.13.0"}}``.
+
+    ``used`` names the installed packages that the version's model imports: these must be equal.
+    """
+
+    sections: Mapping[str, Mapping[str, Value]]
+    used: Collection[str] = ()
+
+    @property
+    def encoded(self) -> bytes:
+        """Canonical JSON: the same fields give the same bytes."""
+        fields = {"schema": _SCHEMA, **self.sections}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, used: Collection[str] = ()) -> Environment:
+        """Raises DamagedData for what is no environment, UnsupportedFormat for a newer form."""
+        try:
+            found = json.loads(data) if len(data) <= _MOST else None
+        except (ValueError, RecursionError):
+            found = None
+        schema = found.pop("schema", None) if isinstance(found, dict) else None
+        if isinstance(schema, str) and schema != _SCHEMA:
+            raise UnsupportedFormat(f"the environment has the form {schema[:60]!r}, not {_SCHEMA}")
+        if schema != _SCHEMA or not all(map(_is_section, found.values())):
+            raise DamagedData(f"the stored {NAME} is not an environment")
+        return cls(found, used)
+
+    def fields(self) -> dict[str, str]:
+        """Every field as text, by ``section.field``, in order."""
+        return {
+            f"{section}.{name}": ", ".join(value) if isinstance(value, list) else str(value)
+            for section, fields in sorted(self.sections.items())
+            for name, value in sorted(fields.items())
+            if value is not None
+        }
+
+    def compare(self, other: Environment) -> Comparison:
+        """What of this environment is not the same in ``other``."""
+        mine, theirs = self.fields(), other.fields()
+        used = {distribution_name(name) for name in (*self.used, *other.used)}
+        found = [
+            Difference(name, _grade(name, used), mine.get(name), theirs.get(name))
+            for name in {**mine, **theirs}
+            if mine.get(name) != theirs.get(name)
+        ]
+        order = ("exact", "compatible", "ignored")
+        return Comparison(tuple(sorted(found, key=lambda d: (order.index(d.grade), d.field))))
+
+
+def _is_section(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(each, str | int | float | None)
+        or (isinstance(each, list) and all(isinstance(item, str) for item in each))
+        for each in value.values()
+    )
+
+
+def _grade(field: str, used: Collection[str]) -> Grade:
+    section, _, name = field.partition(".")
+    if section == "packages" and name in used:
+        return "exact"
+    return _GRADES.get(field) or _GRADES.get(section, "compatible")
+
+
+def distribution_name(name: str) -> str:
+    """A package's name in the one form in which names are compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def capture(fs: FileSystem | None = None, *, with_torch: bool = True) -> Environment:
+    """The environment of this process.
+
+    Torch is imported for it if ``with_torch``, and described if it is there or can be imported.
+    """
+    files = fs or FileSystem()
+    sections: dict[str, Mapping[str, Value]] = {
+        "python": _python(),
+        "cpu": {"machine": platform.machine(), "model": _processor()},
+        "gpu": _graphics(),
+        "platform": _platform(),
+        "variables": {k: v for k, v in os.environ.items() if _VARIABLES.fullmatch(k)},
+        "packages": dict(_packages(files)),
+    }
+    if with_torch or "torch" in sys.modules:
+        try:
+            import torch
+        except ImportError:
+            return Environment(sections)
+        sections |= _of_torch(torch)
+        sections["cpu"] = {
+            **sections["cpu"],
+            "capability": str(torch.backends.cpu.get_cpu_capability()),
+        }
+    return Environment(sections)
+
+
+@cache
+def _python() -> dict[str, Value]:
+    major, minor = sys.version_info[:2]
+    return {
+        "implementation": platform.python_implementation(),
+        "language": f"{major}.{minor}",
+        "release": platform.python_version(),
+    }
+
+
+@cache
+def _platform() -> dict[str, Value]:
+    return {
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "libc": " ".join(filter(None, platform.libc_ver())) or None,
+        "host": host_name(),
+    }
+
+
+@cache
+def _processor() -> str | None:
+    """The processor's name; None where the system does not tell it without a process."""
+    return _found(_read(Path("/proc/cpuinfo")), r"^model name\s*:\s*(.+)$")
+
+
+@cache
+def _graphics() -> dict[str, Value]:
+    """NVIDIA's cards and driver as the driver's own files name them: CUDA is not initialised."""
+    driver = Path("/proc/driver/nvidia")
+    version = _found(_read(driver / "version"), r"Kernel Module(?: for \S+)?\s+([0-9.]+)")
+    names = []
+    files = FileSystem()
+    try:
+        cards = files.list(driver / "gpus")
+    except MvcError:
+        cards = []
+    for card in cards:
+        name = _found(_read(driver / "gpus" / card / "information"), r"^Model:\s*(.+)$")
+        names.append(name or "unknown")
+    return {"models": sorted(set(names)), "count": len(names), "driver": version}
+
+
+def _read(path: Path) -> str:
+    try:
+        with FileSystem().open_read(path) as file:
+            return file.read(0, _PROC).decode("utf-8", "replace")
+    except MvcError:
+        return ""
+
+
+def _found(text: str, pattern: str) -> str | None:
+    found = re.search(pattern, text, re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+_FOLDERS: dict[tuple[str, int], dict[str, str]] = {}
+"""The packages of a folder, as long as its time of change is the same."""
+
+
+def _packages(fs: FileSystem) -> Iterator[tuple[str, str]]:
+    """Installed packages and versions by the names of their metadata folders.
+
+    Of a package that several folders of ``sys.path`` have, the first counts, as for ``import``.
+    """
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        identity = fs.stat(Path(folder)) if folder.startswith("/") else None
+        if identity is None or not identity.is_dir:
+            continue
+        key = (folder, identity.mtime_ns)
+        if key not in _FOLDERS:
+            names = fs.list(Path(folder))
+            _FOLDERS[key] = dict(filter(None, map(_package, names)))
+        found = {**_FOLDERS[key], **found}
+    yield from sorted(found.items())
+
+
+def _package(name: str) -> tuple[str, str] | None:
+    stem, dot, kind = name.rpartition(".")
+    if not dot or kind not in {"dist-info", "egg-info"}:
+        return None
+    package, _, version = stem.partition("-")
+    return distribution_name(package), version.partition("-py")[0]
+
+
+def _of_torch(torch: Any) -> dict[str, dict[str, Value]]:
+    return {
+        "torch": _torch_build(),
+        "threads": {
+            "torch": torch.get_num_threads(),
+            "between_operations": torch.get_num_interop_threads(),
+        },
+        "settings": {
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "deterministic_warns_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+            "fill_uninitialized_memory": _told(
+                lambda: torch.utils.deterministic.fill_uninitialized_memory
+            ),
+            "cudnn_deterministic": torch.backends.cudnn.deterministic,
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "cudnn_tf32": _told(lambda: torch.backends.cudnn.allow_tf32),
+            "matmul_tf32": _told(lambda: torch.backends.cuda.matmul.allow_tf32),
+            "matmul_precision": _told(torch.get_float32_matmul_precision),
+            "mkldnn": _told(lambda: torch.backends.mkldnn.enabled),
+            "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        },
+    }
+
+
+@cache
+def _torch_build() -> dict[str, Value]:
+    import torch
+
+    version: Any = torch.version
+    lines = [line.strip(" -") for line in torch.__config__.show().splitlines()[1:]]
+    libraries = [line for line in lines if not line.startswith(("CPU capability", "Build settings"))]
+    cudnn = _told(torch.backends.cudnn.version) if version.cuda else None
+    return {
+        "version": str(torch.__version__),
+        "git": version.git_version,
+        "cuda": version.cuda,
+        "hip": getattr(version, "hip", None),
+        "cudnn": cudnn,
+        "libraries": libraries,
+    }
+
+
+def _told(ask: Callable[[], Any]) -> Any:
+    """None where this version of torch has no such setting, or two that contradict each other."""
+    try:
+        return ask()
+    except (AttributeError, RuntimeError):
+        return None

@@ -1,0 +1,165 @@
+"""Which source files make a class: what is found, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import mvc
+from mvc.errors import CannotRecord
+from mvc.provenance.sources import place_of, sources_of
+from tests.provenance.project import Project
+
+
+def test_files_are_found_through_imports_at_any_depth(project: Project) -> None:
+    net = project.load("nets.net")
+    found = sources_of([net.Plain])
+    assert list(found.files) == [
+        "code/nets/__init__.py", "code/nets/blocks.py", "code/nets/net.py", "code/nets/scale.py",
+    ]  # fmt: skip
+    assert found.files["code/nets/scale.py"] == b"FACTOR = 2\n"
+    assert found.packages == {"torch": str(torch.__version__)}
+    assert "nets.unused" not in sys.modules
+
+
+def test_further_modules_are_named(project: Project) -> None:
+    net = project.load("nets.net")
+    assert "code/nets/unused.py" in sources_of([net.Plain], ["nets.unused"]).files
+    assert "nets.unused" not in sys.modules
+    with pytest.raises(CannotRecord, match=r"there is no module nets\.gone"):
+        sources_of([net.Plain], ["nets.gone"])
+
+
+def test_a_class_of_an_installed_package_is_named_with_its_version() -> None:
+    found = sources_of([torch.nn.Linear])
+    assert (found.files, found.packages) == ({}, {"torch": str(torch.__version__)})
+    assert place_of(torch.nn.Linear) == ("torch.nn.modules.linear", "Linear")
+
+
+def test_other_ways_to_import(project: Project) -> None:
+    project.write({
+        "loose.py": "import deep.er.module as m\nfrom deep import other, constant\nimport gone_\n",
+        "deep/__init__.py": "constant = 1\n",
+        "deep/er/module.py": "from ... import nothing\nfrom .. import *\nfrom ..more import x\n",
+        "deep/other.py": "import loose\n",
+        "deep/more.py": "x = 1\n",
+        "model.py": "try:\n    import loose\nexcept ImportError:\n    pass\nclass A: pass\n",
+    })  # fmt: skip
+    found = sources_of([project.load("model").A])
+    assert list(found.files) == [
+        "code/deep/__init__.py", "code/deep/er/module.py", "code/deep/more.py",
+        "code/deep/other.py", "code/loose.py", "code/model.py",
+    ]  # fmt: skip
+
+
+def test_an_edited_file_is_refused_until_it_is_what_runs(project: Project) -> None:
+    project.write({"edited.py": "class A:\n    me = None\n    def f(self):\n        return 1\n"})
+    module = project.load("edited")
+    module.A.me = module.A  # classes that name themselves are looked at once
+    project.write({"edited.py": "# moved\nclass A:\n    me = None\n    def f(self): return 1\n"})
+    sources_of([module.A])  # the same code elsewhere in the file
+    project.write({"edited.py": "class B:\n    def f(self):\n        return 2\n"})
+    other = project.load("nets.net")
+    sources_of([other.Plain])
+    project.write({"edited2.py": "class A:\n    def f(self):\n        return 1\n"})
+    module = project.load("edited2")
+    project.write({"edited2.py": "class A:\n    def f(self):\n        return 2\n"})
+    with pytest.raises(CannotRecord, match="edited2.py was changed since it was imported"):
+        sources_of([module.A])
+
+
+def test_what_was_recorded_once_stays_recorded_while_a_file_is_edited(project: Project) -> None:
+    project.write({"running.py": "class A:\n    def f(self):\n        return 1\n"})
+    module = project.load("running")
+    before = sources_of([module.A])
+    project.write({"running.py": "class A:\n    def f(self):\n        return 2\n"})
+    assert sources_of([module.A]) == before
+    exec("def f(self):\n    return 3\n", vars(module))  # as a notebook reloads methods
+    module.A.f = module.f
+    module.f.__code__ = module.f.__code__.replace(co_filename=module.__file__)
+    with pytest.raises(CannotRecord, match="was changed"):
+        sources_of([module.A])
+
+
+def _local() -> type:
+    class Inside:
+        pass
+
+    return Inside
+
+
+REFUSED = {
+    "a lambda cannot be recorded": lambda: None,
+    "Inside was made inside a function": _local(),
+    "a partial cannot be recorded": functools.partial(int, 1),
+    "has no such name, or another thing by it": type("Made", (), {}),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_imported_again_is_refused_by_name(message: str) -> None:
+    with pytest.raises(CannotRecord, match=message):
+        sources_of([REFUSED[message]])
+
+
+def test_compiled_and_broken_and_large_sources(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write({"fast.cpython-311-x86_64-linux-gnu.so": "", "uses.py": "import fast\nclass A: 0"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "fast", None)  # importing it would fail
+        with pytest.raises(ImportError):
+            project.load("uses")
+    project.write({"late.py": "class A:\n    def f(self):\n        import fast\n"})
+    with pytest.raises(CannotRecord, match=r"fast is compiled \(fast\.cpython"):
+        sources_of([project.load("late").A])
+    project.write({"broken.py": "def (:\n", "late2.py": "def f():\n    import broken\n"})
+    with pytest.raises(CannotRecord, match="broken.py is not Python: invalid syntax"):
+        sources_of([project.load("late2").f])
+    monkeypatch.setattr("mvc.provenance.sources.MAX_CODE_FILES", 3)
+    with pytest.raises(CannotRecord, match="more than are kept"):
+        sources_of([project.load("nets.net").Plain])
+
+
+SCRIPT = """
+import sys
+import mvc
+import torch
+from torch import nn
+
+WIDTH = 3
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(WIDTH, WIDTH)
+{middle}
+if __name__ == "__main__":
+    with mvc.Repository.open_or_init("models") as repo:
+        done = repo.commit(model=Net())
+        print(repo.stored_model(done).call, *repo.code(done))
+"""
+
+
+def _run(folder: Path, *command: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    root = str(Path(mvc.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env={"PYTHONPATH": root}, input=text,
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_a_class_of_the_script_that_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.format(middle=""))
+    ran = _run(tmp_path, "train.py")
+    assert ran.stdout == "train.Net() code/train.py\n", ran.stderr
+    (tmp_path / "train.py").write_text(SCRIPT.format(middle="print('training')"))
+    ran = _run(tmp_path, "train.py")
+    assert "train.py line 13 would run again whenever the model is loaded" in ran.stderr
+    ran = _run(tmp_path, "-", text=SCRIPT.format(middle=""))
+    assert "__main__.Net has no source file" in ran.stderr
