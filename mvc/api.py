@@ -227,19 +227,28 @@ class Repository(StoredRepository):
         *,
         trust: bool = False,
         anyway: bool = False,
+        threads: int | None = None,
         progress: Progress | None = None,
     ) -> Retrained:
         """Trains a version again by its recipe in another process; returns the verified state.
 
         This runs the code that the version carries, and so needs ``trust=True``. ``anyway`` begins
-        although the environment differs in what the bits depend on. ``progress`` is called with
-        steps done, steps in total and a text. Raises UnknownPath for a version without a recipe,
+        although the environment differs in what the bits depend on; ``threads``, in place of the
+        recorded number, is such a difference. ``progress`` is called with steps done, steps in
+        total and a text. Raises UnknownPath for a version without a recipe,
         NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
         come out.
         """
         from mvc.provenance.replay import prove
 
-        return prove(self.context, self.find(rev), trust=trust, anyway=anyway, progress=progress)
+        return prove(
+            self.context,
+            self.find(rev),
+            trust=trust,
+            anyway=anyway,
+            threads=threads,
+            progress=progress,
+        )
 
     def add_data(
         self,

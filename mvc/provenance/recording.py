@@ -22,11 +22,13 @@ from mvc.errors import CannotRecord, MvcError, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.manifest import FileEntry
 from mvc.provenance import dataset, environment
+from mvc.provenance.models import NAME, Architecture, StoredModel, attachments
 from mvc.provenance.recipe import RECIPE, Model, Recipe
-from mvc.provenance.service import START, Describer
+from mvc.provenance.service import START, Describer, making_of
 from mvc.provenance.settings import deterministic
-from mvc.provenance.sources import sources_of
+from mvc.provenance.sources import Sources, sources_of
 from mvc.provenance.steps import CountSteps
+from mvc.provenance.stored_code import is_code
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitRequest, metrics_from, params_from
@@ -72,7 +74,7 @@ class Run:
     def __init__(
         self,
         repo: Repository,
-        model: torch.nn.Module,
+        model: torch.nn.Module | Architecture,
         optimizer: torch.optim.Optimizer | None,
         service: Any,
         data: dataset.Given,
@@ -82,7 +84,9 @@ class Run:
         self.recipe: Recipe | None = None
         self.seconds = 0.0
         self.metrics = dict(options.metrics or {})
-        self._repo, self._model, self._optimizer = repo, model, optimizer
+        live = model.model if isinstance(model, Architecture) else model
+        self._repo, self._model, self._optimizer = repo, live, optimizer
+        self._architecture = model
         self._service, self._given, self._options = service, data, options
         self._attached: dict[str, Any] = {}
         self._state: dict[str, Any] = {}
@@ -96,9 +100,31 @@ class Run:
         self._base, self._base_path = _base(self._repo, self._model, self._options)
         self._data = dataset.used(self._repo.context, self._given)
         self._describer = describer = Describer(self._model, self._data.places)
-        self._model_value = describer.model()
+        self._model_value, self._carried = self._built_by(describer)
         self._call, self._passed = self._described(describer)
         return self
+
+    def _built_by(self, describer: Describer) -> tuple[Any, dict[str, bytes]]:
+        """The value that builds the model, and the ``model.json`` of the version."""
+        made = None if isinstance(self._architecture, Architecture) else making_of(self._model)
+        state, path = self._model.state_dict(), self._options.path
+        fs = self._repo.context.store.fs
+        if made is None:
+            carried = attachments(self._architecture, state, path, fs)
+            stored = StoredModel.decode(carried[NAME])
+            keywords = [
+                [name, describer.value(value, f"model.{name}")]
+                for name, value in stored.arguments.items()
+            ]
+            code = {"code": f"{stored.module}:{stored.name}"}
+            return describer.model({"partial": [code, [], keywords]}), carried
+        value = describer.model(None)
+        try:
+            bound = inspect.signature(made.call).bind(*made.args, **made.keywords)
+            given = Architecture(made.call, bound.arguments)
+            return value, attachments(given, state, path, fs)
+        except (MvcError, ValueError, TypeError):  # its arguments are objects: load_model has none
+            return value, {}
 
     def _described(self, describer: Describer) -> tuple[Any, dict[str, Any]]:
         """The value of the service, and what a function is given beside its arguments."""
@@ -163,11 +189,16 @@ class Run:
         describer, model = self._describer, self._model
         described = {name: describer.value(value, name) for name, value in keywords.items()}
         describer.states[START] = {"rng": None, "buffers": passing_buffers(model)}
-        code = sources_of(describer.code)
+        code = self._sources()
         here = environment.capture()
         describer.states[START] = {"rng": rng_state(), "buffers": passing_buffers(model)}
         describer.finish()
-        self._attached = {environment.NAME: here.encoded, **code.files, **describer.states}
+        self._attached = {
+            environment.NAME: here.encoded,
+            **self._carried,
+            **code.files,
+            **describer.states,
+        }
         made = Model(
             self._model_value,
             tuple(n for n, p in model.named_parameters() if not p.requires_grad),
@@ -193,6 +224,13 @@ class Run:
             )
 
         return recipe
+
+    def _sources(self) -> Sources:
+        """The source files of everything that the recipe names, the model's own included."""
+        files = {name: data for name, data in self._carried.items() if is_code(name)}
+        packages = dict(StoredModel.decode(self._carried[NAME]).packages) if files else {}
+        found = sources_of(self._describer.code)
+        return Sources({**files, **found.files}, {**packages, **found.packages})
 
     def __exit__(
         self,

@@ -147,15 +147,19 @@ def prove(
     *,
     trust: bool,
     anyway: bool = False,
+    threads: int | None = None,
     progress: Progress | None = None,
 ) -> Retrained:
     """Trains a version again, and those bases that are not stored; returns the verified state.
 
     ``progress`` is called with steps done, steps in total and a text. ``anyway`` begins although the
-    environment differs in what the bits depend on. Raises NotTrusted without ``trust``,
+    environment differs in what the bits depend on. ``threads`` takes the place of the recorded
+    number, which is such a difference. Raises NotTrusted without ``trust``,
     CannotRetrain before anything runs, and RetrainingDiffers if the result is another one.
     """
-    with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
+    with made_again(
+        context, commit, trust=trust, anyway=anyway, threads=threads, progress=progress
+    ) as done:
         return done
 
 
@@ -166,6 +170,7 @@ def made_again(
     *,
     trust: bool,
     anyway: bool = False,
+    threads: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Retrained]:
     """As ``prove``; while the block runs, the version can be read like one that is stored."""
@@ -187,7 +192,8 @@ def made_again(
             what = f"retraining {each.short}" + (
                 f" ({number + 1} of {len(order)})" if len(order) > 1 else ""
             )
-            replay = _Replay(context, each, recipes[each], place, what, anyway, progress)
+            replay = _Replay(context, each, recipes[each], place, what, progress)
+            replay.options = {"anyway": anyway, "threads": threads}
             replay.run(base)
             base = str(replay.result)
         assert replay is not None
@@ -219,11 +225,11 @@ class _Replay:
         recipe: Recipe,
         folder: Path,
         what: str,
-        anyway: bool,
         progress: Progress | None,
     ) -> None:
         self._context, self._commit, self._recipe = context, commit, recipe
-        self._folder, self._what, self._anyway, self._progress = folder, what, anyway, progress
+        self._folder, self._what, self._progress = folder, what, progress
+        self.options: dict[str, Any] = {}
         self.entry = manifests.of_commit(context, commit).by_path[recipe.path]
         self.result = folder / "result.pt"
         self.seconds, self.steps = 0.0, 0
@@ -269,7 +275,7 @@ class _Replay:
             "version": commit.hex(),
             "base": base,
             "data": data,
-            "anyway": self._anyway,
+            **self.options,
             "result": str(self.result),
         }
         path = self._folder / "job.json"
@@ -323,7 +329,7 @@ class _Replay:
         ]
         exact = [text for text, grade in found if grade == "exact"]
         self.differences = [*exact, *(text for text, grade in found if grade != "exact")]
-        if exact and not self._anyway:
+        if exact and not self.options["anyway"]:
             more = f" and {len(exact) - _SHOWN} more" if len(exact) > _SHOWN else ""
             raise CannotRetrain(
                 f"{self._commit.short} was trained in another environment: "

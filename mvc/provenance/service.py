@@ -29,7 +29,7 @@ from mvc.provenance.recipe import SERVICE, Made, Recipe
 from mvc.provenance.sources import place_of
 from mvc.training.state.optimizers import Placement, optimizer_state
 
-__all__ = ["START", "VALUES", "Describer", "Rebuilt", "made"]
+__all__ = ["START", "VALUES", "Describer", "Making", "Rebuilt", "made", "making_of"]
 
 VALUES = f"{SERVICE}values.safetensors"
 """The attached file with the tensors and arrays among the arguments."""
@@ -47,7 +47,7 @@ def _state_name(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Making:
+class Making:
     """How an object was made. ``seen``: its plain attributes right after that."""
 
     call: Callable[..., Any]
@@ -56,7 +56,7 @@ class _Making:
     seen: Mapping[str, Any]
 
 
-_makings: dict[int, _Making] = {}
+_makings: dict[int, Making] = {}
 
 
 def made(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T:
@@ -75,8 +75,13 @@ def made(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T
             f"made() cannot remember a {type(obj).__qualname__}",
             hint="plain values need no made(); a class with __slots__ needs __weakref__",
         ) from None
-    _makings[id(obj)] = _Making(call, making_args, making_keywords, _plain_attributes(obj))
+    _makings[id(obj)] = Making(call, making_args, making_keywords, _plain_attributes(obj))
     return obj
+
+
+def making_of(obj: Any) -> Making | None:
+    """How an object was made, if ``made`` made it."""
+    return _makings.get(id(obj))
 
 
 def _copied(value: Any) -> Any:
@@ -120,9 +125,10 @@ class Describer:
         """Whether an object is among those that were described."""
         return id(obj) in self._names
 
-    def model(self) -> Any:
-        """How the model itself is made. Raises CannotRecord if it was not made by ``made``."""
-        value = self._making(self._model, "model", self._model)
+    def model(self, value: Any) -> Any:
+        """Takes ``value`` as what builds the model; None: what ``made`` remembers of it."""
+        if value is None:
+            value = self._making(self._model, "model")
         self._names[id(self._model)] = "model"
         return value
 
@@ -269,7 +275,7 @@ class Describer:
             raise CannotRecord(f"{place} refers to itself")
         self._open.add(id(obj))
         if id(obj) in _makings:
-            making = self._making(obj, name, obj)
+            making = self._making(obj, name)
             each = Made(name, "made", *_split(making), self._state(obj, name))
         elif kind == "optimizer":
             each = self._optimizer(obj, name)
@@ -295,20 +301,14 @@ class Describer:
             name = f"{first}#{number}"
         return name
 
-    def _making(self, obj: Any, place: str, owner: Any) -> dict[str, Any]:
+    def _making(self, obj: Any, place: str) -> dict[str, Any]:
         """``{"partial": [code, args, keywords]}`` of an object that ``made`` made."""
-        making = _makings.get(id(obj))
-        if making is None:
-            raise CannotRecord(
-                f"how the {place} was made is unknown",
-                hint=f"make it with mvc.made({type(obj).__qualname__}, ...) in place of "
-                f"{type(obj).__qualname__}(...)",
-            )
+        making = _makings[id(obj)]
         call = self._code(making.call, place)
         names = _parameter_names(making)
         args = [self.value(v, f"{place}.{n}") for v, n in zip(making.args, names, strict=True)]
         keywords = [[k, self.value(v, f"{place}.{k}")] for k, v in making.keywords.items()]
-        if not isinstance(owner, torch.nn.Module):
+        if obj is not self._model:
             self._refuse_hidden_state(obj, making, place)
         return {"partial": [{"code": call}, args, keywords]}
 
@@ -351,7 +351,7 @@ class Describer:
         self.states[_state_name(name)] = dict(state)
         return True
 
-    def _refuse_hidden_state(self, obj: Any, making: _Making, place: str) -> None:
+    def _refuse_hidden_state(self, obj: Any, making: Making, place: str) -> None:
         """Refuses an object without ``state_dict`` that evidently has a state."""
         if callable(getattr(obj, "state_dict", None)):
             return
@@ -382,7 +382,7 @@ def _split(making: dict[str, Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]
     return code["code"], tuple(args), dict(keywords)
 
 
-def _parameter_names(making: _Making) -> list[str]:
+def _parameter_names(making: Making) -> list[str]:
     """Names for the positional arguments: those of the parameters, or their numbers."""
     try:
         parameters = list(inspect.signature(making.call).parameters.values())

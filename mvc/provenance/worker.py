@@ -70,6 +70,8 @@ def _work(repo: Repository, job: Mapping[str, Any], events: TextIO) -> None:
     recipe = Recipe.decode(attached.read(context, commit, RECIPE))
     recorded = Environment.decode(attached.read(context, commit, environment.NAME), recipe.packages)
     apply_settings(recorded)
+    if job["threads"] is not None:
+        torch.set_num_threads(job["threads"])
     here = environment.capture()
     compared = recorded.compare(here)
     _tell(

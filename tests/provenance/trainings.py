@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +123,55 @@ def train_text(
         nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+
+
+def nothing(model: nn.Module, **arguments: Any) -> None:
+    """A service that keeps its arguments."""
+    nothing.seen = arguments  # type: ignore[attr-defined]
+
+
+class Counter:
+    """Has a state that nobody can see."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Sampler:
+    """Holds a generator of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+
+class Half:
+    """Gives its state, and cannot take it."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"n": 1}
+
+
+def spoil(model: nn.Module, data: Path) -> None:
+    np.save(data / "labels.npy", np.arange(3))
+
+
+def slow(model: nn.Module, optimizer: torch.optim.Optimizer, *, steps: int) -> None:
+    """Takes half a second a step."""
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 1, 8, 8)).sum().backward()
+        optimizer.step()
+        time.sleep(0.5)
+
+
+def careless(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Its result depends on the process."""
+    optimizer.zero_grad()
+    (model(torch.ones(1, 1, 8, 8)).sum() * (os.getpid() % 1000 + 1)).backward()
+    optimizer.step()
+
+
+def fails_elsewhere(model: nn.Module, *, pid: int) -> None:
+    """Fails in another process."""
+    if os.getpid() != pid:
+        raise ValueError("another process")
