@@ -7,7 +7,8 @@ which is the class of this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.context import Progress
+    from mvc.repo.repack.repack import Repacked
     from mvc.training.recorder import Recorder
     from mvc.training.resume import Loaded, Resumed
     from mvc.training.watch import WatchOptions
@@ -239,7 +241,7 @@ class Repository(StoredRepository):
         NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
         come out.
         """
-        from mvc.provenance.replay import prove
+        from mvc.provenance.weights import prove
 
         return prove(
             self.context,
@@ -247,6 +249,72 @@ class Repository(StoredRepository):
             trust=trust,
             anyway=anyway,
             threads=threads,
+            progress=progress,
+        )
+
+    def retraining(
+        self,
+        rev: Rev | None = None,
+        *,
+        trust: bool = False,
+        anyway: bool = False,
+        progress: Progress | None = None,
+    ) -> AbstractContextManager[object]:
+        """While the block runs, a version that gave up its weights can be read like any other.
+
+        It is trained again first, as by ``retrain``; nothing is if its weights are stored.
+        """
+        from mvc.provenance.weights import readable
+
+        commit = self.find(rev)
+        return readable(self.context, commit, trust=trust, anyway=anyway, progress=progress)
+
+    def repack(
+        self,
+        *,
+        interval: int | None = None,
+        max_recovery: float | None = None,
+        max_size: int | None = None,
+        add: Sequence[Rev] = (),
+        remove: Sequence[Rev] = (),
+        add_queried: int | None = None,
+        super_step: int | None = None,
+        drop_weights: Sequence[Rev] = (),
+        trust: bool = False,
+        anyway: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Repacked:
+        """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
+
+        ``add_queried`` adds that many versions, those that were asked for most often. Without a
+        goal as the settings say. With ``dry_run`` only the plan is made.
+
+        ``drop_weights`` first gives up the weights of versions whose recipe a replay has proven
+        here; with ``trust`` those that are not proven yet are trained again for it. Of versions to
+        ``add`` that gave up their weights, these are made again and stored, which needs ``trust``
+        unless other versions still have them. ``anyway`` as for ``retrain``.
+        """
+        from mvc.provenance import weights
+
+        added, dropped = [self.find(rev) for rev in add], [self.find(rev) for rev in drop_weights]
+        if dropped and (dry_run or any((interval, max_recovery, max_size, add, remove))):
+            raise WrongUsage("drop_weights goes with no other goal, and not with dry_run")
+        if dropped:
+            weights.drop(self.context, dropped, trust=trust, anyway=anyway, progress=progress)
+        for commit in () if dry_run else added:
+            weights.store_again(
+                self.context, commit, trust=trust, anyway=anyway, progress=progress
+            )
+        return super().repack(
+            interval=interval,
+            max_recovery=max_recovery,
+            max_size=max_size,
+            add=added,
+            remove=remove,
+            add_queried=add_queried,
+            super_step=super_step,
+            dry_run=dry_run,
             progress=progress,
         )
 

@@ -29,6 +29,7 @@ from mvc.provenance.settings import deterministic
 from mvc.provenance.sources import Sources, sources_of
 from mvc.provenance.steps import CountSteps
 from mvc.provenance.stored_code import is_code
+from mvc.provenance.weights import drop, prove
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitRequest, metrics_from, params_from
@@ -251,12 +252,8 @@ class Run:
             )
         self.result = self._commit(recipe)
         if options.verify:
-            from mvc.provenance.replay import prove
-
             prove(self._repo.context, self.result.id, trust=True)
         if options.drop_weights:
-            from mvc.provenance.weights import drop
-
             drop(self._repo.context, [self.result.id], unproven=not options.verify)
 
     def _commit(self, recipe: Recipe) -> CommitResult:

@@ -32,7 +32,6 @@ from mvc.errors import (
     UnknownPath,
 )
 from mvc.ids import CommitId
-from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.provenance import dataset, environment
@@ -46,9 +45,10 @@ from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.weights import is_stored
 from mvc.repo.maintenance.leftovers import work_folder
 
-__all__ = ["Difference", "Retrained", "made_again", "prove", "recipe_of", "stored"]
+__all__ = ["Difference", "Retrained", "made_again", "recipe_of"]
 
 _LOG = 1 << 16  # bytes of the training's output that are looked at
 _SHOWN = 5
@@ -101,18 +101,6 @@ def recipe_of(context: Context, commit: CommitId) -> Recipe:
     return recipe
 
 
-def stored(context: Context, entry: FileEntry) -> bool:
-    """Whether deltas and full records lead to every tensor of a file."""
-    graph = context.store.graph
-    try:
-        for content in entry.contents:
-            for start in range(0, max(content.spec.nbytes, 1), PIECE):
-                graph.path(content.id, start)
-    except DamagedData:
-        return False
-    return True
-
-
 def _order(context: Context, commit: CommitId) -> list[CommitId]:
     """The versions to train again, each after its base; ``commit`` is the last one."""
     order = [commit]
@@ -121,7 +109,7 @@ def _order(context: Context, commit: CommitId) -> list[CommitId]:
         base = manifests.of_commit(context, recipe.base).by_path.get(recipe.base_path)
         if base is None:
             raise DamagedData(f"the base of {order[-1].short} has no {recipe.base_path}")
-        if stored(context, base):
+        if is_stored(context, base):
             return order[::-1]
         if recipe.base in order:
             raise DamagedData(f"the recipe of {recipe.base.short} needs its own result")
@@ -138,31 +126,6 @@ def _order(context: Context, commit: CommitId) -> list[CommitId]:
         order.append(recipe.base)
 
 
-# -- the public verbs --------------------------------------------------------------------------
-
-
-def prove(
-    context: Context,
-    commit: CommitId,
-    *,
-    trust: bool,
-    anyway: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> Retrained:
-    """Trains a version again, and those bases that are not stored; returns the verified state.
-
-    ``progress`` is called with steps done, steps in total and a text. ``anyway`` begins although the
-    environment differs in what the bits depend on. ``threads`` takes the place of the recorded
-    number, which is such a difference. Raises NotTrusted without ``trust``,
-    CannotRetrain before anything runs, and RetrainingDiffers if the result is another one.
-    """
-    with made_again(
-        context, commit, trust=trust, anyway=anyway, threads=threads, progress=progress
-    ) as done:
-        return done
-
-
 @contextmanager
 def made_again(
     context: Context,
@@ -173,7 +136,14 @@ def made_again(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Retrained]:
-    """As ``prove``; while the block runs, the version can be read like one that is stored."""
+    """Trains a version again, and those bases that are not stored; yields the verified state.
+
+    While the block runs, the version can be read like one that is stored. ``progress`` is called
+    with steps done, steps in total and a text. ``anyway`` begins although the environment differs
+    in what the bits depend on. ``threads`` takes the place of the recorded number, which is such a
+    difference. Raises NotTrusted without ``trust``, CannotRetrain before anything runs, and
+    RetrainingDiffers if the result is another one.
+    """
     context.fresh()
     order = _order(context, commit)
     recipes = {each: recipe_of(context, each) for each in order}
@@ -366,7 +336,7 @@ class _Replay:
         here = {tensor.key: tensor for tensor in made.tensors}
         there = {tensor.key: tensor for tensor in self.entry.tensors}
         right: dict[int, memoryview] = {}
-        if stored(self._context, self.entry):
+        if is_stored(self._context, self.entry):
             right = in_memory(self._context, self.entry)
         found = []
         for key in sorted({*here, *there}):

@@ -38,6 +38,7 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
+from mvc.repo.lookup.weights import check_weights
 from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
@@ -208,6 +209,9 @@ class _Work:
         gone = {*self._removed(), *(c.path for c in self.request.changes if c.open is None)}
         whole = self.request.tag is not None  # a tag's version has what it is given, no more
         paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
+        if self.head.commit is not None:
+            kept = [entry for path, entry in paths.items() if path not in self.kept]
+            check_weights(self.context, self.head.commit, kept)
         self.manifest = Manifest((paths | self.kept | self.attached).values())
         if not writer.holds(self.manifest.id):
             base = (bytes(parent.id), parent.encoded) if parent.all_entries else None

@@ -22,6 +22,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
+from mvc.repo.lookup.weights import Dropped, dropped
 from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
 
@@ -34,7 +35,8 @@ class LogEntry:
 
     ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all, retracted ones
     included, in the order they were recorded. ``reset_point`` is None if it was not asked for.
-    ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None.
+    ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None. ``dropped``: of a
+    version that gave up its weights, how a recipe makes them again.
     """
 
     id: CommitId
@@ -43,6 +45,7 @@ class LogEntry:
     deployments: tuple[Deployed, ...]
     reset_point: bool | None = None
     forgotten_ns: int | None = None
+    dropped: Dropped | None = None
 
 
 def log(
@@ -92,6 +95,7 @@ def log(
             deployments.of_commit(snapshot, commit.id, incomplete),
             is_reset_point(context, commit.id) if reset_points else None,
             manifests.forgotten_ns(context, commit.id),
+            dropped(context, commit.id) if "recipe.json" in commit.attached else None,
         )
         for commit in islice(found, limit)
     )

@@ -73,6 +73,10 @@ class Recovery:
         finally:
             self._made = before
 
+    def is_made(self, id_: bytes) -> bool:
+        """Whether an object is among those of ``with_made``."""
+        return id_ in self._made
+
     def fill(self, requests: Iterable[Request]) -> None:
         """Fills every request's buffer with verified bytes; DamagedData if one cannot be recovered.
 
