@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.cli.output import Output
 from mvc.cli.payload import deployed_json, fields, stamped
@@ -18,6 +18,9 @@ from mvc.repo.history.log import LogEntry
 from mvc.repo.lookup.weights import Dropped
 from mvc.repo.times import format_age, format_time
 
+if TYPE_CHECKING:
+    from mvc.repo.content.relation import Relation
+
 __all__ = [
     "IsLive",
     "as_json",
@@ -26,6 +29,7 @@ __all__ = [
     "heading",
     "live_now",
     "one_liner",
+    "related",
     "warn_of_clock",
     "warn_of_time",
 ]
@@ -83,9 +87,23 @@ def one_liner(
     id_ = str(entry.id) if full else entry.id.short
     forgotten = forgotten_on(entry.forgotten_ns)
     gone = out.paint(f" ({forgotten})", "dim") if forgotten else ""
+    if entry.relations:
+        gone += out.paint(f" ({related(entry.relations, short=True)})", "dim")
     if entry.dropped is not None:
         gone += out.paint(f" ({entry.dropped})", "dim")
     return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}{gone}"
+
+
+def related(relations: Sequence[Relation], *, short: bool = False) -> str:
+    """``fine-tuned version (2 of 320 tensors changed)``; of several models those that changed.
+
+    ``short``: without numbers.
+    """
+    changed = [r for r in relations if r.kind != "equal"] or relations[:1]
+    words = {r.path: r.kind if short else str(r) for r in changed}
+    if len(relations) <= 1 or changed[0].kind == "equal":
+        return "".join(words.values())
+    return ", ".join(f"{printable(path)} {word}" for path, word in words.items())
 
 
 def forgotten_on(time_ns: int | None) -> str:
@@ -117,6 +135,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Code", printable(commit.code if full else commit.code[:10]) or None),
         ("Metrics", "  ".join(metrics) or None),
         ("Params", "  ".join(params) or None),
+        ("Relation", related(entry.relations or ()) or None),
         ("Stored", "as a reset point" if entry.reset_point else None),
         ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", forgotten_on(entry.forgotten_ns) or None),

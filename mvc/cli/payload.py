@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mvc.repo.deployments import Deployed
 from mvc.repo.times import format_time
 
-__all__ = ["deployed_json", "fields", "stamped"]
+if TYPE_CHECKING:
+    from mvc.repo.content.relation import Relation
+
+__all__ = ["deployed_json", "fields", "relation_json", "stamped"]
 
 
 def fields(value: object, *names: str) -> dict[str, Any]:
@@ -18,6 +21,11 @@ def fields(value: object, *names: str) -> dict[str, Any]:
 def stamped(key: str, time_ns: int | None) -> dict[str, str | int | None]:
     """A moment as ISO 8601 (UTC) under ``key``, and in nanoseconds under ``key`` + ``_ns``."""
     return {key: None if time_ns is None else format_time(time_ns, 0), f"{key}_ns": time_ns}
+
+
+def relation_json(relation: Relation) -> dict[str, Any]:
+    """What one model is to the one it was made from."""
+    return fields(relation, "path", "kind", "base_path", "tensors", "shared", "equal")
 
 
 def deployed_json(deployed: Deployed) -> dict[str, Any]:

@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "log": "Show the history of a version.",
         "show": "Show one commit and what it changed.",
         "diff": "Compare two versions tensor by tensor.",
+        "family": "Show which models came from which.",
         "ls": "List the files and tensors of a version.",
         "env": "Show how the environment of a version differs.",
         "cat": "Print one tensor, or save it as .npy.",

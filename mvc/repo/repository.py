@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mvc.repo.queries import Queries
     from mvc.repo.repack.plan import RepackCurve
     from mvc.repo.repack.repack import Repacked
+    from mvc.repo.report.family import Family
     from mvc.repo.report.plot import Plot
     from mvc.repo.retention.forget import Chosen, ForgetPreview
     from mvc.repo.stats import Stats
@@ -696,6 +697,7 @@ class Repository:
         every: bool = False,
         paths: Sequence[str] = (),
         sort: str | None = None,
+        relations: bool = False,
     ) -> Log:
         """A version and its ancestors by commit time, newest first, read as far as looked at.
 
@@ -707,7 +709,8 @@ class Repository:
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
         the newest such deployment, which the bounds then mean. ``reset_points`` has every
-        entry say whether it is stored in full. Raises UnknownRevision, UnknownTarget and
+        entry say whether it is stored in full, ``relations`` what its models are to those of its
+        first parent. Raises UnknownRevision, UnknownTarget and
         WrongUsage at once, and DamagedData where the history goes on with entries that are
         lost; with ``incomplete`` the error is appended there, and what is left follows.
         """
@@ -726,6 +729,7 @@ class Repository:
             every=every,
             paths=paths,
             sort=sort,
+            related=relations,
         )
         return Log(entries)
 
@@ -747,6 +751,24 @@ class Repository:
         from mvc.repo.diff import diff
 
         return diff.diff(self.context, a, b, paths, progress=progress)
+
+    def family(
+        self,
+        rev: Rev | None = None,
+        *,
+        incomplete: list[DamagedData] | None = None,
+        progress: Progress | None = None,
+    ) -> Family:
+        """Which models came from those of ``rev``, or from every base model, by first parents.
+
+        Over HEAD, all branches and all tags. Reads every manifest of their history. Raises
+        UnknownRevision, StateForgotten, and DamagedData for a version that cannot be read; with
+        ``incomplete`` the error is appended there, and the version is passed over like a
+        forgotten one.
+        """
+        from mvc.repo.report import family
+
+        return family.family(self.context, rev, incomplete=incomplete, progress=progress)
 
     def identify(self, path: PathName) -> list[Identified]:
         """Which versions have the state of this file; from hashes alone."""

@@ -72,6 +72,7 @@ def forge(root: Path) -> list[CommitId]:
 
 COMMANDS = [
     "log", "log -v", "log --oneline", "log --graph", "log -n 1 --json", "show HEAD", "show HEAD --json",
+    "log --relations", "log --relations --metrics", "family", "family -v", "family --json",
     "status", "branch", "branch --json", "tag", "tag --json", "deployments", "deployments --json",
     "ls", "ls HEAD -v", "ls --json", "cat HEAD w", "diff HEAD~1 HEAD", "diff HEAD~1 HEAD --json",
     "fsck --full", "fsck --json", "stats", "rev-parse HEAD", "oplog", "oplog --json", "gc -n",

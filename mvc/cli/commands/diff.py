@@ -10,7 +10,7 @@ import click
 
 from mvc.cli.completing import complete_diff, complete_tracked
 from mvc.cli.options import revision
-from mvc.cli.payload import fields
+from mvc.cli.payload import fields, relation_json
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
@@ -87,7 +87,8 @@ def _print(session: Session, found: Diff, *, stat: bool) -> None:
     for file in found.files:
         if file.kind == "unchanged" and not session.verbose:
             continue
-        out.line(f"{out.paint(printable(file.path), 'heading')}  {_headline(file)}")
+        headline = _headline(file) + _relation(found, file)
+        out.line(f"{out.paint(printable(file.path), 'heading')}  {headline}")
         tensors = [t for t in file.tensors if session.verbose or t.kind != "unchanged"]
         whole = file.kind in {"added", "removed"} and not session.verbose
         if tensors and not stat and not whole:
@@ -131,6 +132,16 @@ def _headline(file: FileDiff) -> str:
     return ", ".join(words) or file.kind
 
 
+def _relation(found: Diff, file: FileDiff) -> str:
+    """`` (fine-tuned version)``, with the base's path if it is another one; empty for no model."""
+    related = found.relations.get(file.path)
+    if related is None or (related.kind == "base" and file.kind == "added"):
+        return ""
+    moved = related.base_path not in {None, related.path}
+    of = f" of {printable(related.base_path or '')}" if moved else ""
+    return " (nothing in common)" if related.kind == "base" else f" ({related.kind}{of})"
+
+
 def _row(tensor: TensorDiff) -> tuple[str, ...]:
     name = printable(tensor.key)
     if tensor.renamed_from is not None and tensor.renamed_from != tensor.key:
@@ -166,8 +177,10 @@ def _json(found: Diff) -> dict[str, Any]:
         **fields(found, "comparisons", "from_head", "metrics", "params"),
         "files": [
             fields(file, "path", "kind", "renamed_from", "comparisons", "other_changed")
+            | {"relation": None if related is None else relation_json(related)}
             | {"tensors": [_tensor_json(tensor) for tensor in file.tensors]}
             for file in found.files
+            for related in [found.relations.get(file.path)]
         ],
     }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 import click
 
-from mvc.cli.commits import as_json, details, heading, live_now, one_liner
+from mvc.cli.commits import as_json, details, heading, live_now, one_liner, related
 from mvc.cli.log_graph import GraphRow, graph_lines
 from mvc.cli.options import moment, revision, target_option
+from mvc.cli.payload import relation_json
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
@@ -29,6 +31,7 @@ from mvc.repo.times import format_time
 @click.option("--oneline", is_flag=True, help="One line a version.")
 @click.option("--graph", is_flag=True, help="Draw how versions follow each other.")
 @click.option("--metrics", "as_table", is_flag=True, help="A table with a column a metric.")
+@click.option("--relations", is_flag=True, help="What each version is to its parent.")
 @click.option("--sort", metavar="NAME", help="By a metric, highest first; -NAME: lowest first.")
 @click.option("--best", metavar="NAME", help="Only the first of --sort NAME.")
 @target_option("Only versions that were deployed to T.")
@@ -43,6 +46,7 @@ def command(
     oneline: bool,
     graph: bool,
     as_table: bool,
+    relations: bool,
     sort: str | None,
     best: str | None,
     target: str | None,
@@ -71,9 +75,10 @@ def command(
         every=every,
         paths=session.names(paths),
         sort=sort if best is None else best,
+        related=relations,
     )
     if session.as_json:
-        commits = [as_json(entry) for entry in entries]
+        commits = [as_json(entry) | _relations_json(entry, asked=relations) for entry in entries]
         lost = {"incomplete": True} if incomplete else {}
         session.out.json("mvc.log/1", {"commits": commits, **lost})
     elif as_table:
@@ -82,6 +87,13 @@ def command(
         plain = (GraphRow(entry, "", "", ()) for entry in entries)
         _print(session, graph_lines(entries) if graph else plain, oneline=oneline)
     session.tell_incomplete(incomplete)
+
+
+def _relations_json(entry: LogEntry, *, asked: bool) -> dict[str, Any]:
+    """The relations if they were asked for; null if they are not known."""
+    found = entry.relations
+    words = None if found is None else [relation_json(relation) for relation in found]
+    return {"relations": words} if asked else {}
 
 
 def _rev_and_paths(
@@ -120,6 +132,7 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
         Column("live on", style="target"),
         Column("date"),
         *numbers(*map(printable, names)),
+        Column("relation"),
         Column("message", give="end"),
     ]
     show(
@@ -132,6 +145,7 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
                 printable(", ".join(d.target for d in entry.deployments if live(d))),
                 format_time(entry.commit.time_ns, entry.commit.zone_minutes, precise=False)[:16],
                 *(number(m[n]) if n in (m := entry.commit.metrics) else "" for n in names),
+                related(entry.relations or (), short=True),
                 one_line(entry.commit.message),
             )
             for entry in rows

@@ -29,6 +29,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import is_under
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
+from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, Progress
 from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import commits, manifests
@@ -52,7 +53,8 @@ class Diff:
 
     ``from_head``: Python states without a file; for them the working tree is taken to equal HEAD.
     ``metrics`` and ``params``: those that differ between two versions, by name, as (old, new);
-    None where a version lacks it.
+    None where a version lacks it. ``relations``: what each model of the new side is to the old
+    side's, by the path of ``files``; for two versions that share nothing it is *base*.
     """
 
     a: str
@@ -62,6 +64,7 @@ class Diff:
     from_head: tuple[str, ...] = ()
     metrics: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     params: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    relations: Mapping[str, Relation] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         rows = diff_rows(self.files)
@@ -102,10 +105,18 @@ def diff(
     found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
     files = tuple(_with_distances(old, new, pairs, found, progress))
     compared, x, y = sum(f.comparisons for f in files), old.commit, new.commit
-    if x is None or y is None:
-        return Diff(old.label, new.label, files, compared, new.from_head)
-    metrics, params = _differing(x.metrics, y.metrics), _differing(x.params, y.params)
-    return Diff(old.label, new.label, files, compared, new.from_head, metrics, params)
+    metrics, params = {}, {}
+    if x is not None and y is not None:
+        metrics, params = _differing(x.metrics, y.metrics), _differing(x.params, y.params)
+    related = _relations(pairs)
+    return Diff(old.label, new.label, files, compared, new.from_head, metrics, params, related)
+
+
+def _relations(pairs: Sequence[_Pair]) -> dict[str, Relation]:
+    """What each model of the new side is to those of the old one, by the path of its pair."""
+    bases = models(old for _, old, _ in pairs if old is not None)
+    new = {id(entry) for entry in models(new for _, _, new in pairs if new is not None)}
+    return {path: relation(y, bases) for path, _, y in pairs if y is not None and id(y) in new}
 
 
 def _differing(

@@ -6,9 +6,10 @@ Orphans are versions that only a detached HEAD led to, and no branch or tag.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, WrongUsage
@@ -26,7 +27,19 @@ from mvc.repo.lookup.weights import Dropped, dropped
 from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["LogEntry", "Orphans", "is_reset_point", "log", "names_by_commit", "orphans"]
+if TYPE_CHECKING:
+    from mvc.repo.content.relation import Relation
+
+__all__ = [
+    "LogEntry",
+    "Orphans",
+    "ancestry",
+    "is_reset_point",
+    "log",
+    "names_by_commit",
+    "orphans",
+    "relations",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +48,10 @@ class LogEntry:
 
     ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all, retracted ones
     included, in the order they were recorded. ``reset_point`` is None if it was not asked for.
-    ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None. ``dropped``: of a
-    version that gave up its weights, how a recipe makes them again.
+    ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None. ``relations``:
+    what each of its models is to those of its first parent; None if they were not asked for, or
+    are not known. ``dropped``: of a version that gave up its weights, how a recipe makes them
+    again.
     """
 
     id: CommitId
@@ -45,6 +60,7 @@ class LogEntry:
     deployments: tuple[Deployed, ...]
     reset_point: bool | None = None
     forgotten_ns: int | None = None
+    relations: tuple[Relation, ...] | None = None
     dropped: Dropped | None = None
 
 
@@ -61,6 +77,7 @@ def log(
     every: bool = False,
     paths: Sequence[str] = (),
     sort: str | None = None,
+    related: bool = False,
 ) -> Iterator[LogEntry]:
     """``Repository.log``: parents follow children; times are in ns since 1970.
 
@@ -77,7 +94,7 @@ def log(
     else:
         starts, hidden = _range(context, rev)
     if target is None:
-        found = _by_commit_time(snapshot, starts, since, until, incomplete, hidden)
+        found = ancestry(snapshot, starts, since, until, incomplete, hidden, published=every)
     else:
         deployments.check_target(context, target)
         found = _by_deployment(snapshot, starts, target, since, until, incomplete)
@@ -95,10 +112,40 @@ def log(
             deployments.of_commit(snapshot, commit.id, incomplete),
             is_reset_point(context, commit.id) if reset_points else None,
             manifests.forgotten_ns(context, commit.id),
+            _relations_if_known(context, commit, incomplete) if related else None,
             dropped(context, commit.id) if "recipe.json" in commit.attached else None,
         )
         for commit in islice(found, limit)
     )
+
+
+def _relations_if_known(
+    context: Context, commit: Commit, incomplete: list[DamagedData] | None
+) -> tuple[Relation, ...] | None:
+    new = None
+    with noting(incomplete):
+        new = manifests.if_kept(context, commit.id)
+        if new is not None:
+            return relations(new, _kept_before(context, commit))
+    return None
+
+
+def relations(new: Manifest, old: Manifest | None) -> tuple[Relation, ...]:
+    """What each model of a version is to those of the version before it, by path."""
+    from mvc.repo.content.relation import models, relation
+
+    bases = [] if old is None else models(old.entries)
+    return tuple(relation(entry, bases) for entry in models(new.entries))
+
+
+def _kept_before(context: Context, commit: Commit) -> Manifest | None:
+    """The manifest of the first parent, or of the nearest ancestor that was not forgotten."""
+    while commit.parents:
+        found = manifests.if_kept(context, commit.parents[0])
+        if found is not None:
+            return found
+        commit = commits.get(context, commit.parents[0])
+    return None
 
 
 def _range(context: Context, rev: Rev) -> tuple[list[CommitId], Ancestors | None]:
@@ -154,18 +201,22 @@ def is_reset_point(context: Context, commit: CommitId) -> bool:
     )
 
 
-def _by_commit_time(
+def ancestry(
     snapshot: Snapshot,
-    starts: Sequence[CommitId],
-    since: int | None,
-    until: int | None,
-    incomplete: list[DamagedData] | None,
-    hidden: Ancestors | None,
+    starts: Iterable[CommitId],
+    since: int | None = None,
+    until: int | None = None,
+    incomplete: list[DamagedData] | None = None,
+    hidden: Ancestors | None = None,
+    *,
+    published: bool = False,
 ) -> Iterator[Commit]:
-    """Continues below ``since``, because an imported checkpoint may be older than its parent.
+    """These versions and their ancestors, newest first, by commit time or as ``published``.
 
-    From several starts in reverse order of publication: only that puts children before parents
-    where clocks or imports have set commit times back.
+    Continues below ``since``, because an imported checkpoint may be older than its parent.
+
+    Only the order of publication always puts children before parents, because clocks and imports
+    set commit times back.
     """
     heap: list[tuple[int, tuple[int, int], Commit]] = []
     known: set[CommitId] = set()
@@ -176,7 +227,7 @@ def _by_commit_time(
                 known.add(id_)
                 with noting(incomplete):
                     recorded, commit = commits.placed(snapshot, id_)
-                    time = 0 if len(starts) > 1 else -commit.time_ns
+                    time = 0 if published else -commit.time_ns
                     heappush(heap, (time, newest_first(recorded, commit), commit))
         if not heap:
             return

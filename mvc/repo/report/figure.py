@@ -15,7 +15,7 @@ from mvc.repo.display import number
 from mvc.repo.report.overview import Span
 from mvc.repo.times import format_time
 
-__all__ = ["STYLE", "Axis", "Bars", "Lanes", "Line", "Panel", "Point", "svg", "text"]
+__all__ = ["STYLE", "Axis", "Bars", "Lanes", "Line", "Panel", "Point", "clipped", "svg", "text"]
 
 Point: TypeAlias = tuple[int, float]
 """A moment in ns since 1970, and a value."""
@@ -144,7 +144,7 @@ class Bars:
         for kind, name in enumerate(self.kinds):
             y = top + 42 + 14 * kind
             drawn.append(f'<rect class="k{kind}" x="0" y="{y - 9}" width="10" height="10"/>')
-            drawn.append(f'<text x="15" y="{y}">{_text(name)}</text>')
+            drawn.append(f'<text x="15" y="{y}">{clipped(name)}</text>')
         width = _PLOT / _BARS
         for place, parts in enumerate(sums):
             bottom = top + _PANEL - 6.0
@@ -181,10 +181,10 @@ class Lanes:
         return _LANE * (1 + len(self.spans))
 
     def svg(self, axis: Axis, top: int) -> str:
-        drawn = [f'<text class="b" x="0" y="{top + 12}">{_text(self.title)}</text>']
+        drawn = [f'<text class="b" x="0" y="{top + 12}">{clipped(self.title)}</text>']
         for row, (target, spans) in enumerate(self.spans.items(), 1):
             y = top + _LANE * row
-            drawn.append(f'<text x="0" y="{y + 12}">{_text(target)}</text>')
+            drawn.append(f'<text x="0" y="{y + 12}">{clipped(target)}</text>')
             for i, group in enumerate(_groups(axis, spans)):
                 first, x = group[0], axis.x(group[0].start_ns)
                 title = f"{first.commit.short} on {target} from {format_time(first.start_ns)}"
@@ -193,7 +193,7 @@ class Lanes:
                 box = (
                     f'<rect class="s{i % 2}" x="{x}" y="{y}" height="{_LANE - 5}" '
                     f'width="{max(1.0, axis.x(group[-1].end_ns) - x):.1f}">'
-                    f"<title>{_text(title, 300)}</title></rect>"
+                    f"<title>{clipped(title, 300)}</title></rect>"
                 )
                 linked = not group[1:] and first.commit in self.links
                 drawn.append(f'<a href="#v{first.commit.short}">{box}</a>' if linked else box)
@@ -225,12 +225,12 @@ def svg(axis: Axis, panels: Sequence[Panel], title: str, *, alone: bool = False)
     for i in range(5):
         x, anchor = _LEFT + _PLOT * i / 4, ("start", "middle", "middle", "middle", "end")[i]
         drawn.append(f'<path class="g" d="M{x} {top - _GAP}v5"/>')
-        label = _text(axis.label(i / 4))
+        label = clipped(axis.label(i / 4))
         drawn.append(f'<text class="d" text-anchor="{anchor}" x="{x}" y="{top + 4}">{label}</text>')
     style = f'<style>{STYLE}</style><rect width="100%" height="100%" fill="var(--bg)"/>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top + 12}" role="group" '
-        f'aria-label="{_text(title, 200)}">{style if alone else ""}{"".join(drawn)}</svg>'
+        f'aria-label="{clipped(title, 200)}">{style if alone else ""}{"".join(drawn)}</svg>'
     )
 
 
@@ -273,7 +273,7 @@ def _part(value: float, low: float, high: float) -> float:
 
 def _frame(top: int, labels: Sequence[str]) -> str:
     lines = "".join(
-        f'<text class="{"d" if i else "b"}" x="0" y="{top + 12 + 15 * i}">{_text(label)}</text>'
+        f'<text class="{"d" if i else "b"}" x="0" y="{top + 12 + 15 * i}">{clipped(label)}</text>'
         for i, label in enumerate(labels)
     )
     return lines + f'<path class="g" d="M{_LEFT} {top + _PANEL}h{_PLOT}"/>'
@@ -283,7 +283,7 @@ def _lines(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     return [" " * left + "|" + "".join(row).rstrip() for row in rows]
 
 
-def _text(value: str, most: int = 24) -> str:
+def clipped(value: str, most: int = 24) -> str:
     """Text that may stand in a document, cut off after ``most`` characters."""
     shown = printable(value)
     return escape(shown if len(shown) <= most else shown[: most - 1] + "…")

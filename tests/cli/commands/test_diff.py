@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from tests.cli.program import record
 
@@ -118,3 +119,29 @@ def test_a_folder_and_a_version(mvc) -> None:
     mvc("diff", "served", "--exit-code", code=1)
     (mvc.folder / "served/link.safetensors").symlink_to("nowhere")
     assert "leads nowhere" in mvc("diff", "served", code=3).err
+
+
+def test_relations(mvc) -> None:
+    """A word at the end of the line of a file."""
+    mvc.commit(0)
+    mvc.commit(3)
+    line = mvc("diff", "HEAD~1", "HEAD", "--stat").out.splitlines()[0]
+    assert line == "model.safetensors  1 changed, 2 unchanged (fine-tuned version)"
+    mvc.write(3, **{"head.weight": np.ones((2, 2))})
+    assert mvc("diff").out.splitlines()[0].endswith(" (extended)")
+    found = mvc("diff", "--json").json["files"][0]["relation"]
+    assert found == {
+        "path": "model.safetensors", "kind": "extended", "base_path": "model.safetensors",
+        "tensors": 4, "shared": 3, "equal": 3,
+    }  # fmt: skip
+    save_file({"other": np.zeros(7)}, str(mvc.folder / "model.safetensors"))
+    assert mvc("diff").out.splitlines()[0].endswith(" (nothing in common)")
+    mvc.write(4, "copy.safetensors")
+    mvc("commit", "copy.safetensors", "-m", "copy")
+    line = mvc("diff", "HEAD~1", "HEAD", "--stat").out.splitlines()[0]
+    assert line == "copy.safetensors  added, 3 tensors (fine-tuned version of model.safetensors)"
+    only = mvc("diff", "HEAD", "copy.safetensors", "--json").json["files"]
+    assert [file["relation"]["kind"] for file in only] == ["equal"]
+    (mvc.folder / "notes.txt").write_text("words")
+    mvc("commit", "notes.txt", "-m", "notes")
+    assert mvc("diff", "HEAD~1", "HEAD", "--json").json["files"][2]["relation"] is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 
@@ -188,3 +189,38 @@ def test_all_branches_children_before_parents_whatever_the_clocks_said(history) 
     assert sum("*" in line for line in lines) == 5
     assert any(line.startswith("|/") for line in lines)
     history("log", "--all", "main", code=2)
+
+
+def test_relations(mvc) -> None:
+    mvc.commit(0)
+    mvc.commit(1)
+    mvc.commit(1, **{"head.weight": np.ones((2, 2))})
+    lines = mvc("log", "--relations").out.splitlines()
+    assert [line for line in lines if line.startswith("Relation:")] == [
+        "Relation: extended (3 of 4 tensors shared, 3 equal)",
+        "Relation: fine-tuned version (1 of 3 tensors changed)",
+        "Relation: base",
+    ]
+    short = mvc("log", "--relations", "--oneline").out.splitlines()
+    assert [line.rpartition(" (")[2] for line in short] == [
+        "extended)", "fine-tuned version)", "base)",
+    ]  # fmt: skip
+    table = mvc("log", "--relations", "--metrics").out.splitlines()
+    assert "relation" in table[0] and "fine-tuned version" in table[2]
+    found = mvc("log", "--relations", "--json", "-n1").json["commits"][0]["relations"]
+    assert found[0]["kind"] == "extended" and found[0]["base_path"] == "model.safetensors"
+    assert "relations" not in mvc("log", "--json").json["commits"][0]
+    assert "Relation" not in mvc("log").out
+
+
+def test_relations_of_several_models(mvc) -> None:
+    mvc.commit(0)
+    mvc.write(1, "b.safetensors")
+    mvc("commit", "b.safetensors", "-m", "b")
+    mvc.write(5)
+    mvc.write(6, "b.safetensors")
+    mvc("commit", "-a", "-m", "both")
+    lines = mvc("log", "--relations", "--oneline").out.splitlines()
+    both = "b.safetensors fine-tuned version, model.safetensors fine-tuned version"
+    assert lines[0].endswith(f"both ({both})")
+    assert lines[1].endswith("b (b.safetensors fine-tuned version)")

@@ -266,3 +266,21 @@ def test_a_python_state_that_was_written_is_a_file(python: Repository) -> None:
     python.remove(["model.safetensors"])
     found = python.diff()
     assert found.from_head == () and found.files[0].kind == "removed"
+
+
+@pytest.mark.parametrize(
+    ("changed", "comparisons"),
+    [(set(), 1), ({62, 63}, 13), ({22, 23, 24, 25, 62, 63}, 29), (set(range(64)), 127)],
+)
+def test_the_comparisons_of_mmlib(tmp_path: Path, changed: set[int], comparisons: int) -> None:
+    """Known answers for 64 tensors; the tree compares as many hashes as the thesis counts."""
+    state = {f"t{i:02}": np.float32(i) for i in range(64)}
+    with Repository.init(tmp_path / "r") as repo:
+        repo.commit(state)
+        repo.commit(state | {f"t{i:02}": np.float32(-1 - i) for i in changed})
+        found = repo.diff("HEAD~1", "HEAD")
+    assert found.comparisons == comparisons
+    rows = [int(t.key[1:]) for t in only(found).tensors if t.kind == "changed"]
+    assert set(rows) == changed
+    kind = {0: "equal", 64: "version"}.get(len(changed), "fine-tuned version")
+    assert found.relations["model.safetensors"].kind == kind

@@ -1,0 +1,138 @@
+"""How a model relates to the one it was made from (MMlib, definition 3), from manifests alone.
+
+The architecture of a model is the set of its tensors' names and shapes; two tensors are equal if
+their dtypes, shapes and bits are. Names are compared without the prefixes that wrappers add. If a
+model lies in the other one under a prefix of its own (``backbone.``), this prefix counts as none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, TypeAlias
+
+from mvc.dataclasses import dataclass
+from mvc.model.manifest import FileEntry, LogicalTensor
+from mvc.model.names import training_path
+from mvc.repo.content.compare import bare_name
+
+__all__ = ["Kind", "Relation", "models", "relation"]
+
+Kind: TypeAlias = Literal[
+    "equal", "fine-tuned version", "version", "extended", "derived architecture", "base"
+]
+
+_Tensors: TypeAlias = dict[str, LogicalTensor]
+_TRAINING = ("optimizer", "optim.", "lr_scheduler", "scheduler")  # in a checkpoint, not the model
+_TRAINING_FILES = ("optimizer.", "scheduler.", "rng_state")  # as transformers and accelerate do
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What the model at ``path`` is to the one at ``base_path`` of the version it was made from.
+
+    ``kind``: *equal*: the same architecture, every tensor equal; *fine-tuned version*: the same
+    architecture, some tensors equal; *version*: the same architecture, none equal; *extended* and
+    *derived architecture*: a part of the architecture is the same, with or without equal tensors;
+    *base*: nothing is the same, so ``base_path`` is None. Of the model's ``tensors``, ``shared``
+    have the name and shape of one of the base, and ``equal`` of these its dtype and bits.
+    """
+
+    path: str
+    kind: Kind
+    base_path: str | None
+    tensors: int
+    shared: int = 0
+    equal: int = 0
+
+    def __str__(self) -> str:
+        """``fine-tuned version (2 of 320 tensors changed)``."""
+        if self.kind == "fine-tuned version":
+            changed = self.tensors - self.equal
+            return f"{self.kind} ({changed:,} of {self.tensors:,} tensors changed)"
+        if self.kind in {"extended", "derived architecture"}:
+            shared = f"{self.shared:,} of {self.tensors:,} tensors shared"
+            return f"{self.kind} ({shared}, {f'{self.equal:,}' if self.equal else 'none'} equal)"
+        return self.kind
+
+
+def models(entries: Iterable[FileEntry]) -> list[FileEntry]:
+    """The files that hold tensors, without those of the training beside them, by their names."""
+    found = [entry for entry in entries if entry.tensors]
+    found = [e for e in found if not e.path.rpartition("/")[2].startswith(_TRAINING_FILES)]
+    beside = {training_path(entry.path) for entry in found}
+    return [entry for entry in found if entry.path not in beside]
+
+
+def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
+    """What ``model`` is to that of ``bases`` from which it was made.
+
+    That is the one at the same path if they share anything, else the one with which it shares
+    most: equal tensors first, then names and shapes.
+    """
+    found = [_relation(model, base) for base in bases]
+    found = [r for r in found if r.kind != "base"]
+    if not found:
+        return Relation(model.path, "base", None, len(_tensors(model)))
+    return max(found, key=lambda r: (r.base_path == r.path, r.equal, r.shared))
+
+
+def _relation(model: FileEntry, base: FileEntry) -> Relation:
+    old, new = _by_name(_tensors(base), _tensors(model))
+    if old.keys() != new.keys():
+        old, new = _aligned(old, new)
+    pairs = [(old[name], new[name]) for name in old.keys() & new.keys()]
+    shared = [(a, b) for a, b in pairs if a.spec.shape == b.spec.shape]
+    equal = sum(a.id == b.id and a.spec == b.spec for a, b in shared)
+    kind = _kind(len(shared) == len(old) == len(new), len(shared), equal)
+    path = None if kind == "base" else base.path
+    return Relation(model.path, kind, path, len(new), len(shared), equal)
+
+
+def _kind(same_architecture: bool, shared: int, equal: int) -> Kind:
+    if same_architecture:
+        return "equal" if equal == shared else "fine-tuned version" if equal else "version"
+    if shared:
+        return "extended" if equal else "derived architecture"
+    return "base"
+
+
+def _tensors(entry: FileEntry) -> list[LogicalTensor]:
+    """The tensors of a file's model: all, if the file holds nothing but a training's state."""
+    return [t for t in entry.tensors if not t.key.startswith(_TRAINING)] or list(entry.tensors)
+
+
+def _by_name(
+    old: Iterable[LogicalTensor], new: Iterable[LogicalTensor]
+) -> tuple[_Tensors, _Tensors]:
+    """Both by their bare names, or by their keys if two of one side have the same bare name."""
+    full = {t.key: t for t in old}, {t.key: t for t in new}
+    a, b = ({bare_name(key): t for key, t in side.items()} for side in full)
+    return (a, b) if (len(a), len(b)) == (len(full[0]), len(full[1])) else full
+
+
+def _aligned(old: _Tensors, new: _Tensors) -> tuple[_Tensors, _Tensors]:
+    """Both, one of them under a prefix if more names and shapes then agree than without."""
+    as_they_are = sum(
+        name in new and new[name].spec.shape == t.spec.shape for name, t in old.items()
+    )
+    outer, inner = _prefixes(old, new), _prefixes(new, old)
+    prefix = max((*outer, *inner), key=lambda p: max(outer[p], inner[p]), default="")
+    if max(outer[prefix], inner[prefix]) <= as_they_are:
+        return old, new
+    if outer[prefix] >= inner[prefix]:
+        return {prefix + name: t for name, t in old.items()}, new
+    return old, {prefix + name: t for name, t in new.items()}
+
+
+def _prefixes(part: Mapping[str, LogicalTensor], whole: _Tensors) -> Counter[str]:
+    """How many tensors of ``whole`` are those of ``part`` under each prefix."""
+    found: Counter[str] = Counter()
+    for name, tensor in whole.items():
+        at = name.find(".") + 1
+        while at:
+            inner = part.get(name[at:])
+            if inner is not None and inner.spec.shape == tensor.spec.shape:
+                found[name[:at]] += 1
+            at = name.find(".", at) + 1
+    return found
