@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.model.names import DEFAULT_STATE
-from mvc.repo import attached
 from mvc.repo.arguments import checked
-from mvc.repo.repository import Repository as StoredRepository
 from mvc.repo.repository import PathName, Rev, Time
+from mvc.repo.repository import Repository as StoredRepository
 
 if TYPE_CHECKING:
     import torch
@@ -167,6 +166,7 @@ class Repository(StoredRepository):
     def code(self, rev: Rev = "HEAD") -> dict[str, bytes]:
         """The source files that a version carries, by name; empty if it has none. Runs nothing."""
         from mvc.provenance.stored_code import FOLDER
+        from mvc.repo import attached
 
         commit = self.find(rev)
         names = [name for name in attached.names(self.context, commit) if name.startswith(FOLDER)]
@@ -179,6 +179,7 @@ class Repository(StoredRepository):
         """
         from mvc.provenance.environment import NAME, Environment
         from mvc.provenance.models import used_packages
+        from mvc.repo import attached
 
         commit = self.find(rev)
         if NAME not in self.version(commit).attached:

@@ -114,7 +114,7 @@ class Environment:
     def decode(cls, data: bytes, used: Collection[str] = ()) -> Environment:
         """Raises DamagedData for what is no environment, UnsupportedFormat for a newer form."""
         try:
-            found = json.loads(data) if len(data) <= _MOST else None
+            found: Any = json.loads(data) if len(data) <= _MOST else None
         except (ValueError, RecursionError):
             found = None
         schema = found.pop("schema", None) if isinstance(found, dict) else None
@@ -309,7 +309,9 @@ def _torch_build() -> dict[str, Value]:
 
     version: Any = torch.version
     lines = [line.strip(" -") for line in torch.__config__.show().splitlines()[1:]]
-    libraries = [line for line in lines if not line.startswith(("CPU capability", "Build settings"))]
+    libraries = [
+        line for line in lines if not line.startswith(("CPU capability", "Build settings"))
+    ]
     cudnn = _told(torch.backends.cudnn.version) if version.cuda else None
     return {
         "version": str(torch.__version__),

@@ -24,7 +24,7 @@ __all__ = ["LOADER", "export_model"]
 
 LOADER = "load.py"
 
-_LOADER = b'''"""Builds the model of this folder: ``from load import load_model``, or ``python load.py``.
+_LOADER = b'''"""Builds the model of this folder: from load import load_model, or python load.py.
 
 It runs the files in ``code``: read them first. It needs torch, safetensors, and the packages
 that model.json names.

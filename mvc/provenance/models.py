@@ -145,13 +145,23 @@ _FIELDS = ("module", "name", "arguments", "weights", "files", "packages")
 
 
 def live_model(model: object) -> torch.nn.Module | None:
-    """The module that a live model or an Architecture of one is, without wrappers; else None."""
+    """The module that a live model is, without wrappers; None for an Architecture of no live one.
+
+    Raises WrongUsage for any other object.
+    """
     import torch
 
     from mvc.training.state.parts import unwrap
 
     found = model.model if isinstance(model, Architecture) else model
-    return unwrap(found) if isinstance(found, torch.nn.Module) else None
+    if isinstance(found, torch.nn.Module):
+        return unwrap(found)
+    if isinstance(model, Architecture):
+        return None
+    raise WrongUsage(
+        f"model is of type {type(model).__name__}: it must be a torch.nn.Module",
+        hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) beside its state",
+    )
 
 
 def attachments(
@@ -163,11 +173,6 @@ def attachments(
     built again, WrongUsage for another object.
     """
     live = live_model(model)
-    if live is None and not isinstance(model, Architecture):
-        raise WrongUsage(
-            f"model is of type {type(model).__name__}: it must be a torch.nn.Module",
-            hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) beside its state",
-        )
     given = model if isinstance(model, Architecture) else Architecture(live)
     if live is not None and given.arguments is None:
         given = _BUILT.get(live) or given
@@ -175,7 +180,9 @@ def attachments(
     arguments = _arguments(target, live, given.arguments)
     packed = json.dumps(_packed(arguments, "", 0), sort_keys=True)
     if len(packed) > MAX_ARGUMENTS:
-        raise CannotRecord(f"the arguments of {_shown(target)} take more than {MAX_ARGUMENTS} bytes")
+        raise CannotRecord(
+            f"the arguments of {_shown(target)} take more than {MAX_ARGUMENTS} bytes"
+        )
     sources = sources_of([target], given.sources, fs)
     _check_fit(target, arguments, packed, state)
     module, name = place_of(target)
@@ -215,7 +222,8 @@ def _arguments(
 def _takes_nothing(target: Any) -> bool:
     import torch
 
-    return isinstance(target, type) and target.__init__ is torch.nn.Module.__init__
+    own = getattr(target, "__init__", None)
+    return isinstance(target, type) and own is torch.nn.Module.__init__
 
 
 def _shown(target: Any) -> str:
@@ -231,17 +239,22 @@ def _packed(value: Any, where: str, depth: int) -> Any:
     if depth < _DEPTH and type(value) in {list, tuple}:
         items = [_packed(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
         return items if type(value) is list else {_TUPLE: items}
-    if depth < _DEPTH and isinstance(value, Mapping) and _TUPLE not in value:
-        if not depth or (type(value) is dict and all(type(name) is str for name in value)):
-            return {
-                name: _packed(item, f"{where}.{name}".lstrip("."), depth + 1)
-                for name, item in value.items()
-            }
+    if depth < _DEPTH and isinstance(value, Mapping) and _is_plain(value, depth):
+        return {
+            name: _packed(item, f"{where}.{name}".lstrip("."), depth + 1)
+            for name, item in value.items()
+        }
     raise CannotRecord(
         f"the argument {printable(where)} is not plain data: a {type(value).__name__}",
         hint="give texts, finite numbers, True, None, and lists, tuples and dictionaries of them; "
         "a function of your own may make what the class needs of these, and take its place",
     )
+
+
+def _is_plain(value: Mapping[Any, Any], depth: int) -> bool:
+    """Whether a dictionary comes back as it is; the arguments themselves may be any mapping."""
+    own = type(value) is dict or not depth
+    return own and _TUPLE not in value and all(type(name) is str for name in value)
 
 
 def _unpacked(value: Any) -> Any:
@@ -381,7 +394,9 @@ def build(
 
     if trust is not True:
         files = sorted(code.files)
-        where = ", ".join(files[:_SHOWN]) + (f" and {len(files) - _SHOWN} more" * bool(files[_SHOWN:]))
+        where = ", ".join(files[:_SHOWN]) + (
+            f" and {len(files) - _SHOWN} more" * bool(files[_SHOWN:])
+        )
         raise NotTrusted(
             f"building the model of {version} would run {stored.call} from "
             + (where or f"the installed module {printable(stored.module)}"),
@@ -426,6 +441,7 @@ def _take_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
         for leaf, tensor in (*owner._parameters.items(), *owner._buffers.items()):
             stored = state.get(f"{prefix}.{leaf}" if prefix else leaf)
             dtype = stored.dtype if isinstance(stored, torch.Tensor) else every
-            if tensor is not None and tensor.is_floating_point() and dtype is not None:
-                if dtype.is_floating_point and tensor.dtype != dtype:
-                    tensor.data = tensor.data.to(dtype)
+            if tensor is None or dtype is None or tensor.dtype == dtype:
+                continue
+            if tensor.is_floating_point() and dtype.is_floating_point:
+                tensor.data = tensor.data.to(dtype)

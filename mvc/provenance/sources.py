@@ -26,7 +26,7 @@ from mvc.io.files import FileSystem
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
 from mvc.model.names import printable
 from mvc.provenance.environment import distribution_name
-from mvc.provenance.stored_code import StoredCode, file_of, stored_code_of
+from mvc.provenance.stored_code import file_of, stored_code_of
 
 __all__ = ["Sources", "place_of", "sources_of"]
 
@@ -79,7 +79,9 @@ def place_of(target: Any) -> tuple[str, str]:
     return _script(shown)[0], name
 
 
-def sources_of(targets: Sequence[Any], more: Collection[str] = (), fs: FileSystem | None = None) -> Sources:
+def sources_of(
+    targets: Sequence[Any], more: Collection[str] = (), fs: FileSystem | None = None
+) -> Sources:
     """The files that the classes and functions ``targets`` are imported from.
 
     ``more``: names of further modules, which the code imports in a way that its text does not
@@ -137,7 +139,10 @@ class _Search:
     def run(self) -> None:
         while self._waiting:
             self._take(self._waiting.pop())
-        if len(self._files) > MAX_CODE_FILES or sum(map(len, self._files.values())) > MAX_CODE_BYTES:
+        if (
+            len(self._files) > MAX_CODE_FILES
+            or sum(map(len, self._files.values())) > MAX_CODE_BYTES
+        ):
             raise CannotRecord(
                 f"the code has {len(self._files):,} files of "
                 f"{sum(map(len, self._files.values())):,} bytes, more than are kept with a version",
@@ -254,9 +259,7 @@ def _standard_folders() -> tuple[str, ...]:
 def _distributions(top: str) -> dict[str, str]:
     """The installed distributions that have a module ``top``, and their versions."""
     if top == "mvc":
-        from mvc import __version__
-
-        return {"mvc": __version__}
+        return {"mvc": str(getattr(sys.modules["mvc"], "__version__", ""))}
     names = _by_module().get(top, ())
     return {distribution_name(name): metadata.version(name) for name in names}
 

@@ -151,9 +151,7 @@ def _module_of(file: str) -> str:
 
 
 class _Finder(MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         stored = stored_code_of(fullname)
         return None if stored is None else stored.spec(fullname)
 
@@ -162,13 +160,13 @@ class _Loader(ExecutionLoader):
     def __init__(self, code: StoredCode, source: bytes, label: str, package: bool) -> None:
         self._code, self._source, self._label, self._package = code, source, label, package
 
-    def get_filename(self, fullname: str) -> str:
+    def get_filename(self, _: str) -> str:
         return self._label
 
-    def get_source(self, fullname: str) -> str:
+    def get_source(self, _: str) -> str:
         return decode_source(self._source)
 
-    def is_package(self, fullname: str) -> bool:
+    def is_package(self, _: str) -> bool:
         return self._package
 
     def exec_module(self, module: ModuleType) -> None:

@@ -286,8 +286,8 @@ class Repository:
         ``pipeline`` everything is stored as given, coded as the setting ``commit.pipeline`` says.
 
         Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor,
-        CannotRecord and BadModelFile for what cannot be committed, NothingToCommit, SourceChanged if a file or
-        tensor changed meanwhile, StateForgotten, Busy.
+        CannotRecord and BadModelFile for what cannot be committed, NothingToCommit,
+        SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
         from mvc.repo.commit.request import (
@@ -345,7 +345,7 @@ class Repository:
         self,
         model: Any,
         state: Mapping[str, Any] | Paths | None,
-        path: str,
+        path: str,  # noqa: ARG002
         options: CommitOptions,
     ) -> tuple[Mapping[str, Any] | Paths | None, dict[str, bytes]]:
         """The state to commit, and what the version carries; ``mvc.api`` knows live models."""

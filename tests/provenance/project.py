@@ -50,6 +50,10 @@ NETS = {
                 self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
                 self.drop = nn.Dropout(dropout)
 
+            @classmethod
+            def small(cls, width):
+                return cls(width, 2)
+
             def forward(self, x):
                 return self.drop(self.blocks(x))
 

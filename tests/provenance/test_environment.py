@@ -25,7 +25,7 @@ def test_what_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["torch.version"] == str(torch.__version__)
     assert found["cpu.capability"] == torch.backends.cpu.get_cpu_capability()
     assert found["threads.torch"] == str(torch.get_num_threads())
-    assert found["python.language"] == "3.{}".format(sys.version_info.minor)
+    assert found["python.language"] == f"3.{sys.version_info.minor}"
     assert found["settings.deterministic"] == "False"
     assert found["variables.OMP_NUM_THREADS"] == "3" and found["variables.MKL_CBWR"] == "AVX2"
     assert found["packages.numpy"] and "secret" not in capture().encoded.decode()
@@ -39,7 +39,9 @@ def test_the_same_environment_has_the_same_bytes_in_another_process() -> None:
     )
     threads = str(torch.get_num_threads())
     command = [sys.executable, "-c", script, threads]
-    ran = subprocess.run(command, capture_output=True, check=True, cwd=Path(mvc.__file__).parents[1])
+    ran = subprocess.run(
+        command, capture_output=True, check=True, cwd=Path(mvc.__file__).parents[1]
+    )
     there = Environment.decode(ran.stdout)
     assert ran.stdout == there.encoded
     assert capture().compare(there).verdict == "exact"
@@ -102,9 +104,11 @@ def test_an_environment_without_torch_differs_from_one_with_it() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"{}", b"\xff", b'{"schema":"mvc.environment/1","a":1}', b"[" * 100_000,
-     b'{"schema":"mvc.environment/1","a":{"b":{}}}', b'{"schema":"mvc.environment/1","a":{"b":[1]}}',
-     b'{"schema":3}', b'{"schema":"mvc.environment/1","a":{"b":"' + bytes([65]) * (5 << 20) + b'"}}'],
+    [b"", b"[]", b'{"schema":3}', b"{}", b"\xff", b"[" * 100_000,
+     b'{"schema":"mvc.environment/1","a":1}',
+     b'{"schema":"mvc.environment/1","a":{"b":{}}}',
+     b'{"schema":"mvc.environment/1","a":{"b":[1]}}',
+     b'{"schema":"mvc.environment/1","a":{"b":"' + bytes([65]) * (5 << 20) + b'"}}'],
 )  # fmt: skip
 def test_what_is_no_environment_is_damage(data: bytes) -> None:
     with pytest.raises(DamagedData, match="is not an environment"):
@@ -112,5 +116,5 @@ def test_what_is_no_environment_is_damage(data: bytes) -> None:
 
 
 def test_a_newer_form_is_named() -> None:
-    with pytest.raises(UnsupportedFormat, match="mvc.environment/2"):
+    with pytest.raises(UnsupportedFormat, match=r"mvc\.environment/2"):
         Environment.decode(b'{"schema": "mvc.environment/2"}')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -63,7 +64,7 @@ def test_arguments_are_given_offered_or_refused(repo: mvc.Repository, project: P
     made = net.Net(4, 2, dropout=0.5)
     with pytest.raises(CannotRecord, match=r"Net takes arguments \(width, depth=1, dropout=0\.0\)"):
         repo.commit(model=made)
-    assert repo.log("HEAD", limit=1) == [] if repo.head().commit else True
+    assert repo.head().commit is None
     arguments = {"width": 4, "depth": 2, "dropout": 0.5}
     repo.commit(model=mvc.Architecture(made, arguments))
     loaded = repo.load_model(trust=True)
@@ -88,6 +89,11 @@ def test_a_function_makes_what_no_class_can(repo: mvc.Repository, project: Proje
         repo.commit(model=mvc.Architecture(make, {"sizes": (2, 3, 4)}))
     repo.commit(made.state_dict(), model=mvc.Architecture(make, {"sizes": (2, 3, 4)}))
     assert repo.stored_model().arguments == {"sizes": (2, 3, 4)}
+    assert same(made, repo.load_model(trust=True))
+    small = project.load("nets.net").Net.small
+    made = small(3)
+    repo.commit(made.state_dict(), model=mvc.Architecture(small, {"width": 3}))
+    assert repo.stored_model().call == "nets.net.Net.small(width=3)"
     assert same(made, repo.load_model(trust=True))
 
 
@@ -130,7 +136,7 @@ def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
 
 
 def test_a_class_of_an_installed_package(repo: mvc.Repository) -> None:
-    made = torch.compile(nn.Linear(2, 3))
+    made = nn.DataParallel(nn.Linear(2, 3))
     repo.commit(model=mvc.Architecture(made, {"in_features": 2, "out_features": 3}))
     assert repo.code() == {}
     with pytest.raises(NotTrusted, match=r"would run torch\.nn\.modules\.linear\.Linear\(in_fe"):
@@ -229,10 +235,8 @@ def _committed(repo: mvc.Repository, code: str, record: dict[str, Any]) -> str:
     from mvc.repo.commit.request import CommitRequest
 
     fields = {"schema": "mvc.model/1", "module": "net", "name": "Net", "arguments": {},
-              "weights": "model.safetensors", "packages": {"torch": "1"}, "files": None}  # fmt: skip
-    import hashlib
-
-    fields["files"] = {"code/net.py": hashlib.sha256(code.encode()).hexdigest()}
+              "weights": "model.safetensors", "packages": {"torch": "1"},
+              "files": {"code/net.py": hashlib.sha256(code.encode()).hexdigest()}}  # fmt: skip
     attachments = {"code/net.py": code.encode(), NAME: json.dumps(fields | record).encode()}
     request = CommitRequest((), attachments=attachments)
     state = of_state({"l.weight": torch.zeros(2, 2), "l.bias": torch.zeros(2)},
@@ -287,8 +291,8 @@ def test_a_folder_that_a_stranger_can_use(
     done = repo.export_model(folder)
     names = {str(Path(name).relative_to(folder)) for name in done.written}
     assert names == {
-        "code/nets/__init__.py", "code/nets/blocks.py", "code/nets/net.py", "environment.json",
-        "load.py", "model.json", "model.safetensors",
+        "code/nets/__init__.py", "code/nets/blocks.py", "code/nets/net.py",
+        "code/nets/scale.py", "environment.json", "load.py", "model.json", "model.safetensors",
     }  # fmt: skip
     with pytest.raises(WouldOverwrite, match="exists already"):
         repo.export_model(folder)
@@ -329,7 +333,6 @@ def test_the_environment_is_carried_when_asked_for(repo: mvc.Repository, project
 def test_code_and_environment_are_stored_once(repo: mvc.Repository, project: Project) -> None:
     made = project.load("nets.net").Plain()
     repo.commit(model=made)
-    before = repo.stats()
     ids = set()
     for _ in range(3):
         with torch.no_grad():
@@ -337,7 +340,6 @@ def test_code_and_environment_are_stored_once(repo: mvc.Repository, project: Pro
         done = repo.commit(model=made)
         ids |= {e.content_id for e in repo.manifest(done).attached}
     assert len(ids) == len(repo.manifest("HEAD").attached)
-    assert repo.stats().commits == before.commits + 3 if hasattr(before, "commits") else True
 
 
 def test_a_lossy_pipeline_and_another_path(repo: mvc.Repository, project: Project) -> None:

@@ -69,7 +69,7 @@ def test_an_edited_file_is_refused_until_it_is_what_runs(project: Project) -> No
     project.write({"edited2.py": "class A:\n    def f(self):\n        return 1\n"})
     module = project.load("edited2")
     project.write({"edited2.py": "class A:\n    def f(self):\n        return 2\n"})
-    with pytest.raises(CannotRecord, match="edited2.py was changed since it was imported"):
+    with pytest.raises(CannotRecord, match=r"edited2\.py was changed since it was imported"):
         sources_of([module.A])
 
 
@@ -110,7 +110,9 @@ def test_what_cannot_be_imported_again_is_refused_by_name(message: str) -> None:
 def test_compiled_and_broken_and_large_sources(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project.write({"fast.cpython-311-x86_64-linux-gnu.so": "", "uses.py": "import fast\nclass A: 0"})
+    project.write(
+        {"fast.cpython-311-x86_64-linux-gnu.so": "", "uses.py": "import fast\nclass A: 0"}
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "fast", None)  # importing it would fail
         with pytest.raises(ImportError):
@@ -119,7 +121,7 @@ def test_compiled_and_broken_and_large_sources(
     with pytest.raises(CannotRecord, match=r"fast is compiled \(fast\.cpython"):
         sources_of([project.load("late").A])
     project.write({"broken.py": "def (:\n", "late2.py": "def f():\n    import broken\n"})
-    with pytest.raises(CannotRecord, match="broken.py is not Python: invalid syntax"):
+    with pytest.raises(CannotRecord, match=r"broken\.py is not Python: invalid syntax"):
         sources_of([project.load("late2").f])
     monkeypatch.setattr("mvc.provenance.sources.MAX_CODE_FILES", 3)
     with pytest.raises(CannotRecord, match="more than are kept"):

@@ -14,7 +14,9 @@ from mvc.provenance.stored_code import StoredCode
 
 
 def stored(**files: str) -> StoredCode:
-    named = {f"code/{name.replace('__of__', '/')}.py": text.encode() for name, text in files.items()}
+    named = {
+        f"code/{name.replace('__of__', '/')}.py": text.encode() for name, text in files.items()
+    }
     return StoredCode(named, {"torch": "2.13.0"})
 
 
@@ -41,7 +43,8 @@ def test_stored_modules_go_before_installed_ones_and_import_late() -> None:
         net=(
             "import pack.a\nimport pack.a as alias\nfrom pack import a, VALUE\nimport os.path\n"
             "import click\n"
-            "def late():\n    import space.deep.leaf as leaf\n    from space.deep import leaf as b\n"
+            "def late():\n    import space.deep.leaf as leaf\n"
+            "    from space.deep import leaf as b\n"
             "    assert leaf is b\n    return leaf.NAME\n"
         ),
     )

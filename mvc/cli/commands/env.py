@@ -71,7 +71,7 @@ def _print(
     name = printable(other or "this machine")
     out.line(f"{printable(rev)} and {name}: {_VERDICTS[compared.verdict]}")
     shown = [d for d in compared.differences if session.verbose or d.grade != "ignored"]
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (d.grade, printable(d.field), printable(d.recorded or "-"), printable(d.other or "-"))
         for d in shown
     ]

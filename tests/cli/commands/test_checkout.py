@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from torch import nn
 
+import mvc as library
 from mvc.repo.repository import Repository
 from tests.cli.program import spawn
 
@@ -203,3 +205,24 @@ def test_a_served_folder_from_the_command_line(versions) -> None:
     assert "1 deleted" in versions("checkout", "HEAD~1", "-o", plain, "--delete", "-f").err
     names = ("--atomic-dir", "--delete", "--all")
     assert all("-o" in versions("checkout", "HEAD", name, code=2).err for name in names)
+
+
+def test_a_whole_model(mvc) -> None:
+    mvc.commit(1)
+    assert "has weights, but no code" in mvc("checkout", "--model", "HEAD", code=3).err
+    made = library.Architecture(nn.Linear(2, 3), {"in_features": 2, "out_features": 3})
+    with library.Repository.open(mvc.folder) as repo:
+        id_ = repo.commit(made.model.state_dict(), model=made, path="net.safetensors").id
+    said = mvc("checkout", "--model", "HEAD").err
+    folder = mvc.folder / f"model-{id_.short}"
+    assert "5 files written" in said and f"{folder.name}/load.py loads it" in said
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "environment.json", "load.py", "model.json", "model.safetensors", "net.safetensors",
+    ]  # fmt: skip
+    assert "exists already" in mvc("checkout", "--model", "HEAD", code=3).err
+    found = mvc("checkout", "--model", "HEAD", "-o", "x", "--json", "--trust-code").json
+    assert found["built"] is True and found["folder"] == "x"
+    assert found["model"] == "torch.nn.modules.linear.Linear(in_features=2, out_features=3)"
+    for more in (("net.safetensors",), ("--all",), ("--delete", "-o", "y"), ("-o", "-")):
+        mvc("checkout", "--model", "HEAD", *more, code=2)
+    assert not (mvc.folder / "y").exists()

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
+import mvc as library
+from tests.provenance.project import Project
+
 
 def test_commit_and_changed_tensors(mvc) -> None:
     mvc.commit(1)
@@ -30,3 +33,29 @@ def test_json(mvc) -> None:
     assert file["changed"] == {"layer.weight": "changed"}
     assert {t["key"]: t["shape"] for t in file["tensors"]}["layer.weight"] == [3, 4]
     assert found["removed"] == []
+
+
+def test_what_a_version_carries(mvc, monkeypatch, tmp_path) -> None:
+    mvc.commit(1)
+    assert "Carries:" not in mvc("show").out
+    assert mvc("show", "--code").err == "the version carries no source files\n"
+    project = Project(tmp_path / "project", monkeypatch)
+    project.write({"shown.py": "from torch import nn\n# red \x1b[31m\n\n\nclass Named(nn.Linear):\n"
+                   "\tpass\n"})  # fmt: skip
+    with library.Repository.open(mvc.folder) as repo:
+        made = project.load("shown").Named(3, 2)
+        repo.commit(model=library.Architecture(made, {"in_features": 3, "out_features": 2}))
+    project.forget()
+    for command in ("show", "log"):
+        assert "Carries:  code, environment.json, model.json\n" in mvc(command).out
+    assert mvc("log", "--json").json["commits"][0]["attached"] == [
+        "code", "environment.json", "model.json",
+    ]  # fmt: skip
+    assert mvc("show", "--code").out.splitlines() == [
+        "# builds the model: shown.Named(in_features=3, out_features=2)",
+        "", "# code/shown.py",
+        "from torch import nn", "# red \\x1b[31m", "", "", "class Named(nn.Linear):", "\tpass",
+    ]  # fmt: skip
+    found = mvc("show", "--code", "--json").json
+    assert found["schema"] == "mvc.show.code/1"
+    assert "class Named" in found["code"]["code/shown.py"]

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import mvc as library
+
+LINE = {"in_features": 2, "out_features": 2}
+
+
+@pytest.fixture
+def recorded(mvc, monkeypatch: pytest.MonkeyPatch):
+    """Two versions, made with two numbers of threads, under two host names."""
+    with library.Repository.open(mvc.folder) as repo:
+        made = library.Architecture(nn.Linear(2, 2), LINE)
+        repo.commit(model=made)
+        monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+        monkeypatch.setenv("OMP_NUM_THREADS", "61")
+        repo.commit(model=made)
+    return mvc
+
+
+def test_two_versions(recorded) -> None:
+    said = recorded("env", "HEAD", "HEAD~1")
+    first, heading, *rows = said.out.splitlines()
+    assert first == "HEAD and HEAD~1: different: results may differ"
+    assert heading.split() == ["grade", "field", "recorded", "HEAD~1"]
+    assert [row.split() for row in rows] == [
+        ["exact", "variables.MKL_CBWR", "COMPATIBLE", "-"],
+        ["compatible", "variables.OMP_NUM_THREADS", "61", "-"],
+    ]
+    assert "1 ignored difference not shown (-v lists them)" in said.err
+    every = recorded("env", "HEAD", "HEAD~1", "-v").out
+    assert "variables.CUDA_VISIBLE_DEVICES" in every
+    version = str(torch.__version__)
+    assert ["equal", "torch.version", version, version] in [x.split() for x in every.splitlines()]
+    assert recorded("env", "HEAD", "HEAD~1", "--exit-code", code=1)
+
+
+def test_this_machine(recorded) -> None:
+    same = recorded("env", "--exit-code")
+    assert same.out == "HEAD and this machine: the same in everything that counts\n"
+    found = recorded("env", "HEAD~1", "--json").json
+    assert found["schema"] == "mvc.env/1" and found["verdict"] == "different"
+    assert found["differences"][0] == {
+        "field": "variables.MKL_CBWR", "grade": "exact", "recorded": None, "other": "COMPATIBLE",
+    }  # fmt: skip
+    assert found["environment"]["torch"] == found["other"]["torch"]
+    assert found["used"] == ["torch"]
+
+
+def test_a_version_without_environment(mvc) -> None:
+    mvc.commit(1)
+    assert "does not carry the environment in which it was made" in mvc("env", code=3).err

@@ -1,0 +1,92 @@
+"""Code that a version carries does not run until somebody says so: a trap proves it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import mvc
+from mvc.errors import NotTrusted
+from tests.cli.program import Mvc
+from tests.provenance.project import Project
+
+TRAP = """
+    import os
+    from pathlib import Path
+    from torch import nn
+
+    if "TRAP_MARKER" in os.environ:
+        Path(os.environ["TRAP_MARKER"]).touch()
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(2, 2)
+"""
+
+
+@pytest.fixture
+def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> tuple[Mvc, Path]:
+    """Two versions whose code leaves a mark when it runs, in the current folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    folder, marker = tmp_path / "work", tmp_path / "ran"
+    project = Project(tmp_path / "project", monkeypatch)
+    # Modules of equal code are one in a process: each test has code of its own.
+    project.write({"trapped.py": TRAP + f"    # {tmp_path}\n"})
+    net = project.load("trapped").Net()
+    with mvc.Repository.init(folder) as repo:
+        repo.commit(model=net, deploy="prod")
+        nn.init.zeros_(net.line.bias)
+        repo.commit(model=net, deploy="prod")
+    project.forget()
+    monkeypatch.setenv("TRAP_MARKER", str(marker))
+    monkeypatch.chdir(folder)
+    return Mvc(folder, capsys), marker
+
+
+def test_no_command_runs_it(trapped: tuple[Mvc, Path]) -> None:
+    program, marker = trapped
+    for command in (
+        ("log",), ("log", "--json"), ("log", "--graph"), ("show",), ("show", "-v"),
+        ("show", "--code"), ("show", "--code", "--json"), ("ls",), ("diff", "HEAD~1", "HEAD"),
+        ("env",), ("env", "HEAD~1", "HEAD"), ("stats",), ("report", "-o", "r.html"),
+        ("fsck", "--full"), ("repack", "--interval", "1"), ("gc", "--grace", "0"),
+        ("checkout", "HEAD~1"), ("checkout", "main"), ("checkout", "HEAD", "-o", "out/"),
+        ("checkout", "--model", "HEAD", "-o", "whole"), ("cat", "HEAD", "line.bias"),
+        ("fsck", "--repair"), ("forget", "HEAD~1", "--force"), ("gc", "--grace", "0"),
+    ):  # fmt: skip
+        program(*command)
+        assert not marker.exists(), command
+    assert not any("trapped" in name for name in sys.modules)
+    with mvc.Repository.open(program.folder) as repo:
+        repo.checkout()
+        repo.load(nn.ModuleDict({"line": nn.Linear(2, 2)}))
+        assert (repo.stored_model().call, *repo.code()) == ("trapped.Net()", "code/trapped.py")
+        repo.environment()
+        assert not marker.exists()
+        with pytest.raises(NotTrusted):
+            repo.load_model()
+        assert not marker.exists()
+        repo.load_model(trust=True)
+        assert marker.exists()
+
+
+def test_only_the_option_that_says_so_runs_it(trapped: tuple[Mvc, Path]) -> None:
+    program, marker = trapped
+    before = sorted(os.listdir(program.folder))
+    program("checkout", "HEAD", "--trust-code", code=2)
+    assert not marker.exists() and sorted(os.listdir(program.folder)) == before
+    said = program("checkout", "--model", "HEAD", "--trust-code").err
+    assert "the code builds a Net of 6 parameters" in said and marker.exists()
+
+
+def test_a_state_alone_is_loaded_without_code(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit(model=mvc.Architecture(nn.Linear(2, 2), {"in_features": 2, "out_features": 2}))
+        assert torch.is_tensor(repo.checkout()["weight"])
