@@ -304,9 +304,7 @@ class Repository(StoredRepository):
         if dropped:
             weights.drop(self.context, dropped, trust=trust, anyway=anyway, progress=progress)
         for commit in () if dry_run else added:
-            weights.store_again(
-                self.context, commit, trust=trust, anyway=anyway, progress=progress
-            )
+            weights.store_again(self.context, commit, trust=trust, anyway=anyway, progress=progress)
         return super().repack(
             interval=interval,
             max_recovery=max_recovery,

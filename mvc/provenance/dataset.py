@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -136,10 +136,8 @@ def _publish(
         params={_KIND: "reference" if reference else "stored"},
         tag=tag,
     )
-    try:
+    with suppress(NothingToCommit):
         commit(context, request, progress)
-    except NothingToCommit:
-        pass
     return data_set(context, name)
 
 
@@ -247,7 +245,7 @@ def place(context: Context, data: Data, folder: Path) -> Path:
     if _URL.fullmatch(source):
         fs.make_dirs(folder)
         ((file, wanted),) = files.items()
-        _download(data.name, source, folder / file, wanted)
+        _download(fs, data.name, source, folder / file, wanted)
         return folder / data.file if data.file else folder
     if fs.stat(Path(source)) is None:
         raise CannotRetrain(
@@ -321,9 +319,9 @@ def _of_url(url: str, name: str) -> dict[str, _File]:
     return {check_path(name or "data"): _digest(lambda _: next(parts, b""))}
 
 
-def _download(name: str, url: str, path: Path, wanted: _File) -> None:
+def _download(fs: FileSystem, name: str, url: str, path: Path, wanted: _File) -> None:
     hasher, size = blake3(), 0
-    with closing(FileSystem().open_write(path)) as file:
+    with fs.open_write(path) as file:
         for part in _parts(url):
             size += len(part)
             if size > wanted.size:

@@ -554,7 +554,7 @@ class Rebuilt:
             if not (isinstance(bits, type) and issubclass(bits, np.random.BitGenerator)):
                 raise CannotRetrain(f"numpy has no bit generator {args}")
             return np.random.Generator(bits(0))
-        return random.Random() if each.kind == "Random" else np.random.RandomState()
+        return random.Random() if each.kind == "Random" else np.random.RandomState()  # noqa: S311
 
     def _called(self, each: Made, call: Any, args: list[Any], keywords: Mapping[str, Any]) -> Any:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from mvc.adapters.python.state import from_state
 from mvc.codecs.pipeline import Pipeline
@@ -69,9 +70,7 @@ def readable(
     if gone is not None:
         entry = manifests.of_commit(context, commit).by_path[gone.path]
         if not weights.is_stored(context, entry):
-            with made_again(
-                context, commit, trust=trust, anyway=anyway, progress=progress
-            ) as done:
+            with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
                 yield done
             return
     yield None
@@ -163,25 +162,30 @@ def _store(
     pipeline = Pipeline.parse(str(get("commit.pipeline"))).coding()
     policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), True)
     for _ in range(_TRIES):
-        graph = context.store.graph
-        context.store.snapshot.refresh()
-        generation = graph.generation
-        with suppress(ConcurrentRewrite), context.store.pack_writer() as packs:
-            files = StateWriter(context, packs, policy, manifests.EMPTY)
-            try:
-                if done is not None:
-                    files.keep(from_state(done.state), gone.path)
-                files.writer.flush()
-                regions = packs.sync()
-
-                def make() -> Entry:
-                    if graph.was_rewritten(generation):
-                        raise ConcurrentRewrite
-                    now = context.store.clock.now_ns()
-                    return Entry("restore-weights", now, regions=regions, weights=(mark,))
-
-                context.store.publish(make, release=packs.close)
-            finally:
-                files.writer.close()
+        with suppress(ConcurrentRewrite):
+            _attempt(context, policy, mark, None if done is None else done.state)
             return
     raise Busy("the store was rewritten again and again meanwhile", hint="run it again")
+
+
+def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> None:
+    graph = context.store.graph
+    context.store.snapshot.refresh()
+    generation = graph.generation
+    with context.store.pack_writer() as packs:
+        files = StateWriter(context, packs, policy, manifests.EMPTY)
+        try:
+            if state is not None:
+                files.keep(from_state(state), mark.path)
+            files.writer.flush()
+            regions = packs.sync()
+
+            def make() -> Entry:
+                if graph.was_rewritten(generation):
+                    raise ConcurrentRewrite
+                now = context.store.clock.now_ns()
+                return Entry("restore-weights", now, regions=regions, weights=(mark,))
+
+            context.store.publish(make, release=packs.close)
+        finally:
+            files.writer.close()

@@ -443,7 +443,7 @@ class Snapshot:
         return self.retry_on_rewrite(look)
 
     def weights(self, commit: bytes | None = None) -> Sequence[tuple[Recorded, Weights]]:
-        """What became of a commit's weights, oldest first; without one, of those of every commit."""
+        """What became of a commit's weights, oldest first; of every commit's if it is None."""
 
         def look() -> list[tuple[Recorded, Weights]]:
             prefix = keys.WEIGHTS + (b"" if commit is None else commit[:8])

@@ -48,7 +48,9 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
-    "which": lambda c, r: (None, 1, 2, 3, 4, *[None] * 123)[c.get("uint")] or need(0, "its version"),
+    "which": lambda c, r: (
+        (None, 1, 2, 3, 4, *[None] * 123)[c.get("uint")] or need(0, "its version")
+    ),
     "maintained": lambda c, r: c.get("later", r) if r.which > 1 else NEVER,
     "links": lambda c, r: c.get("*text,uint,uint") if r.which > 2 else [],
     "weights": lambda c, r: c.get("*id,uint,text,uint,text") if r.which > 3 else [],

@@ -104,9 +104,7 @@ def test_a_recipe_is_read_back_as_it_was_written(
         "same": "text with no / file",
         "path": images / "labels.npy",
     }
-    with repo.provenance(
-        model, data={"pictures": images}, service=nothing, verify=False
-    ) as run:
+    with repo.provenance(model, data={"pictures": images}, service=nothing, verify=False) as run:
         run.train(**given)
     assert run.recipe is not None
     encoded = run.recipe.encoded()
@@ -133,9 +131,11 @@ def test_what_cannot_be_recorded_is_refused_by_name_before_training(
     repo: mvc.Repository, model: Conv, arguments: dict[str, Any], message: str
 ) -> None:
     nothing.seen = None  # type: ignore[attr-defined]
-    with pytest.raises(CannotRecord, match=message):
-        with repo.provenance(model, service=nothing, verify=False) as run:
-            run.train(**arguments)
+    with (
+        pytest.raises(CannotRecord, match=message),
+        repo.provenance(model, service=nothing, verify=False) as run,
+    ):
+        run.train(**arguments)
     assert nothing.seen is None  # type: ignore[attr-defined]
     assert len(list(repo.log())) == 1
 
@@ -145,9 +145,11 @@ def test_an_object_that_changed_since_it_was_made_has_a_state(
 ) -> None:
     counter = mvc.made(Counter)
     counter.count = 3
-    with pytest.raises(CannotRecord, match=r"f has changed since it was made \(count: 0, now 3\)"):
-        with repo.provenance(model, service=nothing, verify=False) as run:
-            run.train(f=counter)
+    with (
+        pytest.raises(CannotRecord, match=r"f has changed since it was made \(count: 0, now 3\)"),
+        repo.provenance(model, service=nothing, verify=False) as run,
+    ):
+        run.train(f=counter)
 
 
 def test_a_function_inside_another_and_a_wrong_call_are_refused(
@@ -155,42 +157,56 @@ def test_a_function_inside_another_and_a_wrong_call_are_refused(
 ) -> None:
     def inner(model: nn.Module) -> None: ...
 
-    with pytest.raises(CannotRecord, match="service: .*inner was made inside a function"):
-        with repo.provenance(model, service=inner):
-            pass
-    with pytest.raises(WrongUsage, match="cannot be called so: .*'epochs'"):
-        with repo.provenance(model, service=trainings.make_images) as run:
-            run.train(epochs=3)
-    with pytest.raises(WrongUsage, match="nothing was trained"):
-        with repo.provenance(model, service=nothing):
-            pass
+    with (
+        pytest.raises(CannotRecord, match=r"service: .*inner was made inside a function"),
+        repo.provenance(model, service=inner),
+    ):
+        pass
+    with (
+        pytest.raises(WrongUsage, match=r"cannot be called so: .*'epochs'"),
+        repo.provenance(model, service=trainings.make_images) as run,
+    ):
+        run.train(epochs=3)
+    with (
+        pytest.raises(WrongUsage, match=r"nothing was trained"),
+        repo.provenance(model, service=nothing),
+    ):
+        pass
 
 
 def test_weights_of_no_version_and_a_model_changed_afterwards_are_refused(
     repo: mvc.Repository, model: Conv
 ) -> None:
-    with pytest.raises(CannotRecord, match="changed after run.train"):
-        with repo.provenance(model, service=nothing, verify=False) as run:
-            run.train()
-            nn.init.ones_(model.net[0].weight)
-    with pytest.raises(CannotRecord, match="weights are those of no version"):
-        with repo.provenance(model, service=nothing, verify=False):
-            pass
+    with (
+        pytest.raises(CannotRecord, match=r"changed after run.train"),
+        repo.provenance(model, service=nothing, verify=False) as run,
+    ):
+        run.train()
+        nn.init.ones_(model.net[0].weight)
+    with (
+        pytest.raises(CannotRecord, match=r"weights are those of no version"),
+        repo.provenance(model, service=nothing, verify=False),
+    ):
+        pass
 
 
 def test_a_model_with_hooks_is_refused(repo: mvc.Repository, model: Conv) -> None:
     model.net[1].register_forward_hook(lambda *_: None)
-    with pytest.raises(CannotRecord, match=r"the module net.1 has hooks"):
-        with repo.provenance(model, service=nothing, verify=False):
-            pass
+    with (
+        pytest.raises(CannotRecord, match=r"the module net.1 has hooks"),
+        repo.provenance(model, service=nothing, verify=False),
+    ):
+        pass
 
 
 def test_data_that_is_written_to_during_training_is_noticed(
     repo: mvc.Repository, model: Conv, images: Path
 ) -> None:
-    with pytest.raises(CannotRecord, match="labels.npy changed during the training"):
-        with repo.provenance(model, data=images, service=spoil, verify=False) as run:
-            run.train()
+    with (
+        pytest.raises(CannotRecord, match=r"labels.npy changed during the training"),
+        repo.provenance(model, data=images, service=spoil, verify=False) as run,
+    ):
+        run.train()
 
 
 def hostile(recipe: Recipe) -> Iterator[tuple[bytes, bytes]]:

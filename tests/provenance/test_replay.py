@@ -188,9 +188,11 @@ def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path)
 
 def test_other_weights_are_never_returned_and_the_distance_is_told(repo: mvc.Repository) -> None:
     model, optimizer = conv(repo)
-    with pytest.raises(RetrainingDiffers, match=r"of 9 tensors differ: .*net\.") as caught:
-        with repo.provenance(model, optimizer, service=careless) as run:
-            run.train()
+    with (
+        pytest.raises(RetrainingDiffers, match=r"of 9 tensors differ: .*net\.") as caught,
+        repo.provenance(model, optimizer, service=careless) as run,
+    ):
+        run.train()
     assert "of it, by at most" in caught.value.message
     assert "mvc probe" in str(caught.value.hint)
     assert run.result is not None  # the version is there, with its weights

@@ -109,11 +109,11 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
 
 
 def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
-    repo, (start, first, second) = chain.repo, chain.ids
+    repo, (start, first, _) = chain.repo, chain.ids
     drop_unproven(repo, first)
     data = repo.data_set("images").version
     for needed in (start, data):
-        with pytest.raises(RefConflict, match="is needed to train .* again"):
+        with pytest.raises(RefConflict, match=r"is needed to train .* again"):
             repo.forget(needed)
     repo.tag("kept", first)
     assert start not in {c.id for c in repo.forget(keep_last=1, dry_run=True).commits}
@@ -122,9 +122,7 @@ def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
     assert chain.is_right(2)
 
 
-def test_other_files_manifests_and_what_it_carries_stay(
-    chain: Chain, tmp_path: Path
-) -> None:
+def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: Path) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     drop_unproven(repo, second)
     repo.gc(grace="0")
@@ -137,9 +135,7 @@ def test_other_files_manifests_and_what_it_carries_stay(
     assert [type(state) for _, state in repo.iter_versions(on_error="yield")][-1] is WeightsDropped
 
 
-def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(
-    chain: Chain
-) -> None:
+def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
     drop_unproven(repo, second)
     repo.gc(grace="0")
@@ -174,7 +170,7 @@ def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
 
 
 def test_rebuilding_index_and_journal_keeps_the_marks(chain: Chain) -> None:
-    repo, (_, first, second) = chain.repo, chain.ids
+    repo, second = chain.repo, chain.ids[2]
     drop_unproven(repo, second)
     repo.gc(grace="0")
     repo.rebuild_index()

@@ -17,7 +17,10 @@ from mvc.repo.context import Context
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Weights
 
-__all__ = ["Dropped", "all_dropped", "check_weights", "dropped", "given_up", "is_stored", "newest", "proof"]
+__all__ = [
+    "Dropped", "all_dropped", "check_weights", "dropped", "given_up", "is_stored", "newest",
+    "proof",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
