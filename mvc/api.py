@@ -260,7 +260,7 @@ class Repository(StoredRepository):
         trust: bool = False,
         anyway: bool = False,
         progress: Progress | None = None,
-    ) -> AbstractContextManager[object]:
+    ) -> AbstractContextManager[Retrained | None]:
         """While the block runs, a version that gave up its weights can be read like any other.
 
         It is trained again first, as by ``retrain``; nothing is if its weights are stored.
@@ -291,8 +291,8 @@ class Repository(StoredRepository):
         ``add_queried`` adds that many versions, those that were asked for most often. Without a
         goal as the settings say. With ``dry_run`` only the plan is made.
 
-        ``drop_weights`` first gives up the weights of versions whose recipe a replay has proven
-        here; with ``trust`` those that are not proven yet are trained again for it. Of versions to
+        ``drop_weights`` gives up the weights of versions whose recipe a replay has proven here;
+        with ``trust`` those that are not proven yet are trained again for it. Of versions to
         ``add`` that gave up their weights, these are made again and stored, which needs ``trust``
         unless other versions still have them. ``anyway`` as for ``retrain``.
         """
@@ -302,7 +302,10 @@ class Repository(StoredRepository):
         if dropped and (dry_run or any((interval, max_recovery, max_size, add, remove))):
             raise WrongUsage("drop_weights goes with no other goal, and not with dry_run")
         if dropped:
+            from mvc.repo.repack.repack import unchanged
+
             weights.drop(self.context, dropped, trust=trust, anyway=anyway, progress=progress)
+            return unchanged(self.context)
         for commit in () if dry_run else added:
             weights.store_again(self.context, commit, trust=trust, anyway=anyway, progress=progress)
         return super().repack(

@@ -209,11 +209,11 @@ def used(context: Context, given: Given) -> Used:
     elif given is not None:
         named = {Path(given).resolve().name: Path(given)}
     fs, data, seen = context.store.fs, [], dict[Path, FileIdentity]()
-    known = {tag.name for tag in _tags(context)}
+    tagged = {tag.name for tag in _tags(context)}
     for name, path in named.items():
         files = _files(fs, path)
-        seen.update((file, fs.stat(file)) for file in files.values())
-        old = data_set(context, name) if PREFIX + name in known else None
+        seen.update((file, before) for file in files.values() if (before := fs.stat(file)))
+        old = data_set(context, name) if PREFIX + name in tagged else None
         if old is not None and old.source is not None:
             try:
                 _compare(fs, name, _reference(context, old.version)[1], files)
@@ -223,7 +223,7 @@ def used(context: Context, given: Given) -> Used:
             version = old.version
         else:
             version = _publish(context, name, files, "", False, None).version
-        file = "" if fs.stat(path).is_dir else path.name
+        file = path.name if set(files.values()) == {path} else ""
         data.append(Data(name, version, file))
     argument: Any = named if isinstance(given, Mapping) else next(iter(named.values()), None)
     return Used(tuple(data), named, argument, seen, fs)

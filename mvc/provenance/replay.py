@@ -167,7 +167,7 @@ def made_again(
             replay.run(base)
             base = str(replay.result)
         assert replay is not None
-        with replay.verified() as made, context.store.recovery.with_made(made):
+        with replay.verified() as made, context.store.with_made(made):
             entry = replay.entry
             contents = in_memory(context, entry)
             yield Retrained(

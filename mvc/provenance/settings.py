@@ -52,7 +52,7 @@ def _number(value: Any) -> int:
 
 
 def _fill(value: Any) -> None:
-    torch.utils.deterministic.fill_uninitialized_memory = bool(value)
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", bool(value))  # noqa: B010
 
 
 _SETTERS: dict[str, Callable[[Any], object]] = {

@@ -85,7 +85,8 @@ def _work(repo: Repository, job: Mapping[str, Any], events: TextIO) -> None:
     data = {name: Path(path) for name, path in job["data"].items()}
 
     def state(name: str) -> Mapping[str, Any]:
-        return attached.state(context, commit, name)
+        found: Mapping[str, Any] = attached.state(context, commit, name)
+        return found
 
     files = {name: attached.read(context, commit, name) for name in recipe.code}
     code = StoredCode(files, recipe.packages)

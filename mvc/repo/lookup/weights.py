@@ -128,7 +128,7 @@ def check_weights(context: Context, commit: CommitId, entries: Iterable[FileEntr
     for entry in entries:
         if entry.path != gone.path or is_stored(context, entry):
             continue
-        if all(context.store.recovery.is_made(content.id) for content in entry.contents):
+        if all(content.id in context.store.made for content in entry.contents):
             continue
         when = format_time(gone.time_ns, precise=False)
         raise WeightsDropped(

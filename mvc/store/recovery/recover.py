@@ -6,9 +6,9 @@ other, to bound memory; otherwise all of them are applied chunk by chunk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TypeVar
 
 from mvc.codecs import cast
@@ -54,28 +54,18 @@ def by_chunks(nbytes: int, total: int, threads: int) -> bool:
 class Recovery:
     """Materialises objects of one snapshot. Safe across threads."""
 
-    def __init__(self, snapshot: Snapshot, graph: Graph, pool: Executor) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        graph: Graph,
+        pool: Executor,
+        made: Mapping[bytes, memoryview] | None = None,
+    ) -> None:
+        """``made``: objects by id that are taken from memory, whether they are stored or not."""
         self.packs = snapshot.packs
         self.graph = graph
         self.pool = pool
-        self._made: dict[bytes, memoryview] = {}
-
-    @contextmanager
-    def with_made(self, made: Mapping[bytes, memoryview]) -> Iterator[None]:
-        """While the block runs, objects that are stored nowhere are taken from ``made``, by id.
-
-        Their bytes are compared with their ids like those of others.
-        """
-        before = self._made
-        self._made = {**before, **made}
-        try:
-            yield
-        finally:
-            self._made = before
-
-    def is_made(self, id_: bytes) -> bool:
-        """Whether an object is among those of ``with_made``."""
-        return id_ in self._made
+        self._made = {} if made is None else made
 
     def fill(self, requests: Iterable[Request]) -> None:
         """Fills every request's buffer with verified bytes; DamagedData if one cannot be recovered.
