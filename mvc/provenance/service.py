@@ -13,6 +13,7 @@ import io
 import math
 import random
 import re
+import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -94,7 +95,9 @@ def _copied(value: Any) -> Any:
 
 
 def _plain_attributes(obj: Any) -> dict[str, Any]:
-    if type(obj).__module__.split(".")[0] == "torch":
+    """Those of a class of the project; what an installed package changes is its own business."""
+    home = getattr(sys.modules.get(type(obj).__module__), "__file__", None) or ""
+    if {"site-packages", "dist-packages"} & set(Path(home).parts):
         return {}
     found = getattr(obj, "__dict__", {})
     return {k: v for k, v in found.items() if v is None or type(v) in _SCALARS}
