@@ -11,6 +11,7 @@ import functools
 import inspect
 import io
 import math
+import os
 import random
 import re
 import sys
@@ -198,13 +199,14 @@ class Describer:
             return text
         if path.is_absolute() and self._inside(path) is not None:
             return self._path(path, place)
-        inside = None if path.is_absolute() or not path.exists() else self._inside(path)
+        there = os.path.lexists(text)  # a text may be too long to be a path
+        inside = None if path.is_absolute() or not there else self._inside(path)
         if inside is not None:
             raise CannotRecord(
                 f"{place} is the text {text!r}, which names files of the data set {inside[0]}",
                 hint=f"pass it as a path: pathlib.Path({text!r})",
             )
-        if path.is_absolute() and path.exists():
+        if path.is_absolute() and there:
             raise self._outside(path, place)
         return text
 
