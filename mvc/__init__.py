@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mvc.provenance.environment import Environment
     from mvc.provenance.models import Architecture
     from mvc.provenance.probe.probe import Probe, probe
+    from mvc.provenance.service import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
@@ -45,6 +46,7 @@ __all__ = [
     "Requirements",
     "Resumed",
     "__version__",
+    "made",
     "probe",
 ]
 __version__ = "0.1.0"
@@ -64,6 +66,7 @@ _LAZY = {
     "Repository": "mvc.api",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
+    "made": "mvc.provenance.service",
     "probe": "mvc.provenance.probe.probe",
 }
 

@@ -7,7 +7,8 @@ which is the class of this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,11 +21,15 @@ from mvc.repo.repository import Repository as StoredRepository
 if TYPE_CHECKING:
     import torch
 
+    from mvc.provenance.dataset import DataSet, Given
     from mvc.provenance.environment import Environment
     from mvc.provenance.models import StoredModel
+    from mvc.provenance.recording import Run
+    from mvc.provenance.replay import Retrained
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.context import Progress
+    from mvc.repo.repack.repack import Repacked
     from mvc.training.recorder import Recorder
     from mvc.training.resume import Loaded, Resumed
     from mvc.training.watch import WatchOptions
@@ -184,6 +189,169 @@ class Repository(StoredRepository):
             )
         used = used_packages(self.context, commit)
         return Environment.decode(attached.read(self.context, commit, NAME), used)
+
+    def provenance(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        service: Any,
+        data: Given = None,
+        path: str = DEFAULT_STATE,
+        message: str = "",
+        metrics: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        deploy: str | None = None,
+        branch: str | None = None,
+        deterministic: bool = True,
+        verify: bool = True,
+        drop_weights: bool = False,
+    ) -> Run:
+        """Records a training so that it can be run again: ``with repo.provenance(...) as run``.
+
+        In the block ``run.train(**arguments)`` calls ``service``, a function of a module
+        (``service(model, optimizer=..., data=..., **arguments)``) or an object with a method
+        ``train(model, **arguments)``; at the end of the block the model is committed with its
+        recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
+        among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
+        replay in another process; ``drop_weights`` then gives up the weights. docs/provenance.md
+        says what can be recorded. Raises CannotRecord before anything is trained.
+        """
+        from mvc.provenance.recording import Run, RunOptions
+
+        options = RunOptions(
+            path, message, metrics, params, deploy, branch, deterministic, verify, drop_weights
+        )
+        return Run(self, model, optimizer, service, data, options)
+
+    def retrain(
+        self,
+        rev: Rev | None = None,
+        *,
+        trust: bool = False,
+        anyway: bool = False,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> Retrained:
+        """Trains a version again by its recipe in another process; returns the verified state.
+
+        This runs the code that the version carries, and so needs ``trust=True``. ``anyway`` begins
+        although the environment differs in what the bits depend on; ``threads``, in place of the
+        recorded number, is such a difference. ``progress`` is called with steps done, steps in
+        total and a text. Raises UnknownPath for a version without a recipe,
+        NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
+        come out.
+        """
+        from mvc.provenance.weights import prove
+
+        return prove(
+            self.context,
+            self.find(rev),
+            trust=trust,
+            anyway=anyway,
+            threads=threads,
+            progress=progress,
+        )
+
+    def retraining(
+        self,
+        rev: Rev | None = None,
+        *,
+        trust: bool = False,
+        anyway: bool = False,
+        progress: Progress | None = None,
+    ) -> AbstractContextManager[Retrained | None]:
+        """While the block runs, a version that gave up its weights can be read like any other.
+
+        It is trained again first, as by ``retrain``; nothing is if its weights are stored.
+        """
+        from mvc.provenance.weights import readable
+
+        commit = self.find(rev)
+        return readable(self.context, commit, trust=trust, anyway=anyway, progress=progress)
+
+    def repack(
+        self,
+        *,
+        interval: int | None = None,
+        max_recovery: float | None = None,
+        max_size: int | None = None,
+        add: Sequence[Rev] = (),
+        remove: Sequence[Rev] = (),
+        add_queried: int | None = None,
+        super_step: int | None = None,
+        drop_weights: Sequence[Rev] = (),
+        trust: bool = False,
+        anyway: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Repacked:
+        """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
+
+        ``add_queried`` adds that many versions, those that were asked for most often. Without a
+        goal as the settings say. With ``dry_run`` only the plan is made.
+
+        ``drop_weights`` gives up the weights of versions whose recipe a replay has proven here;
+        with ``trust`` those that are not proven yet are trained again for it. Of versions to
+        ``add`` that gave up their weights, these are made again and stored, which needs ``trust``
+        unless other versions still have them. ``anyway`` as for ``retrain``.
+        """
+        from mvc.provenance import weights
+
+        added, dropped = [self.find(rev) for rev in add], [self.find(rev) for rev in drop_weights]
+        if dropped and (dry_run or any((interval, max_recovery, max_size, add, remove))):
+            raise WrongUsage("drop_weights goes with no other goal, and not with dry_run")
+        if dropped:
+            from mvc.repo.repack.repack import unchanged
+
+            weights.drop(self.context, dropped, trust=trust, anyway=anyway, progress=progress)
+            return unchanged(self.context)
+        for commit in () if dry_run else added:
+            weights.store_again(self.context, commit, trust=trust, anyway=anyway, progress=progress)
+        return super().repack(
+            interval=interval,
+            max_recovery=max_recovery,
+            max_size=max_size,
+            add=added,
+            remove=remove,
+            add_queried=add_queried,
+            super_step=super_step,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    def add_data(
+        self,
+        source: PathName,
+        *,
+        name: str | None = None,
+        reference: bool = False,
+        message: str = "",
+        progress: Progress | None = None,
+    ) -> DataSet:
+        """Stores a file or a folder as a data set, under the tag ``data/NAME``.
+
+        ``name`` is by default that of the file or folder. With ``reference`` only its place and
+        the hash of each file are kept; a URL can only be referred to. Nothing is stored if the
+        data set has not changed. Raises InvalidName, UnknownPath, WrongUsage.
+        """
+        from mvc.provenance import dataset
+
+        return dataset.add(
+            self.context, source, name, reference=reference, message=message, progress=progress
+        )
+
+    def data_sets(self) -> list[DataSet]:
+        """The newest version of every data set, by name."""
+        from mvc.provenance import dataset
+
+        return dataset.data_sets(self.context)
+
+    def data_set(self, name: str) -> DataSet:
+        """The newest version of a data set. Raises UnknownPath."""
+        from mvc.provenance import dataset
+
+        return dataset.data_set(self.context, name)
 
     def _carried(
         self, model: Any, state: Any, path: str, options: CommitOptions

@@ -141,6 +141,23 @@ class NotTrusted(MvcError):
     """Stored code would run, and nobody has said that it may."""
 
 
+class CannotRetrain(MvcError):
+    """A version cannot be made again here: what its recipe needs is missing or has changed."""
+
+
+class RetrainingDiffers(MvcError):
+    """A replay made other weights than the version has; they are not returned.
+
+    ``tensors``: how each that differs does (``mvc.provenance.replay.Difference``).
+    """
+
+    tensors: tuple[object, ...] = ()
+
+
+class WeightsDropped(MvcError):
+    """The weights of a version were given up; its recipe can make them again."""
+
+
 class NothingToCommit(MvcError):
     """No tracked path differs from HEAD: the answer is no."""
 

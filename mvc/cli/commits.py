@@ -15,6 +15,7 @@ from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
+from mvc.repo.lookup.weights import Dropped
 from mvc.repo.times import format_age, format_time
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ def one_liner(
     gone = out.paint(f" ({forgotten})", "dim") if forgotten else ""
     if entry.relations:
         gone += out.paint(f" ({related(entry.relations, short=True)})", "dim")
+    if entry.dropped is not None:
+        gone += out.paint(f" ({entry.dropped})", "dim")
     return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}{gone}"
 
 
@@ -106,6 +109,14 @@ def related(relations: Sequence[Relation], *, short: bool = False) -> str:
 def forgotten_on(time_ns: int | None) -> str:
     """``forgotten on 2026-11-21T10:00:00+01:00``; empty for a state that is stored."""
     return "" if time_ns is None else f"forgotten on {format_time(time_ns, precise=False)}"
+
+
+def _dropped_json(dropped: Dropped) -> dict[str, Any]:
+    return {
+        **fields(dropped, "path", "seconds", "where"),
+        **stamped("time", dropped.time_ns),
+        **stamped("proven", dropped.proven_ns),
+    }
 
 
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
@@ -128,6 +139,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Stored", "as a reset point" if entry.reset_point else None),
         ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", forgotten_on(entry.forgotten_ns) or None),
+        ("Weights", None if entry.dropped is None else f"given up; {entry.dropped}"),
         *(("Deployed", _deployed(d)) for d in entry.deployments),
     ]
     lines = [f"{name + ':':9} {value}" for name, value in facts if value is not None]
@@ -182,4 +194,5 @@ def as_json(entry: LogEntry) -> dict[str, Any]:
         "refs": entry.refs,
         "deployments": [deployed_json(d) for d in entry.deployments],
         **stamped("forgotten", entry.forgotten_ns),
+        "dropped": None if entry.dropped is None else _dropped_json(entry.dropped),
     }

@@ -28,6 +28,9 @@ def is_shortened(entry: Entry) -> bool:
     return bool(entry.refs) and all(change.old == change.new for change in entry.refs)
 
 
+_WEIGHTS = {"proven": "made again", "dropped": "given up", "restored": "stored again"}
+
+
 def _value(value: RefValue, full: bool) -> str:
     if value is None:
         return "none"
@@ -55,6 +58,8 @@ def _moves(entry: Entry, full: bool) -> Iterator[str]:
         yield count(len(entry.commits), "commit")
     if entry.forgotten:
         yield f"{count(len(entry.forgotten), 'state')} forgotten"
+    for mark in entry.weights:
+        yield f"weights of {_value(mark.commit, full)} {_WEIGHTS[mark.kind]}"
     if entry.removed is not None:
         names = listed([printable(path) for path in entry.removed], 3)
         yield f"to leave out next: {names or 'nothing'}"
@@ -92,6 +97,10 @@ def operation_json(operation: Operation) -> dict[str, Any]:
             for r in entry.relinks
         ],
         "forgotten": [fields(each, "commit", "named") for each in entry.forgotten],
+        "weights": [
+            fields(each, "commit", "kind", "path", "milliseconds", "where")
+            for each in entry.weights
+        ],
         **fields(entry, "removed", "undoes"),
         "undone_by": operation.undone_by,
         "shortened": is_shortened(entry),

@@ -34,6 +34,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "status": "Show what changed since the last commit.",
         "commit": "Record model files as a new version.",
         "rm": "Take files out of the next commit.",
+        "data": "List data sets, store one, or show its files.",
     },
     "Look": {
         "log": "Show the history of a version.",

@@ -34,7 +34,8 @@ class Stats:
     ``reset_points``: versions with a full record of every blob. ``deltas_*``: to apply for the
     furthest blob of a version; ``recovery_*``: from opening the repository until the files of a
     version are written; both worst and mean over the versions that are stored. ``forgotten``
-    versions count in ``versions``, and only with the bytes that are still stored.
+    versions count in ``versions``, and only with the bytes that are still stored. ``dropped`` ones
+    gave up their weights: a recipe makes these again; they count in everything but ``recovery_*``.
     """
 
     versions: int
@@ -54,6 +55,7 @@ class Stats:
     branches: int
     tags: int
     forgotten: int = 0
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ def _read(context: Context) -> tuple[Stats, _Held]:
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
     total = sum(stored.values())
     count = len(set(history.published))
-    worst = max(range(len(held.seconds)), key=held.seconds.__getitem__, default=None)
+    timed = [i for i, id_ in enumerate(states) if id_ not in history.dropped]
+    worst = max(timed, key=held.seconds.__getitem__, default=None)
     found_stats = Stats(
         count,
         int(held.full.sum()),
@@ -108,13 +111,14 @@ def _read(context: Context) -> tuple[Stats, _Held]:
         int(held.deltas.max(initial=0)),
         int(held.deltas.sum()) / max(1, len(states)),
         0.0 if worst is None else held.seconds[worst],
-        sum(held.seconds) / max(1, len(states)),
+        sum(held.seconds[i] for i in timed) / max(1, len(timed)),
         None if worst is None else list(states)[worst],
         history.deployments,
         len(history.targets),
         len(branches(context)),
         len(tags(context)),
         count - len(states),
+        len(states) - len(timed),
     )
     return found_stats, held
 

@@ -18,7 +18,9 @@ __all__ = ["FORMAT", "add_features", "format_line", "parse_format", "read_featur
 FORMAT = "format"
 _NAME = "mvc-repository"
 _VERSION = 1
-_KNOWN = frozenset({"codings-2", "commit-2", "commit-3", "compacted", "entry-2", "entry-3"})
+_KNOWN = frozenset(
+    {"codings-2", "commit-2", "commit-3", "compacted", "entry-2", "entry-3", "entry-4"}
+)
 _MAX_SIZE = 4096
 
 

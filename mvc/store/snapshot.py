@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +18,7 @@ from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH
 from mvc.store.index import keys
 from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
+from mvc.store.journal.entries import Weights
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.journal.reader import JOURNAL, JournalReader
@@ -438,6 +439,22 @@ class Snapshot:
                 if any(each.commit == commit for each in recorded.entry.forgotten):
                     return recorded
             return None
+
+        return self.retry_on_rewrite(look)
+
+    def weights(self, commit: bytes | None = None) -> Sequence[tuple[Recorded, Weights]]:
+        """What became of a commit's weights, oldest first; of every commit's if it is None."""
+
+        def look() -> list[tuple[Recorded, Weights]]:
+            prefix = keys.WEIGHTS + (b"" if commit is None else commit[:8])
+            offsets = sorted({keys.offset_of(key) for key in self.under(prefix)})
+            entries = [self.entry(offset) for offset in offsets]
+            return [
+                (recorded, each)
+                for recorded in entries
+                for each in recorded.entry.weights
+                if commit is None or each.commit == commit
+            ]
 
         return self.retry_on_rewrite(look)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,6 +114,8 @@ class Store:
             thresholds=self._thresholds,
         )
         self._pool: ThreadPoolExecutor | None = None
+        self.made: dict[bytes, memoryview] = {}
+        """Objects that were made again, by id: reading takes them from here. See ``with_made``."""
         self._graph: Graph | None = None
 
     @property
@@ -151,12 +153,26 @@ class Store:
                     self._pool = ThreadPoolExecutor(cpu_count(), thread_name_prefix="mvc")
         return self._pool
 
+    @contextmanager
+    def with_made(self, made: Mapping[bytes, memoryview]) -> Iterator[None]:
+        """While the block runs, these objects can be read, whether they are stored or not.
+
+        Their bytes are compared with their ids like those of others.
+        """
+        new = made.keys() - self.made.keys()
+        self.made.update(made)
+        try:
+            yield
+        finally:
+            for id_ in new:
+                del self.made[id_]
+
     @property
     def recovery(self) -> Recovery:
         """Decodes objects. Imported here: a look-up such as ``mvc log`` need not load numpy."""
         from mvc.store.recovery.recover import Recovery
 
-        return Recovery(self.snapshot, self.graph, self.pool)
+        return Recovery(self.snapshot, self.graph, self.pool, self.made)
 
     @property
     def timing(self) -> Timing:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import BinaryIO
 
 import click
@@ -31,7 +33,18 @@ from mvc.repo.times import format_time
 @click.option(
     "--model", "whole", is_flag=True, help="Write the model's code beside its weights, into -o DIR."
 )
-@click.option("--trust-code", is_flag=True, help="With --model: run the code to see that it works.")
+@click.option(
+    "--retrain", is_flag=True, help="Train weights again that were given up, by their recipe."
+)
+@click.option(
+    "--anyway",
+    is_flag=True,
+    help="With --retrain: even if the environment differs; it is verified.",
+)
+@click.option(
+    "--trust-code", is_flag=True,
+    help="With --retrain, run the stored code; with --model, to see that it works.",
+)  # fmt: skip
 @click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
 def command(
     session: Session,
@@ -43,6 +56,8 @@ def command(
     atomic_dir: bool,
     delete: bool,
     whole: bool,
+    retrain: bool,
+    anyway: bool,
     trust_code: bool,
     force: bool,
 ) -> None:
@@ -55,8 +70,10 @@ def command(
     for name, chosen in (("all", everything), ("atomic-dir", atomic_dir), ("delete", delete)):
         if chosen and output in {None, "-"}:
             raise click.UsageError(f"--{name} is for -o DIR")
-    if trust_code and not whole:
-        raise click.UsageError("--trust-code is for --model")
+    if trust_code and not (whole or retrain):
+        raise click.UsageError("--trust-code is for --model and --retrain")
+    if anyway and not retrain:
+        raise click.UsageError("--anyway is for --retrain")
     repository, out = session.repository, session.out
     by_moment = at is not None or target is not None
     if not words and not by_moment:
@@ -75,7 +92,12 @@ def command(
         return
     before = repository.head(if_known=True).branch
     try:
-        with session.progress("restoring") as progress:
+        with (
+            _retraining(session, rev, trust=trust_code, anyway=anyway)
+            if retrain
+            else nullcontext(),
+            session.progress("restoring") as progress,
+        ):
             done = repository.restore(
                 rev,
                 paths=names,
@@ -99,6 +121,19 @@ def command(
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
         out.note(f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip())
     warn_of_unreached(session, done)
+
+
+@contextmanager
+def _retraining(session: Session, rev: str | None, *, trust: bool, anyway: bool) -> Iterator[None]:
+    """While the block runs, weights that were given up can be read; they are trained first."""
+    with ExitStack() as held:
+        with session.progress("training", counted=True) as progress:
+            done = held.enter_context(
+                session.repository.retraining(rev, trust=trust, anyway=anyway, progress=progress)
+            )
+        if done is None:
+            session.out.note("nothing is trained: the weights are stored")
+        yield
 
 
 def _write_model(

@@ -45,6 +45,13 @@ _NAMED = 8  # versions listed by id, unless -v
     "--add-queried", metavar="N", type=int,
     help="Make the N versions asked for most often reset points.",
 )  # fmt: skip
+@click.option(
+    "--drop-weights", metavar="REV...", multiple=True, shell_complete=complete_revisions,
+    help="Give up weights that a proven recipe makes again.",
+)  # fmt: skip
+@click.option(
+    "--trust-code", is_flag=True, help="Run stored code: to prove a recipe, or for --add."
+)
 @click.option("--super-step", metavar="M", type=int, help="Longer deltas, over M commits each.")
 @click.option("--curve", "as_curve", is_flag=True, help="Show storage against recovery, and stop.")
 @click.option(
@@ -62,6 +69,8 @@ def command(
     add: tuple[str, ...],
     remove: tuple[str, ...],
     add_queried: int | None,
+    drop_weights: tuple[str, ...],
+    trust_code: bool,
     super_step: int | None,
     as_curve: bool,
     output: str | None,
@@ -71,18 +80,24 @@ def command(
 
     Names, ids and contents stay as they are; only storage and speed of recovery change.
     Without an aim the settings are applied: store.max_recovery, else store.layout.
-    --add and --remove take several versions: the REVs that follow go with them.
+    --add, --remove and --drop-weights take several versions: the REVs that follow go with them.
     """
-    if rev and bool(add) == bool(remove):
-        raise click.UsageError("revisions follow --add or --remove")
+    if rev and sum(map(bool, (add, remove, drop_weights))) != 1:
+        raise click.UsageError("revisions follow --add, --remove or --drop-weights")
+    if trust_code and not (add or drop_weights):
+        raise click.UsageError("--trust-code is for --drop-weights and --add")
     if output is not None and not as_curve:
         raise click.UsageError("-o goes with --curve")
     if as_curve:
         aims = (interval, max_recovery, max_size, add, remove, add_queried, super_step)
-        if any(aims) or dry_run:
+        if any(aims) or drop_weights or dry_run:
             raise click.UsageError("--curve changes nothing and goes with no other aim")
         _curve(session, None if output is None else Path(output), force=force)
         return
+    if drop_weights and (
+        dry_run or any((interval, max_recovery, max_size, add_queried, super_step))
+    ):
+        raise click.UsageError("--drop-weights goes with no other aim, and not with -n")
     with session.progress("repacking", counted=True) as progress:
         done = session.repository.repack(
             interval=interval,
@@ -92,11 +107,20 @@ def command(
             remove=(*remove, *(rev if remove else ())),
             add_queried=add_queried,
             super_step=super_step,
+            drop_weights=(*drop_weights, *(rev if drop_weights else ())),
+            trust=trust_code,
             dry_run=dry_run,
             progress=progress,
         )
+    gone = [session.repository.find(r) for r in (*drop_weights, *(rev if drop_weights else ()))]
     if session.as_json:
-        session.out.json("mvc.repack/1", _json(done, dry_run=dry_run))
+        named = {"dropped": gone} if gone else {}
+        session.out.json("mvc.repack/1", _json(done, dry_run=dry_run) | named)
+    elif gone:
+        session.out.note(
+            f"given up: the weights of {_listed(session, gone)}; 'mvc gc' deletes what no other "
+            "version has"
+        )
     elif dry_run or session.verbosity >= 0:
         _print(session, done)
 

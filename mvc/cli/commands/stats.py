@@ -35,6 +35,7 @@ def command(session: Session) -> None:
 def _print(session: Session, found: Stats) -> None:
     out = session.out
     gone = f", {found.forgotten:,} forgotten" if found.forgotten else ""
+    gone += f", {found.dropped:,} by retraining" if found.dropped else ""
     # A share says something only of a store smaller than the copies it replaces.
     smaller = 0 < found.raw_bytes >= found.stored_bytes
     held = [

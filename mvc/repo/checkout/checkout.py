@@ -35,6 +35,7 @@ from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.lookup.weights import check_weights
 from mvc.repo.opening import PLANS, checking_out
 from mvc.repo.refs import branch_change, check_branch
 from mvc.repo.worktree.identify import is_held
@@ -78,9 +79,10 @@ class Restored:
 def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
     """A version's state in memory: nested as it was committed, or {key: tensor} of a file.
 
-    Raises UnknownRevision, UnknownPath, StateForgotten, DamagedData.
+    Raises UnknownRevision, UnknownPath, StateForgotten, WeightsDropped, DamagedData.
     """
     entry = one_entry(manifests.of_commit(context, commit), path)
+    check_weights(context, commit, [entry])
     contents = in_memory(context, entry)
     return to_state(entry, skeleton_of(context, entry), lambda i: contents[i])
 
@@ -152,6 +154,7 @@ def restore_all(
         gone = [e for e in old.entries if e.path not in new.by_path]
         writes, same = _to_write(context, old, new.entries, force)
         deletes = _to_delete(context, old, gone, force)
+        check_weights(context, commit, writes)
         named = {e.path: e for e in writes}
         deleted = write_files(context, context.root, named, progress, _paths(deletes))
         if here != to:
@@ -177,6 +180,7 @@ def restore_paths(
         new = manifests.of_commit(context, commit)
         old = manifests.of_commit(context, at.commit)
         writes, same = _to_write(context, old, select(new, paths), force)
+        check_weights(context, commit, writes)
         write_files(context, context.root, {e.path: e for e in writes}, progress)
         return Restored(commit, _paths(writes), (), _paths(same), at.branch, False)
 

@@ -24,6 +24,7 @@ from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
+from mvc.repo.lookup.weights import check_weights
 from mvc.repo.opening import checking_out, remove_if_failed
 from mvc.repo.worktree.worktree import VERSION_CONTROL
 
@@ -145,10 +146,10 @@ def _chosen(
     manifest = manifests.of_commit(context, commit)
     if paths and everything:
         raise WrongUsage("name paths or ask for everything, not both")
-    if paths or everything:
-        return select(manifest, paths), ()
-    states = _training_states(manifest)
-    return [e for e in manifest.entries if e.path not in states], tuple(sorted(states))
+    states = set() if paths or everything else _training_states(manifest)
+    chosen = [e for e in select(manifest, paths) if e.path not in states]
+    check_weights(context, commit, chosen)
+    return chosen, tuple(sorted(states))
 
 
 def _training_states(manifest: Manifest) -> set[str]:

@@ -26,6 +26,7 @@ from mvc.repo.history import log as history_log
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev
+from mvc.repo.lookup.weights import check_weights
 from mvc.repo.times import within
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_sequentially
@@ -112,7 +113,9 @@ class _Decoder:
         try:
             commit = commits.get(self._context, id_)
             manifests.check_kept(self._context, id_)
-            return self._state(one_entry(self._manifests.load(commit.manifest), self._path))
+            entry = one_entry(self._manifests.load(commit.manifest), self._path)
+            check_weights(self._context, id_, [entry])
+            return self._state(entry)
         except StateForgotten:
             raise
         except (DamagedData, UnknownPath) as error:

@@ -37,7 +37,8 @@ from mvc.repo.content.hashing import pieces
 from mvc.repo.context import Context, Progress
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import commits, manifests
-from mvc.repo.lookup.refs import BRANCH, HEAD, Head, head, staged_removals, tip
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
+from mvc.repo.lookup.weights import check_weights
 from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
@@ -135,13 +136,15 @@ class _Work:
         self.regions: tuple[Region, ...] = ()
 
     def _tip(self) -> Head:
-        """The tip that the commit is made on: of HEAD, or of the requested branch."""
+        """The tip that the commit is made on: of HEAD, or of the requested branch or tag."""
+        if self.request.tag is not None:
+            return Head(None, tagged(self.context, self.request.tag))
         return tip(self.context, self.request.branch, new=self.request.new_branch)
 
     def _removed(self) -> tuple[str, ...]:
         """Paths that ``mvc rm`` removed; they leave with the next commit on the current branch."""
         current = self.request.branch in {None, head(self.context).branch}
-        return staged_removals(self.context) if current else ()
+        return staged_removals(self.context) if current and self.request.tag is None else ()
 
     def run(self) -> CommitResult:
         self._keep_changes()
@@ -205,7 +208,11 @@ class _Work:
         """
         parent, writer, self.removed = self.parent, self.files.writer, self._removed()
         gone = {*self.removed, *(c.path for c in self.request.changes if c.open is None)}
-        paths = {e.path: e for e in parent.entries if e.path not in gone}
+        whole = self.request.tag is not None  # a tag's version has what it is given, no more
+        paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
+        if self.head.commit is not None:
+            kept = [entry for path, entry in paths.items() if path not in self.kept]
+            check_weights(self.context, self.head.commit, kept)
         self.manifest = Manifest((paths | self.kept | self.attached).values())
         if not writer.holds(self.manifest.id):
             base = (bytes(parent.id), parent.encoded) if parent.all_entries else None
@@ -242,12 +249,17 @@ class _Work:
             now,
             regions=self.regions,
             commits=(made,),
-            # The branch moves to the new commit, or HEAD itself if it is detached.
-            refs=(RefChange(BRANCH + at.branch if at.branch else HEAD, at.commit, made.id),),
+            refs=(RefChange(self._ref(), at.commit, made.id),),
             deployments=tuple(deployments),
             removed=() if self.removed else None,
             marks=self._marks(),
         )
+
+    def _ref(self) -> str:
+        """What moves to the new commit: the tag, the branch, or HEAD itself if it is detached."""
+        if self.request.tag is not None:
+            return TAG + self.request.tag
+        return BRANCH + self.head.branch if self.head.branch else HEAD
 
     def _commit(self) -> Commit:
         request, store = self.request, self.context.store

@@ -106,6 +106,8 @@ class CommitRequest:
     publishing. ``produced_by`` is the lossy pipeline that produced the contents; the commit
     itself is lossless and uses only the coding stages of ``pipeline``. ``max_recovery`` is in
     seconds; None means the setting. ``branch`` and ``new_branch`` are those of ``CommitOptions``.
+    With ``tag``, this tag gets the version, whose parent is the version that it names; its files
+    are those of ``changes`` alone, and HEAD and branches stay.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name;
     ``needs`` the versions beside the parent without which it cannot be made again.
     """
@@ -127,6 +129,7 @@ class CommitRequest:
     params: Mapping[str, str] = field(default_factory=dict)
     attachments: Mapping[str, bytes | Mapping[str, Any]] = field(default_factory=dict)
     needs: Collection[CommitId] = ()
+    tag: str | None = None
 
 
 def check_request(request: CommitRequest) -> None:
@@ -139,6 +142,8 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage("max_recovery is a number of seconds above 0")
     if request.branch is not None:
         check_ref("branch", request.branch)
+    if request.tag is not None:
+        check_ref("tag", request.tag)
     if request.author is not None:
         check_author(request.author)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:

@@ -35,6 +35,7 @@ from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
+from mvc.repo.lookup.weights import check_weights
 from mvc.repo.worktree import worktree
 
 __all__ = ["Diff", "FileDiff", "TensorDiff", "diff"]
@@ -153,6 +154,8 @@ class DiffSource:
         store = self.context.store
         path = self.places.get(entry.path)
         if path is None:
+            if self.commit is not None:
+                check_weights(self.context, self.commit.id, [entry])
 
             def read(i: int, start: int, out: memoryview) -> None:
                 store.recovery.piece(entry.contents[i].id, start, out)

@@ -7,7 +7,7 @@ hashed), index (against journal and packs).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from mvc.repo.content.hashing import pieces, verify_pieces
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.journal import JournalCheck
 from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.repo.lookup.weights import dropped, given_up, newest
 from mvc.repo.maintenance.inventory import claimed_twice, damaged_payloads, records_and_gaps
 from mvc.repo.maintenance.quarantine import QUARANTINE, bytes_of, files_in
 from mvc.repo.maintenance.report import FsckReport, Problem
@@ -103,7 +104,10 @@ def _look(
     packs.objects.settle()
     payloads = [problem for problem in packs.problems if problem.kind == "payload"]
     versions.suspects = {id_ for problem in payloads for id_ in problem.ids}
-    versions.check(commit for id_, commit in commits.items() if id_ not in journal.forgotten)
+    kept = [commit for id_, commit in commits.items() if id_ not in journal.forgotten]
+    marks = newest(journal.weights)
+    paths = {id_: mark.path for id_, mark in marks.items() if mark.kind == "dropped"}
+    versions.check(kept, given_up(paths, ((commit.id, commit.manifest) for commit in kept)))
     found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
     problems = [*journal.problems, *_joined(found, versions.problems)]
     try:
@@ -116,7 +120,7 @@ def _look(
     lost = (commit.id for commit in commits.values() if commit.id in versions.lost)
     report = FsckReport(
         problems=tuple(problems),
-        notes=(*journal.notes, *packs.notes, *_left(context)),
+        notes=(*journal.notes, *packs.notes, *_retrainable(context, kept, paths), *_left(context)),
         full=full,
         entries=journal.count,
         versions=len(commits) + len(journal.lost),
@@ -179,6 +183,18 @@ def _joined(damaged: list[Problem], others: list[Problem]) -> list[Problem]:
         for at, p in enumerate(damaged)
     ]
     return [*joined, *(p for p in others if p not in covered)]
+
+
+def _retrainable(
+    context: Context, kept: Iterable[Commit], paths: Container[CommitId]
+) -> Iterator[str]:
+    """Notes about versions whose weights were given up; that is no damage."""
+    found = [dropped(context, commit.id) for commit in kept if commit.id in paths]
+    for each in found[:_NOTED]:
+        if each is not None:
+            yield f"{each.commit.short} has no weights at {each.path}: {each}"
+    if len(found) > _NOTED:
+        yield f"{len(found) - _NOTED} more versions are recoverable by retraining"
 
 
 def _left(context: Context) -> Iterator[str]:
@@ -347,6 +363,7 @@ class PackCheck:
 
 
 _MOST_NAMED = 1000  # versions or tensors listed with one problem
+_NOTED = 10  # versions without weights that are named
 _NO_RECORD = "no sound record leads to it"
 
 
@@ -374,8 +391,13 @@ class _VersionCheck:
     _verdicts: dict[bytes, str] = field(default_factory=dict)
     _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
 
-    def check(self, commits: Iterable[Commit]) -> None:
-        """Checks the manifests and objects of all commits."""
+    def check(
+        self, commits: Iterable[Commit], given_up: Mapping[ManifestId, Container[str]]
+    ) -> None:
+        """Checks the manifests and objects of all commits.
+
+        ``given_up``: by manifest the paths of which only the skeletons are stored.
+        """
         for commit in commits:
             self._manifests.setdefault(commit.manifest, []).append(commit)
         for id_, holders in self._manifests.items():
@@ -387,9 +409,11 @@ class _VersionCheck:
                     why = f"commit {commit.id.short} has another Merkle root than its files"
                     self.problems.append(Problem("manifest", str(commit.id), "", why, (commit.id,)))
             for entry in manifest.all_entries:
+                gone = entry.path in given_up.get(id_, ())
                 for blob, spec, name in _blobs(entry):
-                    self._blob(blob, spec, f"{entry.path}: {name}", holders)
-                if self.full:
+                    if not gone or blob == entry.skeleton:
+                        self._blob(blob, spec, f"{entry.path}: {name}", holders)
+                if self.full and not gone:
                     self._views(entry, holders)
         for blob_, verdict in self._verdicts.items():
             if verdict:

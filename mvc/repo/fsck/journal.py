@@ -10,7 +10,7 @@ from mvc.dataclasses import dataclass
 from mvc.errors import Busy, DamagedData
 from mvc.ids import CommitId
 from mvc.repo.maintenance.report import Problem
-from mvc.store.journal.entries import Entry, Relink
+from mvc.store.journal.entries import Entry, Relink, Weights
 from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
 from mvc.store.snapshot import JOURNAL, Snapshot
 
@@ -34,6 +34,7 @@ class JournalCheck:
 
     ``last``: the last entry of the check. ``forgotten``: commits whose state was forgotten,
     which is no damage. ``lost``: commits that sound entries name and no sound entry holds.
+    ``weights``: marks of versions whose weights were given up or stored again.
     ``relinks``: corrections of predecessors that the journal proves to be wrong.
     """
 
@@ -43,6 +44,7 @@ class JournalCheck:
     count: int = 0
     last: Recorded | None = None
     forgotten: set[CommitId] = field(default_factory=set)
+    weights: list[Weights] = field(default_factory=list)
     lost: dict[CommitId, None] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     relinks: list[Relink] = field(default_factory=list)
@@ -164,6 +166,7 @@ class JournalCheck:
         """Checks that everything an entry refers to was published before it or in it."""
         self._commits.update(commit.id for commit in entry.commits)
         self.forgotten.update(each.commit for each in entry.forgotten)
+        self.weights += entry.weights
         for commit in entry.commits:
             for parent in commit.parents:
                 self._exists(parent, f"the parent of {commit.id.short}", sequence)

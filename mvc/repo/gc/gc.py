@@ -32,6 +32,7 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import BRANCH
 from mvc.repo.maintenance.history import names_of
 from mvc.repo.maintenance.inventory import Contents, Inventory, StoredCoding, inventory
+from mvc.repo.maintenance.leftovers import clear_leftovers
 from mvc.repo.maintenance.quarantine import bytes_of, delete, files_in, purged
 from mvc.repo.maintenance.reachable import Reachable, reachable
 from mvc.repo.maintenance.rewrite_plan import (
@@ -118,6 +119,7 @@ def collect(
     """
     check_writable(context, "collected")
     finish_checkouts(context)
+    clear_leftovers(context)
     before = _size(context)
 
     def attempt() -> Collection:
@@ -257,6 +259,8 @@ def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
     """Raises ConcurrentRewrite if an operation published meanwhile needs what the plan deletes."""
     if recorded.entry.forgotten:
         raise ConcurrentRewrite("states were forgotten that were to stay")
+    if any(each.kind == "restored" for each in recorded.entry.weights):
+        raise ConcurrentRewrite("weights that were to be collected are needed again")
     reach = plan.reach
     reach.commits.update(commit.id for commit in recorded.entry.commits)
     named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
@@ -346,10 +350,11 @@ def shortened(
             removed=entry.removed if entry_index in lists else None,
             marks=entry.marks if commits else (),
             forgotten=tuple(each for each in entry.forgotten if each.commit in reach.commits),
+            weights=tuple(each for each in entry.weights if each.commit in reach.commits),
             undoes=entry.undoes if whole else None,
         )
         said = (made.commits, made.refs, made.deployments, made.retractions, made.relinks)
-        if not any(said) and not made.forgotten and made.removed is None:
+        if not (any(said) or made.forgotten or made.weights or made.removed is not None):
             edits[entry_index] = None
             saved += recorded.after.offset - recorded.offset
         elif made != entry:

@@ -23,6 +23,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
+from mvc.repo.lookup.weights import Dropped, dropped
 from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
 
@@ -49,7 +50,8 @@ class LogEntry:
     included, in the order they were recorded. ``reset_point`` is None if it was not asked for.
     ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None. ``relations``:
     what each of its models is to those of its first parent; None if they were not asked for, or
-    are not known.
+    are not known. ``dropped``: of a version that gave up its weights, how a recipe makes them
+    again.
     """
 
     id: CommitId
@@ -59,6 +61,7 @@ class LogEntry:
     reset_point: bool | None = None
     forgotten_ns: int | None = None
     relations: tuple[Relation, ...] | None = None
+    dropped: Dropped | None = None
 
 
 def log(
@@ -110,6 +113,7 @@ def log(
             is_reset_point(context, commit.id) if reset_points else None,
             manifests.forgotten_ns(context, commit.id),
             _relations_if_known(context, commit, incomplete) if related else None,
+            dropped(context, commit.id) if "recipe.json" in commit.attached else None,
         )
         for commit in islice(found, limit)
     )

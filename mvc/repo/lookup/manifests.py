@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from threading import Lock
 
 from mvc.errors import StateForgotten
@@ -21,6 +22,7 @@ __all__ = [
     "load",
     "objects",
     "of_commit",
+    "positions",
     "remember",
 ]
 
@@ -86,11 +88,26 @@ def check_kept(context: Context, id_: CommitId) -> None:
         )
 
 
-def objects(manifest: Manifest) -> dict[bytes, TensorSpec]:
-    """Every blob of a version and its spec; skeletons are raw bytes."""
+def objects(manifest: Manifest, without: Collection[str] = ()) -> dict[bytes, TensorSpec]:
+    """Every blob of a version and its spec; skeletons are raw bytes.
+
+    Of the paths ``without``, whose weights were given up, only the skeletons.
+    """
     found: dict[bytes, TensorSpec] = {}
     for entry in manifest.all_entries:
-        found.update((content.id, content.spec) for content in entry.contents)
+        if entry.path not in without:
+            found.update((content.id, content.spec) for content in entry.contents)
         if entry.skeleton is not None:
             found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))
+    return found
+
+
+def positions(manifest: Manifest, paths: Collection[str]) -> list[int]:
+    """Where the contents of ``paths`` stand among a version's objects (``manifest.Shape``)."""
+    found: list[int] = []
+    at = 0
+    for entry in manifest.all_entries:
+        if entry.path in paths:
+            found += range(at, at + len(entry.contents))
+        at += len(entry.contents) + (entry.skeleton is not None)
     return found

@@ -7,7 +7,7 @@ HEAD holds the name of the current branch, or a commit if it is detached.
 from __future__ import annotations
 
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData, UnknownRevision
+from mvc.errors import DamagedData, RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.context import Context
@@ -25,6 +25,7 @@ __all__ = [
     "head",
     "head_if_known",
     "staged_removals",
+    "tagged",
     "tags",
     "tip",
     "value_at",
@@ -85,6 +86,15 @@ def tip(context: Context, branch: str | None, *, new: bool = False) -> Head:
             f"there is no branch {printable(branch[:100])}", hint="make it with 'mvc branch NAME'"
         )
     return Head(branch, None)
+
+
+def tagged(context: Context, name: str) -> CommitId | None:
+    """The version of a tag; None if there is none. Raises RefConflict for a branch's name."""
+    context.fresh()
+    if context.store.ref(BRANCH + name) is not None:
+        raise RefConflict(f"there is a branch {name} already", hint="choose another name")
+    found = context.store.ref(TAG + name)
+    return found if isinstance(found, CommitId) else None
 
 
 def branches(context: Context) -> list[Ref]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from mvc.ids import CommitId, ManifestId
 from mvc.repo.lookup.refs import BRANCH
+from mvc.repo.lookup.weights import given_up
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 
@@ -24,6 +25,7 @@ class History:
     ``homes``: by entry the number of the last version that it published, or -1.
     ``forgotten``: versions whose state was forgotten, by name (True) or by rule.
     ``fresh``: those that were forgotten by name since the last collection.
+    ``dropped``: versions that gave up weights for a recipe, with the path that it makes.
     ``removals``: positions of the entries that set the paths to leave out of the next commit.
     """
 
@@ -33,6 +35,7 @@ class History:
         self.homes = array("q")
         self.forgotten: dict[CommitId, bool] = {}
         self.fresh: set[CommitId] = set()
+        self.dropped: dict[CommitId, str] = {}
         self.deployments = 0
         self.targets: set[str] = set()
         self.removals: list[int] = []
@@ -69,12 +72,17 @@ class History:
             self.forgotten[each.commit] = self.forgotten.get(each.commit, False) or each.named
             if each.named:
                 self.fresh.add(each.commit)
+        for mark in entry.weights:
+            if mark.kind == "dropped":
+                self.dropped[mark.commit] = mark.path
+            elif mark.kind == "restored":
+                self.dropped.pop(mark.commit, None)
         if entry.removed is not None:
             self.removals.append(position)
         self._times.append(entry.time_ns)
         self._sequences.append(recorded.sequence)
         self._names.append(tuple(map(self._number, names_of(entry))))
-        special = entry.forgotten or entry.removed is not None
+        special = entry.forgotten or entry.weights or entry.removed is not None
         self._plain.append(bool(entry.commits and moved and not special))
 
     def _number(self, id_: CommitId) -> int:
@@ -112,6 +120,11 @@ class History:
         ids = list(self.numbers)
         found = ((ids[number], self._manifests[number]) for number in self.published)
         return {id_: m for id_, m in found if m is not None and id_ not in self.forgotten}
+
+    def given_up(self, among: Iterable[CommitId]) -> dict[ManifestId, set[str]]:
+        """Paths by manifest that all versions ``among`` these with it gave up."""
+        states = ((id_, m) for id_ in among if (m := self.manifest(id_)) is not None)
+        return given_up(self.dropped, states)
 
     def stored(self) -> set[CommitId]:
         """Published versions that something leads to, and whose state is not forgotten."""

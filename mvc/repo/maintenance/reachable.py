@@ -2,12 +2,13 @@
 
 Roots are refs, HEAD, every deployment (retracted ones too: they are evidence), and every
 commit that an operation within the grace made or moved a ref from or to. A root stays with
-all its ancestors. The state of a version that stays is kept unless it was forgotten.
+all its ancestors, and with the versions that these need. The state of a version that stays is kept
+unless it was forgotten; of one that gave up its weights all but these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 
@@ -31,8 +32,16 @@ class Specs(Mapping[bytes, TensorSpec]):
     Of blobs that are not stored (``lost``) by id.
     """
 
-    def __init__(self, graph: StorageGraph, contents: Contents, states: set[ManifestId]) -> None:
-        """``states``: manifests that ``contents`` has."""
+    def __init__(
+        self,
+        graph: StorageGraph,
+        contents: Contents,
+        states: set[ManifestId],
+        given_up: Mapping[ManifestId, Iterable[int]],
+    ) -> None:
+        """``states``: manifests that ``contents`` has. ``given_up``: by manifest the positions
+        among its objects that do not count.
+        """
         self._graph = graph
         self._specs = contents.known_specs
         self._by_object = np.full(len(graph), -1, np.int32)
@@ -41,7 +50,11 @@ class Specs(Mapping[bytes, TensorSpec]):
         stays[[contents.manifests[id_] for id_ in states]] = True
         counts = np.diff(column(contents.ends))
         used = np.zeros(len(contents.specs), np.bool_)
-        used[column(contents.slots)[np.repeat(stays, counts)]] = True
+        mentions = np.repeat(stays, counts)
+        for id_, positions in given_up.items():
+            begin = contents.ends[contents.manifests[id_]]
+            mentions[[begin + position for position in positions]] = False
+        used[column(contents.slots)[mentions]] = True
         slots = np.flatnonzero(used)
         objects, specs = graph.numbers(contents.ids)[slots], column(contents.specs)[slots]
         stored = objects >= 0
@@ -125,7 +138,11 @@ def reachable(
     late = sorted(needed - contents.manifests.keys(), key=found.graph.number)
     for id_ in late:
         contents.require(id_, [coding.step for coding in found.codings.get(id_, ())])
-    blobs = Specs(found.graph, contents, needed)
+    given_up = {
+        id_: manifests.positions(manifests.load(context, id_), paths)
+        for id_, paths in history.given_up(states).items()
+    }
+    blobs = Specs(found.graph, contents, needed, given_up)
     reach = Reachable(commits, states, forgotten, bool(fresh), needed, blobs, numbers)
     _give_up(context, found, reach, fresh)
     return reach

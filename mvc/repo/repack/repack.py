@@ -44,6 +44,7 @@ __all__ = [
     "present_metrics",
     "removed",
     "repack",
+    "unchanged",
 ]
 
 
@@ -81,6 +82,11 @@ def repack(
 
     done = retry_on_rewrite(context, attempt)
     return Repacked(plans[-1], None if done is None else present_metrics(context))
+
+
+def unchanged(context: Context) -> Repacked:
+    """The present layout as a plan that does nothing."""
+    return Repacked(RepackProblem(context, Goal()).unchanged(), None)
 
 
 _ROUNDS = 6

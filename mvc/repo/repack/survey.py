@@ -67,7 +67,7 @@ class Survey:
             names = content_names(entry.contents, entry.tensors)
             for name, content in zip(names, entry.contents, strict=True):
                 base = finder.find(entry.path, name, content.spec)
-                if base is not None and content.id in new:
+                if base is not None and content.id in new and base.id in self.versions[a].blobs:
                     found.setdefault(content.id, base.id)
         return found
 
@@ -92,9 +92,10 @@ class Survey:
 
 
 def survey(context: Context, found: Inventory, progress: Progress | None = None) -> Survey:
-    """Reads every manifest. Forgotten states are left out."""
+    """Reads every manifest. Forgotten states and given up weights are left out."""
     made, stream = Survey(context, found), ManifestStream(context.store)
     gone = found.history.forgotten
+    given_up = found.history.given_up(found.history.numbers.keys() - gone.keys())
     commits: dict[CommitId, Commit] = {}
     numbers: dict[CommitId, int] = {}
     for recorded in found.entries:
@@ -109,6 +110,8 @@ def survey(context: Context, found: Inventory, progress: Progress | None = None)
         steps = [coding.step for coding in found.codings.get(commit.manifest, ())]
         entries = stream.load(commit.manifest, steps).all_entries
         for entry in entries:
+            if entry.path in given_up.get(commit.manifest, ()):
+                continue
             names = content_names(entry.contents, entry.tensors)
             for name, content in zip(names, entry.contents, strict=True):
                 blobs.setdefault(content.id, f"{entry.path}\0{name}")

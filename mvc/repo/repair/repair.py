@@ -212,6 +212,7 @@ def _needs_of(
     needs: _Needs = {}
     entries = survey.found.entries
     forgotten = {each.commit for recorded in entries for each in recorded.entry.forgotten}
+    given_up = survey.found.history.given_up(survey.found.history.numbers.keys() - forgotten)
     holders: dict[ManifestId, int] = {}
     commits: dict[CommitId, tuple[Commit, int]] = {}
     for entry_index, recorded in enumerate(entries):
@@ -225,7 +226,7 @@ def _needs_of(
         """Adds a manifest and its objects; False if the manifest is lost."""
         manifest = sources.load(id_)
         if manifest is not None:
-            for blob, spec in objects(manifest).items():
+            for blob, spec in objects(manifest, given_up.get(id_, ())).items():
                 graph.name(blob)
                 needs.setdefault(blob, (spec, holders[id_]))
             working.names.update((entry.path, None) for entry in manifest.entries)

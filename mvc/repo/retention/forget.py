@@ -21,7 +21,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.repo.context import Context, Progress
 from mvc.repo.gc.gc import DEFAULT_GRACE, Collection, plan_collection
-from mvc.repo.lookup import commits, manifests, refs
+from mvc.repo.lookup import commits, manifests, refs, weights
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.maintenance.inventory import Contents, inventory
@@ -71,18 +71,22 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
     """The versions that are named, or that ``rules`` select.
 
     A version forgotten by rule may be forgotten again by name. Raises WrongUsage,
-    UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version of HEAD.
+    UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version of HEAD, and for one
+    that is needed to train another one again. A rule passes over the latter.
     """
     context.fresh()
     ids = dict.fromkeys(resolve(context, rev) for rev in revs)
     if bool(ids) == bool(rules):
         raise WrongUsage("name versions or give rules, one of the two")
     if rules:
-        going = _sorted(given_up(context, rules))
+        selected = given_up(context, rules)
+        stay = _needed(context, {commit.id for commit in selected})
+        going = _sorted(commit for commit in selected if commit.id not in stay)
         since = recorded_since(context) if rules.unqueried else None
         return Chosen(going, rules, (), too_few(context, rules, going), since)
     found = [commits.get(context, id_) for id_ in ids]
     _refuse_head(context, found)
+    _refuse_needed(context, found)
     already = tuple(commit.id for commit in found if _mark(context, commit.id) is True)
     return Chosen(_sorted(c for c in found if c.id not in already), None, already)
 
@@ -118,9 +122,10 @@ def _still_going(context: Context, chosen: Chosen) -> list[Commit]:
     going = [c for c in chosen.commits if commits.find(context.store.snapshot, c.id) is not None]
     if chosen.rules is None:
         _refuse_head(context, going)
+        _refuse_needed(context, going)
         going = [c for c in going if _mark(context, c.id) is not True]
     else:
-        stay = protected(context, chosen.rules)
+        stay = {*protected(context, chosen.rules), *_needed(context, {c.id for c in going})}
         going = [c for c in going if c.id not in stay and _mark(context, c.id) is None]
     if not going:
         raise _NothingLeft
@@ -133,6 +138,28 @@ def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
         raise RefConflict(
             f"HEAD stands on {at.commit.short}: its state is that of the working files",
             hint="commit something else or switch away first",
+        )
+
+
+def _needed(context: Context, going: set[CommitId]) -> dict[CommitId, CommitId]:
+    """Versions among these that the recipe of another one, which gave up its weights, needs."""
+    gone = weights.all_dropped(context).keys()
+    needs = {id_: commits.get(context, id_).needs for id_ in gone if _mark(context, id_) is None}
+    stay: dict[CommitId, CommitId] = {}
+    before = -1
+    while len(stay) != before:
+        before = len(stay)
+        for id_, needed in needs.items():
+            if id_ not in going or id_ in stay:
+                stay.update((each, id_) for each in needed if each in going)
+    return stay
+
+
+def _refuse_needed(context: Context, going: Iterable[Commit]) -> None:
+    for id_, holder in _needed(context, {commit.id for commit in going}).items():
+        raise RefConflict(
+            f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
+            hint=f"'mvc repack --add {holder.short} --trust-code' stores them again first",
         )
 
 

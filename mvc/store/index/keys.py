@@ -30,6 +30,7 @@ __all__ = [
     "RETRACTED",
     "TARGET",
     "UNDONE",
+    "WEIGHTS",
     "after",
     "blob_keys",
     "edge_key",
@@ -45,7 +46,7 @@ __all__ = [
 REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLOG, LIVE = (
     b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l", b"v",
 )  # fmt: skip
-FORGOTTEN, OPERATION, UNDONE, RELINKED = b"g", b"o", b"u", b"h"
+FORGOTTEN, OPERATION, UNDONE, RELINKED, WEIGHTS = b"g", b"o", b"u", b"h", b"w"
 _OFFSET = 6
 ID_BYTES = 8
 _BIAS = 1 << 63
@@ -112,6 +113,8 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield PENDING + at
     for each in entry.forgotten:
         yield FORGOTTEN + each.commit[:8] + at
+    for weights in entry.weights:
+        yield WEIGHTS + weights.commit[:8] + at
     if entry.undoes is not None:
         yield UNDONE + number(entry.undoes) + at
     for relink in entry.relinks:

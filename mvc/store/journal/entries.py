@@ -25,10 +25,12 @@ __all__ = [
     "Region",
     "Relink",
     "Retraction",
+    "Weights",
 ]
 
-# Versions: the second has two fields more (feature "entry-2"), the third another one ("entry-3").
-_PLAIN, _MAINTAINED, _RELINKED = 1, 2, 3
+# Versions: the second has two fields more (feature "entry-2"), the third and the fourth another
+# one each ("entry-3", "entry-4").
+_PLAIN, _MAINTAINED, _RELINKED, _WEIGHED = 1, 2, 3, 4
 _MANY = 1_000_000
 _T = TypeVar("_T")
 
@@ -99,6 +101,25 @@ class Forgotten:
     named: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What became of the weights that the recipe of ``commit`` makes at ``path``.
+
+    ``kind``: ``proven`` (a replay made them again), ``dropped`` (given up; the recipe stays) or
+    ``restored`` (stored again). ``milliseconds`` are those of the last replay, or of the training
+    if there was none; ``where`` is the environment of that replay, empty without one.
+    """
+
+    commit: CommitId
+    kind: str
+    path: str
+    milliseconds: int
+    where: str = ""
+
+
+_WEIGHTS = ("proven", "dropped", "restored")
+
+
 @dataclass(frozen=True)
 class Entry:
     """One operation. ``removed``: paths to leave out of the next commit, None if untouched.
@@ -120,10 +141,13 @@ class Entry:
     forgotten: tuple[Forgotten, ...] = ()
     undoes: int | None = None
     relinks: tuple[Relink, ...] = ()
+    weights: tuple[Weights, ...] = ()
 
     @property
     def version(self) -> int:
         """The lowest format version that can express the entry."""
+        if self.weights:
+            return _WEIGHED
         if self.relinks:
             return _RELINKED
         return _PLAIN if not self.forgotten and self.undoes is None else _MAINTAINED
@@ -166,6 +190,8 @@ class Entry:
             _write_maintained(writer, self)
         if version >= _RELINKED:
             _write_relinks(writer, self.relinks)
+        if version >= _WEIGHED:
+            _write_weights(writer, self.weights)
         return writer.done()
 
     @classmethod
@@ -173,7 +199,7 @@ class Entry:
         """Raises DamagedData unless ``data`` is canonical."""
         reader = Reader(data, where)
         version = reader.uint()
-        if version not in (_PLAIN, _MAINTAINED, _RELINKED):
+        if version not in (_PLAIN, _MAINTAINED, _RELINKED, _WEIGHED):
             raise reader.fail("its version is unknown")
         operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()
         note = reader.text(MAX_COMMIT)
@@ -193,6 +219,7 @@ class Entry:
         if version >= _MAINTAINED:
             forgotten, undoes = _read_maintained(reader)
         relinks = _read_relinks(reader) if version >= _RELINKED else ()
+        weights = _many(reader, _read_weights) if version >= _WEIGHED else ()
         reader.end()
         made = cls(
             operation,
@@ -208,6 +235,7 @@ class Entry:
             forgotten,
             undoes,
             relinks,
+            weights,
         )
         if made.version != version:
             raise reader.fail("it is written in a longer form than it needs")
@@ -257,6 +285,23 @@ def _read_relinks(reader: Reader) -> tuple[Relink, ...]:
         target, sequence, previous = reader.text(MAX_REF_BYTES), reader.uint(), reader.uint()
         found.append(Relink(target, sequence, previous - 1 if previous else None))
     return tuple(found)
+
+
+def _write_weights(writer: Writer, weights: Sequence[Weights]) -> None:
+    writer.uint(len(weights))
+    for each in weights:
+        writer.raw(each.commit).uint(_WEIGHTS.index(each.kind)).text(each.path)
+        writer.uint(each.milliseconds).text(each.where)
+
+
+def _read_weights(reader: Reader) -> Weights:
+    return Weights(
+        CommitId(reader.raw(32)),
+        _WEIGHTS[reader.uint(len(_WEIGHTS) - 1)],
+        reader.text(MAX_NAME_BYTES),
+        reader.uint(1 << 62),
+        reader.text(MAX_NAME_BYTES),
+    )
 
 
 def _write_removed(writer: Writer, removed: Sequence[str] | None) -> None:

@@ -1,0 +1,334 @@
+"""Records a training so that it can be run again: ``with repo.provenance(...) as run``.
+
+What runs is a function of a module, or an object with a method ``train``: their source is recorded.
+The body of a ``with`` block has none that could be run by itself, so it only says when.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from blake3 import blake3
+
+from mvc.adapters.python.state import from_state
+from mvc.dataclasses import dataclass
+from mvc.errors import CannotRecord, MvcError, WrongUsage
+from mvc.ids import CommitId, Root
+from mvc.model.manifest import FileEntry
+from mvc.provenance import dataset, environment
+from mvc.provenance.models import NAME, Architecture, StoredModel, attachments
+from mvc.provenance.recipe import RECIPE, Model, Recipe
+from mvc.provenance.service import START, Describer, making_of
+from mvc.provenance.settings import deterministic
+from mvc.provenance.sources import Sources, sources_of
+from mvc.provenance.steps import CountSteps
+from mvc.provenance.stored_code import is_code
+from mvc.provenance.weights import drop, prove
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.inputs import of_state
+from mvc.repo.commit.request import CommitRequest, metrics_from, params_from
+from mvc.repo.commit.result import CommitResult
+from mvc.repo.content.hashing import hash_file
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import tip
+from mvc.repo.repository import Repository
+from mvc.repo.worktree.identify import earlier
+from mvc.training.state.parts import passing_buffers, unwrap
+from mvc.training.state.rng import rng_state
+
+__all__ = ["Run", "RunOptions"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """``path`` is the model's in its versions; the others as for ``Repository.commit``.
+
+    ``deterministic``: torch uses deterministic kernels alone while the service runs. ``verify``:
+    the recipe is proven by one replay after the commit. ``drop_weights`` then gives up the
+    weights; without ``verify`` unproven.
+    """
+
+    path: str
+    message: str = ""
+    metrics: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] | None = None
+    deploy: str | None = None
+    branch: str | None = None
+    deterministic: bool = True
+    verify: bool = True
+    drop_weights: bool = False
+
+
+class Run:
+    """One recorded training. ``train`` runs the service; the end of the block commits.
+
+    ``result`` is the commit, ``recipe`` what was recorded, ``seconds`` the service took.
+    ``metrics`` may be added to until the block ends.
+    """
+
+    def __init__(
+        self,
+        repo: Repository,
+        model: torch.nn.Module | Architecture,
+        optimizer: torch.optim.Optimizer | None,
+        service: Any,
+        data: dataset.Given,
+        options: RunOptions,
+    ) -> None:
+        self.result: CommitResult | None = None
+        self.recipe: Recipe | None = None
+        self.seconds = 0.0
+        self.metrics = dict(options.metrics or {})
+        live = model.model if isinstance(model, Architecture) else model
+        self._repo, self._model, self._optimizer = repo, live, optimizer
+        self._architecture = model
+        self._service, self._given, self._options = service, data, options
+        self._attached: dict[str, Any] = {}
+        self._state: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Checks everything that does not depend on the arguments of ``train``.
+
+        Raises CannotRecord, which names what cannot be recorded and where it is.
+        """
+        _refuse_model(self._model)
+        self._base, self._base_path = _base(self._repo, self._model, self._options)
+        self._data = dataset.used(self._repo.context, self._given)
+        self._describer = describer = Describer(self._model, self._data.places)
+        self._model_value, self._carried = self._built_by(describer)
+        self._call, self._passed = self._described(describer)
+        return self
+
+    def _built_by(self, describer: Describer) -> tuple[Any, dict[str, bytes]]:
+        """The value that builds the model, and the ``model.json`` of the version."""
+        made = None if isinstance(self._architecture, Architecture) else making_of(self._model)
+        state, path = self._model.state_dict(), self._options.path
+        fs = self._repo.context.store.fs
+        if made is None:
+            carried = attachments(self._architecture, state, path, fs)
+            stored = StoredModel.decode(carried[NAME])
+            keywords = [
+                [name, describer.value(value, f"model.{name}")]
+                for name, value in stored.arguments.items()
+            ]
+            code = {"code": f"{stored.module}:{stored.name}"}
+            return describer.model({"partial": [code, [], keywords]}), carried
+        value = describer.model(None)
+        try:
+            bound = inspect.signature(made.call).bind(*made.args, **made.keywords)
+            given = Architecture(made.call, bound.arguments)
+            return value, attachments(given, state, path, fs)
+        except (MvcError, ValueError, TypeError):  # its arguments are objects: load_model has none
+            return value, {}
+
+    def _described(self, describer: Describer) -> tuple[Any, dict[str, Any]]:
+        """The value of the service, and what a function is given beside its arguments."""
+        service, optimizer = self._service, self._optimizer
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise WrongUsage("the optimizer is none of torch", hint="pass others to the service")
+        train = getattr(service, "train", None)
+        if not inspect.isroutine(service) and callable(train):
+            value = describer.value(service, "service")
+            if optimizer is not None and not describer.knows(optimizer):
+                raise CannotRecord(
+                    "the service does not use the optimizer that was passed",
+                    hint="pass it to the constructor of the service, within mvc.made(...)",
+                )
+            self._function: Callable[..., Any] = train
+            return {"method": [value, "train"]}, {}
+        if not callable(service):
+            raise WrongUsage(
+                f"a {type(service).__qualname__} is no training service",
+                hint="pass a function of a module, train(model, ...), or an object with a method "
+                "train(model, ...)",
+            )
+        self._function = service
+        passed: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
+        if self._data.argument is not None:
+            passed["data"] = self._data.argument
+        return describer.value(service, "service"), passed
+
+    def train(self, **arguments: Any) -> Any:
+        """Calls the service with the model, and returns what it returns.
+
+        A function is called as ``service(model, optimizer=..., data=..., **arguments)`` with what
+        was passed of these, an object as ``service.train(model, **arguments)``. Gradients are
+        cleared first. Raises CannotRecord for an argument that cannot be recorded, and
+        WrongUsage for arguments that the service does not take, before it is called.
+        """
+        if self.recipe is not None:
+            raise WrongUsage(
+                "the training of this version has run already",
+                hint="begin another 'with repo.provenance(...)' for the next version",
+            )
+        keywords = {**self._passed, **arguments}
+        try:
+            inspect.signature(self._function).bind(self._model, **keywords)
+        except TypeError as error:
+            raise WrongUsage(f"the service cannot be called so: {error}") from None
+        with deterministic(self._options.deterministic):
+            recipe = self._prepare(keywords)
+            self._model.zero_grad(set_to_none=True)
+            began = time.monotonic()
+            with CountSteps() as counted:
+                done = self._function(self._model, **keywords)
+            self.seconds = time.monotonic() - began
+        self._data.check_unchanged()
+        self._state = dict(self._model.state_dict())
+        root = _entry(self._state, self._options.path).state.root
+        self.recipe = recipe(root, self.seconds, counted.steps)
+        return done
+
+    def _prepare(self, keywords: Mapping[str, Any]) -> Callable[[Root, float, int], Recipe]:
+        """Everything that the recipe needs to know before training, and the random state last."""
+        describer, model = self._describer, self._model
+        described = {name: describer.value(value, name) for name, value in keywords.items()}
+        describer.states[START] = {"rng": None, "buffers": passing_buffers(model)}
+        code = self._sources()
+        here = environment.capture()
+        describer.states[START] = {"rng": rng_state(), "buffers": passing_buffers(model)}
+        describer.finish()
+        self._attached = {
+            environment.NAME: here.encoded,
+            **self._carried,
+            **code.files,
+            **describer.states,
+        }
+        made = Model(
+            self._model_value,
+            tuple(n for n, p in model.named_parameters() if not p.requires_grad),
+            tuple(n for n, m in model.named_modules() if not m.training),
+            str(next((p.device for p in model.parameters()), torch.device("cpu"))),
+        )
+
+        def recipe(root: Root, seconds: float, steps: int) -> Recipe:
+            return Recipe(
+                path=self._options.path,
+                root=root,
+                base=self._base,
+                base_path=self._base_path,
+                data=self._data.data,
+                model=made,
+                objects=tuple(describer.objects),
+                service=self._call,
+                arguments=described,
+                packages=code.packages,
+                code={name: blake3(data).hexdigest() for name, data in code.files.items()},
+                seconds=seconds,
+                steps=steps,
+            )
+
+        return recipe
+
+    def _sources(self) -> Sources:
+        """The source files of everything that the recipe names, the model's own included."""
+        files = {name: data for name, data in self._carried.items() if is_code(name)}
+        packages = dict(StoredModel.decode(self._carried[NAME]).packages) if files else {}
+        found = sources_of(self._describer.code)
+        return Sources({**files, **found.files}, {**packages, **found.packages})
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commits the model, unless the block failed; then proves the recipe, if asked to."""
+        if error is not None:
+            return
+        if self.recipe is None:
+            raise WrongUsage("nothing was trained in this block", hint="call run.train(...) in it")
+        options, recipe = self._options, self.recipe
+        if _entry(dict(self._model.state_dict()), options.path).state.root != recipe.root:
+            raise CannotRecord(
+                "the model was changed after run.train, which a replay would not do",
+                hint="change it within the service, or in a version of its own",
+            )
+        self.result = self._commit(recipe)
+        if options.verify:
+            prove(self._repo.context, self.result.id, trust=True)
+        if options.drop_weights:
+            drop(self._repo.context, [self.result.id], unproven=not options.verify)
+
+    def _commit(self, recipe: Recipe) -> CommitResult:
+        options, context = self._options, self._repo.context
+        request = CommitRequest(
+            [of_state(self._state, options.path, None)],
+            options.message,
+            metrics_from(self.metrics),
+            deploy=options.deploy,
+            allow_empty=True,
+            branch=options.branch,
+            params=params_from(options.params or {}),
+            attachments={RECIPE: recipe.encoded(), **self._attached},
+            needs=recipe.needs,
+        )
+        return replace(commit(context, request), state=self._state)
+
+
+def _entry(state: Mapping[str, Any], path: str) -> FileEntry:
+    """The entry that a commit of this state would make."""
+    try:
+        return hash_file(from_state(state), path)
+    except MvcError as error:
+        raise CannotRecord(f"the model cannot be kept: {error.message}", hint=error.hint) from error
+
+
+def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> tuple[CommitId, str]:
+    """The version and path that hold the model's weights as they are now, HEAD preferred."""
+    entry = _entry(dict(model.state_dict()), options.path)
+    if not entry.tensors:
+        raise CannotRecord("the model has no tensors")
+    at = tip(repo.context, options.branch).commit
+    if at is not None:
+        for there in manifests.of_commit(repo.context, at).entries:
+            if there.tensors and there.state.root == entry.state.root:
+                return at, there.path
+    found = earlier(repo.context, entry)
+    if found is None:
+        raise CannotRecord(
+            "the model's weights are those of no version, so there is nothing to train them from",
+            hint="commit them first: repo.commit(model.state_dict())",
+        )
+    return found, options.path
+
+
+def _refuse_model(model: Any) -> None:
+    """Raises CannotRecord for a model that would not be the same if it were made again."""
+    if not isinstance(model, torch.nn.Module):
+        raise WrongUsage(f"a {type(model).__qualname__} is no torch.nn.Module")
+    if unwrap(model) is not model:
+        raise CannotRecord(
+            f"the model is wrapped ({type(model).__qualname__})",
+            hint="pass the module inside, and wrap it within the service",
+        )
+    for name, module in model.named_modules():
+        shown = f"the module {name}" if name else "the model"
+        for kind in _HOOKS:
+            if getattr(module, kind, None):
+                raise CannotRecord(
+                    f"{shown} has hooks, which a recipe does not hold",
+                    hint="register them within the service",
+                )
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    for name, tensor in tensors:
+        if not tensor.is_contiguous():
+            raise CannotRecord(
+                f"{name} is not contiguous, and its order in memory would not be restored",
+                hint="choose the memory format within the service",
+            )
+    devices = sorted({str(tensor.device) for _, tensor in tensors})
+    if len(devices) > 1:
+        raise CannotRecord(f"the model lies on several devices: {', '.join(devices)}")
+
+
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "_state_dict_hooks", "_state_dict_pre_hooks",
+)  # fmt: skip

@@ -1,0 +1,394 @@
+"""Makes a version's weights again by its recipe, in a process of its own, and verifies them.
+
+What the process needs lies in a folder below ``.mvc/retraining``, which a lock names as in use. A
+folder whose lock nobody holds is left over from a killed process, and is deleted by the next
+replay and by ``gc``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from mvc.adapters.python.state import to_state
+from mvc.adapters.views import extract
+from mvc.dataclasses import dataclass
+from mvc.errors import (
+    CannotBuild,
+    CannotRetrain,
+    DamagedData,
+    NotTrusted,
+    RetrainingDiffers,
+    UnknownPath,
+)
+from mvc.ids import CommitId
+from mvc.model.manifest import FileEntry
+from mvc.model.names import printable
+from mvc.provenance import dataset, environment
+from mvc.provenance.environment import Environment
+from mvc.provenance.recipe import RECIPE, Recipe
+from mvc.provenance.settings import variables
+from mvc.repo import attached
+from mvc.repo.content.contents import in_memory, skeleton_of
+from mvc.repo.content.hashing import hash_file, whole
+from mvc.repo.content.sources import open_file
+from mvc.repo.context import Context, Progress
+from mvc.repo.diff.distance import Distance, measure
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.weights import is_stored
+from mvc.repo.maintenance.leftovers import work_folder
+
+__all__ = ["Difference", "Retrained", "made_again", "recipe_of"]
+
+_LOG = 1 << 16  # bytes of the training's output that are looked at
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A tensor that a replay made otherwise. ``distance`` is None if the right one is not stored,
+    or if its dtype or shape differs, too.
+    """
+
+    name: str
+    distance: Distance | None
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """A version that was made again; its root was verified.
+
+    ``state`` is that of ``path``, as ``checkout`` returns it. ``replayed``: the versions that were
+    trained again, in this order: its base first, if that was not stored. ``seconds`` of the last
+    one. ``differences`` of the environment that did no harm, each as text.
+    """
+
+    commit: CommitId
+    path: str
+    state: Any
+    replayed: tuple[CommitId, ...]
+    seconds: float
+    steps: int
+    differences: tuple[str, ...]
+    where: str
+
+
+# -- what is to be done ------------------------------------------------------------------------
+
+
+def recipe_of(context: Context, commit: CommitId) -> Recipe:
+    """The recipe that a version carries. Raises UnknownPath if it has none, DamagedData."""
+    found = manifests.of_commit(context, commit)
+    if RECIPE not in {entry.path.partition("/")[2] for entry in found.attached}:
+        raise UnknownPath(
+            f"version {commit.short} has no recipe to make it again by",
+            hint="repo.provenance(...) records one",
+        )
+    recipe = Recipe.decode(attached.read(context, commit, RECIPE))
+    entry = found.by_path.get(recipe.path)
+    if entry is None or entry.format != "state" or entry.state.root != recipe.root:
+        raise DamagedData(f"the recipe of {commit.short} makes something that it does not hold")
+    return recipe
+
+
+def _order(context: Context, commit: CommitId) -> list[CommitId]:
+    """The versions to train again, each after its base; ``commit`` is the last one."""
+    order = [commit]
+    while True:
+        recipe = recipe_of(context, order[-1])
+        base = manifests.of_commit(context, recipe.base).by_path.get(recipe.base_path)
+        if base is None:
+            raise DamagedData(f"the base of {order[-1].short} has no {recipe.base_path}")
+        if is_stored(context, base):
+            return order[::-1]
+        if recipe.base in order:
+            raise DamagedData(f"the recipe of {recipe.base.short} needs its own result")
+        try:
+            made = recipe_of(context, recipe.base).path
+        except UnknownPath:
+            made = ""
+        if made != recipe.base_path:
+            raise CannotRetrain(
+                f"the base {recipe.base.short} of {order[-1].short} is not stored, and has no "
+                "recipe that makes it",
+                hint="'mvc fsck' says what is damaged",
+            )
+        order.append(recipe.base)
+
+
+@contextmanager
+def made_again(
+    context: Context,
+    commit: CommitId,
+    *,
+    trust: bool,
+    anyway: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Retrained]:
+    """Trains a version again, and those bases that are not stored; yields the verified state.
+
+    While the block runs, the version can be read like one that is stored. ``progress`` is called
+    with steps done, steps in total and a text. ``anyway`` begins although the environment differs
+    in what the bits depend on. ``threads`` takes the place of the recorded number, which is such a
+    difference. Raises NotTrusted without ``trust``, CannotRetrain before anything runs, and
+    RetrainingDiffers if the result is another one.
+    """
+    context.fresh()
+    order = _order(context, commit)
+    recipes = {each: recipe_of(context, each) for each in order}
+    if not trust:
+        files = sorted({name for recipe in recipes.values() for name in recipe.code})
+        raise NotTrusted(
+            f"to make {commit.short} again, code of the repository would run: {', '.join(files)}",
+            hint=f"read it with 'mvc show --code {commit.short}', then add --trust-code "
+            "(trust=True)",
+        )
+    with work_folder(context) as folder:
+        base, replay = "", None
+        for number, each in enumerate(order):
+            place = folder / str(number)
+            context.store.fs.make_dirs(place)
+            what = f"retraining {each.short}" + (
+                f" ({number + 1} of {len(order)})" if len(order) > 1 else ""
+            )
+            replay = _Replay(context, each, recipes[each], place, what, progress)
+            replay.options = {"anyway": anyway, "threads": threads}
+            replay.run(base)
+            base = str(replay.result)
+        assert replay is not None
+        with replay.verified() as made, context.store.with_made(made):
+            entry = replay.entry
+            contents = in_memory(context, entry)
+            yield Retrained(
+                commit,
+                entry.path,
+                to_state(entry, skeleton_of(context, entry), lambda i: contents[i]),
+                tuple(order),
+                replay.seconds,
+                replay.steps,
+                tuple(replay.differences),
+                replay.where,
+            )
+
+
+# -- one replay --------------------------------------------------------------------------------
+
+
+class _Replay:
+    """One version, trained again from its base. ``where``: the environment, in a line."""
+
+    def __init__(
+        self,
+        context: Context,
+        commit: CommitId,
+        recipe: Recipe,
+        folder: Path,
+        what: str,
+        progress: Progress | None,
+    ) -> None:
+        self._context, self._commit, self._recipe = context, commit, recipe
+        self._folder, self._what, self._progress = folder, what, progress
+        self.options: dict[str, Any] = {}
+        self.entry = manifests.of_commit(context, commit).by_path[recipe.path]
+        self.result = folder / "result.pt"
+        self.seconds, self.steps = 0.0, 0
+        self.differences: list[str] = []
+        self.where = ""
+
+    def run(self, base: str) -> None:
+        """Trains. ``base``: a file with the base's weights, or nothing if they are stored.
+
+        Raises CannotRetrain, CannotBuild, DamagedData.
+        """
+        job, variables = self._prepare(base)
+        work = self._folder / "work"
+        self._context.store.fs.make_dirs(work)
+        command = [sys.executable, "-m", "mvc.provenance.worker", str(job)]
+        log = self._folder / "log"
+        with log.open("wb") as output, _started(command, variables, work, output) as process:
+            self._follow(process)
+        if not self.result.exists():
+            raise CannotRetrain(
+                f"the process that trained {self._commit.short} again ended without a result"
+                + (f": {self._last_line(log)}" if self._last_line(log) else ""),
+            )
+
+    def _prepare(self, base: str) -> tuple[Path, dict[str, str]]:
+        """Writes the job: data sets and code are compared with what the recipe names."""
+        context, commit, recipe = self._context, self._commit, self._recipe
+        for name, wanted in recipe.code.items():
+            if blake3(attached.read(context, commit, name)).hexdigest() != wanted:
+                raise CannotRetrain(
+                    f"{name} of {commit.short} is not the code that it was trained by",
+                    hint="'mvc fsck' checks the store",
+                )
+        recorded = Environment.decode(
+            attached.read(context, commit, environment.NAME), recipe.packages
+        )
+        data = {
+            each.name: str(dataset.place(context, each, self._folder / "data" / each.name))
+            for each in recipe.data
+        }
+        job = {
+            "repository": str(context.root),
+            "version": commit.hex(),
+            "base": base,
+            "data": data,
+            **self.options,
+            "result": str(self.result),
+        }
+        path = self._folder / "job.json"
+        path.write_text(json.dumps(job), encoding="utf-8")
+        home = str(Path(__file__).parents[2])
+        present = dict(os.environ)
+        kept = [part for part in present.get("PYTHONPATH", "").split(os.pathsep) if part]
+        present["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *kept]))
+        return path, variables(recorded, present)
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        """Reads the process's events until it ends."""
+        began, total = time.monotonic(), self._recipe.steps
+        assert process.stdout is not None
+        self._tell(0, total, "starts")
+        for line in process.stdout:
+            try:
+                event = json.loads(line)
+                kind = event["event"]
+            except (ValueError, TypeError, KeyError):
+                continue
+            if kind == "environment":
+                self._compared(event)
+            elif kind == "begin":
+                began = time.monotonic()
+                self._tell(0, total, f"takes about {self._recipe.seconds:.3g} s")
+            elif kind == "step":
+                passed = time.monotonic() - began
+                done = int(event["step"])
+                left = passed / done * max(total - done, 0)
+                self._tell(done, total, f"{left:.0f} s left")
+            elif kind == "end":
+                self.seconds, self.steps = float(event["seconds"]), int(event["steps"])
+            elif kind == "failed":
+                failure = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}.get(
+                    str(event["kind"]), CannotRetrain
+                )
+                what = f"{self._commit.short} cannot be made again: {event['message']}"
+                raise failure(what, hint=event.get("hint"))
+
+    def _tell(self, done: int, total: int, text: str) -> None:
+        if self._progress is not None:
+            self._progress(done, max(total, done), f"{self._what}, {text}")
+
+    def _compared(self, event: Mapping[str, Any]) -> None:
+        self.where = str(event["where"])
+        found = [
+            (f"{field}: {recorded}, here {here}", grade)
+            for field, grade, recorded, here in event["differences"]
+            if grade != "ignored"
+        ]
+        exact = [text for text, grade in found if grade == "exact"]
+        self.differences = [*exact, *(text for text, grade in found if grade != "exact")]
+        if exact and not self.options["anyway"]:
+            more = f" and {len(exact) - _SHOWN} more" if len(exact) > _SHOWN else ""
+            raise CannotRetrain(
+                f"{self._commit.short} was trained in another environment: "
+                + "; ".join(exact[:_SHOWN]) + more,
+                hint="make the environment as it was; or begin anyway (anyway=True, --anyway): "
+                "the result is verified, and other weights are refused",
+            )  # fmt: skip
+
+    def _last_line(self, log: Path) -> str:
+        lines = log.read_bytes()[-_LOG:].decode("utf-8", "replace").strip().splitlines()
+        return printable(lines[-1])[:300] if lines else ""
+
+    @contextmanager
+    def verified(self) -> Iterator[dict[bytes, memoryview]]:
+        """The contents that the replay made, by id, if they are those of the version.
+
+        Raises RetrainingDiffers, which says by how much.
+        """
+        with open_file(self._context.store.fs, self.result, "result.pt") as parsed:
+            made = hash_file(parsed, "result.pt")
+            if made.state.root != self._recipe.root:
+                raise self._differs(made, lambda i: whole(parsed, i))
+            by_key = {tensor.key: tensor for tensor in made.tensors}
+            found: dict[bytes, memoryview] = {}
+            for tensor in self.entry.tensors:
+                again = by_key[tensor.key]
+                data = whole(parsed, again.content)
+                if again.view is not None:
+                    data = extract(data, again.spec, again.view)
+                found[tensor.id] = data
+            yield found
+
+    def _differs(self, made: FileEntry, content: Callable[[int], memoryview]) -> RetrainingDiffers:
+        here = {tensor.key: tensor for tensor in made.tensors}
+        there = {tensor.key: tensor for tensor in self.entry.tensors}
+        right: dict[int, memoryview] = {}
+        if is_stored(self._context, self.entry):
+            right = in_memory(self._context, self.entry)
+        found = []
+        for key in sorted({*here, *there}):
+            a, b = there.get(key), here.get(key)
+            if a is not None and b is not None and a.id == b.id:
+                continue
+            distance = None
+            if right and a is not None and b is not None and a.spec == b.spec:
+                data = content(b.content)
+                data = data if b.view is None else extract(data, b.spec, b.view)
+                distance = measure(a.spec.dtype, [right[a.content]], b.spec.dtype, [data])
+            found.append(Difference(key, distance))
+        texts = [
+            d.name
+            if d.distance is None
+            else f"{d.name} ({d.distance.changed_share:.1%} of it, by at most "
+            f"{d.distance.max_abs:.3g})"
+            for d in sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
+        ]
+        more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        why = "; ".join(self.differences[:_SHOWN])
+        error = RetrainingDiffers(
+            f"retraining {self._commit.short} made other weights, which are not used: "
+            f"{len(found)} of {len(there)} tensors differ: {', '.join(texts[:_SHOWN])}{more}",
+            hint=f"the environment differs: {why}"
+            if why
+            else "the environment is the same: something in the training is not determined by "
+            "its recipe; 'mvc probe' finds the layer",
+        )
+        error.tensors = tuple(found)
+        return error
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], variables: Mapping[str, str], folder: Path, log: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block, and with this process: it watches its stdin."""
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        command,
+        env=dict(variables),
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+    )
+    try:
+        yield process
+        process.wait()
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()

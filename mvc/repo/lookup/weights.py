@@ -1,0 +1,139 @@
+"""Which versions gave up their weights, to be made again by a recipe, and what was proven.
+
+The newest mark of a version counts: ``dropped`` or ``restored``. Its other files, its manifest and
+what it carries are stored as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mvc.dataclasses import dataclass
+from mvc.errors import DamagedData, WeightsDropped
+from mvc.ids import CommitId, ManifestId
+from mvc.limits import PIECE
+from mvc.model.manifest import FileEntry
+from mvc.repo.context import Context
+from mvc.repo.times import format_time
+from mvc.store.journal.entries import Weights
+
+__all__ = [
+    "Dropped", "all_dropped", "check_weights", "dropped", "given_up", "is_stored", "newest",
+    "proof",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The weights at ``path`` were given up at ``time_ns``; a replay takes about ``seconds``.
+
+    ``proven_ns``: when a replay last made them, None if none did; ``where`` it ran.
+    """
+
+    commit: CommitId
+    path: str
+    seconds: float
+    time_ns: int
+    proven_ns: int | None
+    where: str
+
+    def __str__(self) -> str:
+        """``recoverable by retraining (12 s, proven on ...)``."""
+        proven = "not proven"
+        if self.proven_ns is not None:
+            proven = f"proven {format_time(self.proven_ns, precise=False)}"
+        return f"recoverable by retraining ({self.seconds:.3g} s, {proven})"
+
+
+def newest(marks: Iterable[Weights]) -> dict[CommitId, Weights]:
+    """By version the mark that counts, of marks from the oldest to the newest."""
+    return {each.commit: each for each in marks if each.kind != "proven"}
+
+
+def given_up(
+    paths: Mapping[CommitId, str], states: Iterable[tuple[CommitId, ManifestId]]
+) -> dict[ManifestId, set[str]]:
+    """By manifest the paths without which it counts: every version that has it gave them up.
+
+    ``paths``: by version what it gave up. ``states``: the versions that count.
+    """
+    found: dict[ManifestId, set[str]] = {}
+    whole: set[ManifestId] = set()
+    for id_, manifest in states if paths else ():
+        if id_ in paths:
+            found.setdefault(manifest, set()).add(paths[id_])
+        else:
+            whole.add(manifest)
+    return {manifest: each for manifest, each in found.items() if manifest not in whole}
+
+
+def all_dropped(context: Context) -> dict[CommitId, Dropped]:
+    """Every version without its weights."""
+    marks = context.fresh().weights()
+    ids = [id_ for id_, mark in newest(m for _, m in marks).items() if mark.kind == "dropped"]
+    found = {id_: dropped(context, id_) for id_ in ids}
+    return {id_: each for id_, each in found.items() if each is not None}
+
+
+def dropped(context: Context, commit: CommitId) -> Dropped | None:
+    """What is known of a version that gave up its weights; None if it has them."""
+    marks = context.store.snapshot.weights(commit)
+    if newest(mark for _, mark in marks).get(commit, _NONE).kind != "dropped":
+        return None
+    recorded, mark = next((r, m) for r, m in reversed(marks) if m.kind == "dropped")
+    proven = _proof(marks)
+    return Dropped(
+        commit,
+        mark.path,
+        (mark if proven is None else proven[1]).milliseconds / 1000,
+        recorded.entry.time_ns,
+        None if proven is None else proven[0],
+        "" if proven is None else proven[1].where,
+    )
+
+
+_NONE = Weights(CommitId(bytes(32)), "", "", 0)
+
+
+def proof(context: Context, commit: CommitId) -> tuple[int, Weights] | None:
+    """When a replay last made the weights of a version, in ns since 1970, and its mark."""
+    return _proof(context.store.snapshot.weights(commit))
+
+
+def _proof(marks: Iterable[object]) -> tuple[int, Weights] | None:
+    found = None
+    for recorded, mark in marks:  # type: ignore[misc]
+        if mark.where:  # type: ignore[has-type]
+            found = recorded.entry.time_ns, mark  # type: ignore[has-type]
+    return found
+
+
+def is_stored(context: Context, entry: FileEntry) -> bool:
+    """Whether deltas and full records lead to every content of a file."""
+    graph = context.store.graph
+    try:
+        for content in entry.contents:
+            for start in range(0, max(content.spec.nbytes, 1), PIECE):
+                graph.path(content.id, start)
+    except DamagedData:
+        return False
+    return True
+
+
+def check_weights(context: Context, commit: CommitId, entries: Iterable[FileEntry]) -> None:
+    """Raises WeightsDropped if one of a version's files was given up and nothing leads to it."""
+    gone = dropped(context, commit)
+    if gone is None:
+        return
+    for entry in entries:
+        if entry.path != gone.path or is_stored(context, entry):
+            continue
+        if all(content.id in context.store.made for content in entry.contents):
+            continue
+        when = format_time(gone.time_ns, precise=False)
+        raise WeightsDropped(
+            f"the weights of version {commit.short} were given up on {when}; a training of about "
+            f"{gone.seconds:.3g} s makes them again",
+            hint=f"mvc checkout --retrain --trust-code {commit.short} (repo.retrain(..., "
+            "trust=True)); 'mvc repack --add' stores them again",
+        )

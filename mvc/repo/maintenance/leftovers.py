@@ -1,0 +1,78 @@
+"""Folders in which versions are made again, below ``.mvc/retraining``.
+
+Each has a lock beside it while its process lives. Without one it is left over from a killed
+process, and deleted by whoever comes next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from mvc.errors import IoFailed, MvcError
+from mvc.io.files import FileLock, FileSystem
+from mvc.repo.context import Context
+
+__all__ = ["clear_leftovers", "work_folder"]
+
+_FOLDER = "retraining"
+_LOCK = ".lock"
+_TRIES = 3
+
+
+@contextmanager
+def work_folder(context: Context) -> Iterator[Path]:
+    """A new folder, deleted at the end of the block; in a repository that cannot be written, where
+    the system keeps temporary files.
+    """
+    fs = context.store.fs
+    if not context.store.writable:
+        with fs.temporary_folder() as folder:
+            yield folder
+        return
+    clear_leftovers(context)
+    folder = context.store.folder / _FOLDER / os.urandom(8).hex()
+    lock = _locked(fs, folder)
+    try:
+        fs.make_dir(folder)
+        yield folder
+    finally:
+        _delete(context, folder)
+        lock.release()
+
+
+def _locked(fs: FileSystem, folder: Path) -> FileLock:
+    for _ in range(_TRIES):
+        fs.make_dirs(folder.parent)
+        with suppress(IoFailed):  # another process that was done has just removed the parent
+            return fs.lock(folder.with_suffix(_LOCK))
+    return fs.lock(folder.with_suffix(_LOCK))
+
+
+def clear_leftovers(context: Context) -> None:
+    """Deletes the folders that no living process works in."""
+    fs, parent = context.store.fs, context.store.folder / _FOLDER
+    if fs.stat(parent) is None:
+        return
+    names = fs.list(parent)
+    for name in {name.removesuffix(_LOCK) for name in names}:
+        with suppress(MvcError):
+            lock = fs.lock(parent / (name + _LOCK), block=False)
+            if lock is not None:
+                with lock:
+                    _delete(context, parent / name)
+    with suppress(MvcError):
+        if not fs.list(parent):
+            fs.remove_dir(parent)
+
+
+def _delete(context: Context, folder: Path) -> None:
+    fs = context.store.fs
+    with suppress(MvcError):
+        if fs.stat(folder, follow=False) is not None:
+            fs.remove_tree(folder)
+        fs.unlink(folder.with_suffix(_LOCK), missing_ok=True)
+        if not fs.list(folder.parent):
+            fs.remove_dir(folder.parent)

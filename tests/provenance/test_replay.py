@@ -1,0 +1,270 @@
+"""Versions that are trained again: bit-equal in fresh processes, or refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import mvc
+from mvc.errors import CannotRetrain, MvcError, NotTrusted, RetrainingDiffers, UnknownPath
+from mvc.ids import CommitId
+from mvc.provenance.replay import recipe_of
+from mvc.repo import attached
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.inputs import of_state
+from mvc.repo.commit.request import CommitRequest
+from tests.provenance.trainings import (
+    Conv,
+    Images,
+    ImageService,
+    Tagger,
+    careless,
+    fails_elsewhere,
+    make_images,
+    slow,
+    train_images,
+    train_text,
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make_images(tmp_path / "images", 16)
+
+
+def conv(repo: mvc.Repository, **arguments: Any) -> tuple[Conv, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    model = mvc.made(Conv, 2, dropout=0.5, **arguments)
+    repo.commit(model.state_dict(), message="start")
+    return model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def same(state: Any, model: nn.Module) -> bool:
+    there = model.state_dict()
+    return list(state) == list(there) and all(torch.equal(state[n], there[n]) for n in there)
+
+
+def left_behind(repo: mvc.Repository) -> list[Path]:
+    return list((repo.root / ".mvc").glob("retraining*/**"))
+
+
+def altered(repo: mvc.Repository, rev: CommitId, **changes: bytes) -> CommitId:
+    """The version again, with something else in place of what it carries."""
+    carried: dict[str, Any] = {}
+    for name in attached.names(repo.context, rev):
+        key = name.replace("/", "_").replace(".", "_")
+        try:
+            carried[name] = changes.get(key) or attached.read(repo.context, rev, name)
+        except UnknownPath:
+            carried[name] = attached.state(repo.context, rev, name)
+    change = of_state(repo.checkout(rev), "model.safetensors", None)
+    needs = repo.version(rev).needs
+    request = CommitRequest([change], allow_empty=True, attachments=carried, needs=needs)
+    return commit(repo.context, request).id
+
+
+def test_a_conv_net_with_dropout_augmentation_and_shuffling(
+    repo: mvc.Repository, images: Path
+) -> None:
+    model, optimizer = conv(repo)
+    scheduler = mvc.made(torch.optim.lr_scheduler.StepLR, optimizer, 1, gamma=0.5)
+    generator = torch.Generator().manual_seed(3)
+    # The first training leaves objects with a state, and the second begins with it.
+    for _ in range(2):
+        with repo.provenance(
+            model, optimizer, data=images, service=train_images, verify=False
+        ) as run:
+            run.train(epochs=2, scheduler=scheduler, generator=generator)
+    calls: list[tuple[int, int, str]] = []
+    done = repo.retrain(trust=True, progress=lambda *a: calls.append(a))
+    assert same(done.state, model)
+    assert (done.steps, done.differences) == (4, ())
+    assert any("s left" in text for _, _, text in calls)
+    assert {total for _, total, _ in calls} == {4}
+    assert same(repo.retrain(trust=True).state, model)
+    assert not left_behind(repo)
+
+
+def test_an_lstm_with_tied_weights_and_a_generator_of_numpy(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("abcdefghijkl" * 5)
+    model = mvc.made(Tagger)
+    repo.commit(model.state_dict())
+    optimizer = torch.optim.SGD(
+        [{"params": model.embed.parameters()}, {"params": model.lstm.parameters(), "lr": 0.5}],
+        lr=0.1,
+        momentum=0.9,
+    )
+    with repo.provenance(model, optimizer, data=text, service=train_text) as run:
+        run.train(rng=np.random.default_rng(5))
+    assert same(repo.retrain(trust=True).state, model)
+
+
+def test_a_service_of_objects_that_refer_to_each_other_and_frozen_layers(
+    repo: mvc.Repository, images: Path
+) -> None:
+    model, _ = conv(repo)
+    model.net[0].requires_grad_(False)
+    model.net[1].eval()
+    optimizer = torch.optim.RMSprop([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    loader = mvc.made(DataLoader, mvc.made(Images, images), batch_size=4, shuffle=True)
+    service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
+    with repo.provenance(
+        model, optimizer, data={"pictures": images}, service=service, verify=False
+    ) as run:
+        run.train(epochs=1)
+    assert same(repo.retrain(trust=True).state, model)
+
+
+def test_nothing_runs_without_trust_and_without_a_recipe(
+    repo: mvc.Repository, images: Path
+) -> None:
+    model, optimizer = conv(repo)
+    with pytest.raises(UnknownPath, match="has no recipe"):
+        repo.retrain(trust=True)
+    with repo.provenance(model, optimizer, data=images, service=train_images, verify=False) as run:
+        run.train()
+    with pytest.raises(NotTrusted, match=r"would run: .*code/tests/provenance/trainings\.py"):
+        repo.retrain()
+
+
+def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path) -> None:
+    model, optimizer = conv(repo)
+    repo.add_data(images, reference=True)
+    with repo.provenance(model, optimizer, data=images, service=train_images, verify=False) as run:
+        run.train()
+    assert run.result is not None
+    good = run.result.id
+    # another number of threads
+    with pytest.raises(CannotRetrain, match=r"another environment: threads\.torch: 1, here 2"):
+        repo.retrain(trust=True, threads=2)
+    # another version of a library
+    there = json.loads(attached.read(repo.context, good, "environment.json"))
+    there["torch"]["version"] = "1.13.1"
+    other = altered(repo, good, environment_json=json.dumps(there).encode())
+    with pytest.raises(CannotRetrain, match=r"torch\.version: 1\.13\.1, here 2"):
+        repo.retrain(other, trust=True)
+    # other code
+    code = repo.code(good)["code/tests/provenance/trainings.py"].replace(b"epochs", b"rounds")
+    other = altered(repo, good, code_tests_provenance_trainings_py=code)
+    with pytest.raises(CannotRetrain, match=r"code/tests/provenance/trainings\.py of .* not the"):
+        repo.retrain(other, trust=True)
+    # other data
+    before = (images / "labels.npy").read_bytes()
+    np.save(images / "labels.npy", np.zeros(16, np.int64))
+    with pytest.raises(CannotRetrain, match=r"data set images has changed: labels\.npy is another"):
+        repo.retrain(good, trust=True)
+    (images / "labels.npy").unlink()
+    with pytest.raises(CannotRetrain, match=r"data set images has changed: labels\.npy is gone"):
+        repo.retrain(good, trust=True)
+    (images / "labels.npy").write_bytes(before)
+    with pytest.raises(CannotRetrain, match=r"threads\.torch"):  # the data are as they were
+        repo.retrain(good, trust=True, threads=3)
+    assert not left_behind(repo)
+
+
+def test_other_weights_are_never_returned_and_the_distance_is_told(repo: mvc.Repository) -> None:
+    model, optimizer = conv(repo)
+    with (
+        pytest.raises(RetrainingDiffers, match=r"of 9 tensors differ: .*net\.") as caught,
+        repo.provenance(model, optimizer, service=careless) as run,
+    ):
+        run.train()
+    assert "of it, by at most" in caught.value.message
+    assert "mvc probe" in str(caught.value.hint)
+    assert run.result is not None  # the version is there, with its weights
+    assert same(repo.checkout(run.result.id), model)
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="no process groups")
+def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(repo: mvc.Repository) -> None:
+    model, optimizer = conv(repo)
+    with repo.provenance(model, optimizer, service=slow, verify=False) as run:
+        run.train(steps=3)
+    program = (
+        "import sys, mvc\n"
+        "tell = lambda done, total, text: print(done, text, flush=True)\n"
+        "mvc.Repository.open(sys.argv[1]).retrain(trust=True, progress=tell)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(repo.root)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if "left" in line:
+            break
+    workers = workers_of(child.pid)
+    assert workers
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    deadline = time.monotonic() + 20
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(alive, workers))
+    assert left_behind(repo)
+    assert same(repo.retrain(trust=True).state, model)
+    assert not left_behind(repo)
+
+
+def workers_of(pid: int) -> list[int]:
+    """The processes that a process started."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                stat = (each / "stat").read_text()
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == pid:
+                found.append(int(each.name))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_training_that_fails_says_why(repo: mvc.Repository, tmp_path: Path) -> None:
+    model, _ = conv(repo)
+    with repo.provenance(model, service=fails_elsewhere, verify=False) as run:
+        run.train(pid=os.getpid())
+    with pytest.raises(CannotRetrain, match="cannot be made again: ValueError: another process"):
+        repo.retrain(trust=True)
+
+
+def test_a_recipe_names_what_it_needs(repo: mvc.Repository, images: Path) -> None:
+    model, optimizer = conv(repo)
+    with repo.provenance(model, optimizer, data=images, service=train_images, verify=False) as run:
+        run.train()
+    recipe = recipe_of(repo.context, repo.find("HEAD"))
+    assert repo.version().needs == recipe.needs
+    assert recipe.base == repo.find("HEAD~1")
+    with pytest.raises(MvcError):
+        repo.retrain("HEAD~1", trust=True)

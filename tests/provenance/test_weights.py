@@ -1,0 +1,183 @@
+"""Weights that are given up for a recipe: what stays, what is told, and how they come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import mvc
+from mvc.errors import CannotRetrain, NotTrusted, RefConflict, UnknownPath, WeightsDropped
+from mvc.ids import CommitId
+from tests.oracle import reader
+from tests.provenance.trainings import Conv, make_images, train_images
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Chain:
+    """Versions of one model; the second and third were trained from the one before."""
+
+    def __init__(self, repo: mvc.Repository, folder: Path) -> None:
+        self.repo, self.states = repo, list[dict[str, torch.Tensor]]()
+        torch.manual_seed(1)
+        model = mvc.made(Conv, 4, dropout=0.5)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        self.ids: list[CommitId] = [repo.commit(model.state_dict()).id]
+        self._keep(model)
+        data = make_images(folder / "images", 16)
+        for _ in range(2):
+            with repo.provenance(
+                model, optimizer, data=data, service=train_images, verify=False
+            ) as run:
+                run.train()
+            assert run.result is not None
+            self.ids.append(run.result.id)
+            self._keep(model)
+
+    def _keep(self, model: nn.Module) -> None:
+        self.states.append({n: v.clone() for n, v in model.state_dict().items()})
+
+    def is_right(self, rev: int) -> bool:
+        state = self.repo.checkout(self.ids[rev])
+        return all(torch.equal(state[n], v) for n, v in self.states[rev].items())
+
+
+@pytest.fixture
+def chain(repo: mvc.Repository, tmp_path: Path) -> Chain:
+    return Chain(repo, tmp_path)
+
+
+def drop_unproven(repo: mvc.Repository, *ids: CommitId) -> None:
+    from mvc.provenance.weights import drop
+
+    drop(repo.context, ids, unproven=True)
+
+
+def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
+    repo, (start, first, _) = chain.repo, chain.ids
+    with pytest.raises(UnknownPath, match="has no recipe"):
+        repo.repack(drop_weights=[start])
+    with pytest.raises(CannotRetrain, match="is not proven"):
+        repo.repack(drop_weights=[first])
+    repo.repack(drop_weights=[first], trust=True)
+    repo.gc(grace="0")
+    (entry,) = (e for e in repo.log() if e.id == first)
+    assert entry.dropped is not None
+    assert entry.dropped.proven_ns is not None
+    assert "torch" in entry.dropped.where
+    with pytest.raises(WeightsDropped, match="were given up") as caught:
+        repo.checkout(first)
+    assert "--retrain --trust-code" in str(caught.value.hint)
+    with repo.retraining(first, trust=True):
+        assert chain.is_right(1)
+    with pytest.raises(WeightsDropped):
+        repo.checkout(first)
+    with pytest.raises(NotTrusted):
+        repo.repack(add=[first])
+    repo.repack(add=[first], trust=True)
+    assert chain.is_right(1)
+    assert repo.fsck(full=True).sound
+    assert next(e for e in repo.log() if e.id == first).dropped is None
+
+
+def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop_unproven(repo, first, second)
+    before = repo.stats()
+    freed = repo.gc(grace="0").freed
+    assert freed > 0
+    assert repo.stats().stored_bytes < before.stored_bytes
+    assert (repo.stats().dropped, repo.stats().forgotten) == (2, 0)
+    report = repo.fsck(full=True)
+    assert report.sound
+    assert not report.lost
+    assert sum("recoverable by retraining" in note for note in report.notes) == 2
+    done = repo.retrain(second, trust=True)
+    assert done.replayed == (first, second)
+    assert all(torch.equal(done.state[n], v) for n, v in chain.states[2].items())
+    assert repo.fsck().sound
+
+
+def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
+    repo, (start, first, _) = chain.repo, chain.ids
+    drop_unproven(repo, first)
+    data = repo.data_set("images").version
+    for needed in (start, data):
+        with pytest.raises(RefConflict, match=r"is needed to train .* again"):
+            repo.forget(needed)
+    repo.tag("kept", first)
+    assert start not in {c.id for c in repo.forget(keep_last=1, dry_run=True).commits}
+    repo.forget([start, first])  # all of them together may go
+    repo.gc(grace="0")
+    assert chain.is_right(2)
+
+
+def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: Path) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop_unproven(repo, second)
+    repo.gc(grace="0")
+    assert repo.code(second)
+    assert repo.manifest(second).root == repo.version(second).root
+    with pytest.raises(WeightsDropped):
+        repo.diff(first, second)  # by how much they differ is not known without them
+    with pytest.raises(WeightsDropped):
+        repo.restore(second, output=tmp_path / "out")
+    assert [type(state) for _, state in repo.iter_versions(on_error="yield")][-1] is WeightsDropped
+
+
+def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(chain: Chain) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    drop_unproven(repo, second)
+    repo.gc(grace="0")
+    with pytest.raises(WeightsDropped):
+        repo.commit({"x": torch.zeros(3)}, path="other.safetensors")
+    repo.commit({n: v + 1 for n, v in chain.states[2].items()})
+    assert repo.fsck(full=True).sound
+
+
+def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    repo.commit(chain.states[2], message="the same again")
+    drop_unproven(repo, second)
+    repo.gc(grace="0")
+    assert chain.is_right(2)
+    repo.repack(add=[second])  # nothing is trained: they are there
+    assert next(e for e in repo.log() if e.id == second).dropped is None
+
+
+def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop_unproven(repo, first, second)
+    repo.repack(add=[second])
+    repo.close()
+    held = reader.Repository(repo.root / ".mvc")
+    marks = [mark for entry in held.entries for mark in entry.weights]
+    assert [(mark[0], mark[1], mark[2]) for mark in marks] == [
+        (bytes(first), 1, "model.safetensors"),
+        (bytes(second), 1, "model.safetensors"),
+        (bytes(second), 2, "model.safetensors"),
+    ]
+
+
+def test_rebuilding_index_and_journal_keeps_the_marks(chain: Chain) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    drop_unproven(repo, second)
+    repo.gc(grace="0")
+    repo.rebuild_index()
+    with pytest.raises(WeightsDropped):
+        repo.checkout(second)
+    repo.repack(interval=1)
+    repo.repair()
+    assert repo.fsck(full=True).sound
+    with pytest.raises(WeightsDropped):
+        repo.checkout(second)
