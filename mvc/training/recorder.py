@@ -74,9 +74,10 @@ class Recorder:
     bounds the bytes that are staged (default: two states). Versions go onto ``branch`` (default:
     the current one), wherever HEAD goes meanwhile; if HEAD is detached, they follow it.
     ``deploy`` is the target on which each version goes live, as of the call. ``metrics`` and
-    ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is the number of steps
-    done before, or what ``repo.resume`` returned; then every version names the one that training
-    went on from. ``message`` is put before each version's own; ``author`` is as for ``commit``.
+    ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is
+    the number of steps done before, or what ``repo.resume`` returned; then every version names the
+    one that training went on from. ``message`` is put before each version's own; ``author`` is as
+    for ``commit``.
     ``pipeline`` is text, or Requirements, which ``commit`` explains.
 
     Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says.
@@ -125,8 +126,9 @@ class Recorder:
         options = RecorderOptions(
             deploy=deploy, branch=branch, pipeline=text, max_recovery=bound, every=every,
             when_full=when_full, metrics=metrics, params=params, name=name,
-            queue_bytes=queue_bytes, start=done, on_deploy=on_deploy, evaluate=evaluate, monitor=monitor, exact=exact,
-            keep_training=keep_training, message=message, author=author, origin=origin,
+            queue_bytes=queue_bytes, start=done, on_deploy=on_deploy, evaluate=evaluate,
+            monitor=monitor, exact=exact, keep_training=keep_training, message=message,
+            author=author, origin=origin,
         )  # fmt: skip
         checks.check_objects(model, optimizer, scheduler, scaler)
         parts = TrainingParts.chosen(model, optimizer, scheduler, scaler, include=include)

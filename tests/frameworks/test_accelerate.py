@@ -91,7 +91,9 @@ def test_new_process(tmp_path: Path, repo: mvc.Repository) -> None:
 
 def test_version_and_folder_have_the_same_content(tmp_path: Path, repo: mvc.Repository) -> None:
     run = Run()
-    with attach(run.accelerator, repo, deploy="prod", metrics={"fold": 2}, params={"lr": 0.1}) as attached:
+    with attach(
+        run.accelerator, repo, deploy="prod", metrics={"fold": 2}, params={"lr": 0.1}
+    ) as attached:
         run.train(attached, 5)
         run.accelerator.save_state(str(tmp_path / "out"))
         assert attached.report is not None and attached.report.durable == 1

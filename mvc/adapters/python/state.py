@@ -217,12 +217,22 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:
     """The nested state back, or {key: tensor} for a file of another format.
 
-    Tensors are torch's where torch's went in and for torch and safetensors files,
-    else numpy's; strided views become contiguous. Raises DamagedData.
+    A torch file that holds a dictionary of plain data comes back nested, too. Tensors are
+    torch's where torch's went in and for torch and safetensors files, else numpy's; strided
+    views become contiguous. Raises DamagedData.
     """
     reader = _Reader(entry, content)
     if entry.format != "state":
         library = "numpy" if entry.format in {"npz", "npy"} else "torch"
+        if entry.format == "torch":
+            from mvc.adapters.files.torch_zip import plain_state  # by torch's users only
+
+            def tensor(key: str) -> Any:
+                return reader.array(reader.find(key), library)
+
+            nested = plain_state(entry, skeleton, tensor)
+            if nested is not None:
+                return nested
         return {t.key: reader.array(t, library) for t in entry.tensors}
 
     def lookup(tag: str, name: str) -> Any:
