@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc.errors import NoDeployment
+from mvc.errors import DamagedData, NoDeployment
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.faults.clock import FixedClock
@@ -49,6 +49,23 @@ def test_commits_refs_and_metadata(tmp_path: Path):
         assert oracle.refs == {
             "HEAD": "side", "heads/main": second.id, "heads/side": first.id, "tags/v1": first.id,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [3, 4, 127])
+def test_a_commit_of_a_later_form_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: int
+):
+    """As a later program would write it: everything else is as it should be."""
+    monkeypatch.setattr("mvc.model.commit._WITH_PARAMS", form)
+    with Repository.init(tmp_path) as repo:
+        repo.commit({"w": np.ones(3)}, message="plain")
+        assert len(reader.Repository(tmp_path / ".mvc").commits) == 1
+        repo.commit({"w": np.zeros(3)}, params={"lr": 1})
+    with pytest.raises(Bad, match="form"):
+        reader.Repository(tmp_path / ".mvc")
+    monkeypatch.undo()
+    with pytest.raises(DamagedData, match="its version is unknown"):
+        Repository.open(tmp_path).checkout()
 
 
 @settings(max_examples=60, deadline=None)
