@@ -346,6 +346,8 @@ def plain_state(
     try:
         _, root = _root(source, entry.path, read_members(source, entry.path))
         found = {id(t.node): t.key for t in reversed(find_tensors(root))}
+        if not {t.key for t in entry.tensors}.issuperset(found.values()):
+            return None  # the file was not taken for tensors, such as one of another byte order
         state = _Builder(found, tensor).value(root, 0)
     except (BadModelFile, _NotPlain):
         return None
