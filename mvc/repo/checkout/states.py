@@ -117,7 +117,7 @@ def _joined(context: Context, manifest: Manifest, index: FileEntry) -> dict[str,
             )
         wanted = set(keys)
         contents = in_memory(context, entry, {t.content for t in entry.tensors if t.key in wanted})
-        found |= values(entry, lambda i, held=contents: held[i], keys, "torch")
+        found |= values(entry, contents.__getitem__, keys, "torch")
     return {key: found[key] for key in shard_of}
 
 
