@@ -42,7 +42,7 @@ from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, LogicalTensor
-from mvc.model.names import check_key
+from mvc.model.names import check_key, printable
 from mvc.model.tensor import DTYPES, TensorSpec
 
 __all__ = ["Buffers", "Deferred", "HashedState", "from_state", "to_state", "values"]
@@ -258,7 +258,8 @@ def values(
     missing = [key for key in wanted if key not in reader.by_key]
     if missing:
         raise UnknownPath(
-            f"{entry.path} has no tensor {missing[0]}", hint="`mvc ls` lists what a version holds"
+            f"{entry.path} has no tensor {printable(missing[0])}",
+            hint="`mvc ls` lists what a version holds",
         )
     return {key: reader.array(reader.find(key), library) for key in wanted}
 

@@ -130,12 +130,17 @@ def test_both_formats_in_one_folder(repo: mvc.Repository) -> None:
         ('{"weight_map": {"a": "gone.safetensors"}}', UnknownPath, "lacks base/gone.safetensors"),
         ('{"weight_map": {"a": "../x"}}', UnknownPath, "lacks base/../x"),
         ('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}', UnknownPath, "no tensor a"),
+        (
+            '{"weight_map": {"\\u001b[2J": "model-00001-of-00002.safetensors"}}',
+            UnknownPath,
+            r"no tensor .*\[2J",
+        ),
         ('{"weight_map": ["a"]}', BadModelFile, "not the index of a sharded model"),
         ('{"weight_map": {"a": 1}}', BadModelFile, "not the index"),
         ("[" * 100_000, BadModelFile, "not the index"),
         ("no json", BadModelFile, "not the index"),
     ],
-    ids=["gone", "outside", "missing", "list", "number", "deep", "text"],
+    ids=["gone", "outside", "missing", "control", "list", "number", "deep", "text"],
 )
 def test_a_wrong_index_is_named(
     repo: mvc.Repository, index: str, error: type[mvc.MvcError], match: str
@@ -143,8 +148,9 @@ def test_a_wrong_index_is_named(
     sharded(repo.root / "base")
     (repo.root / "base/model.safetensors.index.json").write_text(index)
     commit(repo, "base")
-    with pytest.raises(error, match=match):
+    with pytest.raises(error, match=match) as caught:
         repo.checkout(path="base")
+    assert caught.value.message.isprintable()
 
 
 # -- torch files -------------------------------------------------------------------------
