@@ -15,7 +15,13 @@ from mvc.dataclasses import dataclass
 from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
-from mvc.repo.commit.request import check_author, metrics_from, params_from
+from mvc.repo.commit.request import (
+    CommitRequest,
+    check_author,
+    check_request,
+    metrics_from,
+    params_from,
+)
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
@@ -74,7 +80,9 @@ class RecorderOptions:
 
     def settings(self, params: Params | None) -> dict[str, str]:
         """The params of one version: those of every version, and those of the step."""
-        return params_from(_joined(self.params, params))
+        made = params_from(_joined(self.params, params))
+        check_request(CommitRequest((), params=made))
+        return made
 
 
 def _joined(
@@ -150,7 +158,7 @@ def check_options(options: RecorderOptions) -> None:
         if not (value is None or callable(value) or isinstance(value, Mapping)):
             raise _wrong(name, value, "a mapping, or a function that returns one")
     if isinstance(options.params, Mapping):
-        params_from(options.params)
+        options.settings(None)
     for name in ("on_deploy", "evaluate", "monitor"):
         value = getattr(options, name)
         if value is not None and not callable(value):

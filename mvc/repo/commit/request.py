@@ -129,8 +129,13 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     if len(request.metrics) > MAX_METRICS:
         raise WrongUsage(f"more than {MAX_METRICS} metrics")
-    for name in request.metrics:
+    if len(request.params) > MAX_PARAMS:
+        raise WrongUsage(f"more than {MAX_PARAMS} params")
+    for name in (*request.metrics, *request.params):
         check_key(name)
+    for name, value in request.params.items():
+        if len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+            raise WrongUsage(f"the param {printable(name)} is longer than {MAX_NAME_BYTES} bytes")
     seen: set[str] = set()
     for change in request.changes:
         if change.path in seen:
@@ -174,11 +179,8 @@ def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
 def params_from(values: Mapping[str, object]) -> dict[str, str]:
     """Params as texts: a text as it is, anything else as JSON (``0.001``, ``true``, ``[1, 2]``).
 
-    Raises WrongUsage, which names a value that JSON cannot hold or that is too long, and
-    InvalidName.
+    Raises WrongUsage, which names a value that JSON cannot hold.
     """
-    if len(values) > MAX_PARAMS:
-        raise WrongUsage(f"more than {MAX_PARAMS} params")
 
     def plain(value: Any) -> Any:
         return value.item()  # numbers of numpy and torch
@@ -191,7 +193,4 @@ def params_from(values: Mapping[str, object]) -> dict[str, str]:
             raise WrongUsage(
                 f"param {name!r} is neither text nor plain data: {type(value).__name__}"
             ) from None
-        check_key(name)
-        if len(result[name].encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
-            raise WrongUsage(f"the param {printable(name)} is longer than {MAX_NAME_BYTES} bytes")
     return result
