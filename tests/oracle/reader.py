@@ -47,7 +47,7 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
-    "which": lambda c, r: n if 0 < (n := c.get("uint")) < 4 - hasattr(r, "id") else need(0, "form"),
+    "which": lambda c, r: (None, 1, 2, 3, *[None] * 124)[c.get("uint")] or need(0, "its version"),
     "maintained": lambda c, r: c.get("later", r) if r.which > 1 else Record(forgotten=[], links=[]),
     "links": lambda c, r: c.get("*text,uint,uint") if r.which == 3 else [],
     "removed": lambda c, r: [c.get("text") for _ in range(n - 1)] if (n := c.get("uint")) else None,
