@@ -52,6 +52,16 @@ def test_load_lists_what_does_not_fit_and_changes_nothing(repo: mvc.Repository) 
     assert not live.state_dict()["0.weight"].any()
 
 
+def test_load_names_the_parts_of_a_checkpoint(repo: mvc.Repository) -> None:
+    live = _net()
+    optimizer = torch.optim.Adam(live.parameters())
+    repo.commit({"net": live.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3})
+    for strict in (True, False):
+        with pytest.raises(DoesNotFit, match="net, optimizer") as caught:
+            repo.load(live, strict=strict)
+        assert "load_state_dict" in str(caught.value.hint)
+
+
 def test_load_takes_numpy_arrays(repo: mvc.Repository) -> None:
     repo.commit({"weight": np.ones((3, 2), np.float32), "bias": np.zeros(3, np.float32)})
     live = torch.nn.Linear(2, 3)

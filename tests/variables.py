@@ -10,7 +10,13 @@ import os
 
 __all__ = ["NAMES", "put_aside", "variable"]
 
-NAMES = ("MVC_SEED", "MVC_COUNTERS", "MVC_FUZZ_SECONDS", "MVC_REQUIRE_FRAMEWORKS")
+NAMES = (
+    "MVC_SEED",
+    "MVC_COUNTERS",
+    "MVC_FUZZ_SECONDS",
+    "MVC_REQUIRE_FRAMEWORKS",
+    "MVC_REQUIRE_BROWSER",
+)
 _PREFIX = "TESTS_"
 
 

@@ -445,12 +445,13 @@ class Repository:
         """A version's state in memory, verified.
 
         By revision (default HEAD), or as it was live on ``target`` at the moment ``at``.
+        ``path`` is a file of the version, or a folder with one model, whose shards are one state.
         Values are torch tensors where torch tensors went in, else numpy arrays.
         """
-        from mvc.repo.checkout import checkout
+        from mvc.repo.checkout import states
 
         commit_id = self.find(rev, at=at, target=target)
-        state = checkout.load_state(self.context, commit_id, path)
+        state = states.load_state(self.context, commit_id, path)
         queries.note(self.context, [commit_id])
         return state
 

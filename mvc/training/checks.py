@@ -16,16 +16,25 @@ from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
 from mvc.repo.arguments import check_text
-from mvc.repo.commit.request import check_author, metrics_from
+from mvc.repo.commit.request import (
+    CommitRequest,
+    check_author,
+    check_request,
+    metrics_from,
+    params_from,
+)
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.staging import MODES
 
-__all__ = ["Metrics", "RecorderOptions", "check_objects", "check_options", "opened", "whole"]
+__all__ = [
+    "Metrics", "Params", "RecorderOptions", "check_objects", "check_options", "opened", "whole",
+]  # fmt: skip
 
 Metrics = Mapping[str, Any]
+Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,7 @@ class RecorderOptions:
     every: int = 1
     when_full: str = "block"
     metrics: Metrics | Callable[[], Metrics] | None = field(default=None, hash=False)
+    params: Params | Callable[[], Params] | None = field(default=None, hash=False)
     name: str = DEFAULT_STATE
     queue_bytes: int | None = None
     start: int = 0
@@ -64,15 +74,26 @@ class RecorderOptions:
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
         """The metrics of one version: those of every version, those of the step, and its loss."""
-        common = self.metrics() if callable(self.metrics) else self.metrics
-        given: dict[str, Any] = {}
-        for each in (common, metrics):
-            if not isinstance(each, Mapping | None):
-                raise _wrong("metrics", each, "a mapping from names to numbers")
-            given |= each or {}
+        given = _joined("metrics", self.metrics, metrics)
         if loss is not None:
             given["loss"] = loss
         return metrics_from(given)
+
+    def settings(self, params: Params | None) -> dict[str, str]:
+        """The params of one version: those of every version, and those of the step."""
+        made = params_from(_joined("params", self.params, params))
+        check_request(CommitRequest((), params=made))
+        return made
+
+
+def _joined(name: str, common: Any, given: Any) -> dict[str, Any]:
+    """The values of every version and those of one; raises WrongUsage if either is no mapping."""
+    found: dict[str, Any] = {}
+    for each in (common() if callable(common) else common, given):
+        if not isinstance(each, Mapping | None):
+            raise _wrong(name, each, "a mapping from names to values")
+        found |= each or {}
+    return found
 
 
 _PATH = "an open mvc.Repository, or the path of one"
@@ -137,9 +158,12 @@ def check_options(options: RecorderOptions) -> None:
         check_ref("deployment target", options.deploy)
     if options.author is not None:
         check_author(options.author)
-    metrics = options.metrics
-    if not (metrics is None or callable(metrics) or isinstance(metrics, Mapping)):
-        raise _wrong("metrics", metrics, "a mapping, or a function that returns one")
+    for name in ("metrics", "params"):
+        value = getattr(options, name)
+        if not (value is None or callable(value) or isinstance(value, Mapping)):
+            raise _wrong(name, value, "a mapping, or a function that returns one")
+    if isinstance(options.params, Mapping):
+        options.settings(None)
     for name in ("on_deploy", "evaluate", "monitor"):
         value = getattr(options, name)
         if value is not None and not callable(value):

@@ -29,7 +29,7 @@ from mvc.repo.repository import Repository
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
-from mvc.training.checks import Metrics, RecorderOptions
+from mvc.training.checks import Metrics, Params, RecorderOptions
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.resume import Resumed
 from mvc.training.staging import Item, Queue, measure
@@ -73,10 +73,11 @@ class Recorder:
     ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``queue_bytes``
     bounds the bytes that are staged (default: two states). Versions go onto ``branch`` (default:
     the current one), wherever HEAD goes meanwhile; if HEAD is detached, they follow it.
-    ``deploy`` is the target on which each version goes live, as of the call. ``metrics`` are added
-    to every version: a mapping, or a function that returns one. ``start`` is the number of steps
-    done before, or what ``repo.resume`` returned; then every version names the one that training
-    went on from. ``message`` is put before each version's own; ``author`` is as for ``commit``.
+    ``deploy`` is the target on which each version goes live, as of the call. ``metrics`` and
+    ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is
+    the number of steps done before, or what ``repo.resume`` returned; then every version names the
+    one that training went on from. ``message`` is put before each version's own; ``author`` is as
+    for ``commit``.
     ``pipeline`` is text, or Requirements, which ``commit`` explains.
 
     Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says.
@@ -107,6 +108,7 @@ class Recorder:
         every: int = 1,
         when_full: str = "block",
         metrics: Metrics | Callable[[], Metrics] | None = None,
+        params: Params | Callable[[], Params] | None = None,
         include: Sequence[str] | None = None,
         name: str = DEFAULT_STATE,
         queue_bytes: int | None = None,
@@ -123,9 +125,10 @@ class Recorder:
         text, bound = pipeline_and_bound(pipeline)
         options = RecorderOptions(
             deploy=deploy, branch=branch, pipeline=text, max_recovery=bound, every=every,
-            when_full=when_full, metrics=metrics, name=name, queue_bytes=queue_bytes,
-            start=done, on_deploy=on_deploy, evaluate=evaluate, monitor=monitor, exact=exact,
-            keep_training=keep_training, message=message, author=author, origin=origin,
+            when_full=when_full, metrics=metrics, params=params, name=name,
+            queue_bytes=queue_bytes, start=done, on_deploy=on_deploy, evaluate=evaluate,
+            monitor=monitor, exact=exact, keep_training=keep_training, message=message,
+            author=author, origin=origin,
         )  # fmt: skip
         checks.check_objects(model, optimizer, scheduler, scaler)
         parts = TrainingParts.chosen(model, optimizer, scheduler, scaler, include=include)
@@ -185,13 +188,15 @@ class Recorder:
     @overload
     def step(
         self, loss: Any = ..., batch: Any = ..., metrics: Metrics | None = ..., *,
-        number: int | None = ..., data: Any = ..., wait: Literal[False] = ...,
+        params: Params | None = ..., number: int | None = ..., data: Any = ...,
+        wait: Literal[False] = ...,
     ) -> bool: ...  # fmt: skip
 
     @overload
     def step(
         self, loss: Any = ..., batch: Any = ..., metrics: Metrics | None = ..., *,
-        number: int | None = ..., data: Any = ..., wait: Literal[True],
+        params: Params | None = ..., number: int | None = ..., data: Any = ...,
+        wait: Literal[True],
     ) -> ServedVersion | None: ...  # fmt: skip
 
     def step(
@@ -200,13 +205,15 @@ class Recorder:
         batch: Any = None,
         metrics: Metrics | None = None,
         *,
+        params: Params | None = None,
         number: int | None = None,
         data: Any = None,
         wait: bool = False,
     ) -> bool | ServedVersion | None:
         """Copies the state as it is now; True if it was taken. Call it at the end of a batch.
 
-        ``loss`` is recorded as a metric. ``batch`` is the position in the data: a number, or what
+        ``loss`` is recorded as a metric; ``metrics`` and ``params`` are added to those of the
+        constructor. ``batch`` is the position in the data: a number, or what
         a sampler's ``state_dict`` returns. ``number`` is that of this step if the caller counts,
         else one more than the last. ``data`` is the labelled batch for the pipeline's decisions;
         it must not be written to afterwards. With ``wait`` the call returns once everything taken
@@ -224,8 +231,10 @@ class Recorder:
         self._steps = self._steps + 1 if number is None else checks.whole("number", number, first)
         taken = False
         if not (self._steps - first) % self._options.every:
-            numbers = self._options.numbers(loss, metrics)
-            taken = self._take(Item(self._steps, called_ns, numbers, data, awaited=wait), batch)
+            options = self._options
+            numbers, settings = options.numbers(loss, metrics), options.settings(params)
+            item = Item(self._steps, called_ns, numbers, settings, data, awaited=wait)
+            taken = self._take(item, batch)
         if not wait:
             return taken
         self.flush()

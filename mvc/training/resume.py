@@ -299,6 +299,12 @@ def load(model: torch.nn.Module, state: Any, *, strict: bool = True) -> Loaded:
     if not isinstance(state, Mapping):
         raise DoesNotFit(f"the version holds a {type(state).__name__}, not named tensors")
     here = model.state_dict()
+    nested = [str(k) for k, v in state.items() if isinstance(v, Mapping) and k not in here]
+    if nested:
+        raise DoesNotFit(
+            f"the version holds more than one model's tensors: {', '.join(nested[:_SHOWN])}",
+            hint="take the part that is the model: model.load_state_dict(repo.checkout(...)[NAME])",
+        )
     missing = tuple(key for key in here if key not in state)
     unexpected = tuple(key for key in state if key not in here)
     wrong = [

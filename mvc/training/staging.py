@@ -172,6 +172,7 @@ class Item:
     step: int
     called_ns: int
     metrics: Mapping[str, float]
+    params: Mapping[str, str]
     data: Any
     awaited: bool
     slot: Slot = field(default_factory=Slot)

@@ -11,7 +11,7 @@ from mvc.errors import WrongUsage
 from mvc.repo.repository import Repository
 from mvc.requirements import Requirements
 from mvc.serving.served_version import ServedVersion
-from mvc.training.checks import Metrics
+from mvc.training.checks import Metrics, Params
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.recorder import Recorder
 from mvc.training.resume import Resumed
@@ -28,6 +28,7 @@ class WatchOptions(TypedDict, total=False):
     every: int
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None
+    params: Params | Callable[[], Params] | None
     include: Sequence[str] | None
     name: str
     queue_bytes: int | None

@@ -123,6 +123,7 @@ class WriterThread(threading.Thread):
             states=states,
             message=self._message(item.step),
             metrics=item.metrics,
+            params=item.params,
             deploy=options.deploy,
             at=item.called_ns if as_of_call else None,
             pipeline=self._coding.text if reduced else options.pipeline,

@@ -285,6 +285,14 @@ def test_tensors_come_back_from_a_file():
     assert set(back) == set(state) and all(torch.equal(back[k], state[k]) for k in state)
 
 
+def test_another_byte_order_has_no_tensors():
+    data = saved({"a": torch.ones(3), "epoch": 3})
+    swapped = repacked(data, lambda n, b: b"big" if "byteorder" in n else b)
+    assert swapped != data
+    entry, skeleton, blobs = to_entry(parse_file(MemorySource(swapped), "x"))
+    assert to_state(entry, skeleton, lambda i: bytearray(blobs[i])) == {}
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real models are not here")
 @pytest.mark.parametrize("name", ["chgnet_0.3.0.pth.tar", "chgnet_r2scan.pth.tar"])
 def test_real_checkpoints(name):

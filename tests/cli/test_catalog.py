@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -39,7 +40,10 @@ def test_takes_json(name: str) -> None:
 def test_is_documented(name: str) -> None:
     page = Path(__file__).parents[2] / "docs" / "commands" / f"{name}.md"
     text = page.read_text()
+    synopsis = text.split("```")[1]
     command = import_module(module_of(name)).command
     for parameter in command.params:
         if not getattr(parameter, "hidden", False) and parameter.param_type_name == "option":
             assert parameter.opts[-1] in text, f"{page.name} lacks {parameter.opts[-1]}"
+            named = [rf"{re.escape(option)}(?![\w-])" for option in parameter.opts]
+            assert re.search("|".join(named), synopsis), f"the synopsis lacks {parameter.opts}"

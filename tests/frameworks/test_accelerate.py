@@ -91,13 +91,16 @@ def test_new_process(tmp_path: Path, repo: mvc.Repository) -> None:
 
 def test_version_and_folder_have_the_same_content(tmp_path: Path, repo: mvc.Repository) -> None:
     run = Run()
-    with attach(run.accelerator, repo, deploy="prod", metrics={"fold": 2}) as attached:
+    with attach(
+        run.accelerator, repo, deploy="prod", metrics={"fold": 2}, params={"lr": 0.1}
+    ) as attached:
         run.train(attached, 5)
         run.accelerator.save_state(str(tmp_path / "out"))
         assert attached.report is not None and attached.report.durable == 1
         run.train(attached, 6)
     assert repo.live(target="prod").commit == repo.find("HEAD")
     assert repo.log()[0].commit.metrics == {"fold": 2}
+    assert repo.log()[0].commit.params == {"lr": "0.1"}
     kept = repo.checkout(path="model.training.safetensors")
     other = Run(seed=9)
     other.accelerator.load_state(str(tmp_path / "out"))

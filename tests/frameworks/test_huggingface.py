@@ -110,7 +110,7 @@ def test_versions_are_those_of_the_training(tmp_path: Path, repo: mvc.Repository
             state_dict = live["model"].state_dict()
             seen[state.global_step] = {k: v.clone() for k, v in state_dict.items()}
 
-    callback = MVCCallback(repo, deploy="prod", metrics={"fold": 3})
+    callback = MVCCallback(repo, deploy="prod", metrics={"fold": 3}, params={"data": "a"})
     run = trainer(tmp_path, [callback, Seeing()])
     run.train()
     assert callback.report is not None and callback.report.durable == STEPS
@@ -121,6 +121,7 @@ def test_versions_are_those_of_the_training(tmp_path: Path, repo: mvc.Repository
         metrics = entry.commit.metrics
         assert (metrics["loss"], metrics["epoch"]) == (logged["loss"], logged["epoch"])
         assert (metrics["grad_norm"], metrics["fold"]) == (logged["grad_norm"], 3)
+        assert entry.commit.params == {"data": "a"}
     assert [d.commit for d in repo.deployments("prod")] == [e.id for e in entries]
     training = repo.checkout("HEAD~1", path="model.training.safetensors")
     assert training["trainer"]["global_step"] == training["step"] == STEPS - 1

@@ -72,6 +72,9 @@ def test_folder(tmp_path: Path, name: str, shard: str) -> None:
             repo.restore(f"HEAD~{2 - version}", output=output)
             assert files(output / "net") == written[version]
             loaded = type(model).from_pretrained(output / "net")
+            joined = repo.checkout(f"HEAD~{2 - version}", path="net")  # tied ones once
+            assert joined
+            assert all(torch.equal(joined[k], states[version][k]) for k in joined)
             state = loaded.state_dict()
             assert all(torch.equal(state[k], v) for k, v in states[version].items())
             assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight

@@ -60,7 +60,7 @@ def history(repo: mvc.Repository) -> list[LogEntry]:
 
 def test_every_batch_is_a_version(repo: mvc.Repository) -> None:
     weights = Weights()
-    recording = MVCCallback(repo, deploy="prod", metrics={"seed": 1})
+    recording = MVCCallback(repo, deploy="prod", metrics={"seed": 1}, params={"data": "a"})
     model = made()
     fit(model, weights, recording, epochs=2)
     log = history(repo)
@@ -69,6 +69,7 @@ def test_every_batch_is_a_version(repo: mvc.Repository) -> None:
         state = repo.checkout(entry.id)
         assert {name: bits_of(tensor) for name, tensor in state.items()} == expected
         assert set(entry.commit.metrics) == {"loss", "accuracy", "seed"}
+        assert entry.commit.params == {"data": "a"}
     assert list(repo.checkout(target="prod")) == [v.path for v in model.weights]
     assert len(list(repo.deployments("prod"))) == 2 * BATCHES
     assert recording.report is not None

@@ -35,7 +35,7 @@ def history(repo: mvc.Repository) -> list[Any]:
 
 def test_every_step_is_a_version(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
-        callback = MVCCallback(repo, deploy="prod", metrics={"run": 7})
+        callback = MVCCallback(repo, deploy="prod", metrics={"run": 7}, params={"lr": 0.1})
         model, _ = fit(callback, validate=validation(), max_epochs=2)
         report = callback.report
         assert report is not None
@@ -47,6 +47,7 @@ def test_every_step_is_a_version(tmp_path: Path) -> None:
             if number < 10:  # before batch n + 1 the weights are those after step n
                 assert model.trace[number] != model.trace[number - 1]
             assert entry.commit.metrics["run"] == 7
+            assert entry.commit.params == {"lr": "0.1"}
             assert "train_loss" in entry.commit.metrics
         assert "val_loss" not in log[4].commit.metrics
         assert "val_loss" in log[5].commit.metrics

@@ -61,6 +61,7 @@ def _commit(repo: Repository, commit: Any) -> dict[str, Any]:
         "metrics": dict(commit.metrics),
         "pipeline": commit.pipeline,
         "files": _files(repo, commit.id),
+        **({"params": dict(commit.params)} if commit.params else {}),
     }
 
 

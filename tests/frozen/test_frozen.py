@@ -1,9 +1,8 @@
 """T14: repositories of earlier programs, sound and damaged, answer as they did then.
 
-``make.py`` and ``make_maintained.py`` say how they were made and by which programs; they are
-never made again. What
-is compared is in ``describe.py``: every commit, ref, deployment, what was live when, the
-SHA-256 of every file of every version, and what fsck finds.
+``make.py``, ``make_maintained.py`` and ``make_params.py`` say how they were made and by which
+programs; they are never made again. What is compared is in ``describe.py``: every commit, ref,
+deployment, what was live when, the SHA-256 of every file of every version, and what fsck finds.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ READ = {
     "relinked",
     "lossy",
     "trained",
+    "params",
 }
 
 
@@ -54,7 +54,7 @@ def expected(name: str) -> dict[str, Any]:
 
 def test_all_of_them_are_here() -> None:
     assert {path.stem for path in HERE.glob("*.json")} == set(NAMES)
-    assert len(NAMES) == 19 and set(NAMES) >= READ
+    assert len(NAMES) == 20 and set(NAMES) >= READ
     assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 400_000
 
 
@@ -118,6 +118,7 @@ def test_the_second_reader_agrees(name: str, tmp_path: Path) -> None:
     refs = {n: c.hex() if isinstance(c, bytes) else c for n, c in oracle.refs.items()}
     assert refs == then["refs"]
     for id_, commit in then["commits"].items():
+        assert oracle.commits[bytes.fromhex(id_)].params == commit.get("params", {})
         if commit["files"] == "lost: state-forgotten":
             with pytest.raises(reader.Bad):
                 oracle.checkout(bytes.fromhex(id_))

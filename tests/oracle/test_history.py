@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc.errors import NoDeployment
+from mvc.errors import DamagedData, NoDeployment
+from mvc.model.commit import Commit
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 from tests.faults.clock import FixedClock
 from tests.oracle import reader
 from tests.oracle.holding import frame_length, series
-from tests.oracle.reader import Bad
+from tests.oracle.reader import Bad, Cursor
 
 SECOND = 1_000_000_000
 START = 1_750_000_000 * SECOND
@@ -49,6 +50,21 @@ def test_commits_refs_and_metadata(tmp_path: Path):
         assert oracle.refs == {
             "HEAD": "side", "heads/main": second.id, "heads/side": first.id, "tags/v1": first.id,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [0, 4, 127])
+def test_a_commit_of_an_unknown_form_is_refused(tmp_path: Path, form: int):
+    """As a later program may write it: everything else is as it should be."""
+    with Repository.init(tmp_path) as repo:
+        data = repo.commit({"w": np.zeros(3)}, params={"lr": 1}).commit.encoded
+    assert data[0] == 2
+    read = Cursor(reader.uint(len(data)) + data).get("commit")
+    assert read.params == {"lr": "1"}
+    later = bytes([form]) + data[1:]
+    with pytest.raises(Bad, match="its version"):
+        Cursor(reader.uint(len(later)) + later).get("commit")
+    with pytest.raises(DamagedData, match="its version is unknown"):
+        Commit.decode(later)
 
 
 @settings(max_examples=60, deadline=None)

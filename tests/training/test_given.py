@@ -90,6 +90,9 @@ def test_wrong_objects_are_named(tmp_path: Path) -> None:
         ({"name": "a/model.training.safetensors"}, "training state of a/model.safetensors would"),
         ({"deploy": 3}, "deploy is of type int"),
         ({"metrics": 0.5}, "metrics is of type float"),
+        ({"params": "lr=1"}, "params is of type str"),
+        ({"params": {"f": small}}, "param 'f' is neither text nor plain data"),
+        ({"params": {"a": "x" * 1025}}, "the param a is longer than 1024 bytes"),
         ({"on_deploy": "x"}, "on_deploy is of type str"),
         ({"exact": "weight"}, "exact is of type str"),
         ({"message": None}, "message is of type NoneType"),
@@ -132,6 +135,34 @@ def test_numbers_of_any_kind(tmp_path: Path) -> None:
                     recorder.step(loss=wrong)
         (entry,) = repo.log()
         assert entry.commit.metrics == {"top": float("inf"), "n": 3.0, "loss": loss.item()}
+
+
+def test_params_of_every_version_and_of_one(tmp_path: Path) -> None:
+    model = small()
+    optimizer = adam(model)
+
+    def rate() -> dict[str, Any]:
+        return {"lr": optimizer.param_groups[0]["lr"]}
+
+    def kept(repo: mvc.Repository) -> list[dict[str, str]]:
+        return [dict(entry.commit.params) for entry in repo.log(limit=2)][::-1]
+
+    with mvc.Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, model, params={"data": "october", "layers": [2, 2]}) as recorder:
+            recorder.step()
+            recorder.step(params={"data": "november", "seed": torch.tensor(7)})
+            with pytest.raises(WrongUsage, match="'f' is neither text nor plain data"):
+                recorder.step(params={"f": small})
+        assert recorder.report.durable == 2
+        assert kept(repo) == [
+            {"data": "october", "layers": "[2, 2]"},
+            {"data": "november", "layers": "[2, 2]", "seed": "7"},
+        ]
+        with repo.watch(model, optimizer, params=rate):  # asked for at each step
+            for value in (0.25, 0.5):
+                optimizer.param_groups[0]["lr"] = value
+                optimizer.step()
+        assert kept(repo) == [{"lr": "0.25"}, {"lr": "0.5"}]
 
 
 def test_message_and_author(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ class Persistent:
 def read_pickle(data: bytes) -> Any:
     """The value of the first pickle in ``data``.
 
-    Lists, tuples, texts, bytes, numbers, booleans and None are themselves, sets
-    are lists, everything else is a node of this module. Raises BadModelFile.
+    Lists, tuples, texts, bytes, numbers, booleans and None are themselves,
+    everything else is a node of this module. Raises BadModelFile.
     """
     if len(data) > MAX_PICKLE:
         raise BadModelFile(f"a pickle is longer than {MAX_PICKLE} bytes")
@@ -247,13 +247,13 @@ _READERS: dict[int, Callable[[_Machine], Any]] = {
     ord("B"): lambda m: m.counted(4),
     ord("C"): lambda m: m.counted(1),
     0x8E: lambda m: m.counted(8),
-    0x96: lambda m: m.counted(8),
+    0x96: lambda m: Call(Global("builtins", "bytearray"), (m.counted(8),)),
     ord("]"): lambda _: [],
     ord("}"): lambda _: Dict(),
-    0x8F: lambda _: [],
+    0x8F: lambda _: Call(Global("builtins", "set"), ()),
     ord("l"): _Machine.to_mark,
     ord("t"): lambda m: tuple(m.to_mark()),
-    0x91: _Machine.to_mark,
+    0x91: lambda m: Call(Global("builtins", "frozenset"), (), items=m.to_mark()),
     ord("d"): lambda m: Dict(_pairs(m.to_mark())),
     0x85: lambda m: m.last(1),
     0x86: lambda m: m.last(2),

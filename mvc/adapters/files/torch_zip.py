@@ -9,22 +9,24 @@ it. Everything else, code and pickle included, stays literal bytes.
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field
+from itertools import accumulate, pairwise
 from typing import Any
 
 from mvc.adapters.files.pickle_nodes import Call, Dict, Global, Persistent, read_pickle
-from mvc.adapters.files.zip_layout import Member, find_checks
-from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source
-from mvc.adapters.structure import Names, join, part_name
+from mvc.adapters.files.zip_layout import Member, find_checks, read_members
+from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source, gaps
+from mvc.adapters.structure import MAX_DEPTH, Names, join, part_name
 from mvc.adapters.views import is_contiguous, reach
 from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_NAME_BYTES, MAX_PICKLE, MAX_PICKLE_DEPTH, MAX_TENSORS, MAX_UNFOLDED, MIB
-from mvc.model.manifest import View
+from mvc.model.manifest import FileEntry, View
 from mvc.model.tensor import DTYPES, TensorSpec
 
-__all__ = ["archive_name", "find_tensors", "parse_torch_zip"]
+__all__ = ["archive_name", "find_tensors", "parse_torch_zip", "plain_state"]
 
 _STORAGES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",
@@ -59,7 +61,7 @@ Children = Iterable[tuple[str | None, Any]]
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor in a storage: ``offset`` and ``strides`` in elements."""
+    """A tensor in a storage: ``offset`` and ``strides`` in elements; ``node`` makes it."""
 
     key: str
     spec: TensorSpec
@@ -67,6 +69,7 @@ class StoredTensor:
     offset: int
     strides: tuple[int, ...]
     storage_bytes: int
+    node: Call = field(compare=False)
 
     @property
     def start(self) -> int:
@@ -189,7 +192,7 @@ def _tensor(path: str | None, node: Any, names: Names) -> StoredTensor | None:
     if type(offset) is not int or not 0 <= offset < _MAX_STEP or len(shape) != len(steps):
         raise BadModelFile("a tensor in the pickle has a malformed shape")
     spec = TensorSpec(dtype, shape)
-    return StoredTensor(names.unique(path), spec, key, offset, steps, size_in_bytes)
+    return StoredTensor(names.unique(path), spec, key, offset, steps, size_in_bytes, node)
 
 
 def _is_lazy_view(name: str, args: tuple[Any, ...]) -> bool:
@@ -233,14 +236,21 @@ def archive_name(members: Iterable[Member]) -> str | None:
     return folder if f"{folder}/data.pkl" in names else None
 
 
+def _root(source: Source, name: str, members: Iterable[Member]) -> tuple[Member, Any]:
+    """The member ``data.pkl`` and the nodes in it."""
+    wanted = f"{archive_name(members)}/data.pkl"
+    pickle = next((m for m in members if m.name == wanted), None)
+    if pickle is None or not pickle.stored or pickle.size > MAX_PICKLE:
+        raise BadModelFile(f"{name}: data.pkl is missing, compressed or too long")
+    return pickle, read_pickle(source.read(pickle.start, pickle.size))
+
+
 def parse_torch_zip(source: Source, name: str, members: tuple[Member, ...]) -> FileParts:
     """Raises BadModelFile for what torch would not have written."""
     folder = archive_name(members)
     by_name = {m.name: m for m in members}
-    pickle = by_name.get(f"{folder}/data.pkl")
-    if folder is None or pickle is None or not pickle.stored or pickle.size > MAX_PICKLE:
-        raise BadModelFile(f"{name}: data.pkl is missing, compressed or too long")
-    tensors = find_tensors(read_pickle(source.read(pickle.start, pickle.size)))
+    pickle, root = _root(source, name, members)
+    tensors = find_tensors(root)
     order = by_name.get(f"{folder}/byteorder")
     if order is not None and source.read(order.start, order.size) != b"little":
         tensors = []
@@ -311,3 +321,149 @@ def _tiles(size: int, tensors: list[StoredTensor]) -> bool:
     places = {(t.start, t.spec) for t in tensors}
     ends = [(0, 0), *sorted((at, at + spec.nbytes) for at, spec in places)]
     return ends[-1][1] == size and all(a[1] == b[0] for a, b in pairwise(ends))
+
+
+# -- the nesting of a stored file ---------------------------------------------------------
+
+_VALUES = {type(None), bool, int, float, str, bytes}
+_MAPPINGS = {"OrderedDict", "defaultdict", "Counter"}
+
+
+class _NotPlain(Exception):
+    """A pickle holds something that a state cannot hold."""
+
+
+def plain_state(
+    entry: FileEntry, skeleton: bytes, tensor: Callable[[str], Any]
+) -> dict[Any, Any] | None:
+    """The dictionary that a torch file holds, nested; None if it holds more than plain data.
+
+    ``tensor`` gives a tensor by its key. Plain is what a Python state may hold: dictionaries,
+    lists, tuples, numbers, texts, bytes, booleans, None and dense tensors. Parameters become
+    tensors; a ``Counter`` or ``defaultdict`` becomes a dictionary.
+    """
+    source = _Skeleton(entry, skeleton)
+    try:
+        _, root = _root(source, entry.path, read_members(source, entry.path))
+        found = {id(t.node): t.key for t in reversed(find_tensors(root))}
+        if not {t.key for t in entry.tensors}.issuperset(found.values()):
+            return None  # the file was not taken for tensors, such as one of another byte order
+        state = _Builder(found, tensor).value(root, 0)
+    except (BadModelFile, _NotPlain):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+class _Skeleton:
+    """A stored file as a ``Source``, with zeros where its contents lie."""
+
+    def __init__(self, entry: FileEntry, skeleton: bytes) -> None:
+        runs = list(gaps([(c.offset, c.spec.nbytes) for c in entry.contents], entry.size))
+        self._starts = [start for start, _ in runs]
+        self._places = [0, *accumulate(length for _, length in runs)]
+        self._skeleton = skeleton
+        self._size = entry.size
+
+    def size(self) -> int:
+        return self._size
+
+    def read(self, offset: int, length: int) -> bytes:
+        end = min(offset + length, self._size)
+        out = bytearray(max(end - offset, 0))
+        for i in range(max(bisect(self._starts, offset) - 1, 0), bisect(self._starts, end)):
+            start, place, last = self._starts[i], self._places[i], self._places[i + 1]
+            skip = max(offset - start, 0)
+            part = self._skeleton[place + skip : min(last, place + end - start)]
+            out[start + skip - offset : start + skip - offset + len(part)] = part
+        return bytes(out)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        data = self.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class _Builder:
+    """Makes plain values of nodes; what a pickle names twice is one object here, too."""
+
+    def __init__(self, keys: dict[int, str], tensor: Callable[[str], Any]) -> None:
+        self._keys = keys
+        self._tensor = tensor
+        self._made: dict[int, Any] = {}
+
+    def value(self, node: Any, depth: int) -> Any:
+        """Raises _NotPlain, also for what is nested too deeply or contains itself."""
+        if type(node) in _VALUES:
+            return node
+        if depth > MAX_DEPTH:
+            raise _NotPlain
+        if id(node) not in self._made:
+            self._made[id(node)] = _END
+            self._made[id(node)] = self._make(node, depth + 1)
+        if self._made[id(node)] is _END:
+            raise _NotPlain
+        return self._made[id(node)]
+
+    def _make(self, node: Any, depth: int) -> Any:
+        quantised = type(node) is Call and _function(node) == "_rebuild_qtensor"
+        if id(node) in self._keys and not quantised:
+            return self._tensor(self._keys[id(node)])
+        if isinstance(node, list | tuple):
+            return type(node)([self.value(each, depth) for each in node])
+        if isinstance(node, Dict):
+            return self._dict(node.pairs, depth)
+        if type(node) is not Call or not isinstance(node.args, tuple) or node.items:
+            raise _NotPlain
+        return self._call(node, depth)
+
+    def _call(self, node: Call, depth: int) -> Any:
+        args = node.args
+        if _function(node) in _WRAPPED and args:
+            return self.value(args[0], depth)
+        kind = _name_in(node.func, "collections")
+        if kind in _MAPPINGS:
+            made = self._dict([*_given_pairs(kind, args), *node.pairs], depth)
+            return OrderedDict(made) if kind == "OrderedDict" else made
+        if node.pairs or not all(type(arg) in _VALUES | {tuple, list} for arg in args):
+            raise _NotPlain
+        if _of_torch(node.func) == "Size":
+            return _naturals(node)
+        name = _name_in(node.func, "builtins", "__builtin__", "_codecs")
+        match name, args:
+            case "complex", (float(real), float(imaginary)):
+                return complex(real, imaginary)
+            case "bytes", ():
+                return b""
+            case "encode", (str(text), "latin1"):
+                return _latin(text)
+        raise _NotPlain
+
+    def _dict(self, pairs: Iterable[Any], depth: int) -> dict[Any, Any]:
+        return {_as_key(key): self.value(value, depth) for key, value in pairs}
+
+
+def _as_key(node: Any) -> Any:
+    """A plain value or a tuple of such. Deeper ones could take for ever to hash."""
+    if not all(type(each) in _VALUES for each in (node if type(node) is tuple else (node,))):
+        raise _NotPlain
+    return node
+
+
+def _given_pairs(kind: str, args: tuple[Any, ...]) -> Iterable[Any]:
+    """What a dictionary of ``collections`` was made from."""
+    if kind == "defaultdict" or not args:
+        return ()
+    given = args[0].pairs if isinstance(args[0], Dict) else args[0]
+    if not isinstance(given, list) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in given
+    ):
+        raise _NotPlain
+    return given
+
+
+def _latin(text: str) -> bytes:
+    """Bytes as protocols 0 to 2 write them."""
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        raise _NotPlain from None

@@ -42,7 +42,7 @@ from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, LogicalTensor
-from mvc.model.names import check_key
+from mvc.model.names import check_key, printable
 from mvc.model.tensor import DTYPES, TensorSpec
 
 __all__ = ["Buffers", "Deferred", "HashedState", "from_state", "to_state", "values"]
@@ -217,12 +217,22 @@ _json = json.JSONEncoder(separators=(",", ":")).encode
 def to_state(entry: FileEntry, skeleton: bytes, content: Buffers) -> Any:
     """The nested state back, or {key: tensor} for a file of another format.
 
-    Tensors are torch's where torch's went in and for torch and safetensors files,
-    else numpy's; strided views become contiguous. Raises DamagedData.
+    A torch file that holds a dictionary of plain data comes back nested, too. Tensors are
+    torch's where torch's went in and for torch and safetensors files, else numpy's; strided
+    views become contiguous. Raises DamagedData.
     """
     reader = _Reader(entry, content)
     if entry.format != "state":
         library = "numpy" if entry.format in {"npz", "npy"} else "torch"
+        if entry.format == "torch":
+            from mvc.adapters.files.torch_zip import plain_state  # by torch's users only
+
+            def tensor(key: str) -> Any:
+                return reader.array(reader.find(key), library)
+
+            nested = plain_state(entry, skeleton, tensor)
+            if nested is not None:
+                return nested
         return {t.key: reader.array(t, library) for t in entry.tensors}
 
     def lookup(tag: str, name: str) -> Any:
@@ -248,7 +258,8 @@ def values(
     missing = [key for key in wanted if key not in reader.by_key]
     if missing:
         raise UnknownPath(
-            f"{entry.path} has no tensor {missing[0]}", hint="`mvc ls` lists what a version holds"
+            f"{entry.path} has no tensor {printable(missing[0])}",
+            hint="`mvc ls` lists what a version holds",
         )
     return {key: reader.array(reader.find(key), library) for key in wanted}
 

@@ -10,7 +10,7 @@ from mvc.codecs.stages.lossy import TopK
 from mvc.errors import WrongUsage
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
-from mvc.training.checks import Metrics, RecorderOptions, check_options
+from mvc.training.checks import Metrics, Params, RecorderOptions, check_options
 from mvc.training.state.parts import PARTS
 
 __all__ = ["Options", "checked", "included", "refuse_data", "stage_by_data", "stage_by_loss"]
@@ -24,6 +24,7 @@ class Options(TypedDict, total=False):
     pipeline: str | Requirements | None
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None
+    params: Params | Callable[[], Params] | None
     name: str
     queue_bytes: int | None
     on_deploy: Callable[[ServedVersion], object] | None

@@ -1,7 +1,8 @@
-"""checkout, switch, rm: write a version's files, replaced together, or return its state.
+"""checkout, switch, rm: write a version's files, replaced together.
 
 A file that no named version holds is uncommitted work. If any would be lost, nothing is written
 without ``force``. Output elsewhere: ``mvc.repo.checkout.export``.
+States in memory: ``mvc.repo.checkout.states``.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from mvc.adapters.python.state import to_state
 from mvc.dataclasses import dataclass
 from mvc.errors import (
     DamagedData,
@@ -29,7 +29,7 @@ from mvc.io.replacement import replace_together
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo.content.contents import in_memory, skeleton_of, write_file
+from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.lookup import manifests
@@ -46,7 +46,6 @@ from mvc.types import Bytes
 __all__ = [
     "DEFAULT_STATE",
     "Restored",
-    "load_state",
     "remove",
     "restore_all",
     "restore_paths",
@@ -74,41 +73,6 @@ class Restored:
     moved_head: bool
     orphans: Orphans | None = None
     left_out: tuple[str, ...] = ()
-
-
-def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
-    """A version's state in memory: nested as it was committed, or {key: tensor} of a file.
-
-    Raises UnknownRevision, UnknownPath, StateForgotten, WeightsDropped, DamagedData.
-    """
-    entry = one_entry(manifests.of_commit(context, commit), path)
-    check_weights(context, commit, [entry])
-    contents = in_memory(context, entry)
-    return to_state(entry, skeleton_of(context, entry), lambda i: contents[i])
-
-
-def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
-    """The entry at ``path``. Without a path: the only file with tensors, or the only file.
-
-    Of several files ``DEFAULT_STATE`` is taken, if it is among them. Raises UnknownPath.
-    """
-    if path is not None:
-        entry = manifest.by_path.get(path)
-        if entry is None:
-            raise UnknownPath(
-                f"the version has no path {path}",
-                hint="it has " + ", ".join(sorted(manifest.by_path)[:10]),
-            )
-        return entry
-    states = [e for e in manifest.entries if e.tensors] or list(manifest.entries)
-    if len(states) == 1:
-        return states[0]
-    if not states:
-        raise UnknownPath("the version has no files")
-    if DEFAULT_STATE in manifest.by_path:
-        return manifest.by_path[DEFAULT_STATE]
-    names = ", ".join(e.path for e in states[:10])
-    raise UnknownPath(f"the version has several states: {names}", hint="name one of them")
 
 
 def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:

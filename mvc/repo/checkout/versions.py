@@ -18,7 +18,7 @@ from mvc.errors import DamagedData, MvcError, StateForgotten, UnknownPath, Wrong
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo import deployments
-from mvc.repo.checkout.checkout import one_entry
+from mvc.repo.checkout.states import one_entry
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed

@@ -1,0 +1,144 @@
+"""A version's state in memory: of one file, or of the files of a sharded model together.
+
+A sharded model is a folder with an index (``model.safetensors.index.json``) that says which
+tensor lies in which file, as Hugging Face writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from mvc.adapters.python.state import to_state, values
+from mvc.errors import BadModelFile, UnknownPath
+from mvc.ids import CommitId
+from mvc.limits import MAX_SAFETENSORS_HEADER
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import DEFAULT_STATE, printable
+from mvc.repo.content.contents import in_memory, skeleton_of
+from mvc.repo.context import Context
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.weights import check_weights
+
+__all__ = ["load_state", "one_entry"]
+
+_INDEX = ".index.json"
+_DEFAULT_INDEX = DEFAULT_STATE + _INDEX
+
+
+def load_state(context: Context, commit: CommitId, path: str | None = None) -> Any:
+    """A version's state in memory: nested as it was committed, or {key: tensor} of a file.
+
+    ``path`` may be the folder or the index of a sharded model; its shards are one state then.
+    Raises UnknownRevision, UnknownPath, BadModelFile, StateForgotten, WeightsDropped, DamagedData.
+    """
+    manifest = manifests.of_commit(context, commit)
+    index = _index(manifest, path)
+    if index is not None:
+        return _joined(context, commit, manifest, index)
+    entry = one_entry(manifest, path)
+    check_weights(context, commit, [entry])
+    contents = in_memory(context, entry)
+    return to_state(entry, skeleton_of(context, entry), lambda i: contents[i])
+
+
+def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
+    """The entry at ``path``, a file. Without a path, or if it is a folder, the only file in it.
+
+    Of several files with tensors ``DEFAULT_STATE`` is taken, if it is among them; a file without
+    tensors only if there is nothing else. Raises UnknownPath.
+    """
+    if path is not None and path in manifest.by_path:
+        return manifest.by_path[path]
+    inside = manifest.entries if path is None else _directly_in(manifest, path)
+    if path is not None and not inside:
+        raise UnknownPath(
+            f"the version has no path {path}",
+            hint="it has " + ", ".join(sorted(manifest.by_path)[:10]),
+        )
+    states = [e for e in inside if e.tensors] or list(inside)
+    if len(states) == 1:
+        return states[0]
+    if not states:
+        raise UnknownPath("the version has no files")
+    default = _within(path, DEFAULT_STATE)
+    if default in manifest.by_path:
+        return manifest.by_path[default]
+    names = ", ".join(e.path for e in states[:10])
+    where = "the version" if path is None else path
+    raise UnknownPath(
+        f"{where} has several states: {names}",
+        hint="name one of them, or the folder of a sharded model",
+    )
+
+
+def _within(folder: str | None, name: str) -> str:
+    return str(PurePosixPath(folder or ".", name))
+
+
+def _directly_in(manifest: Manifest, folder: str) -> Sequence[FileEntry]:
+    parent = PurePosixPath(folder)
+    return [e for e in manifest.entries if PurePosixPath(e.path).parent == parent]
+
+
+def _index(manifest: Manifest, path: str | None) -> FileEntry | None:
+    """The index of the sharded model that is asked for; None if a single file is."""
+    if path is not None and path in manifest.by_path:
+        return manifest.by_path[path] if path.endswith(_INDEX) else None
+    if path is None and sum(bool(e.tensors) for e in manifest.entries) < 2:
+        return None
+    inside = _directly_in(manifest, path or ".")
+    found = {e.path: e for e in inside if e.path.endswith(_INDEX)}
+    whole = _within(path, DEFAULT_STATE)
+    if not found or whole in manifest.by_path:
+        return None
+    default = _within(path, _DEFAULT_INDEX)
+    if len(found) > 1 and default not in found:
+        raise UnknownPath(
+            f"{path or 'the version'} has several indexes: {', '.join(found)}",
+            hint="name one of them",
+        )
+    return found.get(default) or next(iter(found.values()))
+
+
+def _joined(
+    context: Context, commit: CommitId, manifest: Manifest, index: FileEntry
+) -> dict[str, Any]:
+    """The tensors that an index names, in its order. Only their bytes are decoded."""
+    shard_of = _weight_map(context, index)
+    shards: dict[str, list[str]] = {}
+    for key, name in shard_of.items():
+        shards.setdefault(_within(str(PurePosixPath(index.path).parent), name), []).append(key)
+    found: dict[str, Any] = {}
+    for path, keys in shards.items():
+        entry = manifest.by_path.get(path)
+        if entry is None:
+            raise UnknownPath(
+                f"the version lacks {printable(path)}, which {index.path} names",
+                hint="commit the whole folder of a sharded model",
+            )
+        check_weights(context, commit, [entry])
+        wanted = set(keys)
+        contents = in_memory(context, entry, {t.content for t in entry.tensors if t.key in wanted})
+        found |= values(entry, contents.__getitem__, keys, "torch")
+    return {key: found[key] for key in shard_of}
+
+
+def _weight_map(context: Context, index: FileEntry) -> dict[str, str]:
+    """Which file holds which tensor, by the index. Raises BadModelFile."""
+    wrong = BadModelFile(
+        f"{index.path} is not the index of a sharded model",
+        hint='it needs a "weight_map" from names of tensors to files; or name one of the files',
+    )
+    if index.size > MAX_SAFETENSORS_HEADER:
+        raise wrong
+    data = b"".join(in_memory(context, index).values())
+    try:
+        found = json.loads(data)["weight_map"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise wrong from None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise wrong
+    return found

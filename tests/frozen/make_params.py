@@ -1,0 +1,73 @@
+"""How the frozen repository with params on commits was made. It is never made again.
+
+    git worktree add /tmp/old 3e7aeb6          # the program of the time
+    cd tests/frozen && PYTHONPATH=/tmp/old python make_params.py OUT
+
+As ``make.py``, whose helpers it uses, with the optional feature ``commit-2``: commits with params
+beside commits without, and both behind a journal that gc has compacted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from describe import describe
+from make import AUTHOR, Ticking, model, moved
+
+from mvc.repo.commit.request import CommitOptions
+from mvc.repo.repository import Repository
+from tests.oracle import reader
+
+PARAMS: tuple[dict[str, Any], ...] = (
+    {},
+    {"lr": 1e-3, "data": "cifar-10", "layers": [64, {"act": "relu"}]},
+    {"é": "ü", "empty": "", "none": None, "Z": True, "a": "\udcff", "lines": "a\nb"},
+    {},
+    {f"p{i}": i for i in range(40)} | {"long": "x" * 1024},
+)
+
+
+def params(root: Path) -> None:
+    """Params of every kind, alone and beside metrics; forgotten, collected, committed again."""
+    with Repository.init(root, clock=Ticking()) as repo:
+        state = model()
+        for i, given in enumerate(PARAMS):
+            state = moved(state, i)
+            repo.commit(
+                state,
+                message=f"params {i}",
+                params=given,
+                metrics={"acc": 0.5 + i / 10} if i % 2 else {},
+                options=CommitOptions(author=AUTHOR),
+                deploy="prod" if i == 1 else None,
+            )
+        repo.forget(["HEAD~2"])
+        repo.gc(grace="0")
+        repo.commit(moved(state, 9), params={"after": "gc"}, options=CommitOptions(author=AUTHOR))
+
+
+def keep(out: Path) -> None:
+    """Makes the repository, stores it with what is answered now."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve() / "repo"
+        params(root)
+        name = out / "params.zip"
+        with zipfile.ZipFile(name, "x", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
+            for path in sorted((root / ".mvc").rglob("*")):
+                if path.is_file() and "index.lmdb" not in path.parts:
+                    z.writestr(path.relative_to(root).as_posix(), path.read_bytes())
+        with zipfile.ZipFile(name) as z:
+            z.extractall(again := Path(folder).resolve() / "again")
+        found = describe(again)
+        found["second reader"] = sorted(map(bytes.hex, reader.Repository(again / ".mvc").commits))
+    text = json.dumps(found, indent=1, ensure_ascii=True, sort_keys=True)
+    (out / "params.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]))
