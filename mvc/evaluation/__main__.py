@@ -13,8 +13,8 @@ import click
 
 from mvc.errors import MvcError, WrongUsage
 from mvc.evaluation.common.data import load_data
+from mvc.evaluation.common.progress import Tell
 from mvc.evaluation.drift.experiment import SEED, Settings, experiments
-from mvc.evaluation.drift.stream import Tell
 from mvc.io.files import FileSystem
 
 __all__ = ["cli", "main"]

@@ -16,10 +16,12 @@ from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import tensors_of
+from mvc.evaluation.common.progress import Tell, named
+from mvc.evaluation.common.render import grid
 from mvc.evaluation.drift import render, tables
 from mvc.evaluation.drift.experiment import Settings, experiments
 from mvc.evaluation.drift.measure import Results, Scorer, State
-from mvc.evaluation.drift.stream import Sample, Stream, Tell, named, record
+from mvc.evaluation.drift.stream import Sample, Stream, record
 from mvc.evaluation.drift.thesis import CURVES, LEARNING, MEASURED, Configuration, Row, Table
 from mvc.io.files import FileSystem
 
@@ -112,7 +114,7 @@ class Session:
             *("training", "versions", "held out", "of the label"),
             *("offline", "next batch", "online", "s a batch"),
         )
-        return render.grid(titles, rows)
+        return grid(titles, rows)
 
     def _compared(self, compared: tables.Compared, plot: bool) -> str:
         networks = [settings[0]["model"] for settings in compared.setting.values()]
