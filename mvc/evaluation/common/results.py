@@ -13,7 +13,7 @@ from mvc.errors import BadModelFile
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
 
-__all__ = ["bytes_in", "empty_folder", "read_result", "write_result"]
+__all__ = ["bytes_in", "empty_folder", "read_result", "write_result", "write_table"]
 
 _MAX_RESULT = 16 * MIB
 
@@ -34,6 +34,14 @@ def read_result(fs: FileSystem, file: Path) -> dict[str, Any] | None:
 def write_result(fs: FileSystem, file: Path, values: Mapping[str, Any]) -> None:
     """Writes the file in one step."""
     fs.write_atomic(file, json.dumps(values, indent=1).encode())
+
+
+def write_table(fs: FileSystem, out: Path, name: str, data: bytes) -> Path:
+    """Writes a table or picture to the folder ``tables`` of ``out``; returns the file."""
+    folder = out / "tables"
+    fs.make_dirs(folder)
+    fs.write_atomic(folder / name, data)
+    return folder / name
 
 
 def bytes_in(folder: Path) -> int:

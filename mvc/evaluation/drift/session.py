@@ -18,6 +18,7 @@ from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import tensors_of
 from mvc.evaluation.common.progress import Tell, named
 from mvc.evaluation.common.render import grid
+from mvc.evaluation.common.results import write_table
 from mvc.evaluation.drift import render, tables
 from mvc.evaluation.drift.experiment import Settings, experiments
 from mvc.evaluation.drift.measure import Results, Scorer, State
@@ -146,7 +147,7 @@ class Session:
         return text
 
     def _write(self, name: str, data: bytes) -> Path:
-        return _write(self.fs, self.out, name, data)
+        return write_table(self.fs, self.out, name, data)
 
 
 def draw(fs: FileSystem, file: Path, out: Path) -> Path:
@@ -154,14 +155,7 @@ def draw(fs: FileSystem, file: Path, out: Path) -> Path:
     made = tables.read_table(fs, file)
     if not isinstance(made, tables.Compared):
         raise WrongUsage(f"{file} holds table {made.number}, which has no picture")
-    return _write(fs, out, f"{file.stem}.svg", render.scatter(made, "svg"))
-
-
-def _write(fs: FileSystem, out: Path, name: str, data: bytes) -> Path:
-    folder = out / "tables"
-    fs.make_dirs(folder)
-    fs.write_atomic(folder / name, data)
-    return folder / name
+    return write_table(fs, out, f"{file.stem}.svg", render.scatter(made, "svg"))
 
 
 def _seconds(results: Results) -> list[float]:
