@@ -203,7 +203,7 @@ APPROACHES: Mapping[str, Approach] = {
         ),
         StoredWeights(
             *("reset-points", "mvc, reset points", None, "lossless"),
-            "every model a reset point of one repository: every tensor in full, none twice",
+            "every model a reset point of one repository: changed tensors in full and as deltas",
             reset_point=True,
         ),
         StoredWeights(

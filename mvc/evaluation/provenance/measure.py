@@ -72,7 +72,9 @@ def runs(
 
 
 def _read(fs: FileSystem, file: Path) -> list[Run]:
-    found = read_result(fs, file) or {"runs": []}
+    found = read_result(fs, file)
+    if found is None:
+        return []
     try:
         return [{name: Figures(**run[name]) for name in BASES} for run in found["runs"]]
     except (KeyError, TypeError):
