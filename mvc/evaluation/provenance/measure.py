@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +30,8 @@ class Figures:
     ``stored``: by how much everything below ``.mvc`` has grown. ``payload``: the encoded
     weights among that, full or as deltas; the rest is metadata: headers, manifest, journal.
     ``changed``: the tensors that are not those of the base, uncompressed; ``tensors`` counts
-    them (for U1 all).
+    them (for U1 all). ``processor``: seconds of the processor to save and to recover, all
+    threads together.
     """
 
     stored: int
@@ -38,6 +40,7 @@ class Figures:
     tensors: int
     save: Mapping[str, float]
     recover: Mapping[str, float]
+    processor: Mapping[str, float]
 
     @property
     def metadata(self) -> int:
@@ -103,7 +106,8 @@ def measure(models: Models, approach: Approach, folder: Path, tell: Tell | None 
             tell("saving", number, len(BASES))
     found = {}
     for number, (use_case, commit) in enumerate(commits.items(), start=1):
-        seconds = _recover(models, approach, places[use_case], use_case, commit)
+        seconds, spent = _recover(models, approach, places[use_case], use_case, commit)
+        kept[use_case]["processor"]["recover"] = spent
         found[use_case] = Figures(**kept[use_case], recover=seconds)
         if tell is not None:
             tell("recovering", number, len(BASES))
@@ -140,7 +144,9 @@ def _save(
     before, weights_before = _sizes(folder)
     with Repository.open(folder, discover=False) as repo:
         model = Model(use_case, state, base, branch, models.experiment)
+        begun = time.process_time()
         saved = approach.save(repo, model)
+        spent = time.process_time() - begun
     after, weights_after = _sizes(folder)
     return saved.commit, {
         "stored": after - before,
@@ -148,6 +154,7 @@ def _save(
         "changed": sum(state[key].nbytes for key in changed),
         "tensors": len(changed),
         "save": saved.seconds,
+        "processor": {"save": spent},
     }
 
 
@@ -160,11 +167,13 @@ def _sizes(folder: Path) -> tuple[int, int]:
 
 def _recover(
     models: Models, approach: Approach, folder: Path, use_case: str, commit: CommitId
-) -> Mapping[str, float]:
-    """Seconds of each step; DamagedData if the network is not what was saved."""
+) -> tuple[Mapping[str, float], float]:
+    """Seconds of each step, and of the processor; DamagedData if the network is another one."""
     with Repository.open(folder, discover=False) as repo:
+        begun = time.process_time()
         recovered = approach.recover(repo, commit, models.experiment.architecture)
+        spent = time.process_time() - begun
     got, meant = recovered.network.state_dict(), models.state(use_case)
     if list(got) != list(meant) or changed_tensors(meant, got):
         raise DamagedData(f"{use_case} is not what was saved")
-    return recovered.seconds
+    return recovered.seconds, spent

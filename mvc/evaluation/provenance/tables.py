@@ -83,7 +83,7 @@ def _median(figures: Sequence[Figures]) -> Figures:
         name: {
             step: statistics.median(each[name][step] for each in values) for step in values[0][name]
         }
-        for name in ("save", "recover")
+        for name in ("save", "recover", "processor")
     }
     return Figures(**sizes, **steps)
 

@@ -121,7 +121,9 @@ def test_results_are_json(models, tmp_path):
     runs(models, approach_named("update"), 1, tmp_path, FS)
     (file,) = tmp_path.rglob("update.json")
     cell = json.loads(file.read_text())["runs"][0]["U3.2.4"]
-    assert list(cell) == ["stored", "payload", "changed", "tensors", "save", "recover"]
+    names = ["stored", "payload", "changed", "tensors", "save", "recover", "processor"]
+    assert list(cell) == names
+    assert list(cell["processor"]) == ["save", "recover"]
 
 
 def test_changes_are_of_bits():
