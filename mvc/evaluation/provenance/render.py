@@ -18,7 +18,7 @@ _STORED = (
     *("weights U3", "metadata U3", "all ten"),
 )
 _READING = (
-    "stored: bytes by which everything below `.mvc` grows with one model; of U3 the median of "
+    "stored: bytes by which everything below `.mvc` grows with one model; of U3 a middle one of "
     "the eight models. weights: encoded tensors among these, full or as deltas; metadata: all "
     "else (headers, manifest, journal).",
     "The thesis's B and U also hold the network's source file, the environment and, for every "

@@ -79,4 +79,4 @@ def draw(fs: FileSystem, file: Path, out: Path) -> Path:
 def _machine(repeats: int) -> str:
     runs = "one run" if repeats == 1 else f"medians of {repeats} runs"
     threads, cores = torch.get_num_threads(), cpu_count()
-    return f"torch {torch.__version__} with {threads} threads, {cores} processors; {runs}."
+    return f"torch {torch.__version__}, its threads: {threads}, processors: {cores}; {runs}."

@@ -12,7 +12,7 @@ import pytest
 from mvc.evaluation import __main__ as program
 from mvc.evaluation.provenance.approaches import APPROACHES
 from mvc.evaluation.provenance.architectures import ARCHITECTURES
-from mvc.evaluation.provenance.flow import BASES
+from mvc.evaluation.provenance.flow import BASES, RELATIONS
 from mvc.evaluation.provenance.thesis import STORAGE
 from tests.evaluation.provenance.tiny import TINY
 
@@ -78,6 +78,13 @@ def test_medians_of_every_approach(call, tmp_path, monkeypatch):
     assert not (tmp_path / "tables" / "mmlib.png").exists()
 
 
+def test_help_names_every_choice(call):
+    code, printed, _ = call("run", "--help")
+    assert code == 0
+    words = set(re.split(r"[\s,;]+", printed.replace(".", "")))
+    assert not ({*ARCHITECTURES} - {"tiny"} | {*RELATIONS} | {*APPROACHES}) - words
+
+
 def test_architectures(call):
     code, printed, _ = call("architectures")
     assert code == 0
@@ -90,6 +97,17 @@ def test_the_thesis_says_what_an_update_saves():
     assert round(100 * (1 - update / full), 1) == 96.5
     full, update = (STORAGE["mobilenetv2", True, name][2] for name in ("B", "U"))
     assert round(100 * (1 - update / full), 1) == 63.7
+
+
+@pytest.mark.parametrize("name", ["mmlib"])
+def test_published_bytes_are_what_their_results_say(call, name):
+    """docs/results has the figures: whoever has them can print the page's tables."""
+    code, printed, _ = call("table", PROJECT / "docs" / "results" / f"{name}.json")
+    assert code == 0
+    page = (PROJECT / "docs" / "mmlib.md").read_text()
+    stored = [line for line in printed.splitlines() if line.count("|") == 11]
+    assert len(stored) >= 3 * 5
+    assert not [line for line in stored if line not in page]
 
 
 @pytest.mark.parametrize(
