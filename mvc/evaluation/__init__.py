@@ -1,6 +1,6 @@
-"""Experiments: virtual drift, and what it costs to store every version of it.
+"""Experiments: virtual drift, and models derived from one another; what their versions cost.
 
-``python -m mvc.evaluation --help`` runs them; docs/evaluation.md explains the figures.
+``python -m mvc.evaluation --help`` runs them; docs/evaluation.md and docs/mmlib.md explain them.
 ``first_change`` is public and finds the version that first labels a sample differently.
 """
 

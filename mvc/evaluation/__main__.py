@@ -13,8 +13,8 @@ import click
 
 from mvc.errors import MvcError, WrongUsage
 from mvc.evaluation.common.data import load_data
+from mvc.evaluation.common.progress import Tell
 from mvc.evaluation.drift.experiment import SEED, Settings, experiments
-from mvc.evaluation.drift.stream import Tell
 from mvc.io.files import FileSystem
 
 __all__ = ["cli", "main"]
@@ -23,7 +23,8 @@ _INTERRUPTED = 130
 _PATH = click.Path(path_type=Path)
 _NUMBER = {"type": int, "metavar": "N"}
 _NAME = {"show_default": True, "metavar": "NAME"}
-_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+_Options = dict[str, tuple[str, dict[str, Any]]]
+_OPTIONS: _Options = {
     "--data": (
         "A folder of IDX files or a file of JSON lines; for both networks of the thesis one of "
         "each. Default: scikit-learn's digits.",
@@ -69,15 +70,25 @@ _OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 _plot = click.option("--plot/--no-plot", default=True, show_default=True, help="PNG beside it.")
 
 
-def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, (text, details) in reversed(_OPTIONS.items()):
-        command = click.option(name, help=text, **details)(command)
-    return command
+def _with(options: _Options) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that gives a command these options."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, (text, details) in reversed(options.items()):
+            command = click.option(name, help=text, **details)(command)
+        return command
+
+    return decorate
+
+
+_settings = _with(_OPTIONS)
 
 
 @click.group(name="python -m mvc.evaluation")
 def cli() -> None:
-    """The thesis's experiments on lossy versions of a model that learns online, with mvc."""
+    """The experiments of two theses, with mvc: lossy versions of a model that learns online
+    (drift), and ten models derived from one another, kept in several ways (mmlib).
+    """
 
 
 @cli.group()
@@ -170,14 +181,128 @@ def plot_(file: Path | None, **options: Any) -> None:
         click.echo(session.curve_plot())
 
 
+_NAMES = {"show_default": True, "metavar": "NAMES"}
+_MODELS: _Options = {
+    "--architectures": (
+        "mobilenetv2, googlenet, resnet18, resnet50, resnet152, with commas.",
+        {"default": "mobilenetv2,resnet18", **_NAMES},
+    ),
+    "--relations": (
+        "version, fine-tuned, frozen, grafted, with commas.",
+        {"default": "version,fine-tuned", **_NAMES},
+    ),
+    "--approaches": (
+        "full, by-value, update, full-zstd, update-zstd, reset-points, deltas, with commas, or "
+        "all.",
+        {"default": "full,by-value,update,deltas", **_NAMES},
+    ),
+    "--repeats": (
+        "Runs, of which the figures are medians.",
+        {"type": int, "default": 1, "show_default": True, "metavar": "N"},
+    ),
+    "--data": (
+        "A folder of IDX files. Default: scikit-learn's digits.",
+        {"type": _PATH, "metavar": "FOLDER"},
+    ),
+    "--batches": (
+        "For each U3; U2 takes twice as many.",
+        {"type": int, "default": 2, "show_default": True, "metavar": "N"},
+    ),
+    "--batch-size": (
+        "Images of a batch.",
+        {"type": int, "default": 8, "show_default": True, "metavar": "N"},
+    ),
+    "--size": (
+        "Height and width to which images grow.",
+        {"type": int, "default": 64, "show_default": True, "metavar": "PIXELS"},
+    ),
+    "--seed": (
+        "Of weights, images and training.",
+        {"type": int, "default": 42, "show_default": True, "metavar": "N"},
+    ),
+    "--trained": ("U1 is trained, too. Default: random weights.", {"is_flag": True}),
+    **{name: _OPTIONS[name] for name in ("--out", "--threads")},
+}
+
+
+@cli.group()
+def mmlib() -> None:
+    """Ten models derived from one another, kept whole, as updates and as deltas: MMlib's thesis.
+
+    Models are trained once and saved by every approach; each is recovered and compared. Whatever
+    is interrupted goes on when it is called again.
+    """
+
+
+@mmlib.command()
+def architectures() -> None:
+    """Print what the networks count to, beside the thesis's figures."""
+    from mvc.evaluation.provenance.render import architectures
+
+    click.echo(architectures())
+
+
+@mmlib.command(name="run")
+@_with(_MODELS)
+@_plot
+def run_mmlib(plot: bool, **options: Any) -> None:
+    """Measure bytes, time to save and time to recover of each approach."""
+    from mvc.evaluation.provenance.approaches import APPROACHES
+    from mvc.evaluation.provenance.flow import Settings as Training
+    from mvc.evaluation.provenance.session import Session
+
+    _set_threads(options["threads"])
+    names = ("batches", "batch_size", "size", "seed", "trained")
+    settings = Training(**{name: options[name] for name in names})
+    chosen = _words(options["approaches"])
+    with _bar() as tell:
+        session = Session(
+            fs=(fs := FileSystem()),
+            out=options["out"],
+            data=load_data(fs, options["data"]),
+            settings=settings,
+            architectures=_words(options["architectures"]),
+            relations=_words(options["relations"]),
+            approaches=list(APPROACHES) if options["approaches"] == "all" else chosen,
+            repeats=options["repeats"],
+            tell=tell,
+        )
+        made = session.run(plot=plot)
+    click.echo(made)
+
+
+@mmlib.command(name="table")
+@click.argument("file", type=_PATH)
+def table_mmlib(file: Path) -> None:
+    """Print a FILE of JSON that 'mmlib run' wrote as tables, without measuring anything."""
+    from mvc.evaluation.provenance.render import markdown
+    from mvc.evaluation.provenance.tables import read_report
+
+    click.echo(markdown(read_report(FileSystem(), file)))
+
+
+@mmlib.command(name="plot")
+@click.argument("file", type=_PATH)
+@click.option("--out", help=_OPTIONS["--out"][0], **_OPTIONS["--out"][1])
+def plot_mmlib(file: Path, out: Path) -> None:
+    """Draw a FILE of JSON that 'mmlib run' wrote: bytes and seconds by use case."""
+    from mvc.evaluation.provenance.session import draw
+
+    click.echo(draw(FileSystem(), file, out))
+
+
+def _set_threads(count: int | None) -> None:
+    if count is not None:
+        import torch
+
+        torch.set_num_threads(count)
+
+
 @contextmanager
 def _session(options: dict[str, Any]) -> Iterator[Any]:
     from mvc.evaluation.drift.session import Session
 
-    if options["threads"] is not None:
-        import torch
-
-        torch.set_num_threads(options["threads"])
+    _set_threads(options["threads"])
     with _bar() as tell:
         data, labels = _data(options), _labels(options["labels"])
         session = Session(FileSystem(), options["out"], data, _of(options), labels, tell)

@@ -1,75 +1,198 @@
-"""What an update takes (docs/relations.md): real sizes of two networks, and pairs of model files.
+"""What updates of a network cost beside whole ones: docs/mmlib.md.
 
-    python -m tests.benchmarks.bench_updates [OLD NEW]
+    python -m tests.benchmarks.bench_updates [--parts storage chain bound] [--updates 50]
+        [--architecture resnet50] [--times 2] [--threads 1] [--folder DIR]
 
-Prints for each the relation, the raw bytes of the tensors that changed, and the bytes that the
-commit adds to the repository. Takes 1 GB of memory and of disk.
+The networks are those of MMlib's evaluation with random weights. An update adds normal noise of
+1e-4 to the two tensors of the last layer, or in ``bound`` to every float32 tensor.
+
+storage: bytes of one update of MobileNetV2 and of ResNet-152, beside the thesis's. chain: what
+each update of a chain takes to save, and beside it whole models, saved in turns; then what the
+first and the last version of the chain take to recover, in turns. bound: every tensor changes
+under a ``store.max_recovery`` of so many times a whole model; some versions are restored.
+Seconds are of the processor, and in brackets of the clock; medians. Nothing here asserts a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+import torch
 
 import mvc
-from mvc.repo.stats import by_version
-from tests.repo.commit import networks
+from mvc.evaluation.common.results import bytes_in, empty_folder
+from mvc.evaluation.provenance.approaches import approach_named
+from mvc.evaluation.provenance.architectures import Architecture, architecture_named
+from mvc.evaluation.provenance.thesis import STORAGE
+from mvc.ids import CommitId
+from tests.fresh import fresh_process
+from tests.repo.test_recovery_bound import configure
 
-States = Iterator[Mapping[str, Any]]
+State = dict[str, torch.Tensor]
+Times = list[tuple[float, float]]
+RUNS = 5
+NOISE = 1e-4
+PIPELINES = {"U'_P": "none", "U'_P, zstd": "planes | zstd:huff", "mvc": "lossless"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="*", type=Path, metavar="OLD NEW")
-    files = parser.parse_args().files
-    with tempfile.TemporaryDirectory() as folder:
-        if files:
-            show("files", Path(folder) / "files", parts(files, Path(folder) / "parts"))
-            return
-        for network in (networks.resnet152, networks.mobilenet_v2):
-            name, state = network.__name__, networks.state(network())
-            show(name, Path(folder) / name, tuned(state))
+    parser.add_argument("--parts", nargs="*", default=["storage", "chain", "bound"])
+    parser.add_argument("--architecture", default="resnet50", help="of chain and bound")
+    parser.add_argument("--updates", type=int, default=50)
+    parser.add_argument("--times", type=float, default=2.0, help="the bound, in whole models")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    parser.add_argument("--folder", type=Path, help="where to work, by default a temporary one")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    architecture = architecture_named(options.architecture)
+    with tempfile.TemporaryDirectory(prefix="mvc-bench-", dir=options.folder) as folder:
+        place = Path(folder)
+        if "storage" in options.parts:
+            _head("network", "approach", "bytes", "thesis", "beyond the tensors", "thesis")
+            for name in ("mobilenetv2", "resnet152"):
+                _storage(architecture_named(name), place)
+        if "chain" in options.parts:
+            for approach in ("U'_P", "mvc"):
+                _chain(architecture, approach, options.updates, place)
+        if "bound" in options.parts:
+            _bound(architecture, options.updates, options.times, place)
 
 
-def tuned(state: dict[str, np.ndarray]) -> States:
-    """A network, and the same with another head of random numbers."""
-    yield state
-    rng = np.random.default_rng(1)
-    head = list(state)[-2:]
-    yield state | {k: rng.standard_normal(state[k].shape, np.float32) / 16 for k in head}
+def _storage(architecture: Architecture, folder: Path) -> None:
+    state = architecture.build().state_dict()
+    newer = _fine_tuned(state, architecture)
+    changed = sum(newer[key].nbytes for key in _last(architecture))
+    thesis = STORAGE[architecture.name, True, "U"][2]
+    for approach, pipeline in PIPELINES.items():
+        with empty_folder(folder / "storage") as place:
+            mvc.Repository.init(place).close()
+            _commit(place, state, pipeline)
+            before = bytes_in(place / ".mvc")
+            _commit(place, newer, pipeline)
+            stored = bytes_in(place / ".mvc") - before
+        beyond = (
+            (f"{stored - changed:,}", f"{thesis - changed:,}") if pipeline == "none" else ("", "")
+        )
+        _row(architecture.title, approach, f"{stored:,}", f"{thesis:,}", *beyond)
 
 
-def parts(files: list[Path], folder: Path) -> States:
-    """The tensors of files, without those of an optimizer."""
-    with mvc.Repository.init(folder) as repo:
-        for file in files:
-            (repo.root / "model").write_bytes(file.read_bytes())
-            repo.commit(repo.root / "model")
-            state = repo.checkout()
-            yield {key: value for key, value in state.items() if not key.startswith("optimizer")}
+def _chain(architecture: Architecture, approach: str, updates: int, folder: Path) -> None:
+    state, pipeline = architecture.build().state_dict(), PIPELINES[approach]
+    saved, whole, first, last = Times(), Times(), Times(), Times()
+    with empty_folder(folder / "chain") as place:
+        mvc.Repository.init(place).close()
+        ids = [_commit(place, state, pipeline)]
+        for number in range(updates):
+            state = _fine_tuned(state, architecture)
+            ids.append(_commit(place, state, pipeline, saved))
+            if number % 5 == 0:
+                with empty_folder(folder / "whole") as alone:
+                    mvc.Repository.init(alone).close()
+                    _commit(alone, state, pipeline, whole)
+        for _ in range(RUNS):
+            _checkout(place, ids[0], architecture, first)
+            _checkout(place, ids[-1], architecture, last)
+        size = bytes_in(place / ".mvc")
+    tenth = max(1, updates // 5)
+    _head(f"{architecture.title}, {updates} updates, {approach}", "seconds", "ratio")
+    _times("save: a whole model (B)", whole, whole)
+    _times(f"save: the first {tenth} updates", saved[:tenth], whole)
+    _times(f"save: the last {tenth} updates", saved[-tenth:], whole)
+    _times("recover: the whole model", first, first)
+    _times(f"recover: {updates} updates later", last, first)
+    _row("bytes of all", f"{size:,}", "")
 
 
-def show(name: str, folder: Path, states: States) -> None:
-    def size() -> int:
-        return sum(p.stat().st_size for p in (folder / ".mvc").rglob("*") if p.is_file())
+def _bound(architecture: Architecture, updates: int, times: float, folder: Path) -> None:
+    state = architecture.build().state_dict()
+    with empty_folder(folder / "bound") as place:
+        mvc.Repository.init(place).close()
+        ids = [_commit(place, state, "lossless")]
+        whole = Times()
+        for _ in range(RUNS):
+            _restore(place, ids[0], whole)
+        bound = times * statistics.median(wall for _, wall in whole)
+        configure(place, max_recovery=round(bound, 3))
+        for _ in range(updates):
+            state = {key: _noisy(value) for key, value in state.items()}
+            ids.append(_commit(place, state, "lossless"))
+        with mvc.Repository.open(place, discover=False) as repo:
+            found = repo.stats()
+        asked = {*ids[1::6], ids[-1], found.recovery_worst_commit}
+        took = dict[CommitId, Times]()
+        for _ in range(3):
+            for commit in asked - {None}:
+                _restore(place, commit, took.setdefault(commit, Times()))
+    slowest = max(took.values(), key=lambda each: min(wall for _, wall in each))
+    _head(f"{architecture.title}, {updates} updates of every tensor", "seconds", "ratio")
+    _times("restore: the whole model", whole, whole)
+    _row("store.max_recovery", f"({bound:.3f})", f"({times:.2f})")
+    _times(f"restore: the slowest of {len(took)} versions", slowest, whole)
+    _row("reset points, longest chain", f"{found.reset_points}, {found.chain_max}", "")
+    _row("bytes of all, as copies", f"{found.stored_bytes:,}, {found.raw_bytes:,}", "")
 
-    with mvc.Repository.init(folder) as repo:
-        for state in states:
-            before = size()
-            repo.commit(state)
-            grown = size() - before
-        (file,) = repo.diff("HEAD~1", "HEAD").files
-        changed = sum(t.new_spec.nbytes for t in file.tensors if t.kind != "unchanged")
-        held = by_version(repo.context)[1][repo.find()].bytes
-        (relation,) = repo.log(limit=1, relations=True)[0].relations
-        beside = grown - held["full"] - held["delta"]
-        print(f"{name}: {relation}: changed {changed:,} B, stored {grown:,} B, ", end="")
-        print(f"beside the tensors' records {beside:,} B")
+
+def _commit(folder: Path, state: State, pipeline: str, into: Times | None = None) -> CommitId:
+    """One version, by a repository that is opened for it; the opening is not timed."""
+    with mvc.Repository.open(folder, discover=False) as repo, _timed(into):
+        return repo.commit(state, pipeline=pipeline).id
+
+
+def _checkout(folder: Path, commit: CommitId, architecture: Architecture, into: Times) -> None:
+    fresh_process()
+    with mvc.Repository.open(folder, discover=False) as repo, _timed(into):
+        approach_named("deltas").recover(repo, commit, architecture)
+
+
+def _restore(folder: Path, commit: CommitId, into: Times) -> None:
+    fresh_process()
+    with _timed(into), mvc.Repository.open(folder, discover=False) as repo:
+        repo.restore(commit, output=folder / "out.safetensors", force=True)
+
+
+@contextmanager
+def _timed(into: Times | None) -> Iterator[None]:
+    begun = time.process_time(), time.perf_counter()
+    yield
+    if into is not None:
+        into.append((time.process_time() - begun[0], time.perf_counter() - begun[1]))
+
+
+def _fine_tuned(state: State, architecture: Architecture) -> State:
+    return state | {key: _noisy(state[key]) for key in _last(architecture)}
+
+
+def _last(architecture: Architecture) -> tuple[str, str]:
+    return f"{architecture.last}.weight", f"{architecture.last}.bias"
+
+
+def _noisy(value: torch.Tensor) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value + 1
+    return value + NOISE * torch.randn_like(value)
+
+
+def _times(title: str, times: Times, beside: Times) -> None:
+    spent, wall = (statistics.median(each) for each in zip(*times, strict=True))
+    spent_beside, wall_beside = (statistics.median(each) for each in zip(*beside, strict=True))
+    ratio = f"{spent / spent_beside:.2f} ({wall / wall_beside:.2f})"
+    _row(title, f"{spent:.3f} ({wall:.3f})", ratio)
+
+
+def _head(*titles: str) -> None:
+    print(f"\n| {' | '.join(titles)} |\n|---|{'--:|' * (len(titles) - 1)}", flush=True)
+
+
+def _row(*cells: str) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

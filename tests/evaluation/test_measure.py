@@ -11,6 +11,7 @@ import torch
 
 from mvc.codecs.pipeline import PRESETS
 from mvc.errors import BadModelFile, DamagedData
+from mvc.evaluation.common.results import bytes_in
 from mvc.evaluation.drift import measure
 from mvc.evaluation.drift.measure import Results, Scorer, curve_difference, normalised, replay
 from mvc.evaluation.drift.thesis import Configuration
@@ -29,7 +30,7 @@ def test_every_version_comes_back_as_it_was_deployed(tmp_path, stream, preset):
     assert len(made.save) == len(made.load) == BATCHES - 1
     assert 1 <= made.saved <= BATCHES
     asked = 48 * made.saved  # bytes: that each version was asked for is recorded
-    assert made.folder + asked == measure.bytes_in(tmp_path / ".mvc")
+    assert made.folder + asked == bytes_in(tmp_path / ".mvc")
     assert sum(made.bytes.values()) <= made.folder
     lossless = preset in {"lossless", "vsol"}
     assert (made.accuracies is None) == lossless
@@ -182,4 +183,4 @@ def test_size_of_a_folder(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "c").write_bytes(bytes(10))
     (tmp_path / "a" / "d").write_bytes(bytes(5))
-    assert measure.bytes_in(tmp_path / "a") == 15
+    assert bytes_in(tmp_path / "a") == 15

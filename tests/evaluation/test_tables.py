@@ -12,9 +12,10 @@ import pytest
 from mvc.codecs.pipeline import PRESETS
 from mvc.errors import BadModelFile, NotInstalled, UnknownPath, WrongUsage
 from mvc.evaluation.common.data import Dataset
+from mvc.evaluation.common.render import grid
 from mvc.evaluation.drift.experiment import Experiment, Settings
 from mvc.evaluation.drift.measure import Accuracies, Measured
-from mvc.evaluation.drift.render import accuracy_curves, grid, markdown, scatter
+from mvc.evaluation.drift.render import accuracy_curves, markdown, scatter
 from mvc.evaluation.drift.session import draw
 from mvc.evaluation.drift.tables import (
     CurveTable,

@@ -12,8 +12,6 @@ target accuracy).
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,12 +28,13 @@ from numpy.typing import NDArray
 from mvc.api import Repository
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.dataclasses import dataclass
-from mvc.errors import BadModelFile, DamagedData
-from mvc.evaluation.drift.stream import Sample, Stream, Tell
+from mvc.errors import DamagedData
+from mvc.evaluation.common.progress import Tell
+from mvc.evaluation.common.results import bytes_in, empty_folder, read_result, write_result
+from mvc.evaluation.drift.stream import Sample, Stream
 from mvc.evaluation.drift.thesis import Configuration
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.limits import MIB
 from mvc.repo.config import load_config
 from mvc.training.lossy.production import Production
 
@@ -47,7 +46,6 @@ __all__ = [
 State = Mapping[str, NDArray[Any]]
 _Saved = tuple[CommitId, bytes]
 
-_MAX_RESULT = 16 * MIB
 _LONGEST_CHAIN = "1000"  # times the full size: only the interval ends a chain
 
 
@@ -114,17 +112,12 @@ class Results:
             return self._measured(text, interval, file, tell)
 
     def _measured(self, text: str, interval: int, file: Path, tell: Tell | None) -> Measured:
-        known = self._read(file)
+        known = read_result(self._fs, file)
         if known is not None:
             return Measured(**known | {key: tuple(known[key]) for key in ("next", "last")})
         lossless = self.lossless(tell)
-        folder = file.with_suffix(".repository")
-        _remove(folder)
-        folder.mkdir()
-        try:
+        with empty_folder(file.with_suffix(".repository")) as folder:
             made = replay(self.stream, Configuration(text, interval), folder, self._fs, tell)
-        finally:
-            _remove(folder)
         accuracies = made.accuracies or lossless
         learning = [v.seconds for v in self.stream.versions if v.number]
         measured = Measured(
@@ -148,13 +141,13 @@ class Results:
             next=accuracies.next,
             last=accuracies.last,
         )
-        self._write(file, asdict(measured))
+        write_result(self._fs, file, asdict(measured))
         return measured
 
     def lossless(self, tell: Tell | None = None) -> Accuracies:
         """Accuracies of the training weights, which every lossless pipeline gives back."""
         file = self._folder / "lossless.json"
-        known = self._read(file)
+        known = read_result(self._fs, file)
         if known is None:
             scorer = Scorer(self.stream)
             for version, state in self.stream.states():
@@ -163,31 +156,19 @@ class Results:
                 if tell is not None:
                     tell("accuracy", version.number + 1, len(self.stream.versions))
             known = asdict(scorer.result())
-            self._write(file, known)
+            write_result(self._fs, file, known)
         return Accuracies(tuple(known["next"]), tuple(known["last"]))
 
     def plain_seconds(self, deltas: int) -> float:
         """Seconds to decode so many deltas one after the other in plain numpy; best of three."""
         file = self._folder / f"plain-{deltas}.json"
-        known = self._read(file)
+        known = read_result(self._fs, file)
         if known is None:
             versions = self.stream.versions[: deltas + 1]
             coded, newest = encode_chain(self.stream.state(version) for version in versions)
             known = {"seconds": min(_seconds_to_decode(coded, newest) for _ in range(3))}
-            self._write(file, known)
+            write_result(self._fs, file, known)
         return float(known["seconds"])
-
-    def _read(self, file: Path) -> dict[str, Any] | None:
-        if self._fs.stat(file) is None:
-            return None
-        try:
-            known: dict[str, Any] = json.loads(self._fs.read_bytes(file, _MAX_RESULT))
-        except ValueError:
-            raise BadModelFile(f"{file} is no result", hint="delete it: it is made again") from None
-        return known
-
-    def _write(self, file: Path, values: Mapping[str, Any]) -> None:
-        self._fs.write_atomic(file, json.dumps(values, indent=1).encode())
 
 
 def _seconds_to_decode(coded: Sequence[bytes], newest: NDArray[np.uint32]) -> float:
@@ -197,11 +178,6 @@ def _seconds_to_decode(coded: Sequence[bytes], newest: NDArray[np.uint32]) -> fl
     if not np.array_equal(words, newest):
         raise DamagedData("the plain chain does not give back what went in")
     return seconds
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 def _expanded(text: str) -> str:
@@ -258,11 +234,6 @@ def replay(
         tuple(loads[version] for version in live),
         None if scorer is None else scorer.result(),
     )
-
-
-def bytes_in(folder: Path) -> int:
-    """Total length in bytes of all files below a folder; links are not followed."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
 
 
 def _save(

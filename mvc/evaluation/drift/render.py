@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from mvc.errors import NotInstalled, how_to_install
+from mvc.evaluation.common.render import grid, picture, pyplot
 from mvc.evaluation.drift.measure import normalised
 from mvc.evaluation.drift.tables import (
     Cell,
@@ -22,7 +21,7 @@ from mvc.evaluation.drift.tables import (
 )
 from mvc.evaluation.drift.thesis import IMPROVEMENTS, MODELS, Figures
 
-__all__ = ["LIMITS", "accuracy_curves", "grid", "markdown", "scatter"]
+__all__ = ["LIMITS", "accuracy_curves", "markdown", "scatter"]
 
 LIMITS = (
     "Seconds of the thesis are from another machine (GeForce GTX 970, i7-4790K, Windows, "
@@ -60,17 +59,6 @@ _SECONDS = (
 )
 _BASELINES = ("configuration", "to zstd", "to lossless, R=28", "to raw")
 _NAMED = 16  # points that still find room for their names
-
-
-def grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns: the first is text, the others are numbers."""
-    cells = [[text.replace("|", "\\|") for text in row] for row in (titles, *rows)]
-    first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
-    head, *lines = (
-        " | ".join((name.ljust(first), *map(str.rjust, values, widths))) for name, *values in cells
-    )
-    rule = " | ".join(("-" * first, *("-" * (width - 1) + ":" for width in widths)))
-    return "\n".join(f"| {line} |" for line in (head, rule, *lines))
 
 
 def markdown(made: Made) -> str:
@@ -291,9 +279,8 @@ def scatter(compared: Compared, form: str = "png") -> bytes:
     leaves reset points out. Points have their names, or numbers in the order of the table if
     there are many. ``form`` is png or svg; equal tables make equal SVG files.
     """
-    pyplot = _pyplot()
     roles = list(compared.setting)
-    figure, panels = pyplot.subplots(
+    figure, panels = pyplot().subplots(
         len(roles), 2, figsize=(16, 6 * len(roles)), squeeze=False, layout="constrained"
     )
     few = len(compared.lines) <= _NAMED
@@ -321,7 +308,7 @@ def scatter(compared: Compared, form: str = "png") -> bytes:
         text = "\n".join(f"{n}  {line.name}" for n, line in enumerate(compared.lines, start=1))
         figure.text(1.005, 0.98, text, va="top", size=8)
     figure.suptitle(f"Table {compared.number}: {compared.title}")
-    return _bytes(pyplot, figure, form)
+    return picture(figure, form)
 
 
 def _points_of(panel: Any, points: Sequence[tuple[str, float, float]]) -> None:
@@ -341,8 +328,7 @@ def _points_of(panel: Any, points: Sequence[tuple[str, float, float]]) -> None:
 
 def accuracy_curves(curves: Mapping[str, Sequence[float]]) -> bytes:
     """A PNG: accuracy on the last batch after each batch, as it is and normalised."""
-    pyplot = _pyplot()
-    figure, (plain, scaled) = pyplot.subplots(1, 2, figsize=(14, 5), layout="constrained")
+    figure, (plain, scaled) = pyplot().subplots(1, 2, figsize=(14, 5), layout="constrained")
     for name, curve in curves.items():
         batches = range(1, len(curve) + 1)
         plain.plot(batches, curve, label=name)
@@ -352,27 +338,4 @@ def accuracy_curves(curves: Mapping[str, Sequence[float]]) -> bytes:
     plain.legend(fontsize=7)
     for panel in (plain, scaled):
         panel.grid(alpha=0.3)
-    return _bytes(pyplot, figure, "png")
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise NotInstalled(
-            "plots need matplotlib, which is not installed",
-            hint=f"{how_to_install('plots')}, or leave them out with --no-plot",
-        ) from None
-    return pyplot
-
-
-def _bytes(pyplot: Any, figure: Any, form: str) -> bytes:
-    buffer = io.BytesIO()
-    with pyplot.rc_context({"svg.hashsalt": "mvc", "svg.fonttype": "none"}):
-        undated = {"Date": None} if form == "svg" else None
-        figure.savefig(buffer, format=form, dpi=110, bbox_inches="tight", metadata=undated)
-    pyplot.close(figure)
-    return buffer.getvalue()
+    return picture(figure, "png")

@@ -16,10 +16,13 @@ from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import tensors_of
+from mvc.evaluation.common.progress import Tell, named
+from mvc.evaluation.common.render import grid
+from mvc.evaluation.common.results import write_table
 from mvc.evaluation.drift import render, tables
 from mvc.evaluation.drift.experiment import Settings, experiments
 from mvc.evaluation.drift.measure import Results, Scorer, State
-from mvc.evaluation.drift.stream import Sample, Stream, Tell, named, record
+from mvc.evaluation.drift.stream import Sample, Stream, record
 from mvc.evaluation.drift.thesis import CURVES, LEARNING, MEASURED, Configuration, Row, Table
 from mvc.io.files import FileSystem
 
@@ -112,7 +115,7 @@ class Session:
             *("training", "versions", "held out", "of the label"),
             *("offline", "next batch", "online", "s a batch"),
         )
-        return render.grid(titles, rows)
+        return grid(titles, rows)
 
     def _compared(self, compared: tables.Compared, plot: bool) -> str:
         networks = [settings[0]["model"] for settings in compared.setting.values()]
@@ -144,7 +147,7 @@ class Session:
         return text
 
     def _write(self, name: str, data: bytes) -> Path:
-        return _write(self.fs, self.out, name, data)
+        return write_table(self.fs, self.out, name, data)
 
 
 def draw(fs: FileSystem, file: Path, out: Path) -> Path:
@@ -152,14 +155,7 @@ def draw(fs: FileSystem, file: Path, out: Path) -> Path:
     made = tables.read_table(fs, file)
     if not isinstance(made, tables.Compared):
         raise WrongUsage(f"{file} holds table {made.number}, which has no picture")
-    return _write(fs, out, f"{file.stem}.svg", render.scatter(made, "svg"))
-
-
-def _write(fs: FileSystem, out: Path, name: str, data: bytes) -> Path:
-    folder = out / "tables"
-    fs.make_dirs(folder)
-    fs.write_atomic(folder / name, data)
-    return folder / name
+    return write_table(fs, out, f"{file.stem}.svg", render.scatter(made, "svg"))
 
 
 def _seconds(results: Results) -> list[float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from mvc.api import Repository
 from mvc.dataclasses import dataclass
 from mvc.errors import CannotResume, WrongUsage
 from mvc.evaluation.common.models import tensors_of
+from mvc.evaluation.common.progress import Tell
 from mvc.evaluation.drift.experiment import Experiment
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -32,20 +33,12 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.training.recorder import Recorder
 from mvc.training.resume import resume
 
-__all__ = ["Sample", "Stream", "Tell", "Version", "learn", "named", "record"]
+__all__ = ["Sample", "Stream", "Version", "learn", "record"]
 
 Sample = tuple[Tensor, Tensor]
 """Inputs as the network takes them, and labels int64 ``(n,)``."""
 
-Tell = Callable[[str, int, int], object]
-"""Progress: of what, how much is done, of how much."""
-
 _WHOLE_STATE = 10  # batches between two versions from which the training can go on
-
-
-def named(tell: Tell | None, name: str) -> Tell | None:
-    """The same progress with a name before what is done."""
-    return tell and (lambda what, done, total: tell(f"{name}: {what}", done, total))
 
 
 @dataclass(frozen=True)

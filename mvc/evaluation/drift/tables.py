@@ -19,9 +19,9 @@ from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, InvalidPipeline, NotInstalled, UnknownPath, WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import recipe_for
+from mvc.evaluation.common.progress import Tell, named
 from mvc.evaluation.drift.experiment import Experiment, Settings
 from mvc.evaluation.drift.measure import Measured, Results, curve_difference
-from mvc.evaluation.drift.stream import Tell, named
 from mvc.evaluation.drift.thesis import (
     BASELINES,
     CURVES,

@@ -1,0 +1,223 @@
+"""The ways to keep a model (sections 5 to 7 of the thesis), each as mvc does it.
+
+An approach saves a model as the version after its base and brings it back as a network that
+runs. It measures its own steps, because it alone knows what belongs to which.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from mvc.adapters.python.state import from_state
+from mvc.api import Repository
+from mvc.dataclasses import dataclass
+from mvc.errors import DamagedData, WrongUsage
+from mvc.evaluation.provenance.architectures import Architecture
+from mvc.evaluation.provenance.flow import Experiment, State
+from mvc.ids import CommitId, Root
+from mvc.model.names import DEFAULT_STATE
+from mvc.repo.commit.request import CommitOptions
+from mvc.repo.content.compare import compare_files
+from mvc.repo.content.hashing import hash_file
+
+__all__ = [
+    *("APPROACHES", "Approach", "Model", "Recovered", "Saved", "Steps"),
+    *("approach_named", "changed_tensors", "root_of"),
+]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the flow, and what is known about it when it is saved.
+
+    ``base`` is the version of the model that it was derived from, None for U1; ``branch`` gets
+    the new version, None for the current one. ``experiment`` can train the base once more into
+    the same model.
+    """
+
+    use_case: str
+    state: State
+    base: CommitId | None
+    branch: str | None
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The version that was made, and the seconds of each step."""
+
+    commit: CommitId
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The network with its weights, and the seconds of each step."""
+
+    network: nn.Module
+    seconds: Mapping[str, float]
+
+
+class Approach(Protocol):
+    """A way to save models and to recover them.
+
+    ``thesis`` is what the thesis's figures for it are called, if it has any. ``apart``: each
+    model is kept in a repository of its own, without its base.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def thesis(self) -> str | None: ...
+    @property
+    def about(self) -> str: ...
+    @property
+    def apart(self) -> bool: ...
+
+    def save(self, repo: Repository, model: Model) -> Saved:
+        """Saves a model in an open repository, durably."""
+
+    def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
+        """Brings a version back. Raises DamagedData if it is not what was saved."""
+
+
+class Steps:
+    """Seconds of named steps."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Adds the time inside to the step."""
+        begun = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """Approaches that keep weights: a commit with a pipeline, in full or against its base.
+
+    A tensor that is in the repository already is not stored again, also by a ``reset_point``:
+    hence full snapshots are ``apart``. With ``by_value`` the base is recovered before, to find
+    the tensors that differ (U_P).
+    """
+
+    name: str
+    title: str
+    thesis: str | None
+    pipeline: str
+    about: str
+    apart: bool = False
+    reset_point: bool = False
+    by_value: bool = False
+
+    def save(self, repo: Repository, model: Model) -> Saved:
+        """Generates the update, if that is a step of its own, and persists it."""
+        steps = Steps()
+        changed = None
+        if self.by_value and model.base is not None:
+            with steps.step("generate update"):
+                changed = changed_tensors(repo.checkout(model.base), model.state)
+        with steps.step("persist"):
+            made = repo.commit(
+                model.state,
+                message=model.use_case,
+                pipeline=self.pipeline,
+                reset_point=self.reset_point,
+                options=CommitOptions(branch=model.branch),
+            )
+        if changed is not None and model.base is not None:
+            old, new = (repo.manifest(rev).by_path[DEFAULT_STATE] for rev in (model.base, made.id))
+            by_hash = compare_files(old, new, DEFAULT_STATE).tensors
+            if set(changed) != {each.key for each in by_hash if each.kind != "unchanged"}:
+                raise DamagedData(f"{model.use_case}: values and hashes differ in other tensors")
+        return Saved(made.id, steps.seconds)
+
+    def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
+        """Loads the weights, which proves each tensor; puts them into a network; proves that."""
+        steps = Steps()
+        with steps.step("load"):
+            state = repo.checkout(commit)
+        with steps.step("recover"):
+            network = architecture.empty()
+            network.load_state_dict(state, assign=True)
+        with steps.step("check hash"):
+            if root_of(network.state_dict()) != repo.version(commit).root:
+                raise DamagedData(f"{commit.short}: the network is not the one that was saved")
+        return Recovered(network, steps.seconds)
+
+
+def root_of(state: State) -> Root:
+    """The Merkle root of a state."""
+    return hash_file(from_state(state), DEFAULT_STATE).state.root
+
+
+def changed_tensors(old: State, new: State) -> list[str]:
+    """Names of the tensors of ``new`` whose bits, shape or type are not those in ``old``."""
+    return [key for key, value in new.items() if key not in old or not _equal(old[key], value)]
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether all bits are equal: unlike by value, NaN equals itself and 0.0 is not -0.0."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    left, right = (each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
+    return torch.equal(left, right)
+
+
+_COMPRESSED = "planes | zstd:huff"
+
+APPROACHES: Mapping[str, Approach] = {
+    each.name: each
+    for each in (
+        StoredWeights(
+            *("full", "B", "B", "none"),
+            "every model in a repository of its own, uncompressed",
+            apart=True,
+        ),
+        StoredWeights(
+            *("by-value", "U_P", "U", "none"),
+            "changed tensors, uncompressed, found by recovering the base and comparing bits",
+            by_value=True,
+        ),
+        StoredWeights(
+            *("update", "U'_P", "U", "none"),
+            "changed tensors, uncompressed, found by hashes alone",
+        ),
+        StoredWeights(
+            *("full-zstd", "B, zstd", None, _COMPRESSED, "B with byte planes and zstd"),
+            apart=True,
+        ),
+        StoredWeights(
+            *("update-zstd", "U'_P, zstd", None, _COMPRESSED, "U'_P with byte planes and zstd"),
+        ),
+        StoredWeights(
+            *("reset-points", "mvc, reset points", None, "lossless"),
+            "every model a reset point of one repository: changed tensors in full and as deltas",
+            reset_point=True,
+        ),
+        StoredWeights(
+            *("deltas", "mvc", None, "lossless"),
+            "mvc's default: changed tensors as compressed deltas where these are smaller",
+        ),
+    )
+}
+"""By name, in the order of tables."""
+
+
+def approach_named(name: str) -> Approach:
+    """The approach of this name; WrongUsage if there is none."""
+    if name not in APPROACHES:
+        known = ", ".join(APPROACHES)
+        raise WrongUsage(f"there is no approach {name}: it must be one of {known}")
+    return APPROACHES[name]

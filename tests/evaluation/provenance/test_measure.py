@@ -1,0 +1,149 @@
+"""Every approach gives back what went in, and its bytes are counted honestly."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from mvc.errors import BadModelFile, DamagedData, WrongUsage
+from mvc.evaluation.provenance.approaches import (
+    APPROACHES,
+    approach_named,
+    changed_tensors,
+    root_of,
+)
+from mvc.evaluation.provenance.flow import BASES
+from mvc.evaluation.provenance.measure import measure, runs
+from tests.evaluation.provenance.tiny import FS
+
+WHOLE = 4 * 66_856 + 4 * 2 * 64 + 8  # bytes of all tensors
+UPDATE = 4 * 65_000  # bytes of the last layer
+
+
+@pytest.fixture(scope="module")
+def measured(models, tmp_path_factory):
+    """A run of each approach: ``measure`` compares every network with what was saved."""
+    folder = tmp_path_factory.mktemp("measured")
+    return {name: measure(models, approach, folder / name) for name, approach in APPROACHES.items()}
+
+
+def test_full_snapshots_share_nothing(measured):
+    for cell in measured["full"].values():
+        # The layer's 64 ones and 64 zeros are stored as one value each.
+        assert WHOLE - 2 * 4 * 64 < cell.payload < WHOLE
+        assert 0 < cell.metadata < 3_000
+
+
+@pytest.mark.parametrize("name", ["by-value", "update"])
+def test_updates_hold_the_last_layer(measured, name):
+    for use_case, cell in measured[name].items():
+        assert (cell.tensors, cell.changed) == ((8, WHOLE) if use_case == "U1" else (2, UPDATE))
+        assert cell.changed - 2 * 4 * 64 < cell.payload < cell.changed + 20
+        assert 0 < cell.metadata < 3_000
+
+
+def test_both_ways_to_an_update_store_the_same_patch(measured):
+    for use_case in BASES:
+        one, other = (measured[name][use_case] for name in ("by-value", "update"))
+        assert one.payload == other.payload
+        assert ("generate update" in one.save) is (use_case != "U1")
+        assert list(other.save) == ["persist"]
+
+
+def test_compression_and_deltas_store_less(measured):
+    for use_case in BASES:
+        update, packed, deltas = (
+            measured[name][use_case].stored for name in ("update", "update-zstd", "deltas")
+        )
+        assert packed < update
+        assert deltas <= packed + 200
+        # A reset point stores changed tensors in full and, as a way to its base, as deltas.
+        assert measured["reset-points"][use_case].stored < packed + deltas + 2_000
+
+
+def test_steps_of_recovery(measured):
+    for run in measured.values():
+        for cell in run.values():
+            assert list(cell.recover) == ["load", "recover", "check hash"]
+            assert all(seconds >= 0 for seconds in cell.recover.values())
+
+
+def test_a_wrong_bit_is_found(models, tmp_path):
+    honest = approach_named("update")
+
+    class Broken:
+        apart = False
+        save = staticmethod(honest.save)
+
+        @staticmethod
+        def recover(repo, commit, architecture):
+            found = honest.recover(repo, commit, architecture)
+            with torch.no_grad():
+                found.network.fc.bias[0] += 1
+            return found
+
+    with pytest.raises(DamagedData, match="U1 is not what was saved"):
+        measure(models, Broken(), tmp_path)
+
+
+def test_runs_are_kept_and_go_on(models, tmp_path, monkeypatch):
+    approach = approach_named("deltas")
+    (first,) = runs(models, approach, 1, tmp_path, FS)
+
+    def interrupted(_, __, place, ___):
+        (place / "left").touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr("mvc.evaluation.provenance.measure.measure", interrupted)
+        assert runs(models, approach, 1, tmp_path, FS) == [first]
+        with pytest.raises(KeyboardInterrupt):
+            runs(models, approach, 2, tmp_path, FS)
+    again = runs(models, approach, 3, tmp_path, FS)
+    assert (again[0], len(again)) == (first, 3)
+    assert runs(models, approach, 2, tmp_path, FS) == again[:2]
+    assert not list(tmp_path.rglob("*.repository"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"runs": [{}]}', '{"runs": [{"U1": 1}]}'])
+def test_a_result_that_is_none(models, tmp_path, text):
+    file = tmp_path / models.experiment.name / "deltas.json"
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(BadModelFile, match="is no result"):
+        runs(models, approach_named("deltas"), 1, tmp_path, FS)
+    assert file.read_text() == text
+
+
+def test_results_are_json(models, tmp_path):
+    runs(models, approach_named("update"), 1, tmp_path, FS)
+    (file,) = tmp_path.rglob("update.json")
+    cell = json.loads(file.read_text())["runs"][0]["U3.2.4"]
+    names = ["stored", "payload", "changed", "tensors", "save", "recover", "processor"]
+    assert list(cell) == names
+    assert list(cell["processor"]) == ["save", "recover"]
+
+
+def test_changes_are_of_bits():
+    old = {"a": torch.tensor([0.0, float("nan")]), "b": torch.zeros(2, 3), "c": torch.zeros(2)}
+    assert changed_tensors(old, old) == []
+    new = {"a": torch.tensor([-0.0, float("nan")]), "b": torch.zeros(3, 2), "d": torch.zeros(2)}
+    assert changed_tensors(old, new) == ["a", "b", "d"]
+    assert changed_tensors(old, {"c": torch.zeros(2, dtype=torch.int32)}) == ["c"]
+    assert changed_tensors({"t": torch.arange(6).view(2, 3).T}, {"t": torch.tensor(
+        [[0, 3], [1, 4], [2, 5]])}) == []  # fmt: skip
+
+
+def test_the_root_is_that_of_a_commit(models, tmp_path):
+    import mvc
+
+    with mvc.Repository.init(tmp_path) as repo:
+        made = repo.commit(models.state("U2"))
+    assert root_of(models.state("U2")) == made.root
+
+
+def test_a_name_that_is_not_known():
+    with pytest.raises(WrongUsage, match="there is no approach zip: it must be one of full, by-"):
+        approach_named("zip")
