@@ -125,7 +125,7 @@ def test_a_recipe_is_read_back_as_it_was_written(
         ({"f": mvc.made(Half)}, "f has a state_dict, but no load_state_dict"),
         ({"f": {1, 2}}, "f is a set"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_recorded_is_refused_by_name_before_training(
     repo: mvc.Repository, model: Conv, arguments: dict[str, Any], message: str
