@@ -35,7 +35,7 @@ class Stats:
     furthest blob of a version; ``recovery_*``: from opening the repository until the files of a
     version are written; both worst and mean over the versions that are stored. ``forgotten``
     versions count in ``versions``, and only with the bytes that are still stored. ``dropped`` ones
-    gave up their weights: a recipe makes these again; they count in everything but ``recovery_*``.
+    gave up their weights, which a recipe makes again: they do not count in ``recovery_*``.
     """
 
     versions: int
