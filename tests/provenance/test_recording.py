@@ -250,7 +250,7 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
         "partial": [
             {"code": "tests.provenance.trainings:Conv"},
             [],
-            [["width", 2], ["dropout", 0.1]],
+            [["dropout", 0.1], ["width", 2]],
         ]
     }
     with (
