@@ -1,6 +1,6 @@
 """What updates of a network cost beside whole ones: docs/mmlib.md.
 
-    python -m tests.benchmarks.bench_updates [--parts storage chain bound] [--updates 50]
+    python -m tests.benchmarks.bench_chains [--parts storage chain bound] [--updates 50]
         [--architecture resnet50] [--times 2] [--threads 1] [--folder DIR]
 
 The networks are those of MMlib's evaluation with random weights. An update adds normal noise of
