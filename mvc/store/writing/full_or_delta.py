@@ -36,6 +36,12 @@ class Policy:
     max_chain: float = float("inf")
     reset: bool = False
 
+    def may_delta(self, spec: TensorSpec) -> bool:
+        """Whether a content of this type can be coded against a base; if not, none is read."""
+        if self.pipeline.operator != "none":
+            return True
+        return spec.dtype == "raw" and self.pipeline.text != "raw"
+
 
 @dataclass(frozen=True, slots=True)
 class BasePiece:

@@ -190,7 +190,9 @@ class ObjectWriter:
 
         The one that the layout names, then the version before, unless its chain is long.
         """
-        if base is None or (start and start >= base.spec.nbytes):
+        if base is None or not self._policy.may_delta(spec):
+            return
+        if start and start >= base.spec.nbytes:
             return  # the base ends before this piece
         alike = base.spec.dtype == spec.dtype
         if not alike and (start or base.spec.elements != spec.elements or base.spec.nbytes > PIECE):

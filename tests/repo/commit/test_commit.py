@@ -14,6 +14,7 @@ from mvc.errors import InvalidConfig, NothingToCommit, SourceChanged, WrongUsage
 from mvc.repo.commit import state_writer as last_module
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing.object_writer import ObjectWriter
+from tests.faults.hooked import HookedFS
 
 RANDOM = np.random.default_rng(5)
 BASE = RANDOM.standard_normal((256, 512)).astype(np.float32)
@@ -295,3 +296,22 @@ def test_behind_a_reset_point_production_weights_are_deltas_or_the_same(repo):
     full = [entry.stored_bytes for entry in made[::6]]
     for i, entry in enumerate(made):
         assert i % 6 == 0 or entry.stored_bytes < 0.8 * min(full)
+
+
+def test_without_a_delta_stage_no_base_is_read(tmp_path):
+    """With ``none`` hashes say what changed (MMlib's U'_P): the tensors of the base stay unread."""
+    state = {f"layer.{i}": np.random.default_rng(i).random(9000, np.float32) for i in range(30)}
+    names = [list(state)[:1], list(state)]
+    reads: list[int] = []
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit(state, pipeline="none")
+    for changed in names:
+        state = state | {name: state[name] + np.float32(1) for name in changed}
+        seen: list[str] = []
+        fs = HookedFS(lambda _, op, path, seen=seen: seen.append(f"{op} {path.suffix}"))
+        with mvc.Repository.open(tmp_path, fs=fs) as repo:
+            seen.clear()
+            repo.commit(state, pipeline="none")
+        reads.append(sum(each.startswith("read") and each.endswith(".pack") for each in seen))
+    one, every = reads
+    assert every <= one + 5
