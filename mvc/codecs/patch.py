@@ -14,7 +14,7 @@ import zstandard
 
 from mvc.codecs.compressors import decompress_after
 from mvc.codecs.varint import Cursor, varint
-from mvc.errors import DamagedData, WrongUsage
+from mvc.errors import WrongUsage
 from mvc.limits import MIB
 
 __all__ = ["decode_patch", "decode_patch_into", "encode_patch"]

@@ -83,7 +83,7 @@ RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
 _ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it saves
 _ELIDE_METHOD = "1"  # of the bitmap
-# Of changed words; above it words of one byte are not elided: as small, and decoded in half the time.
+# Of changed words; above it those of one byte are not elided: as small, and decoded twice as fast.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
 

@@ -114,7 +114,8 @@ def commit_in_memory(folder: Path, options: argparse.Namespace) -> None:
     disk = size(state) / statistics.median(saves) / 1e6
     say(
         f"durable commit, wholly changed, base in memory (of {options.versions})",
-        f"{sum(commits) / sum(saves):.2f} x torch.save + fsync, median {ratio:.2f} ({disk:.0f} MB/s)",
+        f"{sum(commits) / sum(saves):.2f} x torch.save + fsync, median {ratio:.2f}"
+        f" ({disk:.0f} MB/s)",
         "0.95 x",
     )
 
