@@ -17,6 +17,7 @@ dictionary. The dictionary is as long as the stream, at least 4 KiB.
 
 from __future__ import annotations
 
+import struct
 import threading
 import zlib
 from collections.abc import Callable
@@ -29,12 +30,14 @@ from mvc.codecs.words import Bytes
 from mvc.errors import DamagedData, NotInstalled, how_to_install
 from mvc.limits import ZSTD_MAX_WINDOW
 
-__all__ = ["HUFFMAN", "check_header", "compress", "decompress_into"]
+__all__ = ["HUFFMAN", "compress", "decompress_after", "decompress_into"]
 
 HUFFMAN = "huff"
 _BLOCK_HEADER = 3
 _RLE, _RESERVED = 1, 3
 _LEAST_DICTIONARY = 4096  # of LZMA
+_STORED = 64 << 10  # bytes that fit into one block of a zstd frame
+_STORED_FRAME = struct.Struct("<IBI")  # magic number, a single segment with its size in 4 bytes
 
 
 class _Contexts(threading.local):
@@ -42,7 +45,8 @@ class _Contexts(threading.local):
 
     def __init__(self) -> None:
         self.compress: dict[str, Callable[[Any], bytes]] = {}
-        self.open = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW).stream_reader
+        context = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW)
+        self.open, self.chain = context.stream_reader, context.decompress_content_dict_chain
 
 
 _contexts = _Contexts()
@@ -85,8 +89,35 @@ def decompress_into(frame: memoryview, out: Bytes, method: str) -> None:
     out[:] = np.frombuffer(data, np.uint8)
 
 
+def decompress_after(frame: memoryview, size: int, before: bytes) -> bytes:
+    """The ``size`` bytes of a zstd frame that may refer to the bytes ``before`` it.
+
+    Raises DamagedData unless it holds exactly so many.
+    """
+    _check_header(frame, size)
+    _check_extent(frame)
+    try:
+        if 0 < len(before) <= _STORED:
+            # A context costs ten times more than a small frame, and is bound to one dictionary.
+            data: bytes = _contexts.chain([_stored(before), bytes(frame)])
+        else:
+            words = zstandard.ZstdCompressionDict(before, zstandard.DICT_TYPE_RAWCONTENT)
+            data = zstandard.ZstdDecompressor(dict_data=words).decompress(frame)
+    except zstandard.ZstdError as error:
+        raise DamagedData("a compressed part does not decode") from error
+    if len(data) != size:
+        raise DamagedData(f"a compressed part holds {len(data)} bytes, not {size}")
+    return data
+
+
+def _stored(data: bytes) -> bytes:
+    """A zstd frame of one block that is not compressed (RFC 8878, 3.1.1)."""
+    block = (len(data) << 3 | 1).to_bytes(_BLOCK_HEADER, "little")
+    return _STORED_FRAME.pack(zstandard.MAGIC_NUMBER, 0xA0, len(data)) + block + data
+
+
 def _decompress_zstd(frame: memoryview, out: Bytes) -> None:
-    check_header(frame, len(out))
+    _check_header(frame, len(out))
     _check_extent(frame)
     try:
         count = _contexts.open(frame, closefd=False).readinto(out)
@@ -96,7 +127,7 @@ def _decompress_zstd(frame: memoryview, out: Bytes) -> None:
         raise DamagedData(f"a compressed part holds {count} bytes, not {len(out)}")
 
 
-def check_header(frame: memoryview, size: int) -> None:
+def _check_header(frame: memoryview, size: int) -> None:
     """Raise DamagedData unless ``frame`` declares ``size`` bytes and a window within limits."""
     try:
         declared = zstandard.get_frame_parameters(frame)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import zstandard
 
-from mvc.codecs.compressors import check_header
+from mvc.codecs.compressors import decompress_after
 from mvc.codecs.varint import Cursor, varint
-from mvc.errors import DamagedData, WrongUsage
+from mvc.errors import WrongUsage
 from mvc.limits import MIB
 
 __all__ = ["decode_patch", "decode_patch_into", "encode_patch"]
@@ -38,8 +38,9 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: i
     parts = []
     for start in range(0, len(new), BLOCK):
         block = new[start : start + BLOCK]
-        dictionary = _dictionary(start, len(new), base, extra)
-        size = len(block) + len(dictionary.as_bytes())
+        words = _dictionary(start, len(new), base, extra)
+        dictionary = zstandard.ZstdCompressionDict(words, zstandard.DICT_TYPE_RAWCONTENT)
+        size = len(block) + len(words)
         parameters = zstandard.ZstdCompressionParameters.from_level(
             level,
             source_size=size,
@@ -75,24 +76,11 @@ def _blocks(
     cursor = Cursor(data)
     for start in range(0, nbytes, BLOCK):
         frame, size = cursor.take(cursor.varint()), min(BLOCK, nbytes - start)
-        check_header(frame, size)
-        context = zstandard.ZstdDecompressor(dict_data=_dictionary(start, nbytes, base, extra))
-        try:
-            block = context.decompress(frame, allow_extra_data=False)
-        except zstandard.ZstdError as error:
-            raise DamagedData("a compressed part does not decode") from error
-        if len(block) != size:
-            raise DamagedData(f"a compressed part holds {len(block)} bytes, not {size}")
-        yield block
+        yield decompress_after(frame, size, _dictionary(start, nbytes, base, extra))
     cursor.end()
 
 
-def _dictionary(
-    start: int, total: int, base: memoryview, extra: bytes
-) -> zstandard.ZstdCompressionDict:
+def _dictionary(start: int, total: int, base: memoryview, extra: bytes) -> bytes:
     """What the block at ``start`` of ``total`` bytes may refer to."""
     place = start * len(base) // total
-    window = base[max(0, place - MARGIN) : place + BLOCK + MARGIN]
-    return zstandard.ZstdCompressionDict(
-        b"".join((extra, window)), dict_type=zstandard.DICT_TYPE_RAWCONTENT
-    )
+    return b"".join((extra, base[max(0, place - MARGIN) : place + BLOCK + MARGIN]))

@@ -83,6 +83,8 @@ RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
 _ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it saves
 _ELIDE_METHOD = "1"  # of the bitmap
+# Of changed words; above it those of one byte are not elided: as small, and decoded twice as fast.
+_DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
 
 S = TypeVar("S", bound=Stage)
@@ -267,7 +269,7 @@ class Pipeline:
 
     def _encode_words(self, data: Words, changed: Words, count: int) -> Parts:
         parts: Parts = [bytes((CODED,))]
-        if self.find(codings.Elide) and count <= _ELIDE_SHARE * len(data):
+        if self.find(codings.Elide) and self._gains_by_eliding(data, count):
             # Idle units leave the bitmap repeating at the length of a row.
             marks = encode_stream(np.packbits(changed), _ELIDE_METHOD, repeats=True)
             parts = [bytes((ELIDED,)), *marks]
@@ -279,6 +281,16 @@ class Pipeline:
         for stream in split(data) if self.find(codings.Planes) else [data.view(np.uint8)]:
             parts += encode_stream(stream, self.method)
         return parts
+
+    def _gains_by_eliding(self, data: Words, count: int) -> bool:
+        """Whether ``count`` changed words of ``data`` and a bitmap are better than all words."""
+        if not _DENSE_SHARE * len(data) < count <= _ELIDE_SHARE * len(data):
+            return count <= _ELIDE_SHARE * len(data)
+        if not (self.find(codings.Zigzag) and self.find(codings.Planes)):
+            return True
+        folded = scratch_words("zigzag", len(data), data.itemsize)
+        np.add(data, 0x80, out=folded)
+        return bool(np.count_nonzero(folded > 0xFF) > _WIDE_SHARE * len(data))
 
     def _decode(
         self, cursor: Cursor, size: int, state: Words, out: Words | None, *, reverse: bool = False

@@ -90,12 +90,16 @@ class Reader:
         return self._at
 
     def uint(self, limit: int = (1 << 64) - 1) -> int:
-        at = self._at
+        data, at = self._data, self._at
         try:
-            byte = self._data[at]
-            if byte < 0x80 and byte <= limit:  # as most are
-                self._at = at + 1
-                return byte
+            byte = data[at]
+            if byte < 0x80:  # as most are
+                if byte <= limit:
+                    self._at = at + 1
+                    return byte
+            elif 0 < (high := data[at + 1]) < 0x80 and (value := byte & 0x7F | high << 7) <= limit:
+                self._at = at + 2
+                return value
             return self._long_uint(limit)
         except IndexError:
             raise self.fail("it ends within a number") from None

@@ -3,8 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.model.tensor import TensorSpec
 from mvc.repo.repository import Repository
 from mvc.repo.stats import by_version
+from mvc.store.packs.records import BLOB, Member, RecordHeader
+from mvc.store.recovery.timing import Timing
 from tests.repo.working import write_model
 
 
@@ -91,3 +94,24 @@ def test_figures_of_each_version(repo: Repository) -> None:
     assert [each.deltas for each in found.values()] == [0, 1, 1, 0, 1, 2]
     assert [ids.index(each.base) for each in found.values()] == [0, 0, 3, 3, 3, 3]
     assert all(bool(each.bytes["full"]) == each.reset_point for each in found.values())
+
+
+def test_estimates_know_what_a_payload_holds(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    halves = rng.standard_normal(40_000).astype(np.float16)
+    for _ in range(3):
+        halves = halves + rng.standard_normal(halves.shape).astype(np.float16) / 1000
+        repo.commit({"half": halves, "byte": rng.integers(0, 9, 80_000, np.uint8)})
+    asked = set()
+    inner = Timing.payload
+
+    def noted(self: Timing, header: RecordHeader, member: Member, spec: TensorSpec | None) -> float:
+        if member.kind == BLOB and member.nbytes == halves.nbytes:
+            asked.add(None if spec is None else spec.dtype)
+        return inner(self, header, member, spec)
+
+    monkeypatch.setattr(Timing, "payload", noted)
+    assert repo.stats().versions == 3
+    assert asked == {"float16", "uint8"}

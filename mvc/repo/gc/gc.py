@@ -227,10 +227,9 @@ class _Garbage:
 
     def __init__(self, context: Context, found: Inventory, leaves: Flags) -> None:
         self._found = found
-        counts = np.diff(column(found.rows))
-        self._record_of = np.repeat(np.arange(len(counts)), counts)
-        stay = np.bincount(self._record_of, ~leaves, len(counts))
-        going = np.bincount(self._record_of, column(found.payloads) * leaves, len(counts))
+        self._record_of, count = found.records_by_row, len(found.packs)
+        stay = np.bincount(self._record_of, ~leaves, count)
+        going = np.bincount(self._record_of, column(found.payloads) * leaves, count)
         going[column(found.groups) > 0] = 0  # its members share one payload
         sizes = np.where(stay > 0, column(found.sizes) - going, 0)
         self._packs = column(found.packs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -25,7 +25,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Progress
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.maintenance.history import History
-from mvc.repo.maintenance.storage_graph import Flags, Integers, StorageGraph
+from mvc.repo.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.store.graph.search import Step
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
@@ -47,9 +47,6 @@ __all__ = [
 
 CodingPlace = tuple[int, int, int]
 """Pack, offset of a record, position of the member in it."""
-
-Price = Callable[[RecordHeader, Member], float]
-"""Seconds to decode a payload of a record."""
 
 _SHAPES = 64  # manifests' shapes in memory
 # Objects that are known to have a slot: so many, and those of so many manifests.
@@ -106,11 +103,11 @@ class Inventory:
 
     Columns by record: ``packs``, ``offsets``, ``sizes`` (bytes of the whole record), ``heads``
     (bytes of its header), ``groups`` (whether its members share one payload), ``rows`` (its first
-    row in the graph). By row: ``payloads``, bytes; of a group all count with its first member.
+    row in the graph). By row: ``payloads``, bytes; of a group all count with its first member;
+    ``kinds``, the position in ``texts`` of how it is coded.
     """
 
-    def __init__(self, snapshot: Snapshot, price: Price | None = None) -> None:
-        """``price``: seconds to decode a payload, where the graph's paths are asked for."""
+    def __init__(self, snapshot: Snapshot) -> None:
         self.generation = snapshot.generation
         self.entries = snapshot.journal.entry_list()
         self.history = History()
@@ -119,10 +116,10 @@ class Inventory:
         self.packs, self.offsets = array("Q"), array("Q")
         self.sizes, self.heads = array("Q"), array("Q")
         self.groups, self.rows = array("B"), array("q", [0])
-        self.payloads = array("Q")
+        self.payloads, self.kinds = array("Q"), array("I")
+        self.texts: dict[str, int] = {}
         self._ends = array("q", [0])  # by entry: the records up to its last
         self._pack_reader = snapshot.packs
-        self._price: Price = price or _free
 
     def add(self, recorded: Recorded, records: Iterable[Placed]) -> None:
         """Adds an entry with its records. Call ``settle`` after the last one."""
@@ -136,8 +133,9 @@ class Inventory:
             self.heads.append(header.size - header.body_size)
             self.groups.append(header.group)
             for i, member in enumerate(header.members):
-                self.graph.add(member, self._price(header, member), position)
+                self.graph.add(member, 0.0, position)
                 self.payloads.append(0 if header.group and i else member.stored)
+                self.kinds.append(self.texts.setdefault(member.coding.text, len(self.texts)))
             self.rows.append(len(self.payloads))
         self._ends.append(len(self.packs))
 
@@ -207,6 +205,11 @@ class Inventory:
             bool(self.graph.reversible[row]),
         )
 
+    @property
+    def records_by_row(self) -> Integers:
+        """By row of the graph: the position of its record in the columns."""
+        return np.repeat(np.arange(len(self.packs)), np.diff(column(self.rows)))
+
     def rows_of(self, number: int) -> list[int]:
         """The rows of an object's codings, but not of deltas whose base is lost."""
         return _group(self._by_object, number)
@@ -240,10 +243,6 @@ class Inventory:
         if number < 0:
             raise KeyError(id_)
         return self.graph.first_entry(number)
-
-
-def _free(header: RecordHeader, member: Member) -> float:  # noqa: ARG001 - a Price
-    return 0.0
 
 
 _Groups = tuple[Integers, Integers]
@@ -382,16 +381,15 @@ class Contents:
 def inventory(
     snapshot: Snapshot,
     contents: Contents | None = None,
-    price: Price | None = None,
     progress: Progress | None = None,
 ) -> Inventory:
     """Reads the journal and every record's header. Damaged records are left out and listed.
 
-    ``contents``: is given the manifests, as far as they can be read on the way. ``price``:
-    as of ``Inventory``. ``progress`` counts bytes of the journal.
+    ``contents``: is given the manifests, as far as they can be read on the way. ``progress``
+    counts bytes of the journal.
     """
     snapshot.refresh()
-    found, packs = Inventory(snapshot, price), snapshot.packs.ahead()
+    found, packs = Inventory(snapshot), snapshot.packs.ahead()
     for recorded in snapshot.entries():
         records = [
             (region.pack, at, header)

@@ -257,7 +257,7 @@ class _Execution:
         moved, parts, at = [], [], 0
         for member in kept:
             parts.append(self._old.payload(record.pack, record.offset, record.header, member))
-            moved.append(replace(member, at=at))
+            moved.append(member._replace(at=at))
             at += member.stored
         if kept:
             self._new.append(encode_header(moved, group=False, body_size=at), parts)

@@ -265,6 +265,15 @@ class StorageGraph:
         self.node: Integers = self._place_of(keys)
         self.base_node: Integers = self._place_of(base_keys)
 
+    @property
+    def sizes(self) -> NDArray[np.uint64]:
+        """By row: the bytes of the piece."""
+        return column(self._sizes)
+
+    def price(self, seconds: NDArray[np.float64]) -> None:
+        """Sets what each row takes to decode. Call it before paths are asked for."""
+        self._seconds = array("d", seconds.tobytes())
+
     def _place_of(self, keys: Integers) -> Integers:
         places = np.searchsorted(self._pieces, keys)
         known = (places < len(self._pieces)) & (keys >= 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
@@ -146,5 +145,5 @@ def _added(candidates: Sequence[Candidate], pipeline: Pipeline) -> int:
 
 
 def _head(members: Iterable[Member]) -> int:
-    listed = [replace(member, at=0) for member in members]
+    listed = [member._replace(at=0) for member in members]
     return len(encode_header(listed, group=False, body_size=0))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -75,8 +76,7 @@ def _transform_of(text: str) -> str:
     return head if head in {"resize", "patch"} or head.startswith("cast:") else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One object, or one piece of a large one, inside a record.
 
     ``start`` and ``nbytes`` are raw bytes of the object; ``at`` and ``stored`` say where

@@ -1,13 +1,14 @@
 """Recovering from group records, in which one payload holds many tensors.
 
-Tensors with the same path are walked in lockstep, so that every group payload on
-it is decoded once for all of them. Payloads are decoded on all threads, the deltas of one path
-beside each other, and combined in the order of the path.
+Tensors with the same path are walked in lockstep, so that every group payload on it is decoded
+once for all of them; a payload on several paths is decoded once, too, where memory allows.
+Payloads are decoded on all threads, the deltas of one path beside each other, and combined in
+the order of the path.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from typing import TypeAlias
@@ -25,6 +26,8 @@ __all__ = ["decode_shared", "is_grouped", "walk_together"]
 
 _MOST = 4 * (RECORD + PIECE)
 """Raw bytes of a group: a record is written once it has RECORD, the last piece included."""
+
+_KEPT = 64 << 20  # raw bytes of decoded groups
 
 
 def is_grouped(path: Path) -> bool:
@@ -53,38 +56,67 @@ def walk_together(
     for path, out in walks:
         route = tuple((step.pack, step.offset, step.reverse) for step in path.steps)
         clusters.setdefault(route, []).append((path, out))
+    groups = _Groups(packs, pool, check)
     ahead = 0 if pool is None else cpu_count()
     waiting: deque[tuple[_Together, Future[_Decoded] | None]] = deque()
     try:
-        for cluster in clusters.values():
+        for _, cluster in sorted(clusters.items()):  # those that share groups follow each other
             for level in range(len(cluster[0][0].steps)):
                 together = [(path.steps[level], out) for path, out in cluster]
-                coming = None
-                if pool is not None and together[0][0].header.group:
-                    coming = pool.submit(decode_shared, packs, together[0][0], check=check)
-                waiting.append((together, coming))
+                step = together[0][0]
+                waiting.append((together, groups.begin(step) if step.header.group else None))
                 if len(waiting) > ahead:
                     _apply(packs, *waiting.popleft(), check)
         while waiting:
             _apply(packs, *waiting.popleft(), check)
     finally:
-        for _, coming in waiting:
-            if coming is not None:
-                coming.cancel()
+        groups.cancel()
+
+
+class _Groups:
+    """Decodes groups, each once while it is among the last ones, which take ``_KEPT`` raw bytes."""
+
+    def __init__(self, packs: PackReader, pool: Executor | None, check: bool) -> None:
+        self._packs, self._pool, self._check = packs, pool, check
+        self._recent: OrderedDict[tuple[int, int], tuple[Future[_Decoded], int]] = OrderedDict()
+        self._size = 0
+
+    def begin(self, step: Step) -> Future[_Decoded]:
+        """The members of a step's group. Without a pool it is decoded here."""
+        place = step.pack, step.offset
+        if place not in self._recent:
+            size = sum(member.nbytes for member in step.header.members)
+            self._recent[place] = self._decoding(step), size
+            self._size += size
+            while self._size > _KEPT and len(self._recent) > 1:
+                self._size -= self._recent.popitem(last=False)[1][1]
+        self._recent.move_to_end(place)
+        return self._recent[place][0]
+
+    def _decoding(self, step: Step) -> Future[_Decoded]:
+        if self._pool is not None:
+            return self._pool.submit(decode_shared, self._packs, step, check=self._check)
+        done: Future[_Decoded] = Future()
+        done.set_result(decode_shared(self._packs, step, check=self._check))
+        return done
+
+    def cancel(self) -> None:
+        """Drops what has not begun."""
+        for coming, _ in self._recent.values():
+            coming.cancel()
 
 
 def _apply(
     packs: PackReader, together: _Together, coming: Future[_Decoded] | None, check: bool
 ) -> None:
     step = together[0][0]
-    if not step.header.group:
+    if coming is None:
         for each, out in together:
             apply_steps(packs, [each], out, in_order, check=check)
         return
     if any(len(out) != each.member.nbytes for each, out in together):
         raise DamagedData(f"{short_name(step)} has a wrong length")
-    decoded = decode_shared(packs, step, check=check) if coming is None else coming.result()
-    operator = pipeline_of(step).operator
+    decoded, operator = coming.result(), pipeline_of(step).operator
     # By id and start: a header may have been read again since the path was planned.
     places = {(member.id, member.start): i for i, member in enumerate(step.header.members)}
     for each, out in together:
