@@ -133,9 +133,14 @@ def _headline(file: FileDiff) -> str:
 
 
 def _relation(found: Diff, file: FileDiff) -> str:
-    """`` (fine-tuned version)``, with the base's path if it is another one; empty for no model."""
+    """`` (fine-tuned version)``, with the base's path if it is another one.
+
+    Empty for no model, and for what the rest of the line says already: a new file without a base,
+    and a model whose file is renamed and otherwise the same.
+    """
     related = found.relations.get(file.path)
-    if related is None or (related.kind == "base" and file.kind == "added"):
+    told = {("base", "added"), ("equal", "renamed")}
+    if related is None or (related.kind, file.kind) in told:
         return ""
     moved = related.base_path not in {None, related.path}
     of = f" of {printable(related.base_path or '')}" if moved else ""
