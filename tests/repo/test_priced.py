@@ -24,16 +24,18 @@ class Assigned:
         """None if a version exceeds the bound."""
         p = self.problem
         sources, edges, stored = set[int](), set[int](), set[int]()
-        origins: list[tuple[int, int]] = []
+        needs: list[tuple[list[int], int]] = []
         for version, kind in enumerate(kinds):
+            mine = p.held[version]
             if kind == "recipe":
                 assert p.trainings is not None
                 training = p.trainings[version]
-                origin, ns = origins[training.base]
-                origins.append((origin, ns + training.ns))
-                continue
-            origins.append((version, 0))
-            for content in p.held[version]:
+                contents, ns = needs[training.base]
+                needs.append(([*training.kept, *contents], ns + training.ns))
+                mine, kind = training.kept, "update"
+            else:
+                needs.append((list(mine), p.fixed_ns[version]))
+            for content in mine:
                 up = self.contents.parents[content]
                 if kind == "full":
                     sources.add(content)
@@ -41,13 +43,12 @@ class Assigned:
                     edges.add(up[1])
                 elif content not in stored:
                     sources.add(content)
-            stored.update(p.held[version])
+            stored.update(mine)
         layout = Layout(frozenset(sources), frozenset(edges))
         times = self.contents.recovery(layout)
         total = 0
-        for origin, training_ns in origins:
-            parts = [times[content] or 0 for content in p.held[origin]]
-            ns = training_ns + p.fixed_ns[origin] + sum(parts)
+        for contents, ns in needs:
+            ns += sum(times[content] or 0 for content in contents)
             if ns > p.bound:
                 return None
             total += ns
@@ -64,7 +65,8 @@ class Assigned:
     def single(self) -> Iterator[float]:
         """One kind for all versions; in full where there is no recipe."""
         for kind in KINDS:
-            kinds = [kind if kind in self.kinds(v) else "full" for v in range(len(self.problem.held))]
+            count = len(self.problem.held)
+            kinds = [kind if kind in self.kinds(v) else "full" for v in range(count)]
             if (price := self.price(kinds)) is not None:
                 yield price
 
@@ -127,12 +129,14 @@ def check(problem: Priced, found: PricedLayout) -> None:
     times = problem.contents.recovery(found.layout)
     total = 0
     for version, ns in enumerate(found.ns):
-        origin, took = version, 0
+        origin, took, contents = version, 0, list[int]()
         while origin in found.given_up:
             assert problem.trainings is not None
-            took += problem.trainings[origin].ns
-            origin = problem.trainings[origin].base
-        parts = [times[content] for content in problem.held[origin]]
+            training = problem.trainings[origin]
+            took += training.ns
+            contents += training.kept
+            origin = training.base
+        parts = [times[content] for content in (*contents, *problem.held[origin])]
         assert None not in parts
         assert ns == took + problem.fixed_ns[origin] + sum(p or 0 for p in parts)
         assert ns <= problem.bound

@@ -29,10 +29,14 @@ _ENDLESS = 1 << 60  # nanoseconds
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A recipe: ``ns`` of training make a version from the version ``base``, an earlier one."""
+    """A recipe: ``ns`` of training make a version from the version ``base``, an earlier one.
+
+    ``kept``: contents of the version that it does not make, which are stored in any case.
+    """
 
     base: int
     ns: int
+    kept: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -94,12 +98,12 @@ class _Search:
     def _priced(self, given_up: frozenset[int]) -> PricedLayout | None:
         """The best layout if these versions give up their weights; None if none was found."""
         bound, count = self._problem.bound, len(self._problem.held)
-        origins = [self._origin(given_up, version) for version in range(count)]
+        needs = [self._needs(given_up, version) for version in range(count)]
         costs = [1.0] * count
-        simple = self._simple(self._prices(origins, costs))
-        found = [self._made(layout, given_up, origins) for layout in simple]
+        simple = self._simple(self._prices(needs, costs))
+        found = [self._made(layout, given_up, needs) for layout in simple]
         for turn in range(_ROUNDS):
-            made = self._made(self._layout(self._prices(origins, costs)), given_up, origins)
+            made = self._made(self._layout(self._prices(needs, costs)), given_up, needs)
             found.append(made)
             step = 1 + 3 / (turn + 2)
             costs = [
@@ -111,22 +115,23 @@ class _Search:
         fitting = [made for made in found if max(made.ns, default=0) <= bound]
         return min(fitting, key=lambda made: made.price, default=None)
 
-    def _origin(self, given_up: frozenset[int], version: int) -> tuple[int, int]:
-        """The stored version that this one is made from, and the nanoseconds of training."""
-        ns = 0
+    def _needs(self, given_up: frozenset[int], version: int) -> tuple[list[int], int]:
+        """The contents from which a version is made, and the nanoseconds beside decoding them."""
+        contents, ns = [], 0
         while version in given_up:
             assert self._problem.trainings is not None
             training = self._problem.trainings[version]
+            contents += training.kept
             version, ns = training.base, ns + training.ns
-        return version, ns
+        return [*contents, *self._problem.held[version]], ns + self._problem.fixed_ns[version]
 
     def _prices(
-        self, origins: Sequence[tuple[int, int]], costs: Sequence[float]
+        self, needs: Sequence[tuple[Sequence[int], int]], costs: Sequence[float]
     ) -> Sequence[float]:
         """What a nanosecond of each content costs in bytes; 0 if no version needs the content."""
         prices = [0.0] * len(self._problem.contents)
-        for (origin, _), cost in zip(origins, costs, strict=True):
-            for content in self._problem.held[origin]:
+        for (contents, _), cost in zip(needs, costs, strict=True):
+            for content in contents:
                 prices[content] += cost / self._problem.weight
         return prices
 
@@ -152,14 +157,16 @@ class _Search:
         yield Layout(frozenset(needed - edges.keys()), frozenset(edges.values()))
 
     def _made(
-        self, layout: Layout, given_up: frozenset[int], origins: Sequence[tuple[int, int]]
+        self,
+        layout: Layout,
+        given_up: frozenset[int],
+        needs: Sequence[tuple[Sequence[int], int]],
     ) -> PricedLayout:
-        problem = self._problem
-        decoding = problem.contents.recovery(layout)
+        stored = self._problem.contents.stored(layout)
+        decoding = self._problem.contents.recovery(layout)
         ns = []
-        for origin, training in origins:
-            parts = [decoding[content] for content in problem.held[origin]]
-            ns.append(training + problem.fixed_ns[origin] + sum(p for p in parts if p is not None))
-            assert None not in parts
-        price = problem.weight * problem.contents.stored(layout) + sum(ns)
-        return PricedLayout(layout, given_up, ns, price)
+        for contents, fixed_ns in needs:
+            parts = [took for content in contents if (took := decoding[content]) is not None]
+            assert len(parts) == len(contents), "a content is needed and not stored"
+            ns.append(fixed_ns + sum(parts))
+        return PricedLayout(layout, given_up, ns, self._problem.weight * stored + sum(ns))
