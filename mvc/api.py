@@ -206,7 +206,7 @@ class Repository(StoredRepository):
         branch: str | None = None,
         deterministic: bool = True,
         verify: bool = True,
-        drop_weights: bool = False,
+        drop_weights: bool | None = None,
     ) -> Run:
         """Records a training so that it can be run again: ``with repo.provenance(...) as run``.
 
@@ -215,8 +215,9 @@ class Repository(StoredRepository):
         ``train(model, **arguments)``; at the end of the block the model is committed with its
         recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
         among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
-        replay in another process; ``drop_weights`` then gives up the weights. docs/provenance.md
-        says what can be recorded. Raises CannotRecord before anything is trained.
+        replay in another process; ``drop_weights`` then gives up the weights. By default they are
+        given up where ``store.storage_weight`` is set and the proven recipe is cheaper.
+        docs/provenance.md says what can be recorded. Raises CannotRecord before anything is trained.
         """
         from mvc.provenance.recording import Run, RunOptions
 
