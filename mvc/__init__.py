@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mvc.provenance.environment import Environment
     from mvc.provenance.models import Architecture
     from mvc.provenance.service import made
+    from mvc.provenance.probe.probe import Probe, probe
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
@@ -38,6 +39,7 @@ __all__ = [
     "Loaded",
     "LogEntry",
     "MvcError",
+    "Probe",
     "Recorder",
     "Report",
     "Repository",
@@ -45,6 +47,7 @@ __all__ = [
     "Resumed",
     "__version__",
     "made",
+    "probe",
 ]
 __version__ = "0.1.0"
 
@@ -57,12 +60,14 @@ _LAZY = {
     "FsckReport": "mvc.repo.maintenance.report",
     "Loaded": "mvc.training.resume",
     "LogEntry": "mvc.repo.history.log",
+    "Probe": "mvc.provenance.probe.probe",
     "Recorder": "mvc.training.recorder",
     "Report": "mvc.training.recorder",
     "Repository": "mvc.api",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
     "made": "mvc.provenance.service",
+    "probe": "mvc.provenance.probe.probe",
 }
 
 

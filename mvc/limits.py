@@ -48,3 +48,7 @@ MAX_SAFETENSORS_HEADER = 100_000_000
 MAX_ZIP_MEMBERS = 1_000_000
 MAX_PICKLE = 256 * MIB
 MAX_PICKLE_DEPTH = 1000
+
+# provenance
+MAX_PROBE = 64 * MIB  # the summary of a probed run
+MAX_PROBE_TENSORS = 4096 * MIB  # the tensors beside it

@@ -49,6 +49,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "plot": "Draw metrics, sizes, distances and deployments over time.",
         "report": "Write the history as one page to look at.",
         "bench": "Measure every pipeline on your own models.",
+        "probe": "Compare two runs of a model layer by layer.",
     },
     "Go back": {
         "checkout": "Restore a version, by name or by the moment it was live.",

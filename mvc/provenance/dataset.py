@@ -211,6 +211,11 @@ def used(context: Context, given: Given) -> Used:
     fs, data, seen = context.store.fs, [], dict[Path, FileIdentity]()
     tagged = {tag.name for tag in _tags(context)}
     for name, path in named.items():
+        if not is_data_name(name):
+            raise CannotRecord(
+                f"the data set {printable(name)!r} cannot be called so",
+                hint="name it: data={'NAME': PATH}, with letters, digits and . _ + -",
+            )
         files = _files(fs, path)
         seen.update((file, before) for file in files.values() if (before := fs.stat(file)))
         old = data_set(context, name) if PREFIX + name in tagged else None
@@ -321,7 +326,7 @@ def _of_url(url: str, name: str) -> dict[str, _File]:
 
 def _download(fs: FileSystem, name: str, url: str, path: Path, wanted: _File) -> None:
     hasher, size = blake3(), 0
-    with fs.open_write(path) as file:
+    with fs.open_write(path, create=True) as file:
         for part in _parts(url):
             size += len(part)
             if size > wanted.size:

@@ -19,7 +19,6 @@ from typing import Any
 
 from blake3 import blake3
 
-import mvc
 from mvc.adapters.python.state import to_state
 from mvc.adapters.views import extract
 from mvc.dataclasses import dataclass
@@ -250,7 +249,7 @@ class _Replay:
         }
         path = self._folder / "job.json"
         path.write_text(json.dumps(job), encoding="utf-8")
-        home = str(Path(mvc.__file__).parent.parent)
+        home = str(Path(__file__).parents[2])
         present = dict(os.environ)
         kept = [part for part in present.get("PYTHONPATH", "").split(os.pathsep) if part]
         present["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *kept]))

@@ -11,8 +11,10 @@ import functools
 import inspect
 import io
 import math
+import os
 import random
 import re
+import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -94,7 +96,9 @@ def _copied(value: Any) -> Any:
 
 
 def _plain_attributes(obj: Any) -> dict[str, Any]:
-    if type(obj).__module__.split(".")[0] == "torch":
+    """Those of a class of the project; what an installed package changes is its own business."""
+    home = getattr(sys.modules.get(type(obj).__module__), "__file__", None) or ""
+    if {"site-packages", "dist-packages"} & set(Path(home).parts):
         return {}
     found = getattr(obj, "__dict__", {})
     return {k: v for k, v in found.items() if v is None or type(v) in _SCALARS}
@@ -195,13 +199,14 @@ class Describer:
             return text
         if path.is_absolute() and self._inside(path) is not None:
             return self._path(path, place)
-        inside = None if path.is_absolute() or not path.exists() else self._inside(path)
+        there = os.path.lexists(text)  # a text may be too long to be a path
+        inside = None if path.is_absolute() or not there else self._inside(path)
         if inside is not None:
             raise CannotRecord(
                 f"{place} is the text {text!r}, which names files of the data set {inside[0]}",
                 hint=f"pass it as a path: pathlib.Path({text!r})",
             )
-        if path.is_absolute() and path.exists():
+        if path.is_absolute() and there:
             raise self._outside(path, place)
         return text
 

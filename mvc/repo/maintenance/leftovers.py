@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mvc.errors import MvcError
+from mvc.errors import IoFailed, MvcError
+from mvc.io.files import FileLock, FileSystem
 from mvc.repo.context import Context
 
 __all__ = ["clear_leftovers", "work_folder"]
 
 _FOLDER = "retraining"
 _LOCK = ".lock"
+_TRIES = 3
 
 
 @contextmanager
@@ -31,16 +33,22 @@ def work_folder(context: Context) -> Iterator[Path]:
             yield folder
         return
     clear_leftovers(context)
-    parent = context.store.folder / _FOLDER
-    fs.make_dirs(parent)
-    folder = parent / os.urandom(8).hex()
-    lock = fs.lock(folder.with_suffix(_LOCK))
+    folder = context.store.folder / _FOLDER / os.urandom(8).hex()
+    lock = _locked(fs, folder)
     try:
         fs.make_dir(folder)
         yield folder
     finally:
         _delete(context, folder)
         lock.release()
+
+
+def _locked(fs: FileSystem, folder: Path) -> FileLock:
+    for _ in range(_TRIES):
+        fs.make_dirs(folder.parent)
+        with suppress(IoFailed):  # another process that was done has just removed the parent
+            return fs.lock(folder.with_suffix(_LOCK))
+    return fs.lock(folder.with_suffix(_LOCK))
 
 
 def clear_leftovers(context: Context) -> None:

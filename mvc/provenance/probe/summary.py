@@ -1,0 +1,186 @@
+"""What a probed run leaves: hashes of the tensors at every layer (values, without torch).
+
+A hash is the id that a commit would give the tensor: BLAKE3 over dtype, shape and bytes. So NaNs
+with equal bits agree, and 0.0 and -0.0 differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mvc.dataclasses import dataclass
+from mvc.errors import WrongUsage
+from mvc.ids import BlobId
+from mvc.model.names import printable
+from mvc.model.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "PARTS", "WHOLE", "Conditions", "LayerCall", "Selection", "Summary", "TensorPrint",
+    "WeightPrint",
+]  # fmt: skip
+
+PARTS = ("input", "output", "grad_input", "grad_output")
+"""The tensors of one call of a layer, in the order of the thesis's table."""
+
+WHOLE = "(model)"
+"""The name of a model without layers inside: it counts as its own only layer."""
+
+_MOST_SEED = 1 << 32  # numpy's generator takes no more
+_MOST_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPrint:
+    """One tensor: its place in the value it was part of (empty if it was the value itself).
+
+    ``at`` is the position among all gradients of the run, 0 for other tensors.
+    """
+
+    place: str
+    spec: TensorSpec
+    id: BlobId
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCall:
+    """One call of a layer; ``call`` counts those of the same layer from 1.
+
+    ``forward`` is the position in the order in which calls returned. ``began`` and ``ended`` are
+    on one clock, so that calls can be seen to contain others.
+    """
+
+    layer: str
+    type: str
+    call: int
+    forward: int
+    began: int
+    ended: int
+    input: tuple[TensorPrint, ...] = ()
+    output: tuple[TensorPrint, ...] = ()
+    grad_input: tuple[TensorPrint, ...] = ()
+    grad_output: tuple[TensorPrint, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.layer, self.call
+
+    def __str__(self) -> str:
+        again = f", call {self.call}" if self.call > 1 else ""
+        return (
+            f"{printable(self.layer)} ({printable(self.type)}, forward index {self.forward}{again})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPrint:
+    """A parameter or buffer before the run, and after it with its gradient in training."""
+
+    before: BlobId
+    gradient: BlobId | None = None
+    after: BlobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a run can be given: a seed (None: generators are left as they are), torch's threads,
+    whether torch may use deterministic kernels only.
+    """
+
+    seed: int | None
+    threads: int
+    deterministic: bool
+
+    def __post_init__(self) -> None:
+        for name, value, least, end in (
+            ("seed", self.seed, 0, _MOST_SEED),
+            ("threads", self.threads, 1, _MOST_THREADS + 1),
+        ):
+            if value is not None and (type(value) is not int or not least <= value < end):
+                raise WrongUsage(f"{name} is {value!r}: it must be from {least} to {end - 1}")
+        if type(self.deterministic) is not bool:
+            raise WrongUsage(f"deterministic is {self.deterministic!r}: it must be True or False")
+
+
+class Selection:
+    """Which layers are recorded: names with wildcards, forward indices (7) and ranges (7-12).
+
+    Without patterns all are.
+    """
+
+    def __init__(self, patterns: Iterable[str] | None) -> None:
+        self.patterns = None if patterns is None else tuple(patterns)
+        self._names: list[str] = []
+        self._ranges: list[range] = []
+        for pattern in self.patterns or ():
+            first, dash, last = pattern.partition("-")
+            if first.isdecimal() and (last.isdecimal() if dash else True):
+                self._ranges.append(range(int(first), int(last or first) + 1))
+            else:
+                self._names.append(pattern)
+
+    @property
+    def every(self) -> bool:
+        return self.patterns is None
+
+    def may_have(self, layer: str) -> bool:
+        """False if no call of the layer is recorded, whatever its forward index."""
+        return self.every or bool(self._ranges) or self._named(layer)
+
+    def has(self, layer: str, forward: int) -> bool:
+        found = any(forward in each for each in self._ranges)
+        return self.every or found or self._named(layer)
+
+    def _named(self, layer: str) -> bool:
+        return any(fnmatchcase(layer, pattern) for pattern in self._names)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run of a model. ``calls`` are ordered by forward index.
+
+    ``weights`` are all parameters and buffers by name. ``kept`` are the tensors themselves, by
+    their ids, if layers were selected.
+    """
+
+    training: bool
+    conditions: Conditions
+    environment: Mapping[str, str]
+    only: tuple[str, ...] | None
+    inputs: tuple[TensorPrint, ...]
+    target: tuple[TensorPrint, ...]
+    calls: tuple[LayerCall, ...]
+    output: tuple[TensorPrint, ...]
+    loss: tuple[TensorPrint, ...]
+    weights: Mapping[str, WeightPrint]
+    kept: Mapping[BlobId, torch.Tensor] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def by_key(self) -> Mapping[tuple[str, int], LayerCall]:
+        return {call.key: call for call in self.calls}
+
+    @cached_property
+    def backward(self) -> Mapping[tuple[str, int], int]:
+        """The backward index of every call: the order in which gradients reached the outputs."""
+        firsts = [
+            (min(p.at for p in call.grad_output or call.grad_input), call.key)
+            for call in self.calls
+            if call.grad_output or call.grad_input
+        ]
+        return {key: index for index, (_, key) in enumerate(sorted(firsts))}
+
+    def __repr__(self) -> str:
+        mode = "training" if self.training else "evaluation"
+        return f"<Summary of a run in {mode} mode: {len(self.calls):,} calls of layers>"
+
+    def selected(self, selection: Selection) -> Summary:
+        """The same run with the calls that are selected."""
+        calls = tuple(c for c in self.calls if selection.has(c.layer, c.forward))
+        return replace(self, calls=calls, only=selection.patterns)

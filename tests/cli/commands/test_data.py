@@ -1,0 +1,84 @@
+"""``mvc data``, and the options of other commands for versions that are trained again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import mvc as library
+from tests.cli.program import Mvc
+from tests.provenance.trainings import Conv, nothing
+
+
+def test_data_sets_are_added_listed_and_shown(mvc: Mvc) -> None:
+    assert mvc("data").out == ""
+    folder = mvc.folder / "food"
+    folder.mkdir()
+    (folder / "a.txt").write_text("apple")
+    assert "Data set food is at" in mvc("data", "add", "food").err
+    mvc("data", "add", "food", "--name", "there", "--reference")
+    food, there = mvc("data", "--json").json["data_sets"]
+    assert (food["name"], food["files"], food["nbytes"], food["source"]) == (
+        "food",
+        ["a.txt"],
+        5,
+        None,
+    )
+    assert there["source"] == str(folder)
+    assert mvc("data", "show", "food").out == "a.txt\n"
+    assert str(folder) in mvc("data", "list").out
+    mvc("checkout", "data/food", "-o", "out/")
+    assert (mvc.folder / "out/a.txt").read_text() == "apple"
+    assert "data/food" in mvc("tag").out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("add",), ("show",), ("list", "x"), ("nonsense",), ("list", "--reference")],
+)
+def test_wrong_words_are_wrong_usage(mvc: Mvc, words: tuple[str, ...]) -> None:
+    mvc("data", *words, code=2)
+
+
+@pytest.fixture
+def dropped(mvc: Mvc) -> Iterator[str]:
+    """A version that gave up its weights."""
+    from mvc.provenance.weights import drop
+
+    torch.manual_seed(0)
+    model = library.made(Conv, 2)
+    with library.Repository.open(mvc.folder) as repo:
+        repo.commit(model.state_dict())
+        with repo.provenance(model, service=nothing, verify=False) as run:
+            run.train()
+        assert run.result is not None
+        drop(repo.context, [run.result.id], unproven=True)
+        yield str(run.result.id)
+
+
+def test_given_up_weights_are_told_and_need_a_word_to_be_trained(mvc: Mvc, dropped: str) -> None:
+    assert "recoverable by retraining" in mvc("log", "-n", 1, "--oneline").out
+    assert "given up; recoverable by retraining" in mvc("show", dropped).out
+    assert mvc("log", "-n", 1, "--json").json["commits"][0]["dropped"]["path"] == (
+        "model.safetensors"
+    )
+    assert "1 by retraining" in mvc("stats").out
+    assert mvc("stats", "--json").json["dropped"] == 1
+    assert "recoverable by retraining" in mvc("fsck").err
+    assert "given up" in mvc("oplog", "-n", 1).out
+    # The base has the same weights here, so nothing needs to be trained.
+    assert "nothing is trained" in mvc("checkout", "--retrain", dropped, "-o", "a.safetensors").err
+    mvc("checkout", "--trust-code", dropped, code=2)
+    mvc("checkout", "--anyway", dropped, code=2)
+    mvc("repack", "--trust-code", code=2)
+    mvc("repack", "--add", dropped)
+    assert "retraining" not in mvc("log", "-n", 1, "--oneline").out
+    failed = mvc("repack", "--drop-weights", dropped, code=3)
+    assert "is not proven" in failed.err
+
+
+def test_versions_without_a_recipe_are_refused(mvc: Mvc) -> None:
+    mvc.commit()
+    assert "has no recipe" in mvc("repack", "--drop-weights", "HEAD", code=3).err
