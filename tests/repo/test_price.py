@@ -29,10 +29,10 @@ class Mixed:
     ``proven``: for some of them, that a training of some seconds makes them again.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, layout: str = "chain") -> None:
         root.mkdir(parents=True, exist_ok=True)
         mvc.Repository.init(root).close()
-        set_value(FileSystem(), root / ".mvc/config.yaml", "store.layout", "chain")
+        set_value(FileSystem(), root / ".mvc/config.yaml", "store.layout", layout)
         self.repo = mvc.Repository.open(root)
         self.draw = np.random.default_rng(3)
         self.states: list[tuple[CommitId, State]] = []
@@ -79,11 +79,11 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
     made.repo.close()
 
 
-def problems(mixed: Mixed, weight: float, bound: float | None) -> Priced:
+def problems(mixed: Mixed, weight: float) -> Priced:
     (path,) = mixed.repo.manifest().by_path
     proven = {id_: replace(each, path=path) for id_, each in mixed.proven.items()}
-    goal = Goal(weight=weight, bound=bound, proven=proven)
-    return ContentGraph(RepackProblem(mixed.repo.context, goal), weight, bound).priced
+    goal = Goal(weight=weight, proven=proven)
+    return ContentGraph(RepackProblem(mixed.repo.context, goal), weight, None).priced
 
 
 def parts(whole: Priced, size: int) -> Iterator[Priced]:
@@ -113,16 +113,80 @@ def parts(whole: Priced, size: int) -> Iterator[Priced]:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(("weight", "bound"), [(3.0, None), (30.0, None), (300.0, 0.1), (30.0, 0.02)])
+@pytest.mark.parametrize("weight", [3.0, 30.0, 300.0])
+@pytest.mark.parametrize("tight", [False, True])
 def test_thirty_commits_cost_what_the_best_of_all_choices_costs(
-    mixed: Mixed, weight: float, bound: float | None
+    mixed: Mixed, weight: float, tight: bool
 ) -> None:
-    problem = problems(mixed, weight, bound)
+    problem = problems(mixed, weight)
     assert len(problem.held) == 30
     assert len(problem.trainings or {}) == len(mixed.proven)
     found = cheapest(problem)
     assert found is not None
+    if tight:
+        least = max(
+            fixed + sum(problem.contents.full_ns[c] for c in held)
+            for fixed, held in zip(problem.fixed_ns, problem.held, strict=True)
+        )
+        problem = replace(problem, bound=(least + max(found.ns)) // 2)
+        found = cheapest(problem)
+        assert found is not None
     check(problem, found)
     best = [Assigned(part).best() for part in parts(problem, 6)]
     assert None not in best
     assert found.price <= 1.05 * sum(b for b in best if b is not None)
+
+
+def weighed(root: Path, weight: float) -> mvc.Repository:
+    set_value(FileSystem(), root / ".mvc/config.yaml", "store.storage_weight", str(weight))
+    return mvc.Repository.open(root)
+
+
+def test_repack_lowers_the_price_and_keeps_every_version(tmp_path: Path) -> None:
+    made = Mixed(tmp_path, "chain:1")
+    made.repo.close()
+    with weighed(tmp_path, 300.0) as made.repo:
+        before, plan = made.repo.stats().price, made.repo.repack().plan
+        assert plan.prices is not None
+        assert plan.prices[1] < plan.prices[0]
+        assert before == pytest.approx(plan.prices[0], rel=0.05)
+        assert made.repo.stats().price == pytest.approx(plan.prices[1], rel=0.05)
+        assert not made.repo.repack().plan
+        assert made.are_right()
+
+
+@pytest.mark.parametrize("layout", ["chain", "skip:4"])
+def test_commits_alone_come_near_the_price_of_a_repack(tmp_path: Path, layout: str) -> None:
+    mvc.Repository.init(tmp_path).close()
+    set_value(FileSystem(), tmp_path / ".mvc/config.yaml", "store.layout", layout)
+    draw = np.random.default_rng(1)
+    state = draw.standard_normal((400, 400)).astype(np.float32)
+    with weighed(tmp_path, 20.0) as repo:
+        for _ in range(40):
+            state = state * np.float32(1 + 1e-6)
+            repo.commit({"w": state})
+        stats = repo.stats()
+        assert 1 < stats.reset_points < 40
+        repo.repack()
+        best = repo.stats().price
+        assert stats.price is not None
+        assert best is not None
+        assert stats.price <= 1.5 * best
+
+
+def test_the_choice_and_its_price_are_told(tmp_path: Path) -> None:
+    made = Mixed(tmp_path)
+    assert all(entry.storage is None for entry in made.repo.log())
+    kinds = [e.storage.kind for e in made.repo.log(prices=True) if e.storage is not None]
+    assert kinds[::-1][:6] == ["full", "delta", "update", "full", "delta", "update"]
+    stats = made.repo.stats()
+    assert stats.price is None
+    assert stats.kinds == {kind: kinds.count(kind) for kind in stats.kinds}
+    made.repo.close()
+    with weighed(tmp_path, 100.0) as repo:
+        stored = [entry.storage for entry in repo.log(prices=True)]
+        prices = [each.price for each in stored if each is not None]
+        assert repo.stats().price == pytest.approx(sum(p for p in prices if p is not None))
+        for each in stored:
+            assert each is not None
+            assert each.price == pytest.approx(sum(each.bytes.values()) / 1e7 + each.seconds)

@@ -23,6 +23,7 @@ from mvc.repo.repack.solve.model import Layout, Versions
 __all__ = ["Priced", "PricedLayout", "Training", "cheapest"]
 
 _ROUNDS = 40  # in which recoveries become dearer or cheaper
+_DEARER, _EASED = 1.6, 0.6  # factors of a version above the bound, of all if none is
 _PASSES = 3  # over the recipes
 _ENDLESS = 1 << 60  # nanoseconds
 
@@ -102,16 +103,16 @@ class _Search:
         costs = [1.0] * count
         simple = self._simple(self._prices(needs, costs))
         found = [self._made(layout, given_up, needs) for layout in simple]
-        for turn in range(_ROUNDS):
+        for _ in range(_ROUNDS):
             made = self._made(self._layout(self._prices(needs, costs)), given_up, needs)
             found.append(made)
-            step = 1 + 3 / (turn + 2)
-            costs = [
-                cost * step if ns > bound else max(1.0, cost / step ** 0.5)
-                for cost, ns in zip(costs, made.ns, strict=True)
-            ]
-            if max(costs, default=1.0) == 1.0:
-                break
+            late = [ns > bound for ns in made.ns]
+            if not any(late):
+                if max(costs, default=1.0) == 1.0:
+                    break
+                costs = [max(1.0, cost * _EASED) for cost in costs]
+            else:
+                costs = [c * _DEARER if l else c for c, l in zip(costs, late, strict=True)]
         fitting = [made for made in found if max(made.ns, default=0) <= bound]
         return min(fitting, key=lambda made: made.price, default=None)
 
