@@ -217,7 +217,7 @@ class Repository(StoredRepository):
         among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
         replay in another process; ``drop_weights`` then gives up the weights. By default they are
         given up where ``store.storage_weight`` is set and the proven recipe is cheaper.
-        docs/provenance.md says what can be recorded. Raises CannotRecord before anything is trained.
+        docs/provenance.md says what can be recorded. Raises CannotRecord before training.
         """
         from mvc.provenance.recording import Run, RunOptions
 
@@ -329,14 +329,15 @@ class Repository(StoredRepository):
     def _cheapest(self, *, dry_run: bool, progress: Progress | None) -> Repacked:
         """Weights that are given up go first: the layout of the rest does not rely on them."""
         from mvc.provenance import weights
+        from mvc.repo.repack.repack import goal_of, repack
 
-        proven = weights.all_proven(self.context)
-        if dry_run or not proven:
-            return super().repack(proven=proven, dry_run=dry_run, progress=progress)
-        plan = super().repack(proven=proven, dry_run=True, progress=progress).plan
+        goal = goal_of(self.context, proven=weights.all_proven(self.context))
+        if dry_run or not goal.proven:
+            return repack(self.context, goal, dry_run=dry_run, progress=progress)
+        plan = repack(self.context, goal, dry_run=True, progress=progress).plan
         if plan.given_up:
             weights.drop(self.context, plan.given_up)
-        done = super().repack(progress=progress)
+        done = repack(self.context, goal_of(self.context), progress=progress)
         return replace(done, plan=replace(done.plan, given_up=plan.given_up))
 
     def add_data(

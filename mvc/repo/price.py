@@ -20,7 +20,8 @@ def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
 
     Never without ``store.storage_weight``, nor where it takes longer than ``store.max_recovery``.
     """
-    weight, bound = map(context.config.get, ("store.storage_weight", "store.max_recovery"))
+    get = context.config.get
+    weight, bound = get("store.storage_weight"), get("store.max_recovery")
     if weight is None:
         return False
     base = manifests.of_commit(context, recipe.base)
@@ -36,7 +37,7 @@ def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
         for start in range(0, max(nbytes, 1), PIECE):
             last = graph.path(id_, start).steps[-1]
             stored += last.header.share(last.member)
-    return again < stored * weight / 1e9 + _recovery(context, [entry])
+    return again < stored * float(weight) / 1e9 + _recovery(context, [entry])
 
 
 def _recovery(context: Context, entries: Iterable[FileEntry]) -> float:

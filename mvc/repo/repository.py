@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.queries import Queries
-    from mvc.repo.repack.goal import Proven
     from mvc.repo.repack.plan import RepackCurve
     from mvc.repo.repack.repack import Repacked
     from mvc.repo.report.family import Family
@@ -1042,15 +1041,13 @@ class Repository:
         remove: Sequence[Rev] = (),
         add_queried: int | None = None,
         super_step: int | None = None,
-        proven: Mapping[CommitId, Proven] | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
 
         ``add_queried`` adds that many versions, those that were asked for most often. Without a
-        goal as the settings say. ``proven``: recipes whose weights ``store.storage_weight`` may
-        find not worth their price; the plan names them. With ``dry_run`` only the plan is made.
+        goal as the settings say. With ``dry_run`` only the plan is made.
         """
         from mvc.repo.repack import repack
 
@@ -1063,7 +1060,6 @@ class Repository:
             remove=tuple(self.find(rev) for rev in remove),
             add_queried=add_queried,
             super_step=super_step,
-            proven=proven,
         )
         return repack.repack(self.context, goal, dry_run=dry_run, progress=progress)
 

@@ -13,6 +13,7 @@ from blake3 import blake3
 from tests.oracle import grid
 
 MIB = 1 << 20
+FEATURES = "", "codings-2", "commit-2", "commit-3", "compacted", "entry-2", "entry-3", "entry-4"
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
@@ -20,13 +21,12 @@ DTYPES = (
     "float8_e5m2fnuz 1,float8_e8m0fnu 1,float4_e2m1fn_x2 1,complex32 4,complex64 8,complex128 16,"
     "qint8 1,quint8 1,qint32 4"
 )
-NEVER = Record(forgotten=[], links=[], weights=[])
 SIZES = {row.split()[0]: int(row.split()[1]) for row in DTYPES.split(",")}
-LAYOUTS = {  # "field:kind", or a field of the kind of its name; "*" is a list, commas join kinds
+LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join, a digit says since when
     "entry": "which operation:text recorded:uint note:text regions:*uint,uint,uint "
     "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed "
-    "marks:*float maintained",
-    "later": "forgotten:*id,uint undoes:uint links weights",
+    "marks:*float forgotten:2*id,uint undoes:2uint links:3*text,uint,uint "
+    "weights:4*id,uint,text,uint,text",
     "deployment": "target:text time:sint commit:value previous:uint",
     "made": "which manifest:id root:id parents:*id author:text time:sint zone:sint "
     "message:text metrics pipeline:text code:text params beside",
@@ -48,12 +48,7 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
-    "which": lambda c, r: (
-        (None, 1, 2, 3, 4, *[None] * 123)[c.get("uint")] or need(0, "its version")
-    ),
-    "maintained": lambda c, r: c.get("later", r) if r.which > 1 else NEVER,
-    "links": lambda c, r: c.get("*text,uint,uint") if r.which > 2 else [],
-    "weights": lambda c, r: c.get("*id,uint,text,uint,text") if r.which > 3 else [],
+    "which": lambda c, r: n if 0 < (n := c.get("uint")) < 5 else need(0, "its version"),
     "removed": lambda c, r: [c.get("text") for _ in range(n - 1)] if (n := c.get("uint")) else None,
     "spec": lambda c, r: (list(SIZES)[c.get("uint")], tuple(c.get("*uint"))),
     "contents": lambda c, r: [Record(gap=gap, spec=spec, id=c.take(32)) for gap, spec in r.places],
@@ -81,6 +76,8 @@ class Cursor:
         return self.data[self.at - n : self.at]
 
     def get(self, kind, outer=None):  # outer: what the enclosing record has so far
+        if kind[0].isdigit():
+            return self.get(kind[1:], outer) if outer.which >= int(kind[0]) else []
         if kind[0] == "*":
             return [self.get(kind[1:], outer) for _ in range(self.get("uint"))]
         if "," in kind:
@@ -274,14 +271,13 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         text, _, check = (folder / "format").read_text("latin1").partition(" check=")
         features = set(text.removeprefix("mvc-repository 1 features=").split(","))
         sound = check == blake3(text.encode()).hexdigest(8) + "\n"
-        known = "codings-2,commit-2,commit-3,compacted,entry-2,entry-3,entry-4,".split(",")
-        need(sound and features <= {*known}, "an unknown or damaged format")
+        need(sound and features <= {*FEATURES}, "an unknown or damaged format")
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
         self.refs = {name: new for e in self.entries for name, _, new in e.refs}
         self.removed = next((e.removed for e in self.entries[::-1] if e.removed is not None), [])
         self.deployments = [d for e in self.entries for d in e.deployments]
-        last, fixed = {}, {(t, s): p for e in self.entries for t, s, p in e.maintained.links}
+        last, fixed = {}, {(t, s): p for e in self.entries for t, s, p in e.links}
         for d in self.deployments:  # linked: it names, as corrected, the one recorded before it
             d.dead = any((d.target, d.sequence) in e.retractions for e in self.entries)
             d.linked = fixed.get((d.target, d.sequence), d.previous) == last.get(d.target, 0)

@@ -16,8 +16,8 @@ from mvc.repo.config import set_value
 from mvc.repo.repack.contents import ContentGraph
 from mvc.repo.repack.goal import Goal, Proven
 from mvc.repo.repack.problem import RepackProblem
-from mvc.repo.repack.solve.priced import Priced, Training, cheapest
 from mvc.repo.repack.solve.model import Versions
+from mvc.repo.repack.solve.priced import Priced, Training, cheapest
 from tests.repo.test_priced import Assigned, check
 
 State = dict[str, np.ndarray]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import pytest
@@ -79,8 +79,10 @@ def history(seed: int, versions: int, lines: int = 3) -> Priced:
     trainings: dict[int, Training] = {}
     sizes = [draw.choice((1_000, 20_000, 300_000)) for _ in range(lines)]
     for version in range(versions):
-        above = None if not version or draw.random() < 0.1 else draw.choice(
-            (version - 1, version - 1, draw.randrange(version))
+        above = (
+            None
+            if not version or draw.random() < 0.1
+            else draw.choice((version - 1, version - 1, draw.randrange(version)))
         )
         kind = draw.choice(("tuned", "small", "all"))
         mine = []

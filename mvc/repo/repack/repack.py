@@ -165,23 +165,28 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
 
 
 def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
-    """The plan of the lowest price; weights that are given up count as such from the beginning."""
-    goal, before = problem.goal, problem.before
-    old = _price(problem, before, weight)
+    """The plan of the lowest price; weights to give up count as such in the layout of the rest."""
+    goal, versions = problem.goal, problem.survey.versions
+    old, rest, saved = _price(problem, problem.before, weight), problem, 0.0
     best = cheapest(ContentGraph(problem, weight, goal.bound).priced)
-    gone = () if best is None else sorted(best.given_up)
-    trained, freed = 0.0, 0
+    numbers = [] if best is None else sorted(best.given_up)
+    gone = [versions[i].commit for i in numbers]
     if best is not None and gone:
-        commits = [problem.survey.versions[i].commit for i in gone]
-        trained = sum(best.ns[i] for i in gone) / 1e9
-        specs = problem.survey.specs
-        paths = {commit: goal.proven[commit].path for commit in commits}
-        rest = replace(goal, proven={})
-        problem = RepackProblem(problem.survey.context, rest, problem.progress, paths)
-        lost = specs.keys() - problem.survey.specs.keys()
-        freed = sum(o.stored for o in problem.stored if o.id in lost)
-    plans = [problem.unchanged()] if before.worst_seconds <= (goal.bound or before.worst_seconds) else []
-    allowed = goal.bound
+        paths = {commit: goal.proven[commit].path for commit in gone}
+        without = replace(goal, proven={})
+        rest = RepackProblem(problem.survey.context, without, problem.progress, paths)
+        lost = problem.survey.specs.keys() - rest.survey.specs.keys()
+        saved = sum(o.stored for o in rest.stored if o.id in lost) * weight / 1e9
+        saved -= sum(best.ns[i] for i in numbers) / 1e9
+    plan = _cheapest_layout(rest, weight)
+    prices = old, _price(rest, plan.after, weight) - saved
+    return replace(plan, goal=goal, before=problem.before, given_up=tuple(gone), prices=prices)
+
+
+def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
+    """As ``_within_time`` for the price: the present layout, or a better one that was found."""
+    bound = allowed = problem.goal.bound
+    plans = [problem.unchanged()]
     for _ in range(_ROUNDS):
         graph = ContentGraph(problem, weight, allowed)
         best = cheapest(graph.priced)
@@ -189,17 +194,14 @@ def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
             break
         problem.attempt(graph.selection(best.layout))
         plan = problem.plan_of(graph.selection(best.layout))
-        if goal.bound is None or allowed is None or plan.after.worst_seconds <= goal.bound:
-            plans.append(plan)
+        plans.append(plan)
+        if bound is None or allowed is None or plan.after.worst_seconds <= bound:
             break
-        allowed *= 0.99 * goal.bound / plan.after.worst_seconds
-    if not plans:
-        assert goal.bound is not None
-        return _within_time(problem, goal.bound)
-    plan = min(plans, key=lambda p: _price(problem, p.after, weight))
-    new = _price(problem, plan.after, weight) + trained - freed * weight / 1e9
-    names = tuple(problem.survey.versions[i].commit for i in gone)
-    return replace(plan, goal=goal, before=before, given_up=names, prices=(old, new))
+        allowed *= 0.99 * bound / plan.after.worst_seconds
+    fitting = [p for p in plans if bound is None or p.after.worst_seconds <= bound]
+    if bound is not None and not fitting:
+        return _within_time(problem, bound)
+    return min(fitting, key=lambda p: _price(problem, p.after, weight))
 
 
 def _price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:

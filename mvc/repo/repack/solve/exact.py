@@ -160,7 +160,9 @@ class _Search:
             best = self._best[i]
             assert best is not None
             served.append(best.source)
-        return Layout(frozenset(self._tree.nodes[s] for s in served if s is not None), frozenset(edges))
+        return Layout(
+            frozenset(self._tree.nodes[s] for s in served if s is not None), frozenset(edges)
+        )
 
     def _cut(self, i: int, source: int) -> bool:
         return bool(self._own[i][source >> 3] >> (7 - (source & 7)) & 1)

@@ -112,13 +112,13 @@ class _Search:
                     break
                 costs = [max(1.0, cost * _EASED) for cost in costs]
             else:
-                costs = [c * _DEARER if l else c for c, l in zip(costs, late, strict=True)]
+                costs = [c * _DEARER if slow else c for c, slow in zip(costs, late, strict=True)]
         fitting = [made for made in found if max(made.ns, default=0) <= bound]
         return min(fitting, key=lambda made: made.price, default=None)
 
     def _needs(self, given_up: frozenset[int], version: int) -> tuple[list[int], int]:
         """The contents from which a version is made, and the nanoseconds beside decoding them."""
-        contents, ns = [], 0
+        contents, ns = list[int](), 0
         while version in given_up:
             assert self._problem.trainings is not None
             training = self._problem.trainings[version]
