@@ -23,6 +23,7 @@ from mvc.repo.repack.solve.model import Layout, Versions
 __all__ = ["Priced", "PricedLayout", "Training", "cheapest"]
 
 _ROUNDS = 40  # in which recoveries become dearer or cheaper
+_AGAIN = 4  # rounds after a change of one version
 _DEARER, _EASED = 1.6, 0.6  # factors of a version above the bound, of all if none is
 _PASSES = 3  # over the recipes
 _ENDLESS = 1 << 60  # nanoseconds
@@ -81,33 +82,39 @@ class _Search:
     def __init__(self, problem: Priced) -> None:
         self._problem = problem
         self._trees = problem.contents.trees
+        self._costs = [1.0] * len(problem.held)  # of a nanosecond of each version's recovery
         self._known: dict[tuple[int, tuple[float, ...]], Layout] = {}
 
     def improved(self, given_up: frozenset[int], able: Iterable[int]) -> PricedLayout | None:
         """Changes one version at a time, the newest first, as long as the price falls."""
-        best = self._priced(given_up)
+        self._costs = [1.0] * len(self._problem.held)
+        best = self._priced(given_up, _ROUNDS)
         for _ in range(_PASSES):
             before = best
             for version in sorted(able, reverse=True):
-                tried = self._priced((best.given_up if best else given_up) ^ {version})
+                tried = self._priced((best.given_up if best else given_up) ^ {version}, _AGAIN)
                 if tried is not None and (best is None or tried.price < best.price):
                     best = tried
             if best is before:
                 break
         return best
 
-    def _priced(self, given_up: frozenset[int]) -> PricedLayout | None:
-        """The best layout if these versions give up their weights; None if none was found."""
+    def _priced(self, given_up: frozenset[int], rounds: int) -> PricedLayout | None:
+        """The best layout if these versions give up their weights; None if none was found.
+
+        The multipliers that last kept the bound are tried first.
+        """
         bound, count = self._problem.bound, len(self._problem.held)
         needs = [self._needs(given_up, version) for version in range(count)]
-        costs = [1.0] * count
+        costs = self._costs
         simple = self._simple(self._prices(needs, costs))
         found = [self._made(layout, given_up, needs) for layout in simple]
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             made = self._made(self._layout(self._prices(needs, costs)), given_up, needs)
             found.append(made)
             late = [ns > bound for ns in made.ns]
             if not any(late):
+                self._costs = costs
                 if max(costs, default=1.0) == 1.0:
                     break
                 costs = [max(1.0, cost * _EASED) for cost in costs]
