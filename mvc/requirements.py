@@ -11,7 +11,7 @@ import math
 from typing import Literal
 
 from mvc.dataclasses import dataclass
-from mvc.errors import WrongUsage
+from mvc.errors import InvalidPipeline, WrongUsage
 
 __all__ = ["ACCURACY_DROPS", "SPEEDS", "Requirements", "pipeline_and_bound"]
 
@@ -25,10 +25,11 @@ class Requirements:
 
     ``max_recovery``: seconds that recovering any version may take, more than 0. A commit with
     these keeps to it as to ``store.max_recovery``, in place of that setting.
-    ``lossy``: whether production weights may differ from training weights; if not, the
-    others do not matter. ``speed``: ``slow`` evaluates every version before it is saved,
+    ``lossy``: whether production weights may differ from training weights; if not, ``speed``
+    does not matter. ``speed``: ``slow`` evaluates every version before it is saved,
     and skips those that are not needed. ``accuracy_drop``: 0, 0.1 or 1, the per cent of
-    accuracy that production weights may lose. Raises WrongUsage, naming the parameter.
+    accuracy that production weights may lose; only 0 unless ``lossy``. Raises WrongUsage, naming
+    the parameter.
     """
 
     max_recovery: float = 10
@@ -46,6 +47,11 @@ class Requirements:
             raise WrongUsage(f"speed is fast or slow, not {self.speed!r}")
         if not _is_number(self.accuracy_drop) or self.accuracy_drop not in ACCURACY_DROPS:
             raise WrongUsage(f"accuracy_drop is 0, 0.1 or 1 (per cent), not {self.accuracy_drop!r}")
+        if self.accuracy_drop and not self.lossy:
+            raise WrongUsage(
+                f"accuracy_drop is {self.accuracy_drop:g}, but without lossy no accuracy is lost",
+                hint="ask for lossy as well, or leave accuracy_drop out",
+            )
 
     @property
     def pipeline(self) -> str:
@@ -58,8 +64,13 @@ class Requirements:
 def pipeline_and_bound(given: object) -> tuple[str | None, float | None]:
     """The pipeline and the recovery bound in seconds that the argument ``pipeline`` asks for.
 
-    It is text, Requirements, or None for what the settings say. Raises WrongUsage otherwise.
+    It is text, Requirements, or None for what the settings say. Raises WrongUsage otherwise, and
+    InvalidPipeline for an empty text.
     """
+    if given == "":
+        raise InvalidPipeline(
+            "the pipeline is empty", hint="leave it out to take the setting commit.pipeline"
+        )
     if isinstance(given, Requirements):
         return given.pipeline, given.max_recovery
     if given is None or isinstance(given, str):

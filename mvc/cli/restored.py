@@ -1,4 +1,4 @@
-"""What checkout and switch say of the files they wrote."""
+"""What checkout and switch say of the files they wrote, and of trainings that go on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def tell(session: Session, done: Restored) -> None:
 
 
 def tell_of_training(session: Session, *branches: str | None) -> None:
-    """Says that a training records on the branch that HEAD left or came to, if one does."""
+    """Says on which of these branches (without any: of all) a training records."""
+    if not branches:
+        branches = (None, *(ref.name for ref in session.repository.branches()))
     for branch in dict.fromkeys(branches):
         if not session.repository.is_recording(branch):
             continue

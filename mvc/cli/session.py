@@ -61,6 +61,11 @@ class Session:
         if opened.finished:
             files = listed([printable(str(path)) for path in opened.finished], 3)
             self.out.warn(f"completed a checkout that was interrupted: {files} replaced")
+        if opened.given_up:
+            files = listed([printable(str(path)) for path in opened.given_up], 3)
+            self.out.warn(
+                f"gave up a checkout that was interrupted: {files} not replaced; see 'mvc status'"
+            )
         return opened
 
     @cached_property

@@ -410,14 +410,19 @@ class FileSystem:
             _regular(path, present)
             mode = present.permissions if mode is None else mode
         private = 0o666 if mode is None else mode  # never wider than it ends up
-        with self.open_write(
-            path.with_name(temporary), create=True, exclusive=True, mode=private, within=within
-        ) as file:
-            if mode is not None:
-                file.set_mode(mode)
-            writer(file)
-            if durable:
-                file.sync()
+        beside = path.with_name(temporary)
+        try:
+            with self.open_write(
+                beside, create=True, exclusive=True, mode=private, within=within
+            ) as file:
+                if mode is not None:
+                    file.set_mode(mode)
+                writer(file)
+                if durable:
+                    file.sync()
+        except IoFailed as error:  # nobody knows the temporary name
+            text = error.message.replace(str(beside), str(path))
+            raise type(error)(text, hint=error.hint) from error.__cause__
 
 
 def _below(path: Path, within: Path | None) -> Path | None:

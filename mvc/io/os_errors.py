@@ -44,10 +44,11 @@ def translate(path: Path, action: str) -> Iterator[None]:
     except OSError as error:
         raise failure(error, path, action) from error
     except ValueError as error:
-        if "\0" not in str(path):
-            raise
         # Python refuses it before the system could; it may come out of a damaged repository.
-        raise IoFailed(f"cannot {action} {str(path)!a}: no name holds a zero byte") from error
+        why = "a lone surrogate" if isinstance(error, UnicodeEncodeError) else "a zero byte"
+        if why == "a zero byte" and "\0" not in str(path):
+            raise
+        raise IoFailed(f"cannot {action} {str(path)!a}: no name holds {why}") from error
 
 
 def was_missing(error: MvcError) -> bool:

@@ -64,13 +64,13 @@ def training_path(name: str) -> str:
     return str(path.with_name(f"{path.stem}.training{path.suffix}"))
 
 
-def check_key(key: str) -> str:
-    """A tensor's name: not empty, at most 1,024 bytes of UTF-8, no control characters."""
+def check_key(key: str, kind: str = "tensor") -> str:
+    """A tensor's, metric's or param's name: not empty, at most 1,024 bytes, no controls."""
     if not key:
-        raise InvalidName("a tensor has an empty name")
+        raise InvalidName(f"a {kind} has an empty name")
     if len(key.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
-        raise InvalidName(f"a tensor's name is longer than {MAX_NAME_BYTES} bytes: {key[:60]}…")
-    _no_controls("a tensor's name", key)
+        raise InvalidName(f"a {kind}'s name is longer than {MAX_NAME_BYTES} bytes: {key[:60]}…")
+    _no_controls(f"a {kind}'s name", key)
     return key
 
 

@@ -58,7 +58,7 @@ NAME = "model.json"
 _SCHEMA = "mvc.model/1"
 _TUPLE = "__tuple__"
 _DEPTH = 50  # of constructor arguments
-_SHOWN = 5  # names in a message
+_SHOWN, _FILES_SHOWN = 5, 20  # names of arguments and of files in a message
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,9 @@ def _arguments(
         raise CannotRecord(
             f"{_shown(target)} takes arguments ({shown}), and it is not known with which it was "
             "called",
-            hint="model=mvc.Architecture(model, {'NAME': VALUE}) gives them, {} for none; a model "
-            "may also have them as its attribute mvc_arguments",
+            hint="model=mvc.Architecture(model, {'NAME': VALUE}) gives them, {} for none, or "
+            "the model has them as its attribute mvc_arguments; instead of a class that takes more "
+            "than plain data, name a function that makes the model",
         )
     if not (offered is None or isinstance(offered, Mapping)):
         raise CannotRecord(f"mvc_arguments of {_shown(target)} is no mapping")
@@ -293,7 +294,7 @@ def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any
             except Exception as error:
                 raise CannotRecord(
                     f"{_shown(target)} cannot be called with these arguments: "
-                    f"{type(error).__name__}: {error}"
+                    + printable(f"{type(error).__name__}: {error}".partition("\n")[0])
                 ) from error
     if not isinstance(made, torch.nn.Module):
         raise CannotRecord(f"{_shown(target)} returns a {type(made).__name__}, not a module")
@@ -394,9 +395,8 @@ def build(
 
     if trust is not True:
         files = sorted(code.files)
-        where = ", ".join(files[:_SHOWN]) + (
-            f" and {len(files) - _SHOWN} more" * bool(files[_SHOWN:])
-        )
+        rest = len(files) - _FILES_SHOWN
+        where = ", ".join(files[:_FILES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
         raise NotTrusted(
             f"building the model of {version} would run {stored.call} from "
             + (where or f"the installed module {printable(stored.module)}"),

@@ -91,6 +91,7 @@ class Run:
         self._repo, self._model, self._optimizer = repo, live, optimizer
         self._architecture = model
         self._service, self._given, self._options = service, data, options
+        self._called = False
         self._attached: dict[str, Any] = {}
         self._state: dict[str, Any] = {}
 
@@ -164,9 +165,9 @@ class Run:
         cleared first. Raises CannotRecord for an argument that cannot be recorded, and
         WrongUsage for arguments that the service does not take, before it is called.
         """
-        if self.recipe is not None:
+        if self._called:
             raise WrongUsage(
-                "the training of this version has run already",
+                "one block records one call of run.train",
                 hint="begin another 'with repo.provenance(...)' for the next version",
             )
         keywords = {**self._passed, **arguments}
@@ -174,6 +175,7 @@ class Run:
             inspect.signature(self._function).bind(self._model, **keywords)
         except TypeError as error:
             raise WrongUsage(f"the service cannot be called so: {error}") from None
+        self._called = True
         with deterministic(self._options.deterministic):
             recipe = self._prepare(keywords)
             self._model.zero_grad(set_to_none=True)
@@ -231,7 +233,8 @@ class Run:
     def _sources(self) -> Sources:
         """The source files of everything that the recipe names, the model's own included."""
         files = {name: data for name, data in self._carried.items() if is_code(name)}
-        packages = dict(StoredModel.decode(self._carried[NAME]).packages) if files else {}
+        told = NAME in self._carried
+        packages = StoredModel.decode(self._carried[NAME]).packages if told else {}
         found = sources_of(self._describer.code)
         return Sources({**files, **found.files}, {**packages, **found.packages})
 

@@ -26,9 +26,12 @@ from mvc.io.files import FileSystem
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
 from mvc.model.names import printable
 from mvc.provenance.environment import distribution_name
-from mvc.provenance.stored_code import file_of, stored_code_of
+from mvc.provenance.stored_code import file_of, is_utf8, stored_code_of
 
 __all__ = ["Sources", "place_of", "sources_of"]
+
+_SCRIPT = {"__main__", "__mp_main__"}
+"""What the script that runs is called, also in a process that multiprocessing has started."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def place_of(target: Any) -> tuple[str, str]:
     stored = stored_code_of(module)
     if stored is not None:
         return module.partition(".")[2], name
-    if module != "__main__":
+    if module not in _SCRIPT:
         return module, name
     return _script(shown)[0], name
 
@@ -164,16 +167,22 @@ class _Search:
         if found.path is None:  # a folder without __init__.py
             return
         own, path, package = name, found.path, found.folders is not None
-        if name == "__main__":
+        if name in _SCRIPT:
             own, path = _script("the model's class")
+            if "." in own:  # a script of a package, run by python -m
+                self.add(own.rpartition(".")[0])
         if path.suffix not in SOURCE_SUFFIXES:
             raise CannotRecord(
                 f"{printable(own)} is compiled ({printable(path.name)}): its source cannot be kept",
                 hint="install it as a package: then its version is recorded",
             )
         data = self._fs.read_bytes(path, MAX_CODE_BYTES)
+        if not is_utf8(data):
+            raise CannotRecord(
+                f"{printable(str(path))} is not UTF-8", hint="save it as UTF-8, and import it again"
+            )
         tree, code = _parsed(data, path)
-        if name == "__main__":
+        if name in _SCRIPT:
             _refuse_script_that_acts(tree, path)
         if not _runs(sys.modules.get(name), code):
             raise CannotRecord(
@@ -275,7 +284,6 @@ def _script(shown: str) -> tuple[str, Path]:
     file = getattr(main, "__file__", None)
     spec = getattr(main, "__spec__", None)
     name = spec.name if spec is not None else Path(file or "").stem
-    name = name.removesuffix(".__main__") if spec is not None else name
     path = Path(file or "")
     if file is None or path.suffix not in SOURCE_SUFFIXES:
         raise CannotRecord(

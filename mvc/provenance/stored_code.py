@@ -16,6 +16,8 @@ from importlib import import_module
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import decode_source
+from io import BytesIO
+from tokenize import detect_encoding
 from traceback import walk_tb
 from types import ModuleType
 from typing import Any
@@ -24,7 +26,7 @@ from mvc.errors import CannotBuild
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
 from mvc.model.names import printable
 
-__all__ = ["FOLDER", "StoredCode", "file_of", "is_code", "stored_code_of"]
+__all__ = ["FOLDER", "StoredCode", "file_of", "is_code", "is_utf8", "stored_code_of"]
 
 FOLDER = "code/"
 """How the names begin under which a version carries source files."""
@@ -43,16 +45,32 @@ def is_code(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def is_utf8(source: bytes) -> bool:
+    """Whether Python reads a file as UTF-8: what is shown to its reader is then what runs.
+
+    In other encodings, which the first lines may name, a comment may hold a line of code.
+    """
+    try:
+        return detect_encoding(BytesIO(source).readline)[0] in {"utf-8", "utf-8-sig"}
+    except SyntaxError:
+        return False
+
+
 class StoredCode:
     """The source files of a version by attached name, and the packages that they import.
 
-    Raises CannotBuild for names that are no modules, and for too many or too large files.
+    Raises CannotBuild for names that are no modules, for files in another encoding than UTF-8,
+    and for too many or too large files.
     """
 
     def __init__(self, files: Mapping[str, bytes], packages: Mapping[str, str]) -> None:
         for name in files:
             if not is_code(name):
                 raise CannotBuild(f"{printable(name)} is no name of a stored source file")
+            if not is_utf8(files[name]):
+                raise CannotBuild(
+                    f"{printable(name)} is not UTF-8: it may not be what it looks like"
+                )
         if len(files) > MAX_CODE_FILES or sum(map(len, files.values())) > MAX_CODE_BYTES:
             raise CannotBuild("the stored code has too many or too large files")
         self.files, self.packages = dict(files), dict(packages)

@@ -7,17 +7,21 @@ in the table are left to the methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import timedelta
 from functools import wraps
-from os import PathLike
+from os import PathLike, fspath
 from types import FunctionType
 from typing import Any, TypeVar
 
 from mvc.errors import WrongUsage
+from mvc.model.names import printable
 
-__all__ = ["check_fields", "checked"]
+__all__ = ["check_fields", "check_seconds", "check_text", "checked"]
 
 _Class = TypeVar("_Class", bound=type)
+_VARARGS = 0x04  # inspect.CO_VARARGS, which takes long to import
 
 
 def checked(cls: _Class) -> _Class:
@@ -31,13 +35,18 @@ def checked(cls: _Class) -> _Class:
 
 
 def _checked(function: FunctionType) -> Callable[..., Any]:
-    positional = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+    code = function.__code__
+    positional = code.co_varnames[1 : code.co_argcount]
+    further: tuple[str, ...] = ()
+    if code.co_flags & _VARARGS:
+        further = code.co_varnames[code.co_argcount + code.co_kwonlyargcount :][:1]
 
     @wraps(function)
     def method(self: Any, /, *args: Any, **named: Any) -> Any:
         if getattr(self, "closed", False) and function.__name__ != "close":
             raise WrongUsage("this repository is closed", hint="open it again")
-        for name, value in (*zip(positional, args, strict=False), *named.items()):
+        names = (*positional, *further * (len(args) - len(positional)))
+        for name, value in (*zip(names, args, strict=False), *named.items()):
             _check(function.__name__, function.__annotations__.get(name, ""), name, value)
         return function(self, *args, **named)
 
@@ -53,11 +62,42 @@ def check_fields(options: object) -> None:
 def _check(owner: str, annotation: str, name: str, value: object) -> None:
     kinds = [_KINDS.get(text) for text in annotation.split(" | ")]
     known = [kind for kind in kinds if kind is not None]
-    if len(known) < len(kinds) or any(fits(value) for fits, _ in known):
+    if len(known) < len(kinds):
+        return
+    if any(fits(value) for fits, _ in known):
+        for text in _texts(value):
+            check_text(f"{owner}({name}=...)", text)
         return
     wanted = " or ".join(words for _, words in known)
     given = "None" if value is None else f"a value of type {type(value).__name__}"
     raise WrongUsage(f"{owner}({name}=...) takes {wanted}, not {given}")
+
+
+def check_text(what: str, text: str) -> None:
+    """Raises WrongUsage for a text that UTF-8 cannot hold. Undecodable bytes of a name may pass."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise WrongUsage(
+            f"{what} holds a lone surrogate, which is no character: {printable(text[:100])}",
+            hint="read the text again with the right encoding",
+        ) from None
+
+
+def check_seconds(name: str, value: float) -> None:
+    """Raises WrongUsage unless ``value`` is a finite number of seconds from 0 on."""
+    if not 0 <= value < math.inf:
+        raise WrongUsage(f"{name} is a number of seconds, 0 or more, not {value!r}")
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts that an argument consists of, names of paths among them."""
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    for each in value if isinstance(value, list | tuple | set | frozenset) else [value]:
+        found = fspath(each) if isinstance(each, PathLike) else each
+        if isinstance(found, str):
+            yield found
 
 
 def _is_path(value: object) -> bool:
@@ -78,7 +118,14 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "str": (_is_text, "a text"),
     "int": (lambda value: hasattr(value, "__index__"), "a whole number"),
     "float": (lambda value: hasattr(value, "__float__"), "a number"),
+    "bool": (lambda value: type(value).__name__ in {"bool", "bool_"}, "True or False"),
     "PathName": (_is_path, "a path"),
+    "PathLike[str]": (_is_path, "a path"),
+    "Path": (_is_path, "a path"),
+    "timedelta": (lambda value: isinstance(value, timedelta), "a timedelta"),
+    "Progress": (callable, "a function"),
+    "Configure": (callable, "a function"),
+    "Callable[[Imported], object]": (callable, "a function"),
     "Sequence[str]": (lambda value: _is_list(value, _is_text), "a list of texts"),
     "Collection[str]": (lambda value: _is_list(value, _is_text), "a list of texts"),
     "Sequence[PathName]": (lambda value: _is_list(value, _is_path), "a list of paths"),

@@ -23,13 +23,15 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 class Context:
     """``root`` is the folder that contains ``.mvc``.
 
-    ``finished``: the files that opening replaced, to complete checkouts whose process was killed.
+    ``finished``: the files that were replaced to complete checkouts whose process was killed.
+    ``given_up``: the files of such checkouts that were left as they are.
     """
 
     store: Store
     root: Path
     config: Config
     finished: tuple[Path, ...] = ()
+    given_up: tuple[Path, ...] = ()
 
     def fresh(self) -> Snapshot:
         """The store's snapshot, refreshed to the current end of the journal.

@@ -479,7 +479,8 @@ class Repository:
         step. ``delete`` removes from the folder ``output`` the files that the version lacks.
         ``force`` overwrites and deletes files that hold uncommitted work or stand at ``output``.
 
-        Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull.
+        Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
+        and Busy if another checkout into the same place takes longer than a minute.
         """
         from mvc.repo.checkout import checkout
         from mvc.repo.checkout.export import export, export_to

@@ -33,13 +33,13 @@ class Stats:
     ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
     journal, index. ``raw_bytes``: all files of all versions as plain copies; ``ratio`` is
     stored / raw (0 for an empty repository). ``tensors``: distinct blobs of versions.
-    ``reset_points``: versions with a full record of every blob. A chain is the number of deltas
-    to apply for one blob; ``recovery_*`` are for whole versions, from opening the repository
-    until their files are written. ``forgotten`` versions count in ``versions``, and only with the
-    bytes that are still stored. ``dropped`` ones gave up their weights: a recipe makes these again;
-    they count in everything but ``recovery_*``. ``kinds``: versions by ``VersionStats.kind``.
-    ``price``: seconds, of the packs and of one recovery of every version; None without
-    ``store.storage_weight``.
+    ``reset_points``: versions with a full record of every blob. ``deltas_*``: to apply for the
+    furthest blob of a version; ``recovery_*``: from opening the repository until the files of a
+    version are written; both worst and mean over the versions that are stored. ``forgotten``
+    versions count in ``versions``, and only with the bytes that are still stored. ``dropped`` ones
+    gave up their weights, which a recipe makes again: they do not count in ``recovery_*``.
+    ``kinds``: versions by ``VersionStats.kind``. ``price``: seconds, of the packs and of one
+    recovery of every version; None without ``store.storage_weight``.
     """
 
     versions: int
@@ -49,8 +49,8 @@ class Stats:
     stored_bytes: int
     raw_bytes: int
     ratio: float
-    chain_max: int
-    chain_mean: float
+    deltas_worst: int
+    deltas_mean: float
     recovery_worst: float
     recovery_mean: float
     recovery_worst_commit: CommitId | None
@@ -120,13 +120,13 @@ def _read(context: Context) -> tuple[Stats, _Held]:
     found_stats = Stats(
         count,
         int(held.full.sum()),
-        len(held.depths),
+        held.tensors,
         stored,
         total,
         held.raw,
         total / held.raw if held.raw else 0.0,
-        int(held.depths.max(initial=0)),
-        int(held.depths.sum()) / max(1, len(held.depths)),
+        int(held.deltas.max(initial=0)),
+        int(held.deltas.sum()) / max(1, len(states)),
         0.0 if worst is None else held.seconds[worst],
         sum(held.seconds[i] for i in timed) / max(1, len(timed)),
         None if worst is None else list(states)[worst],
@@ -145,8 +145,8 @@ def _read(context: Context) -> tuple[Stats, _Held]:
 class _Held:
     """What the manifests of versions hold.
 
-    ``depths``: deltas to apply for each blob; ``seconds``: to recover each version, ``full``:
-    whether it is a reset point; ``bytes``: as ``_bytes_in_packs``.
+    ``tensors``: distinct blobs. By version: ``deltas`` to apply for its furthest blob, ``seconds``
+    to recover it, ``full``: whether it is a reset point. ``bytes``: as ``_bytes_in_packs``.
     """
 
     def __init__(
@@ -170,7 +170,10 @@ class _Held:
         _, first = np.unique(keys, return_index=True)
         manifest, slot = np.divmod(keys[np.sort(first)], max(1, len(objects)))
         pieces = _Pieces(graph, contents, objects)
-        self.depths = _depths(objects, pieces.depth, np.unique(slot), contents)
+        self.tensors = _distinct(objects, np.unique(slot), contents)
+        deltas = np.zeros(count, np.int64)
+        np.maximum.at(deltas, manifest, pieces.depth[slot])
+        self.deltas = deltas[versions]
         parts = np.bincount(manifest, ~pieces.full[slot], count)
         self.full = parts[versions] == 0
         ends = np.searchsorted(manifest, np.arange(count + 1))
@@ -298,12 +301,11 @@ class _Pieces:
                 left -= PIECE
 
 
-def _depths(objects: Integers, depth: Integers, slots: Integers, contents: Contents) -> Integers:
-    """The depth of every object among some slots; 0 where it is lost."""
+def _distinct(objects: Integers, slots: Integers, contents: Contents) -> int:
+    """How many objects some slots hold, lost ones included."""
     numbers = objects[slots]
     lost = {contents.id_of(slot) for slot in slots[numbers < 0].tolist()}
-    _, first = np.unique(numbers[numbers >= 0], return_index=True)
-    return np.append(depth[slots[numbers >= 0][first]], np.zeros(len(lost), np.int64))
+    return len(np.unique(numbers[numbers >= 0])) + len(lost)
 
 
 def _index_bytes(snapshot: Snapshot) -> int:

@@ -15,6 +15,7 @@ from mvc.dataclasses import dataclass
 from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
+from mvc.repo.arguments import check_text
 from mvc.repo.commit.request import check_author, metrics_from
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.repository import Repository
@@ -63,8 +64,12 @@ class RecorderOptions:
 
     def numbers(self, loss: Any, metrics: Metrics | None) -> dict[str, float]:
         """The metrics of one version: those of every version, those of the step, and its loss."""
-        common = self.metrics
-        given = {**((common() if callable(common) else common) or {}), **(metrics or {})}
+        common = self.metrics() if callable(self.metrics) else self.metrics
+        given: dict[str, Any] = {}
+        for each in (common, metrics):
+            if not isinstance(each, Mapping | None):
+                raise _wrong("metrics", each, "a mapping from names to numbers")
+            given |= each or {}
         if loss is not None:
             given["loss"] = loss
         return metrics_from(given)
@@ -122,6 +127,7 @@ def check_options(options: RecorderOptions) -> None:
         value = getattr(options, name)
         if not isinstance(value, str) and (value is not None or name not in optional):
             raise _wrong(name, value, "text")
+        check_text(name, value or "")
     if options.pipeline is not None:
         Pipeline.parse(options.pipeline)
     _check_place(check_path(options.name))

@@ -38,3 +38,21 @@ def test_a_detached_head(mvc) -> None:
         assert "recording on the detached HEAD, and follows it" in mvc("switch", "main").err
     assert "recording" not in mvc("switch", "main").err
     context.store.close()
+
+
+def test_what_moves_head_or_deploys_beside_a_training(mvc) -> None:
+    """Each of these is undone, or overtaken, by the training's next version."""
+    mvc.commit(1)
+    mvc("deploy", "HEAD", "prod")
+    mvc.commit(2)
+    mvc("deploy", "HEAD", "prod")
+    mvc("switch", "-c", "aside")
+    switched = mvc("oplog", "--json").json["operations"][0]["number"]
+    told = "A training is recording on main, and goes on there\n"
+    context = open_context(mvc.folder)
+    with announce(context, "main"):
+        assert mvc("rollback", "prod").err.count(told) == 1
+        assert mvc("deploy", "HEAD", "prod", "--json").err.count(told) == 1
+        assert mvc("undo", switched).err.count(told) == 1
+    assert "training" not in mvc("rollback", "prod").err
+    context.store.close()

@@ -29,7 +29,7 @@ def held_against(root: Path, *, edges: bool = True) -> reader.Repository:
             for n, c in oracle.refs.items()
             if n.startswith("heads/") and c
         }
-        forgotten = {id_ for e in oracle.entries for id_, _ in e.maintained.forgotten}
+        forgotten = {id_ for e in oracle.entries for id_, _ in e.forgotten}
         for id_ in oracle.commits.keys() - forgotten:
             out = root / "out" / id_.hex()
             repo.restore(id_.hex(), output=out / "x")

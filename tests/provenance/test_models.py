@@ -130,6 +130,10 @@ def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
         mvc.Architecture(nn.Linear, {}, "nets")
     with pytest.raises(CannotRecord, match="a lambda"):
         repo.commit({"w": torch.zeros(1)}, model=mvc.Architecture(lambda: nn.Linear(1, 1)))
+    wrong = {"in_features": 2, "out_features": "x\ny"}
+    with pytest.raises(CannotRecord, match=r"Linear cannot be called with these arguments: T") as e:
+        repo.commit(model=mvc.Architecture(nn.Linear(2, 2), wrong))
+    assert "\n" not in str(e.value)
     with pytest.raises(CannotRecord, match="a lazy module"):
         repo.commit(model=mvc.Architecture(nn.LazyLinear(3), {"out_features": 3}))
     assert repo.head().commit is None
@@ -212,7 +216,7 @@ def test_without_trust_the_files_are_named_and_nothing_runs(
     assert "nets.net.Plain() from code/nets/__init__.py, code/nets/blocks.py, " in str(caught.value)
     assert f"mvc show --code {repo.head().commit.short}" in str(caught.value.hint)
     for almost in (1, "yes"):
-        with pytest.raises(NotTrusted):
+        with pytest.raises(WrongUsage, match="takes True or False"):
             repo.load_model(trust=almost)
     assert {m for m in set(sys.modules) - modules if m.startswith("mvc_stored")} == set()
 

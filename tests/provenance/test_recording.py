@@ -236,3 +236,31 @@ def test_hostile_recipes_are_refused(repo: mvc.Repository, model: Conv) -> None:
     for cut in range(0, len(encoded) - 2, 97):
         with pytest.raises(DamagedData):
             Recipe.decode(encoded[:cut])
+
+
+def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> None:
+    torch.manual_seed(0)
+    model = Conv(2, dropout=0.1)
+    repo.commit(model.state_dict())
+    given = mvc.Architecture(model, {"width": 2, "dropout": 0.1})
+    with repo.provenance(given, service=nothing, verify=False) as run:
+        run.train()
+    assert run.recipe is not None
+    assert run.recipe.model.made == {
+        "partial": [
+            {"code": "tests.provenance.trainings:Conv"},
+            [],
+            [["dropout", 0.1], ["width", 2]],
+        ]
+    }
+    with (
+        pytest.raises(WrongUsage, match=r"one block records one call"),
+        repo.provenance(given, service=nothing, verify=False) as run,
+    ):
+        run.train()
+        run.train()
+    with (
+        pytest.raises(CannotRecord, match="takes arguments"),
+        repo.provenance(model, service=nothing, verify=False),
+    ):
+        pass

@@ -123,6 +123,9 @@ def test_compiled_and_broken_and_large_sources(
     project.write({"broken.py": "def (:\n", "late2.py": "def f():\n    import broken\n"})
     with pytest.raises(CannotRecord, match=r"broken\.py is not Python: invalid syntax"):
         sources_of([project.load("late2").f])
+    (project.folder / "latin.py").write_bytes(b"# coding: latin-1\nX = '\xe9'\ndef f(): 0\n")
+    with pytest.raises(CannotRecord, match=r"latin\.py is not UTF-8"):
+        sources_of([project.load("latin").f])
     monkeypatch.setattr("mvc.provenance.sources.MAX_CODE_FILES", 3)
     with pytest.raises(CannotRecord, match="more than are kept"):
         sources_of([project.load("nets.net").Plain])
@@ -163,5 +166,21 @@ def test_a_class_of_the_script_that_runs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(middle="print('training')"))
     ran = _run(tmp_path, "train.py")
     assert "train.py line 13 would run again whenever the model is loaded" in ran.stderr
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").touch()
+    (tmp_path / "pack" / "__main__.py").write_text(SCRIPT.format(middle=""))
+    ran = _run(tmp_path, "-m", "pack")
+    assert ran.stdout == "pack.__main__.Net() code/pack/__init__.py code/pack/__main__.py\n"
+    spawned = (
+        "import torch.multiprocessing as mp\n"
+        + SCRIPT.format(middle="").split("if __name")[0]
+        + "\ndef work(_):\n    with mvc.Repository.open('models') as repo:\n"
+        "        done = repo.commit(model=Net())\n"
+        "        print(repo.stored_model(done).call, *repo.code(done), flush=True)\n"
+        "if __name__ == '__main__':\n    mp.spawn(work, nprocs=1)\n"
+    )
+    (tmp_path / "spawned.py").write_text(spawned)
+    ran = _run(tmp_path, "spawned.py")
+    assert ran.stdout == "spawned.Net() code/spawned.py\n", ran.stderr
     ran = _run(tmp_path, "-", text=SCRIPT.format(middle=""))
     assert "__main__.Net has no source file" in ran.stderr

@@ -92,6 +92,16 @@ def test_names_are_those_of_modules(name: str) -> None:
         StoredCode({name: b""}, {})
 
 
+@pytest.mark.parametrize(
+    "source",
+    [b"# coding: unicode_escape\n# \\x0aimport os\n", b"# coding: utf-7\n", b"# \xff\n",
+     b"# coding: latin-1\nx = '\xe9'\n", b"# coding: none\n"],
+)  # fmt: skip
+def test_what_is_shown_is_what_runs(source: bytes) -> None:
+    with pytest.raises(CannotBuild, match=r"code/a\.py is not UTF-8"):
+        StoredCode({"code/a.py": source}, {})
+
+
 def test_sizes_are_bounded() -> None:
     with pytest.raises(CannotBuild, match="too many or too large"):
         StoredCode({"code/a.py": bytes(17 << 20)}, {})

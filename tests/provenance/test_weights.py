@@ -163,7 +163,7 @@ def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
     repo.repack(add=[second])
     repo.close()
     held = reader.Repository(repo.root / ".mvc")
-    marks = [mark for entry in held.entries for mark in entry.maintained.weights]
+    marks = [mark for entry in held.entries for mark in entry.weights]
     assert [(mark[0], mark[1], mark[2]) for mark in marks] == [
         (bytes(first), 1, "model.safetensors"),
         (bytes(second), 1, "model.safetensors"),

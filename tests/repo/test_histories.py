@@ -107,4 +107,4 @@ def test_what_the_plan_would_collect(roots: tuple[Path, Path]) -> None:
         assert len(plan.commits) == plan.operations == MANY // 100
         found = repo.stats()
     assert (found.versions, found.tensors) == (MANY, 4 * MANY)
-    assert found.chain_max <= 12
+    assert found.deltas_worst <= 12

@@ -15,7 +15,7 @@ def repo(tmp_path: Path) -> Repository:
 
 def test_an_empty_repository(repo: Repository) -> None:
     found = repo.stats()
-    assert (found.versions, found.raw_bytes, found.ratio, found.chain_max) == (0, 0, 0.0, 0)
+    assert (found.versions, found.raw_bytes, found.ratio, found.deltas_worst) == (0, 0, 0.0, 0)
     assert found.bytes["journal"] > 0
 
 
@@ -35,8 +35,8 @@ def test_a_chain_of_versions(repo: Repository) -> None:
     found = repo.stats()
     assert (found.versions, found.tensors, found.raw_bytes) == (5, 6, size)
     assert (found.deployments, found.targets, found.branches, found.tags) == (2, 1, 2, 1)
-    assert (found.chain_max, found.reset_points) == (3, 1)
-    assert found.chain_mean == pytest.approx(7 / 6)  # 0 1 2 3 1, and what never changes
+    assert (found.deltas_worst, found.reset_points) == (3, 1)
+    assert found.deltas_mean == pytest.approx(7 / 5)  # 0 1 2 3 1
     assert 0 < found.recovery_mean < found.recovery_worst
     assert found.recovery_worst_commit == repo.find("HEAD~")
     assert found.bytes["full"] > weights.nbytes * 0.8
@@ -47,6 +47,20 @@ def test_a_chain_of_versions(repo: Repository) -> None:
     assert found.bytes["journal"] == (repo.root / ".mvc" / "journal").stat().st_size
     assert found.stored_bytes == sum(found.bytes.values())
     assert found.ratio == pytest.approx(found.stored_bytes / size)
+
+
+def test_stats_and_repack_count_the_same_deltas(repo: Repository) -> None:
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.standard_normal(5000).astype(np.float32) for name in "abc"}
+    for i in range(7):
+        for name in "abc"[: 1 + i % 3]:  # chains of different lengths
+            tensors[name] = tensors[name] + rng.standard_normal(5000).astype(np.float32) * 1e-5
+        repo.commit({name: values.copy() for name, values in tensors.items()}, reset_point=i == 4)
+    found, planned = repo.stats(), repo.repack(interval=100, dry_run=True).plan.before
+    assert found.deltas_worst == planned.worst_deltas > 1
+    assert found.deltas_mean == pytest.approx(planned.mean_deltas)
+    by_hand = [each.deltas for each in by_version(repo.context)[1].values()]
+    assert found.deltas_mean == pytest.approx(sum(by_hand) / len(by_hand))
 
 
 def test_reset_points_and_whole_model_pipelines(repo: Repository) -> None:

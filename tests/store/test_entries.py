@@ -19,12 +19,14 @@ from mvc.store.journal.entries import (
     Region,
     Relink,
     Retraction,
+    Weights,
 )
 
 IDS = st.binary(min_size=32, max_size=32).map(CommitId)
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 VALUES = st.one_of(st.none(), IDS, NAMES)
 SIZES = st.integers(0, 1 << 62)
+KINDS, NOTHING = st.sampled_from(["proven", "dropped", "restored"]), st.just("")
 
 
 @st.composite
@@ -81,6 +83,11 @@ def entries(draw: st.DrawFn) -> Entry:
                 )
             )
         ),
+        tuple(
+            draw(
+                st.lists(st.builds(Weights, IDS, KINDS, NAMES, SIZES, NAMES | NOTHING), max_size=2)
+            )
+        ),
     )
 
 
@@ -120,7 +127,7 @@ def test_cut_off_is_damage(entry: Entry) -> None:
 
 def test_an_unknown_version_is_named() -> None:
     with pytest.raises(DamagedData, match=r"entry 7 .*version is unknown"):
-        Entry.decode(b"\4" + Entry("x", 1).encoded[1:], "entry 7")
+        Entry.decode(b"\5" + Entry("x", 1).encoded[1:], "entry 7")
 
 
 def test_nothing_removed_is_not_untouched() -> None:

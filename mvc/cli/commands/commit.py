@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def command(
             ),
             message=message or "",
             metrics=metrics(pairs),
-            params=dict(_pair(text, "param") for text in texts),
+            params=dict(_pairs(texts, "param")),
             deploy=deploy,
             at=moment(session, at),
             pipeline=pipeline,
@@ -149,10 +149,9 @@ def _tell_of_setting(session: Session, done: CommitResult) -> None:
 
 
 def metrics(pairs: Iterable[str]) -> dict[str, float]:
-    """``K=V`` pairs; a later value replaces an earlier one of the same name."""
+    """``K=V`` pairs, each name once."""
     found = {}
-    for pair in pairs:
-        name, value = _pair(pair, "metric")
+    for name, value in _pairs(pairs, "metric"):
         try:
             found[name] = float(value)
         except ValueError:
@@ -160,11 +159,16 @@ def metrics(pairs: Iterable[str]) -> dict[str, float]:
     return found
 
 
-def _pair(text: str, what: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise click.UsageError(f"a {what} is NAME=VALUE, not {text!r}")
-    return name, value
+def _pairs(texts: Iterable[str], what: str) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"a {what} is NAME=VALUE, not {text!r}")
+        if name in seen:
+            raise click.UsageError(f"the {what} {name!r} is given twice")
+        seen.add(name)
+        yield name, value
 
 
 def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:

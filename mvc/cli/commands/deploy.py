@@ -9,6 +9,7 @@ from mvc.cli.completing import complete_targets
 from mvc.cli.options import revision
 from mvc.cli.payload import deployed_json
 from mvc.cli.program import verb
+from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
 from mvc.model.names import printable
 from mvc.repo.times import format_time
@@ -27,6 +28,7 @@ def command(session: Session, rev: str, target: str, at: str | None, retract: bo
     """
     repository, out = session.repository, session.out
     done = (repository.retract if retract else repository.deploy)(rev, target, at=at)
+    tell_of_training(session)
     if not retract:
         warn_of_clock(out, done)
         warn_of_time(out, done, session.commit(done.commit))

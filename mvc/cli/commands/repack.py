@@ -171,8 +171,8 @@ def _figures(metrics: LayoutMetrics) -> dict[str, str]:
         "recovery, mean": seconds(metrics.mean_seconds),
         "bytes to decode, worst": size(metrics.worst_bytes),
         "bytes to decode, mean": size(round(metrics.mean_bytes)),
-        "deltas, worst": f"{metrics.worst_deltas:,}",
-        "deltas, mean": f"{metrics.mean_deltas:.1f}",
+        "deltas to apply, worst": f"{metrics.worst_deltas:,}",
+        "deltas to apply, mean": f"{metrics.mean_deltas:.1f}",
     }
 
 

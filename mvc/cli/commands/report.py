@@ -19,7 +19,7 @@ from mvc.model.names import printable
 )  # fmt: skip
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
-    "--layer-seconds", metavar="S", type=click.FloatRange(min=0), default=2.0, show_default=True,
+    "--layer-seconds", metavar="S", type=float, default=2.0, show_default=True,
     help="Time for the distances of layers.",
 )  # fmt: skip
 def command(session: Session, output: str, force: bool, layer_seconds: float) -> None:

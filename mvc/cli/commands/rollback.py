@@ -8,6 +8,7 @@ from mvc.cli.commits import warn_of_clock
 from mvc.cli.completing import complete_revisions, complete_targets
 from mvc.cli.payload import deployed_json
 from mvc.cli.program import verb
+from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
 from mvc.model.names import printable
 from mvc.repo.times import format_time
@@ -27,6 +28,7 @@ def command(session: Session, target: str, rev: str | None) -> None:
     """
     out, done = session.out, session.repository.rollback(target, rev)
     warn_of_clock(out, done)
+    tell_of_training(session)
     if session.as_json:
         out.json("mvc.rollback/1", {"deployment": deployed_json(done)})
     elif session.verbosity >= 0:

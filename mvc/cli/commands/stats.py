@@ -51,7 +51,10 @@ def _print(session: Session, found: Stats) -> None:
         mean, most = seconds(found.recovery_mean), seconds(found.recovery_worst)
         where = f" ({worst.short})" if worst else ""
         held += [
-            ("Deltas to apply", f"{found.chain_mean:.1f} on average, {found.chain_max} at most"),
+            (
+                "Deltas to apply",
+                f"{found.deltas_mean:.1f} on average, {found.deltas_worst} at worst",
+            ),
             ("Recovery", f"{mean} on average, {most} at worst{where}"),
         ]
         kinds = [f"{number:,} {kind}" for kind, number in found.kinds.items() if number]

@@ -9,6 +9,7 @@ import click
 from mvc.cli.operations import moves, operation_json, ref_json
 from mvc.cli.payload import deployed_json
 from mvc.cli.program import verb
+from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
@@ -35,6 +36,8 @@ def command(session: Session, number: int | None, dry_run: bool) -> None:
         moved = moves(done.entry, full=session.verbose)
         out.line(f"{verb_} operation {done.operation.number} ({name}): {moved}")
     _tell_of_head(session, done)
+    if done.after != done.before:
+        tell_of_training(session, done.before.branch, done.after.branch)
     _tell_of_deleted(session, done)
     for deployed in done.deployments:
         _tell_of_deployment(session, deployed)

@@ -36,7 +36,7 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.lookup.weights import check_weights
-from mvc.repo.opening import PLANS, finish_checkouts
+from mvc.repo.opening import PLANS, checking_out
 from mvc.repo.refs import branch_change, check_branch
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
@@ -142,27 +142,28 @@ def restore_all(
 
     With ``create``, ``to`` is a branch that the operation which moves HEAD makes as well.
     """
-    finish_checkouts(context)
-    before = head(context)
-    here = before.branch if before.branch else before.commit
-    if here != to:
-        context.store.now_ns()
-    if create:
-        _new_branch(context, to, commit)  # refuses a name before any file is written
-    new = manifests.of_commit(context, commit)
-    old = _present_version(context, before.commit, force)
-    gone = [e for e in old.entries if e.path not in new.by_path]
-    writes, same = _to_write(context, old, new.entries, force)
-    deletes = _to_delete(context, old, gone, force)
-    check_weights(context, commit, writes)
-    write_files(context, context.root, {e.path: e for e in writes}, progress, _paths(deletes))
-    if here != to:
-        _move_head(context, to, commit if create else None)
-    left = None
-    if before.branch is None and before.commit is not None:
-        left = orphans(context, before.commit, commit)
-    branch = to if isinstance(to, str) else None
-    return Restored(commit, _paths(writes), _paths(deletes), _paths(same), branch, True, left)
+    with checking_out(context, context.root):
+        before = head(context)
+        here = before.branch if before.branch else before.commit
+        if here != to:
+            context.store.now_ns()
+        if create:
+            _new_branch(context, to, commit)  # refuses a name before any file is written
+        new = manifests.of_commit(context, commit)
+        old = _present_version(context, before.commit, force)
+        gone = [e for e in old.entries if e.path not in new.by_path]
+        writes, same = _to_write(context, old, new.entries, force)
+        deletes = _to_delete(context, old, gone, force)
+        check_weights(context, commit, writes)
+        named = {e.path: e for e in writes}
+        deleted = write_files(context, context.root, named, progress, _paths(deletes))
+        if here != to:
+            _move_head(context, to, commit if create else None)
+        left = None
+        if before.branch is None and before.commit is not None:
+            left = orphans(context, before.commit, commit)
+        branch = to if isinstance(to, str) else None
+        return Restored(commit, _paths(writes), deleted, _paths(same), branch, True, left)
 
 
 def restore_paths(
@@ -174,14 +175,14 @@ def restore_paths(
     progress: Progress | None = None,
 ) -> Restored:
     """Writes some paths of a version in place; HEAD stays."""
-    finish_checkouts(context)
-    at = head(context)
-    new = manifests.of_commit(context, commit)
-    old = manifests.of_commit(context, at.commit)
-    writes, same = _to_write(context, old, select(new, paths), force)
-    check_weights(context, commit, writes)
-    write_files(context, context.root, {e.path: e for e in writes}, progress)
-    return Restored(commit, _paths(writes), (), _paths(same), at.branch, False)
+    with checking_out(context, context.root):
+        at = head(context)
+        new = manifests.of_commit(context, commit)
+        old = manifests.of_commit(context, at.commit)
+        writes, same = _to_write(context, old, select(new, paths), force)
+        check_weights(context, commit, writes)
+        write_files(context, context.root, {e.path: e for e in writes}, progress)
+        return Restored(commit, _paths(writes), (), _paths(same), at.branch, False)
 
 
 def switch(
@@ -378,9 +379,10 @@ def write_files(
     deletes: Sequence[str] = (),
     *,
     planned: bool = True,
-) -> None:
+) -> tuple[str, ...]:
     """Writes entries by their names in ``folder``, together; then deletes the files ``deletes``.
 
+    Returns those of them that are gone (``replace_together``).
     ``planned``: the next command completes what a killed process leaves, if the repository can be
     written (``mvc.io.replacement``).
     """
@@ -401,14 +403,16 @@ def write_files(
             file.truncate(entry.size)
 
     plans = context.store.folder / PLANS if planned and context.store.writable else None
-    replace_together(
+    deleted = replace_together(
         context.store.fs,
         folder,
         {name: partial(fill, name) for name in entries},
         deletes,
         plans=plans,
         inside=folder == context.root,
+        checks={name: entry.content_id.hex() for name, entry in entries.items()},
     )
+    return tuple(deleted)
 
 
 def _move_head(

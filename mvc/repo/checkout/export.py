@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from mvc.errors import MvcError, WouldOverwrite, WrongUsage
+from mvc.errors import MvcError, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
+from mvc.io.replacement import make_folder
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable, training_path
 from mvc.repo.checkout.checkout import Restored, select, write_files
@@ -24,7 +25,7 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.lookup.weights import check_weights
-from mvc.repo.opening import finish_checkouts, remove_if_failed
+from mvc.repo.opening import checking_out, remove_if_failed
 from mvc.repo.worktree.worktree import VERSION_CONTROL
 
 __all__ = ["export", "export_to", "mounted"]
@@ -53,38 +54,38 @@ def export(
     remaining arguments: ``Repository.restore``.
     """
     fs = context.store.fs
-    finish_checkouts(context)
     refuse_store(fs, output)
-    entries, left_out = _chosen(context, commit, paths, everything)
-    if delete and paths:
-        raise WrongUsage("delete is for a whole version: name no paths with it")
-    done = Restored(commit, (), (), (), head_if_known(context).branch, False, left_out=left_out)
-    if atomic_dir:
-        _swap(context, commit, entries, output, force, progress)
-        return replace(done, written=tuple(str(output / e.path) for e in entries))
-    identity = fs.stat(output)
-    is_dir = identity is not None and identity.is_dir
-    if not (is_dir or as_folder or delete or len(entries) != 1):
-        _refuse_taken(fs, [output], force)
-        with remove_if_failed(fs, output.parent):
-            fs.make_dirs(output.parent)
-            real = fs.realpath(output.parent)
-            write_files(context, real, {output.name: entries[0]}, progress)
-        return replace(done, written=(str(output),))
-    if identity is not None and not is_dir:
-        raise WrongUsage(f"{output} is a file, but {len(entries)} files are to be written")
-    _refuse_taken(fs, [output / e.path for e in entries], force)
-    extra = _extra(context, output, entries, force) if delete and is_dir else []
-    with remove_if_failed(fs, output):
-        fs.make_dirs(output)
-        real = fs.realpath(output)
-        write_files(context, real, {e.path: e for e in entries}, progress, extra)
-    _remove_emptied(fs, real, extra)
-    return replace(
-        done,
-        written=tuple(str(output / e.path) for e in entries),
-        deleted=tuple(str(output / name) for name in extra),
-    )
+    with checking_out(context, output):
+        entries, left_out = _chosen(context, commit, paths, everything)
+        if delete and paths:
+            raise WrongUsage("delete is for a whole version: name no paths with it")
+        done = Restored(commit, (), (), (), head_if_known(context).branch, False, left_out=left_out)
+        if atomic_dir:
+            _swap(context, commit, entries, output, force, progress)
+            return replace(done, written=tuple(str(output / e.path) for e in entries))
+        identity = fs.stat(output)
+        is_dir = identity is not None and identity.is_dir
+        if not (is_dir or as_folder or delete or len(entries) != 1):
+            _refuse_taken(fs, [output], force)
+            with remove_if_failed(fs, output.parent):
+                make_folder(fs, output.parent)
+                real = fs.realpath(output.parent)
+                write_files(context, real, {output.name: entries[0]}, progress)
+            return replace(done, written=(str(output),))
+        if identity is not None and not is_dir:
+            raise WrongUsage(f"{output} is a file, but {len(entries)} files are to be written")
+        _refuse_taken(fs, [output / e.path for e in entries], force)
+        extra = _extra(context, output, entries, force) if delete and is_dir else []
+        with remove_if_failed(fs, output):
+            make_folder(fs, output)
+            real = fs.realpath(output)
+            deleted = write_files(context, real, {e.path: e for e in entries}, progress, extra)
+        _remove_emptied(fs, real, deleted)
+        return replace(
+            done,
+            written=tuple(str(output / e.path) for e in entries),
+            deleted=tuple(str(output / name) for name in deleted),
+        )
 
 
 def export_to(
@@ -98,9 +99,20 @@ def export_to(
     """Writes one file to an open binary stream, once all of its bytes are verified.
 
     It is first written to a temporary file. Raises WrongUsage unless ``paths`` (or the version, its
-    training states left out) name exactly one file.
+    training states left out) name exactly one file, and for what takes no bytes.
     """
+    try:
+        stream.write(b"")
+    except (AttributeError, TypeError, ValueError) as error:  # text, closed, only for reading
+        raise WrongUsage(
+            f"the output takes no bytes: {error}",
+            hint="pass a path, or a stream that is open for writing bytes",
+        ) from None
     entries, left_out = _chosen(context, commit, paths, False)
+    if not entries:
+        raise UnknownPath(
+            f"version {commit.short} has no file to write", hint="'mvc log' lists other versions"
+        )
     if len(entries) != 1:
         names = ", ".join(printable(e.path) for e in entries[:10])
         raise WrongUsage(
@@ -217,7 +229,7 @@ def _swap(
     The folder that it led to before is kept until the next swap begins: somebody may still read it.
     """
     fs = context.store.fs
-    fs.make_dirs(output.parent)
+    make_folder(fs, output.parent)
     parent, name = fs.realpath(output.parent), output.name
     refuse_store(fs, parent)
     ours = re.compile(re.escape(f"{SWAPPED}{name}.") + "[0-9a-f]{10}-[0-9a-f]{8}")

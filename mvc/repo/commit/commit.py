@@ -134,6 +134,7 @@ class _Work:
         self.attached: dict[str, FileEntry] = {}
         self.raw_bytes = 0
         self.manifest = manifests.EMPTY
+        self.removed: tuple[str, ...] = ()
         self.regions: tuple[Region, ...] = ()
 
     def _tip(self) -> Head:
@@ -207,8 +208,8 @@ class _Work:
 
         It has the parent's paths, less the removed ones, with the committed ones.
         """
-        parent, writer = self.parent, self.files.writer
-        gone = {*self._removed(), *(c.path for c in self.request.changes if c.open is None)}
+        parent, writer, self.removed = self.parent, self.files.writer, self._removed()
+        gone = {*self.removed, *(c.path for c in self.request.changes if c.open is None)}
         whole = self.request.tag is not None  # a tag's version has what it is given, no more
         paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
         if self.head.commit is not None:
@@ -224,7 +225,7 @@ class _Work:
     def _entry(self) -> Entry:
         """Runs under the journal's lock: the parent is the tip of now."""
         there = self._tip()
-        if there.commit != self.head.commit or there.branch != self.head.branch:
+        if there != self.head or self._removed() != self.removed:
             self.head = there
             self.parent = manifests.of_commit(self.context, there.commit)
             self._write_manifest()
@@ -252,7 +253,7 @@ class _Work:
             commits=(made,),
             refs=(RefChange(self._ref(), at.commit, made.id),),
             deployments=tuple(deployments),
-            removed=() if self._removed() else None,
+            removed=() if self.removed else None,
             marks=self._marks(),
         )
 

@@ -152,9 +152,10 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage(f"more than {MAX_METRICS} metrics")
     if len(request.params) > MAX_PARAMS:
         raise WrongUsage(f"more than {MAX_PARAMS} params")
-    for name in (*request.metrics, *request.params):
-        check_key(name)
+    for name in request.metrics:
+        check_key(name, "metric")
     for name, value in request.params.items():
+        check_key(name, "param")
         if len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
             raise WrongUsage(f"the param {printable(name)} is longer than {MAX_NAME_BYTES} bytes")
     if len(request.attachments) > MAX_ATTACHED:

@@ -192,6 +192,9 @@ class JournalCheck:
                 self._wrong_links.pop(place, None)
             else:
                 self._wrong_links[place] = relink.previous, self._places[place]
+        if entry.undoes is not None and entry.undoes >= sequence:
+            what = f"operation {entry.undoes}"
+            self._wrong(what, sequence, "it is undone by an operation that is not a later one")
         for retraction in entry.retractions:
             if (retraction.target, retraction.sequence) not in self._places:
                 what = f"a deployment on {retraction.target} is retracted that is not recorded"

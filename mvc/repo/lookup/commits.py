@@ -67,10 +67,15 @@ def newest_first(recorded: Recorded, commit: Commit) -> tuple[int, int]:
 
 
 def unknown_metric(name: str, versions: Collection[Commit]) -> UnknownMetric:
-    """The error for a metric that none of these versions has."""
+    """The error for a metric that none of these versions has, or only as NaN."""
     from difflib import get_close_matches
 
     names = sorted({name for commit in versions for name in commit.metrics})
+    if name in names:
+        return UnknownMetric(
+            f"the metric {printable(name)} is NaN in every version that has it",
+            hint="name another metric; 'mvc log --metrics' lists all of them",
+        )
     close = get_close_matches(name, names, n=3, cutoff=0.5) or names[:10]
     return UnknownMetric(
         f"no version has the metric {printable(name[:100])}",

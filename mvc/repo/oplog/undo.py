@@ -20,7 +20,7 @@ from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
-from mvc.repo.oplog.oplog import Operation, find, label, undone_by
+from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
@@ -287,7 +287,7 @@ class _Revert:
         Otherwise it undoes what made the ref.
         """
         found: Recorded | None = recorded
-        while found is not None and found.entry.undoes is not None:
-            found = self._snapshot.by_sequence(found.entry.undoes)
+        while found is not None and (number := undoes(found)) is not None:
+            found = self._snapshot.by_sequence(number)
         changes = () if found is None else found.entry.refs
         return any(change.name == name and change.new is None for change in changes)

@@ -23,8 +23,8 @@ __all__ = ["LayoutMetrics", "layout_metrics"]
 @dataclass(frozen=True, slots=True)
 class LayoutMetrics:
     """``bytes``: of all packs. Recovery of a whole version: estimated ``seconds`` on this machine,
-    stored ``bytes`` to decode, and the longest chain of ``deltas``; worst and mean over all
-    versions. ``reset_points`` in the order of versions.
+    stored ``bytes`` to decode, and ``deltas`` to apply for the furthest blob; worst and mean over
+    all versions. ``reset_points`` in the order of versions.
     """
 
     bytes: int

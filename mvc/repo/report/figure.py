@@ -70,18 +70,22 @@ class Axis:
         return whole[5:16] if span > 10 * _MINUTE else whole[11:19]
 
     def bins(self, points: Iterable[Point], count: int) -> dict[int, list[float]]:
-        """The finite values in each of ``count`` equal parts of the axis, in order."""
+        """The values in each of ``count`` equal parts of the axis, in order; finite ones.
+
+        A part that has others only is empty.
+        """
         found: dict[int, list[float]] = {}
         for time_ns, value in points:
+            place = min(count - 1, int(self.share(time_ns) * count))
+            values = found.setdefault(place, [])
             if math.isfinite(value):
-                place = min(count - 1, int(self.share(time_ns) * count))
-                found.setdefault(place, []).append(value)
+                values.append(value)
         return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
 class Line:
-    """A value over time; ``unit`` writes it."""
+    """A value over time, with gaps where it is not finite; ``unit`` writes it."""
 
     title: str
     points: Sequence[Point]
@@ -92,7 +96,9 @@ class Line:
         values = [value for _, value in self.points if math.isfinite(value)] or [0.0]
         return min(values), max(values)
 
-    def _labels(self) -> tuple[str, str, str]:
+    def _labels(self) -> tuple[str, ...]:
+        if not any(math.isfinite(value) for _, value in self.points):
+            return self.title, "no finite value"
         low, high = map(self.unit, self._range())
         return self.title, f"highest {high}", f"lowest {low}"
 
@@ -101,13 +107,16 @@ class Line:
         path: list[str] = []
         dots: list[str] = []
         bins = axis.bins(self.points, _COLUMNS)
+        to = "M{} {}h0"
         for place, values in bins.items():
             x = round(_LEFT + _PLOT * (place + 0.5) / _COLUMNS, 1)
-            for value in dict.fromkeys((min(values), max(values))):
+            for value in dict.fromkeys((min(values), max(values)) if values else ()):
                 y = round(top + _PANEL - 6 - (_PANEL - 12) * _part(value, low, high), 1)
-                path.append(f"{'L' if path else 'M'}{x} {y}")
+                path.append(to.format(x, y))
                 dots.append(f"M{x} {y}h0")
-        drawn = f'<path class="l" d="{"".join(path)}h0"/>' if path else ""
+                to = "L{} {}"
+            to = to if values else "M{} {}h0"  # a gap
+        drawn = f'<path class="l" d="{"".join(path)}"/>' if path else ""
         if len(bins) <= 60 and path:
             drawn += f'<path class="p" d="{"".join(dots)}"/>'
         return _frame(top, self._labels()) + drawn

@@ -13,6 +13,7 @@ from html import escape
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
+from mvc.repo.arguments import check_seconds
 from mvc.repo.context import Context
 from mvc.repo.display import number, size
 from mvc.repo.report.figure import STYLE, Axis, Bars, Lanes, Line, Panel, svg
@@ -54,6 +55,7 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.dim{color:var(--dim)}
 
 def page(context: Context, *, seconds: float) -> str:
     """The document; at most ``seconds`` are spent on the distances of layers."""
+    check_seconds("layer_seconds", seconds)
     found, (total, stats) = overview(context), by_version(context)
     listed = _listed(found)
     axis = Axis.of([*(c.time_ns for c in found.versions), found.now_ns])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 
 from mvc.dataclasses import dataclass
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 from mvc.repo import deployments
+from mvc.repo.arguments import check_seconds, checked
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import unknown_metric
 from mvc.repo.report import figure
-from mvc.repo.report.figure import Axis, Bars, Lanes, Line, Panel
+from mvc.repo.report.figure import Axis, Bars, Lanes, Line, Panel, Point
 from mvc.repo.report.overview import changes, overview
 from mvc.repo.report.page import bytes_panel, metric_panel, metrics_of
 from mvc.repo.stats import by_version
@@ -22,6 +25,7 @@ __all__ = ["Plot", "plot"]
 _FIRST, _CHANGES = 6, 1000  # metrics if none is named; versions whose distances are measured
 
 
+@checked
 @dataclass(frozen=True, repr=False)
 class Plot:
     """Charts below each other on one time axis; ``notes`` say what is not in them.
@@ -41,14 +45,14 @@ class Plot:
         """A document of its own."""
         return figure.svg(self.axis, self.panels, "Plot", alone=True)
 
-    def picture(self, file: Path) -> bytes:
+    def picture(self, file: str | PathLike[str]) -> bytes:
         """The bytes of a file with this name; ``.svg`` or ``.png``, which needs matplotlib."""
-        kind = file.suffix.lower()
+        kind = Path(file).suffix.lower()
         if kind == ".svg":
             return self.svg().encode()
         if kind == ".png":
             return _png(self)
-        raise WrongUsage(f"a plot is drawn as .svg or .png, not as {file.name}")
+        raise WrongUsage(f"a plot is drawn as .svg or .png, not as {Path(file).name}")
 
     def __repr__(self) -> str:
         return "\n".join([*self.text(), *self.notes])
@@ -67,6 +71,7 @@ def plot(
     seconds: float,
 ) -> Plot:
     """``Repository.plot``."""
+    check_seconds("seconds", seconds)
     found, notes = overview(context), []
     spans = found.spans
     if target is not None:
@@ -105,8 +110,9 @@ def _png(drawn: Plot) -> bytes:
         axes.set_xlim(axis.low / day, axis.high / day)
         axes.xaxis.axis_date()
         if isinstance(panel, Line):
-            axes.plot(*zip(*((t / day, v) for t, v in panel.points), strict=True), ".-")
-            axes.set_ylabel(panel.title)
+            unit = _unit(panel.points)
+            axes.plot([t / day for t, _ in panel.points], [v / unit for _, v in panel.points], ".-")
+            axes.set_ylabel(panel.title if unit == 1 else f"{panel.title} / {unit:g}")
         elif isinstance(panel, Bars):
             for name, points in panel.kinds.items():
                 axes.plot(*zip(*((t / day, v) for t, v in points), strict=True), ".", label=name)
@@ -121,3 +127,9 @@ def _png(drawn: Plot) -> bytes:
     out = io.BytesIO()
     made.savefig(out, format="png")
     return out.getvalue()
+
+
+def _unit(points: Sequence[Point]) -> float:
+    """What values are divided by: matplotlib computes differences, which must stay finite."""
+    highest = max((abs(value) for _, value in points if math.isfinite(value)), default=0.0)
+    return 1e300 if highest > 1e300 else 1.0

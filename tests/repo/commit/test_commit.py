@@ -85,7 +85,7 @@ def test_reset_points_come_by_interval_and_both_sides_are_used(tmp_path):
         for i in range(13):
             repo.commit({"a": near(i)})
         stats = repo.stats()
-        assert (stats.reset_points, stats.chain_max) == (3, 3)
+        assert (stats.reset_points, stats.deltas_worst) == (3, 3)
         for i in range(13):
             assert same(repo.checkout(f"HEAD~{12 - i}")["a"], near(i))
 
@@ -105,7 +105,7 @@ def test_recovery_is_bounded_by_seconds(tmp_path):
             found.append(repo.stats())
     tight, loose = found
     assert tight.reset_points > loose.reset_points
-    assert tight.chain_max < loose.chain_max
+    assert tight.deltas_worst < loose.deltas_worst
     (folder / ".mvc/config.yaml").write_text("store:\n  max_recovery: 0.0000001\n")
     with mvc.Repository.open(folder) as repo, pytest.raises(InvalidConfig, match="max_recovery"):
         repo.commit({"a": near(99)})

@@ -136,7 +136,7 @@ def test_bytes_and_chains_of_versions_add_up(repo: mvc.Repository) -> None:
         kept = sum(each.bytes[kind] for each in stats.values())
         assert kept <= total.bytes[kind]
     deepest = max(stats.values(), key=lambda each: each.deltas)
-    assert deepest.deltas == total.chain_max
+    assert deepest.deltas == total.deltas_worst
     assert deepest.base in stats
 
 
