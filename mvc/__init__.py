@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mvc.api import Repository
     from mvc.provenance.environment import Environment
     from mvc.provenance.models import Architecture
-    from mvc.provenance.service import made
     from mvc.provenance.probe.probe import Probe, probe
+    from mvc.provenance.service import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
