@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -205,7 +206,7 @@ class Repository(StoredRepository):
         branch: str | None = None,
         deterministic: bool = True,
         verify: bool = True,
-        drop_weights: bool = False,
+        drop_weights: bool | None = None,
     ) -> Run:
         """Records a training so that it can be run again: ``with repo.provenance(...) as run``.
 
@@ -214,8 +215,9 @@ class Repository(StoredRepository):
         ``train(model, **arguments)``; at the end of the block the model is committed with its
         recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
         among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
-        replay in another process; ``drop_weights`` then gives up the weights. docs/provenance.md
-        says what can be recorded. Raises CannotRecord before anything is trained.
+        replay in another process; ``drop_weights`` then gives up the weights. By default they are
+        given up where ``store.storage_weight`` is set and the proven recipe is cheaper.
+        docs/provenance.md says what can be recorded. Raises CannotRecord before training.
         """
         from mvc.provenance.recording import Run, RunOptions
 
@@ -294,7 +296,8 @@ class Repository(StoredRepository):
         ``drop_weights`` gives up the weights of versions whose recipe a replay has proven here;
         with ``trust`` those that are not proven yet are trained again for it. Of versions to
         ``add`` that gave up their weights, these are made again and stored, which needs ``trust``
-        unless other versions still have them. ``anyway`` as for ``retrain``.
+        unless other versions still have them. ``anyway`` as for ``retrain``. With the setting
+        ``store.storage_weight``, weights whose proven recipe is cheaper are given up, too.
         """
         from mvc.provenance import weights
 
@@ -308,17 +311,34 @@ class Repository(StoredRepository):
             return unchanged(self.context)
         for commit in () if dry_run else added:
             weights.store_again(self.context, commit, trust=trust, anyway=anyway, progress=progress)
-        return super().repack(
-            interval=interval,
-            max_recovery=max_recovery,
-            max_size=max_size,
-            add=added,
-            remove=remove,
-            add_queried=add_queried,
-            super_step=super_step,
-            dry_run=dry_run,
-            progress=progress,
-        )
+        goals = interval, max_recovery, max_size, add_queried, super_step
+        if self.config.get("store.storage_weight") is None or added or remove or any(goals):
+            return super().repack(
+                interval=interval,
+                max_recovery=max_recovery,
+                max_size=max_size,
+                add=added,
+                remove=remove,
+                add_queried=add_queried,
+                super_step=super_step,
+                dry_run=dry_run,
+                progress=progress,
+            )
+        return self._cheapest(dry_run=dry_run, progress=progress)
+
+    def _cheapest(self, *, dry_run: bool, progress: Progress | None) -> Repacked:
+        """Weights that are given up go first: the layout of the rest does not rely on them."""
+        from mvc.provenance import weights
+        from mvc.repo.repack.repack import goal_of, repack
+
+        goal = goal_of(self.context, proven=weights.all_proven(self.context))
+        if dry_run or not goal.proven:
+            return repack(self.context, goal, dry_run=dry_run, progress=progress)
+        plan = repack(self.context, goal, dry_run=True, progress=progress).plan
+        if plan.given_up:
+            weights.drop(self.context, plan.given_up)
+        done = repack(self.context, goal_of(self.context), progress=progress)
+        return replace(done, plan=replace(done.plan, given_up=plan.given_up))
 
     def add_data(
         self,

@@ -37,6 +37,8 @@ from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
+from mvc.repo.price import is_cheaper
+from mvc.repo.repack.goal import Proven
 from mvc.repo.repository import Repository
 from mvc.repo.worktree.identify import earlier
 from mvc.training.state.parts import passing_buffers, unwrap
@@ -51,7 +53,7 @@ class RunOptions:
 
     ``deterministic``: torch uses deterministic kernels alone while the service runs. ``verify``:
     the recipe is proven by one replay after the commit. ``drop_weights`` then gives up the
-    weights; without ``verify`` unproven.
+    weights; without ``verify`` unproven. If it is None, a proven recipe that is cheaper does.
     """
 
     path: str
@@ -62,7 +64,7 @@ class RunOptions:
     branch: str | None = None
     deterministic: bool = True
     verify: bool = True
-    drop_weights: bool = False
+    drop_weights: bool | None = None
 
 
 class Run:
@@ -254,9 +256,13 @@ class Run:
                 hint="change it within the service, or in a version of its own",
             )
         self.result = self._commit(recipe)
+        gives_up = bool(options.drop_weights)
         if options.verify:
-            prove(self._repo.context, self.result.id, trust=True)
-        if options.drop_weights:
+            seconds = prove(self._repo.context, self.result.id, trust=True).seconds
+            if options.drop_weights is None:
+                proven = Proven(recipe.base, recipe.path, seconds)
+                gives_up = is_cheaper(self._repo.context, self.result.id, proven)
+        if gives_up:
             drop(self._repo.context, [self.result.id], unproven=not options.verify)
 
     def _commit(self, recipe: Recipe) -> CommitResult:

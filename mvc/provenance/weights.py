@@ -19,11 +19,12 @@ from mvc.repo.commit.commit import layout_of
 from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import commits, manifests, weights
+from mvc.repo.repack.goal import Proven
 from mvc.store.journal.entries import Entry, Weights
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.full_or_delta import Policy
 
-__all__ = ["drop", "prove", "store_again"]
+__all__ = ["all_proven", "drop", "prove", "store_again"]
 
 _TRIES = 8
 
@@ -50,6 +51,17 @@ def prove(
                 lambda: Entry("prove", context.store.clock.now_ns(), done.where, weights=(mark,))
             )
         return done
+
+
+def all_proven(context: Context) -> dict[CommitId, Proven]:
+    """The versions with a recipe that a replay has proven here, and what it takes."""
+    marks = {mark.commit: mark for _, mark in context.fresh().weights() if mark.where}
+    found = {}
+    for commit, mark in marks.items():
+        if manifests.forgotten_ns(context, commit) is None:
+            recipe = recipe_of(context, commit)
+            found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
+    return found
 
 
 @contextmanager

@@ -152,6 +152,8 @@ _ALL = (
         "28 with chain", low=1, high=10_000, optional=True),
     Key("store.max_recovery", float, None, "seconds that recovering any version may take",
         low=0, open_low=True, optional=True),
+    Key("store.storage_weight", float, None, "seconds of recovery that a gigabyte stored is worth; "
+        "null: as small as the layout allows", low=0, open_low=True, optional=True),
     Key("store.max_chain", float, 16.0, "stored bytes of a delta chain against the full size",
         low=1, high=1000),
     Key("gc.grace_days", float, 14.0, "days for which 'mvc gc' keeps what operations left behind",

@@ -700,6 +700,7 @@ class Repository:
         paths: Sequence[str] = (),
         sort: str | None = None,
         relations: bool = False,
+        prices: bool = False,
     ) -> Log:
         """A version and its ancestors by commit time, newest first, read as far as looked at.
 
@@ -712,7 +713,8 @@ class Repository:
         versions that a deployment there made live and that was not retracted, by the time of
         the newest such deployment, which the bounds then mean. ``reset_points`` has every
         entry say whether it is stored in full, ``relations`` what its models are to those of its
-        first parent. Raises UnknownRevision, UnknownTarget and
+        first parent, ``prices`` how it is stored and what that costs (``entry.storage``; reads as
+        much as ``stats``). Raises UnknownRevision, UnknownTarget and
         WrongUsage at once, and DamagedData where the history goes on with entries that are
         lost; with ``incomplete`` the error is appended there, and what is left follows.
         """
@@ -732,6 +734,7 @@ class Repository:
             paths=paths,
             sort=sort,
             related=relations,
+            priced=prices,
         )
         return Log(entries)
 

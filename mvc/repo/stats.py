@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from mvc.limits import PIECE
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
+from mvc.repo.lookup.weights import all_dropped
 from mvc.repo.maintenance.inventory import Contents, Inventory, inventory
 from mvc.repo.maintenance.storage_graph import Integers, StorageGraph, column
 from mvc.store.index.folder import current
@@ -37,6 +39,8 @@ class Stats:
     version are written; both worst and mean over the versions that are stored. ``forgotten``
     versions count in ``versions``, and only with the bytes that are still stored. ``dropped`` ones
     gave up their weights, which a recipe makes again: they do not count in ``recovery_*``.
+    ``kinds``: versions by ``VersionStats.kind``. ``price``: seconds, of the packs and of one
+    recovery of every version; None without ``store.storage_weight``.
     """
 
     versions: int
@@ -57,6 +61,8 @@ class Stats:
     tags: int
     forgotten: int = 0
     dropped: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    price: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +71,19 @@ class VersionStats:
 
     ``deltas`` lead from a full record, stored with the version ``base``, to the version's
     furthest content; ``base`` is None for a version without contents, or if that is not known.
+    ``kind``: how the version is stored. ``full``: every content is in full, none was there before,
+    or the whole was made a reset point; ``delta``: some of what changed is; ``update``: what
+    changed is in full, the rest was there; ``recipe``: its weights were given up. ``seconds``: to
+    recover it, of a recipe those of its training. ``price``: both together, as ``Stats.price``.
     """
 
     bytes: Mapping[str, int]
     reset_point: bool
     deltas: int
     base: CommitId | None
+    kind: str
+    seconds: float
+    price: float | None
 
 
 def stats(context: Context) -> Stats:
@@ -81,7 +94,7 @@ def stats(context: Context) -> Stats:
 def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
     """As ``stats``, and the figures of every version that is not forgotten."""
     total, held = _read(context)
-    return total, held.by_version()
+    return total, held.by_version(context.config.get("store.storage_weight"))
 
 
 def _read(context: Context) -> tuple[Stats, _Held]:
@@ -96,9 +109,13 @@ def _read(context: Context) -> tuple[Stats, _Held]:
         contents.require(manifest)
     found.graph.price(_seconds(found, contents, timing))
     held = _Held(found, contents, states, timing)
+    for commit, gone in all_dropped(context).items():
+        held.recipes[commit] = gone.seconds
     stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
-    total = sum(stored.values())
+    total, weight = sum(stored.values()), context.config.get("store.storage_weight")
+    packs, kinds = sum(stored[kind] for kind in _KINDS), held.kinds()
+    again = (held.seconds_of(i, id_) for i, id_ in enumerate(states))
     count = len(set(history.published))
     timed = [i for i, id_ in enumerate(states) if id_ not in history.dropped]
     worst = max(timed, key=held.seconds.__getitem__, default=None)
@@ -121,6 +138,8 @@ def _read(context: Context) -> tuple[Stats, _Held]:
         len(tags(context)),
         count - len(states),
         len(states) - len(timed),
+        {kind: kinds.count(kind) for kind in ("full", "update", "delta", "recipe")},
+        None if weight is None else packs * weight / 1e9 + sum(again),
     )
     return found_stats, held
 
@@ -195,25 +214,49 @@ class _Held:
             for number in np.flatnonzero(held).tolist()
         }
         self.seconds = [seconds[number] for number in versions.tolist()]
+        _, at, where = np.unique(slot, return_index=True, return_inverse=True)
+        self._reuses = np.bincount(manifest, manifest[at][where] != manifest, count) > 0
+        self.recipes: dict[CommitId, float] = {}
         self._found, self._states, self._pieces = found, states, pieces
         self._versions, self._manifest, self._slot = versions, manifest, slot
 
-    def by_version(self) -> dict[CommitId, VersionStats]:
+    def kinds(self) -> list[str]:
+        """How each version is stored, as ``VersionStats.kind``."""
+        numbers, delta = self._found.history.numbers, _KINDS.index("delta")
+        found = []
+        for id_, manifest, full in zip(self._states, self._versions, self.full, strict=True):
+            made = bool(self.bytes[numbers[id_], delta])
+            kind = "delta" if made else "update"
+            if full:
+                kind = "full" if made or not self._reuses[manifest] else "update"
+            found.append("recipe" if id_ in self.recipes else kind)
+        return found
+
+    def seconds_of(self, i: int, id_: CommitId) -> float:
+        """To recover version i, whose weights may have been given up."""
+        return self.recipes.get(id_, self.seconds[i])
+
+    def by_version(self, weight: float | None) -> dict[CommitId, VersionStats]:
         """The figures of every version that is not forgotten."""
         graph, history = self._found.graph, self._found.history
         depth, sources = self._pieces.depth, self._pieces.sources(graph)
         at = _furthest(self._manifest, depth[self._slot])
         furthest = dict(zip(self._manifest[at].tolist(), self._slot[at].tolist(), strict=True))
         ids, found = list(history.numbers), {}
-        for id_, manifest, full in zip(self._states, self._versions, self.full, strict=True):
+        for i, (id_, kind) in enumerate(zip(self._states, self.kinds(), strict=True)):
+            manifest, stored = self._versions[i], self.bytes[history.numbers[id_]]
+            seconds = self.seconds_of(i, id_)
             slot = furthest.get(int(manifest))
             row = -1 if slot is None else int(sources[slot])
             home = -1 if row < 0 else history.homes[graph.entry[row]]
             found[id_] = VersionStats(
-                dict(zip(_KINDS, self.bytes[history.numbers[id_]].tolist(), strict=True)),
-                bool(full),
+                dict(zip(_KINDS, stored.tolist(), strict=True)),
+                bool(self.full[i]),
                 0 if slot is None else int(depth[slot]),
                 None if home < 0 else ids[home],
+                kind,
+                seconds,
+                None if weight is None else int(stored.sum()) * weight / 1e9 + seconds,
             )
         return found
 

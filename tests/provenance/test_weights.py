@@ -12,6 +12,8 @@ from torch import nn
 import mvc
 from mvc.errors import CannotRetrain, NotTrusted, RefConflict, UnknownPath, WeightsDropped
 from mvc.ids import CommitId
+from mvc.io.files import FileSystem
+from mvc.repo.config import set_value
 from tests.oracle import reader
 from tests.provenance.trainings import Conv, make_images, train_images
 
@@ -181,3 +183,47 @@ def test_rebuilding_index_and_journal_keeps_the_marks(chain: Chain) -> None:
     assert repo.fsck(full=True).sound
     with pytest.raises(WeightsDropped):
         repo.checkout(second)
+
+
+def weigh(repo: mvc.Repository, weight: float) -> None:
+    file = repo.context.root / ".mvc/config.yaml"
+    set_value(FileSystem(), file, "store.storage_weight", str(weight))
+
+
+def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    repo.retrain(first, trust=True)
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.context.root) as chain.repo:
+        planned = chain.repo.repack(dry_run=True).plan
+        assert planned.given_up == (first,)
+        assert planned.prices is not None
+        assert planned.prices[1] < planned.prices[0]
+        assert chain.is_right(1)
+        assert chain.repo.repack().plan.given_up == (first,)
+        chain.repo.gc(grace="0")
+        with pytest.raises(WeightsDropped):
+            chain.repo.checkout(first)
+        assert chain.is_right(0)
+        assert chain.is_right(2)
+        kinds = {e.id: e.storage.kind for e in chain.repo.log(prices=True) if e.storage}
+        assert kinds[first] == "recipe"
+        assert kinds[second] != "recipe"
+        assert chain.repo.stats().kinds["recipe"] == 1
+
+
+@pytest.mark.parametrize(("weight", "gone"), [(None, False), (1e-3, False), (1e12, True)])
+def test_a_recorded_training_keeps_the_cheaper_of_weights_and_recipe(
+    repo: mvc.Repository, tmp_path: Path, weight: float | None, gone: bool
+) -> None:
+    if weight is not None:
+        weigh(repo, weight)
+    with mvc.Repository.open(repo.context.root) as opened:
+        model = mvc.made(Conv, 4, dropout=0.5)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        opened.commit(model.state_dict())
+        data = make_images(tmp_path / "images", 16)
+        with opened.provenance(model, optimizer, data=data, service=train_images) as run:
+            run.train()
+        (newest, *_) = opened.log()
+        assert (newest.dropped is not None) == gone

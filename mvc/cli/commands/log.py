@@ -32,6 +32,7 @@ from mvc.repo.times import format_time
 @click.option("--graph", is_flag=True, help="Draw how versions follow each other.")
 @click.option("--metrics", "as_table", is_flag=True, help="A table with a column a metric.")
 @click.option("--relations", is_flag=True, help="What each version is to its parent.")
+@click.option("--price", "prices", is_flag=True, help="How each version is stored, its price.")
 @click.option("--sort", metavar="NAME", help="By a metric, highest first; -NAME: lowest first.")
 @click.option("--best", metavar="NAME", help="Only the first of --sort NAME.")
 @target_option("Only versions that were deployed to T.")
@@ -47,6 +48,7 @@ def command(
     graph: bool,
     as_table: bool,
     relations: bool,
+    prices: bool,
     sort: str | None,
     best: str | None,
     target: str | None,
@@ -76,6 +78,7 @@ def command(
         paths=session.names(paths),
         sort=sort if best is None else best,
         related=relations,
+        priced=prices,
     )
     if session.as_json:
         commits = [as_json(entry) | _relations_json(entry, asked=relations) for entry in entries]

@@ -79,7 +79,8 @@ def command(
     """Choose which versions are stored in full.
 
     Names, ids and contents stay as they are; only storage and speed of recovery change.
-    Without an aim the settings are applied: store.max_recovery, else store.layout.
+    Without an aim the settings are applied: store.storage_weight, else store.max_recovery,
+    else store.layout.
     --add, --remove and --drop-weights take several versions: the REVs that follow go with them.
     """
     if rev and sum(map(bool, (add, remove, drop_weights))) != 1:
@@ -141,6 +142,10 @@ def _print(session: Session, done: Repacked) -> None:
     for what, ids in (("add", plan.added), ("remove", plan.removed)):
         if ids:
             out.line(f"{what:8}{count(len(ids), 'reset point')}: {_listed(session, ids)}")
+    if plan.given_up:
+        out.line(f"give up weights: {_listed(session, list(plan.given_up))} (recipes stay)")
+    if plan.prices is not None:
+        out.line(f"price   {seconds(plan.prices[0])} -> {seconds(plan.prices[1])}")
     for what, full, deltas in (
         ("write", plan.full_added, plan.deltas_added),
         ("drop", plan.full_removed, plan.deltas_removed),
@@ -184,7 +189,7 @@ def _json(done: Repacked, *, dry_run: bool) -> dict[str, Any]:
         "dry_run": dry_run,
         "changed": done.now is not None,
         **fields(plan, "added", "removed", "full_added", "full_removed"),
-        **fields(plan, "deltas_added", "deltas_removed"),
+        **fields(plan, "deltas_added", "deltas_removed", "given_up", "prices"),
         "before": _metrics_json(plan.before),
         "planned": _metrics_json(plan.after),
         "now": done.now and _metrics_json(done.now),

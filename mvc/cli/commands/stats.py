@@ -57,6 +57,11 @@ def _print(session: Session, found: Stats) -> None:
             ),
             ("Recovery", f"{mean} on average, {most} at worst{where}"),
         ]
+        kinds = [f"{number:,} {kind}" for kind, number in found.kinds.items() if number]
+        held.append(("Stored as", ", ".join(kinds)))
+    if found.price is not None:
+        weight = session.context.config.get("store.storage_weight")
+        held.append(("Price", f"{seconds(found.price)} (a gigabyte is worth {seconds(weight)})"))
     for name, value in held:
         out.line(f"{name + ':':17}{value}")
     out.line()

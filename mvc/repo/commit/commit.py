@@ -26,6 +26,7 @@ from mvc.io.process import host_name, user_name
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.tensor import TensorSpec
 from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.inputs import attachments
 from mvc.repo.commit.request import CommitRequest, check_request
@@ -53,6 +54,7 @@ __all__ = ["commit", "layout_of"]
 
 _HELD_OPEN = 16  # files
 _TRIES = 8
+_FLOATS = TensorSpec("float32", ())
 _SAMPLED = 8  # blobs, the largest of a version
 _UNBOUNDED = 10_000  # versions in a chain whose limit is in seconds
 _MAX_GIT_REF = 4096
@@ -359,7 +361,8 @@ def _policy(
     stored in full as soon as the delta that the layout wants would pass the bound, for all blobs
     together; where all take the same time, R' versions on
     (``repack.solve.layouts.open_interval``). Without it, every ``store.reset_interval``-th
-    version is a reset point.
+    version is a reset point. With ``store.storage_weight`` one is, too, where the chain has cost as
+    much as it.
     """
     get, bound = context.config.get, request.max_recovery
     layout, reset = layout_of(context.config, bound), request.reset_point
@@ -367,10 +370,44 @@ def _policy(
         bound = get("store.max_recovery")
     if bound is not None:
         reset = reset or not _within_bound(context, parent, pipeline, float(bound), layout)
-    elif not reset:
+    weight, saving, chains = get("store.storage_weight"), 0.0, list[tuple[Link, ...]]()
+    if not reset and (bound is None or weight is not None):
+        chains = list(_chains(context, request, parent))
+    if bound is None:
         sequence = context.store.graph.next_sequence
-        reset = any(layout.ends(chain, sequence) for chain in _chains(context, request, parent))
-    return Policy(pipeline, layout, float(get("store.max_chain")), reset)
+        reset = reset or any(layout.ends(chain, sequence) for chain in chains)
+    if weight is not None:
+        saving = _seconds(context, pipeline, PIECE) * 1e9 / (PIECE * weight)
+        reset = reset or _is_paid(context, chains, pipeline, layout, float(weight))
+    return Policy(pipeline, layout, float(get("store.max_chain")), reset, saving)
+
+
+def _seconds(context: Context, pipeline: Pipeline, nbytes: int) -> float:
+    """Seconds to decode a delta of a tensor of so many bytes."""
+    timing = context.store.timing
+    return timing.decoding([(nbytes, timing.coding(pipeline, nbytes, _FLOATS))])
+
+
+def _is_paid(
+    context: Context,
+    chains: Iterable[tuple[Link, ...]],
+    pipeline: Pipeline,
+    layout: Layout,
+    weight: float,
+) -> bool:
+    """Whether the deltas of these chains cost as many seconds as full records are worth.
+
+    Counted is one recovery of every version since the chains began, the next one included. If
+    versions go on as they did, this comes within a factor of two of the best interval, whatever it
+    is (the rule of ski rental: buy as soon as the rents would have paid for it).
+    """
+    sequence, spent, full = context.store.graph.next_sequence, 0.0, 0
+    for chain in chains:
+        if chain and chain[-1].depth:
+            seconds = _seconds(context, pipeline, chain[-1].nbytes)
+            spent += seconds * layout.deltas(chain, sequence)
+            full += chain[0].stored
+    return full > 0 and spent * 1e9 >= weight * full
 
 
 def _chains(

@@ -29,6 +29,7 @@ from mvc.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from mvc.repo.content.relation import Relation
+    from mvc.repo.stats import VersionStats
 
 __all__ = [
     "LogEntry",
@@ -51,7 +52,7 @@ class LogEntry:
     ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None. ``relations``:
     what each of its models is to those of its first parent; None if they were not asked for, or
     are not known. ``dropped``: of a version that gave up its weights, how a recipe makes them
-    again.
+    again. ``storage``: how it is stored and what that costs, if it was asked for.
     """
 
     id: CommitId
@@ -62,6 +63,7 @@ class LogEntry:
     forgotten_ns: int | None = None
     relations: tuple[Relation, ...] | None = None
     dropped: Dropped | None = None
+    storage: VersionStats | None = None
 
 
 def log(
@@ -78,6 +80,7 @@ def log(
     paths: Sequence[str] = (),
     sort: str | None = None,
     related: bool = False,
+    priced: bool = False,
 ) -> Iterator[LogEntry]:
     """``Repository.log``: parents follow children; times are in ns since 1970.
 
@@ -104,6 +107,11 @@ def log(
         found = (commit for commit in found if _changes(context, commit, paths))
     if sort is not None:
         found = iter(_sorted(list(found), sort))
+    storage: dict[CommitId, VersionStats] = {}
+    if priced:
+        from mvc.repo.stats import by_version
+
+        storage = by_version(context)[1]
     return (
         LogEntry(
             commit.id,
@@ -114,6 +122,7 @@ def log(
             manifests.forgotten_ns(context, commit.id),
             _relations_if_known(context, commit, incomplete) if related else None,
             dropped(context, commit.id) if "recipe.json" in commit.attached else None,
+            storage.get(commit.id),
         )
         for commit in islice(found, limit)
     )

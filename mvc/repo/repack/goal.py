@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
 from decimal import Decimal
 
 from mvc.dataclasses import dataclass
@@ -13,7 +15,16 @@ from mvc.repo.maintenance.history import History
 from mvc.repo.queries import queries
 from mvc.store.writing.layout import Layout
 
-__all__ = ["Goal", "goal_of", "plain"]
+__all__ = ["Goal", "Proven", "goal_of", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A recipe that a replay has proven: ``seconds`` make the file ``path`` from ``base``."""
+
+    base: CommitId
+    path: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +34,9 @@ class Goal:
     ``interval``: a reset point every so many commits. ``max_recovery``: bound on recovery in
     seconds. ``max_size``: bytes of all packs. ``add``, ``remove``: reset points. ``super_step``:
     commits that the longer deltas span. ``layout``: that of the settings, with skip deltas.
-    ``bound``: seconds of recovery that ``remove`` must keep.
+    ``bound``: seconds of recovery that ``remove`` and ``weight`` must keep. ``weight``: the lowest
+    price, where a gigabyte is worth so many seconds of recovery; then weights of the versions in
+    ``proven`` may be given up.
     """
 
     interval: int | None = None
@@ -34,8 +47,12 @@ class Goal:
     super_step: int | None = None
     bound: float | None = None
     layout: Layout | None = None
+    weight: float | None = None
+    proven: Mapping[CommitId, Proven] = field(default_factory=dict)
 
     def __str__(self) -> str:
+        if self.weight is not None:
+            return f"storage-weight {plain(self.weight)}"
         if self.interval is not None:
             return f"interval {self.interval}"
         if self.max_recovery is not None:
@@ -67,10 +84,12 @@ def goal_of(
     remove: tuple[CommitId, ...] = (),
     add_queried: int | None = None,
     super_step: int | None = None,
+    proven: Mapping[CommitId, Proven] | None = None,
 ) -> Goal:
     """The goal given, else the one of the settings. Raises WrongUsage for several or bad ones.
 
     ``add_queried``: how many of the stored versions that were asked for most are to be added.
+    ``proven``: recipes that ``store.storage_weight`` may choose in place of weights.
     """
     given = [interval, max_recovery, max_size, add or None, remove or None, add_queried, super_step]
     if sum(value is not None for value in given) > 1:
@@ -90,6 +109,9 @@ def goal_of(
         raise WrongUsage("a size is a number of bytes from 0 on")
     bound = context.config.get("store.max_recovery")
     if all(value is None for value in given):
+        weight = context.config.get("store.storage_weight")
+        if weight is not None:
+            return Goal(bound=bound, weight=float(weight), proven=proven or {})
         if bound is not None:
             return Goal(max_recovery=float(bound))
         layout = layout_of(context.config)

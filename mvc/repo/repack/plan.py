@@ -19,6 +19,8 @@ class RepackPlan:
     """``rewrite``: what to do; a plan with nothing to do is false.
 
     ``full_*`` and ``deltas_*`` count codings of tensors. ``costs``: what the plan was made from.
+    ``given_up``: versions that a recipe makes from then on, in place of their weights. ``prices``:
+    before and after in seconds, if the goal is the lowest price.
     """
 
     goal: Goal
@@ -30,9 +32,11 @@ class RepackPlan:
     deltas_removed: int
     rewrite: RewritePlan = field(repr=False)
     costs: Costs = field(repr=False)
+    given_up: tuple[CommitId, ...] = ()
+    prices: tuple[float, float] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.rewrite)
+        return bool(self.rewrite or self.given_up)
 
     @property
     def added(self) -> tuple[CommitId, ...]:

@@ -6,10 +6,11 @@ tensors; some are measured by encoding them (a trial).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from mvc.errors import DamagedData
+from mvc.ids import CommitId
 from mvc.repo.context import Context, Progress
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.maintenance.rewrite_plan import EncodeRequest, RewritePlan
@@ -28,10 +29,20 @@ __all__ = ["RepackProblem", "learn_stored", "try_missing", "try_new"]
 
 
 class RepackProblem:
-    """The inputs of the planner. Raises DamagedData if a record is damaged."""
+    """The inputs of the planner. Raises DamagedData if a record is damaged.
 
-    def __init__(self, context: Context, goal: Goal, progress: Progress | None = None) -> None:
+    ``given_up``: by version a path whose weights count as given up already.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        goal: Goal,
+        progress: Progress | None = None,
+        given_up: Mapping[CommitId, str] | None = None,
+    ) -> None:
         found = inventory(context.store.snapshot)
+        found.history.dropped.update(given_up or {})
         if found.damaged:
             raise DamagedData(
                 f"the repository is damaged: {found.damaged[0].message}",

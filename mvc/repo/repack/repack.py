@@ -7,6 +7,7 @@ the new ones, in one step (``mvc.repo.maintenance.rewrite_plan``). Ids do not ch
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from mvc.dataclasses import dataclass
 from mvc.errors import Unattainable
@@ -15,6 +16,7 @@ from mvc.repo.commit.commit import layout_of
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
+from mvc.repo.repack.contents import ContentGraph
 from mvc.repo.repack.goal import Goal, goal_of, plain
 from mvc.repo.repack.metrics import LayoutMetrics, layout_metrics
 from mvc.repo.repack.plan import CurvePoint, RepackCurve, RepackPlan
@@ -23,6 +25,7 @@ from mvc.repo.repack.selection import Selection, of_store
 from mvc.repo.repack.solve import layouts
 from mvc.repo.repack.solve.bounded import fastest, smallest, within_bytes, within_time
 from mvc.repo.repack.solve.model import Layout, Price, Versions
+from mvc.repo.repack.solve.priced import cheapest
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.writing.layout import ENDLESS
@@ -101,11 +104,16 @@ def make_plan(context: Context, goal: Goal, progress: Progress | None = None) ->
     """
     problem = RepackProblem(context, goal, progress)
     plan = _chosen(problem) if problem.survey.versions else problem.unchanged()
-    return plan if _is_worth(plan) else problem.unchanged()
+    if _is_worth(plan):
+        return plan
+    prices = plan.prices and (plan.prices[0], plan.prices[0])
+    return replace(problem.unchanged(), prices=prices)
 
 
 def _chosen(problem: RepackProblem) -> RepackPlan:
     goal = problem.goal
+    if goal.weight is not None:
+        return _cheapest(problem, goal.weight)
     if goal.add:
         return problem.plan_of(added(problem))
     if goal.remove:
@@ -156,6 +164,51 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
     )
 
 
+def _cheapest(problem: RepackProblem, weight: float) -> RepackPlan:
+    """The plan of the lowest price; weights to give up count as such in the layout of the rest."""
+    goal, versions = problem.goal, problem.survey.versions
+    old, rest, saved = _price(problem, problem.before, weight), problem, 0.0
+    best = cheapest(ContentGraph(problem, weight, goal.bound).priced)
+    numbers = [] if best is None else sorted(best.given_up)
+    gone = [versions[i].commit for i in numbers]
+    if best is not None and gone:
+        paths = {commit: goal.proven[commit].path for commit in gone}
+        without = replace(goal, proven={})
+        rest = RepackProblem(problem.survey.context, without, problem.progress, paths)
+        lost = problem.survey.specs.keys() - rest.survey.specs.keys()
+        saved = sum(o.stored for o in rest.stored if o.id in lost) * weight / 1e9
+        saved -= sum(best.ns[i] for i in numbers) / 1e9
+    plan = _cheapest_layout(rest, weight)
+    prices = old, _price(rest, plan.after, weight) - saved
+    return replace(plan, goal=goal, before=problem.before, given_up=tuple(gone), prices=prices)
+
+
+def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
+    """As ``_within_time`` for the price: the present layout, or a better one that was found."""
+    bound = allowed = problem.goal.bound
+    plans = [problem.unchanged()]
+    for _ in range(_ROUNDS):
+        graph = ContentGraph(problem, weight, allowed)
+        best = cheapest(graph.priced)
+        if best is None:
+            break
+        problem.attempt(graph.selection(best.layout))
+        plan = problem.plan_of(graph.selection(best.layout))
+        plans.append(plan)
+        if bound is None or allowed is None or plan.after.worst_seconds <= bound:
+            break
+        allowed *= 0.99 * bound / plan.after.worst_seconds
+    fitting = [p for p in plans if bound is None or p.after.worst_seconds <= bound]
+    if bound is not None and not fitting:
+        return _within_time(problem, bound)
+    return min(fitting, key=lambda p: _price(problem, p.after, weight))
+
+
+def _price(problem: RepackProblem, metrics: LayoutMetrics, weight: float) -> float:
+    """Seconds: of bytes in packs, and of one recovery of every version."""
+    return metrics.bytes * weight / 1e9 + metrics.mean_seconds * len(problem.survey.versions)
+
+
 def _skipping(problem: RepackProblem) -> Iterator[RepackPlan]:
     """Plans with skip deltas, of fewer and fewer versions between reset points."""
     step = layout_of(problem.survey.context.config).step or _STEP
@@ -202,6 +255,10 @@ def _cheaper(versions: Versions, layout: Layout, today: Layout) -> Layout:
 def _is_worth(plan: RepackPlan) -> bool:
     """Whether a plan changes more than estimates can tell apart."""
     a, b = plan.before, plan.after
+    if plan.prices is not None:
+        bound = plan.goal.bound
+        late = bound is not None and a.worst_seconds > bound
+        return late or plan.prices[0] > plan.prices[1] * _ALIKE
     return a.reset_points != b.reset_points or any(
         not 1 / _ALIKE < (x + 1e-9) / (y + 1e-9) < _ALIKE
         for x, y in (

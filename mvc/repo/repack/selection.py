@@ -8,7 +8,7 @@ or gets a full record.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mvc.ids import CommitId
 from mvc.repo.maintenance.storage_graph import CheapestPath, Reachability, cheapest_paths
@@ -19,7 +19,7 @@ from mvc.repo.repack.survey import Survey
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout as SkipLayout
 
-__all__ = ["Selection", "of_layout", "of_skips", "of_store"]
+__all__ = ["Selection", "directions", "of_layout", "of_skips", "of_store"]
 
 _Key = tuple[bytes, int, bytes | None, tuple[int, int, int] | None]
 
@@ -47,21 +47,25 @@ class Selection:
         for number in sorted(layout.edges):
             edge = versions.edges[number]
             made = self._costs.between(edge.a, edge.b, edge.span)
-            backward = _takes(times[edge.b], edge, times[edge.a])
-            forward = _takes(times[edge.a], edge, times[edge.b])
+            forward, backward = directions(edge, times)
             for id_, candidates in made.items():
-                for candidate in candidates:
-                    leads_on = candidate.id == id_
-                    against = backward if leads_on else forward
-                    if (
-                        candidate.base
-                        and against
-                        and not candidate.reversible
-                        and not candidate.forward_only
-                    ):
-                        self.drop([candidate])
-                        candidate = self._costs.turned(candidate)
-                    self.add([candidate])
+                self.add_delta(id_, candidates, forward=forward, backward=backward)
+
+    def add_delta(
+        self, id_: bytes, candidates: Iterable[Candidate], *, forward: bool, backward: bool
+    ) -> None:
+        """Adds the delta that makes ``id_``; the directions say which recoveries use it."""
+        for candidate in candidates:
+            against = backward if candidate.id == id_ else forward
+            if (
+                candidate.base
+                and against
+                and not candidate.reversible
+                and not candidate.forward_only
+            ):
+                self.drop([candidate])
+                candidate = self._costs.turned(candidate)
+            self.add([candidate])
 
     def drop(self, candidates: Iterable[Candidate]) -> None:
         for candidate in candidates:
@@ -293,9 +297,12 @@ def _skips(survey: Survey, layout: SkipLayout) -> list[tuple[Link, ...]]:
     return made
 
 
-def _takes(before: int | None, edge: Edge, after: int | None) -> bool:
-    """Whether the cheapest path uses the edge from the version recovered after ``before``."""
-    return before is not None and after is not None and before + edge.ns == after
+def directions(edge: Edge, times: Sequence[int | None]) -> tuple[bool, bool]:
+    """Whether cheapest paths use the edge forward, and backward. ``times``: to recover each end."""
+    a, b = times[edge.a], times[edge.b]
+    if a is None or b is None:
+        return False, False
+    return a + edge.ns == b, b + edge.ns == a
 
 
 def _key(candidate: Candidate) -> _Key:

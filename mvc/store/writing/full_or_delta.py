@@ -28,13 +28,15 @@ _TINY = 4096
 class Policy:
     """``layout``: what is coded against what. ``reset``: store everything in full.
 
-    ``max_chain``: stored bytes of a chain, as a multiple of the raw size.
+    ``max_chain``: stored bytes of a chain, as a multiple of the raw size. ``saving``: the share of
+    the raw size that a delta must save to be worth the time to decode it.
     """
 
     pipeline: Pipeline
     layout: Layout = Layout()
     max_chain: float = float("inf")
     reset: bool = False
+    saving: float = 0.0
 
     def may_delta(self, spec: TensorSpec) -> bool:
         """Whether a content of this type can be coded against a base; if not, none is read."""
@@ -109,7 +111,7 @@ def choose(
     if base is None or base_spec is None:
         return [full]
     delta = _delta(spec, new, base_spec, base, policy)
-    if delta.share > _WORTH * full.share:
+    if delta.share > min(_WORTH * full.share, full.share - policy.saving):
         return [full]
     stored = (base.chain[-1].stored if base.chain else 0) + delta.share * len(new)
     if policy.reset or base.ends or stored > policy.max_chain * len(new):

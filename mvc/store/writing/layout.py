@@ -25,7 +25,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import count, pairwise
-from math import gcd
+from math import gcd, log
 from typing import TYPE_CHECKING
 
 from mvc.dataclasses import dataclass
@@ -106,6 +106,14 @@ class Layout:
             return False
         *gaps, last = (b - a for a, b in pairwise(positions))
         return (last == 1 and all(map(self._is_power, gaps))) or chain[-1].depth >= self.deepest
+
+    def deltas(self, chain: Sequence[Link], sequence: int) -> float:
+        """About how many deltas all versions since the chain began take, the next one included."""
+        if not self.step:
+            versions = chain[-1].depth + 1
+            return versions * (versions + 1) / 2
+        versions = _positions(chain, sequence)[-1]
+        return versions * (self.step - 1) / 2 * max(1.0, log(versions, self.step))
 
     @cached_property
     def deepest(self) -> int:

@@ -24,3 +24,22 @@ def test_empty_shows_no_shares_or_times(mvc) -> None:
     mvc.commit(1)
     stored = next(line for line in mvc("stats").out.splitlines() if line.startswith("Stored:"))
     assert "%" not in stored  # the repository is larger than its one tiny file
+
+
+def test_what_was_chosen_and_its_price(mvc) -> None:
+    for value in range(3):
+        mvc.commit(value)
+    assert "Stored as:       " in mvc("stats").out
+    assert "Price:" not in mvc("stats").out
+    assert mvc("stats", "--json").json["price"] is None
+    mvc("config", "store.storage_weight", "1000")
+    assert "(a gigabyte is worth 1000.0 s)" in mvc("stats").out
+    found = mvc("stats", "--json").json
+    assert sum(found["kinds"].values()) == 3
+    listed = mvc("log", "--price", "--json").json["commits"]
+    assert abs(sum(each["storage"]["price"] for each in listed) - found["price"]) < 1e-3
+    assert f"Price:    {listed[0]['storage']['kind']}, " in mvc("log", "--price").out
+    assert f"({listed[0]['storage']['kind']}, " in mvc("log", "--price", "--oneline").out
+    out = mvc("repack", "-n").out
+    assert "Plan: storage-weight 1000\n" in out
+    assert "price   " in out

@@ -8,7 +8,8 @@ source reaches form a window, which sliding minima answer.
 Trees: what one source serves is connected and needs no second source either. For every version
 v and every source s that could serve it, the cost of v's descendants is the sum over its
 children of the cheaper of: served by s as well, or by a source of their own. Rows over all
-sources are numpy arrays, so n versions take n row operations of length n.
+sources are numpy arrays, so n versions take n row operations of length n. Where recoveries have
+a price, it joins the cost of the version in every row.
 """
 
 from __future__ import annotations
@@ -33,26 +34,33 @@ _NEVER = np.int64(1) << 60
 _Row = NDArray[np.int64]
 
 
-def cheapest_tree(versions: Versions, tree: Tree, bound: int) -> Layout | None:
+def cheapest_tree(
+    versions: Versions, tree: Tree, bound: int, prices: Sequence[float] | None = None
+) -> Layout | None:
     """The smallest layout of a tree with no recovery above ``bound`` ns; None if there is none.
 
-    The tree's versions are in preorder, so that a family is a slice.
+    The tree's versions are in preorder, so that a family is a slice. ``prices``: of each of them,
+    what a nanosecond of its recovery costs in bytes; one with the price 0 is not stored.
     """
-    return _Search(versions, tree, bound).run()
+    return _Search(versions, tree, bound, prices).run()
 
 
 @dataclass(slots=True)
 class _Best:
-    """The cheapest way to store a family by itself."""
+    """The cheapest way to store a family by itself. ``source``: of its first version, or none."""
 
     bytes: int
-    source: int
+    source: int | None
 
 
 class _Search:
-    def __init__(self, versions: Versions, tree: Tree, bound: int) -> None:
+    def __init__(
+        self, versions: Versions, tree: Tree, bound: int, prices: Sequence[float] | None
+    ) -> None:
         self._versions, self._tree, self._bound = versions, tree, bound
+        self._prices = prices
         count = len(tree.nodes)
+        self._apart = [0] * count  # bytes of the families of children, each stored by itself
         self._full = np.array([versions.full_bytes[i] for i in tree.nodes], np.int64)
         self._bytes = np.zeros(count, np.int64)
         self._ns = np.zeros(count, np.int64)
@@ -111,17 +119,25 @@ class _Search:
         row = self._costs.pop(i, None)
         if row is None:
             row = np.zeros(len(self._away), np.int64)
+        price = None if self._prices is None else self._prices[i]
+        if price is not None:
+            row += np.minimum(self._away * price, _NEVER).astype(np.int64)
         row[(self._away > self._bound) | self._barred] = _NEVER
+        if price == 0:
+            row[:] = _NEVER
         family = slice(i, self._end[i])
         own = np.minimum(row[family] + self._full[family], _NEVER)
         at = int(np.argmin(own))
         if own[at] < _NEVER:
             self._best[i] = _Best(int(own[at]), i + at)
+        if price == 0:
+            self._best[i] = _Best(self._apart[i], None)
         if parent is None:
             return
         row += self._bytes[i]
         best = self._best[i]
         alone = _NEVER if best is None else np.int64(best.bytes)
+        self._apart[parent] = min(self._apart[parent] + int(alone), int(_NEVER))
         cut = row > alone
         cut[family] = False  # a source inside the family that serves the parent serves i, too
         self._own[i] = np.packbits(cut)
@@ -132,7 +148,7 @@ class _Search:
         self._move(i, down=False)
 
     def _unwound(self) -> Layout:
-        served: list[int] = []
+        served: list[int | None] = []
         edges = []
         for i, link in enumerate(self._tree.up):
             source = None if link is None else served[link[0]]
@@ -144,7 +160,9 @@ class _Search:
             best = self._best[i]
             assert best is not None
             served.append(best.source)
-        return Layout(frozenset(self._tree.nodes[s] for s in served), frozenset(edges))
+        return Layout(
+            frozenset(self._tree.nodes[s] for s in served if s is not None), frozenset(edges)
+        )
 
     def _cut(self, i: int, source: int) -> bool:
         return bool(self._own[i][source >> 3] >> (7 - (source & 7)) & 1)

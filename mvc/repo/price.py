@@ -1,0 +1,52 @@
+"""Whether a new version's recipe is cheaper than its weights (``store.storage_weight``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mvc.ids import CommitId
+from mvc.limits import PIECE
+from mvc.model.manifest import FileEntry
+from mvc.repo.context import Context
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.weights import dropped
+from mvc.repo.repack.goal import Proven
+
+__all__ = ["is_cheaper"]
+
+
+def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
+    """Whether making a version again costs less than storing what only it has of the weights.
+
+    Never without ``store.storage_weight``, nor where it takes longer than ``store.max_recovery``.
+    """
+    get = context.config.get
+    weight, bound = get("store.storage_weight"), get("store.max_recovery")
+    if weight is None:
+        return False
+    base = manifests.of_commit(context, recipe.base)
+    gone = dropped(context, recipe.base)
+    again = recipe.seconds + (_recovery(context, base.entries) if gone is None else gone.seconds)
+    if bound is not None and again > bound:
+        return False
+    entry = manifests.of_commit(context, commit).by_path[recipe.path]
+    there = {content.id for each in base.entries for content in each.contents}
+    new = {content.id: content.spec.nbytes for content in entry.contents if content.id not in there}
+    graph, stored = context.store.graph, 0
+    for id_, nbytes in new.items():
+        for start in range(0, max(nbytes, 1), PIECE):
+            last = graph.path(id_, start).steps[-1]
+            stored += last.header.share(last.member)
+    return again < stored * float(weight) / 1e9 + _recovery(context, [entry])
+
+
+def _recovery(context: Context, entries: Iterable[FileEntry]) -> float:
+    """Estimated seconds to recover some files of a version as they are stored."""
+    graph, timing, works = context.store.graph, context.store.timing, []
+    files = list(entries)
+    for content in {content.id: content for entry in files for content in entry.contents}.values():
+        for start in range(0, max(content.spec.nbytes, 1), PIECE):
+            steps = graph.path(content.id, start).steps
+            seconds = sum(timing.payload(s.header, s.member, content.spec) for s in steps)
+            works.append((min(PIECE, content.spec.nbytes - start), seconds))
+    return timing.version(works, len(files), sum(entry.size for entry in files))
