@@ -15,6 +15,7 @@ from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
 __all__ = [
     "ATTACHED",
+    "DATA",
     "DEFAULT_STATE",
     "attached_path",
     "check_key",
@@ -30,6 +31,9 @@ DEFAULT_STATE = "model.safetensors"
 
 ATTACHED = ".mvc/"
 """How the paths begin that a version carries beside its files; no file can have such a path."""
+
+DATA = "data/"
+"""How the tags of data sets begin."""
 
 _RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
 _RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}

@@ -32,7 +32,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.io.handles import FileIdentity
 from mvc.limits import MIB
-from mvc.model.names import check_path, printable
+from mvc.model.names import DATA, check_path, printable
 from mvc.provenance.recipe import Data, is_data_name
 from mvc.repo.checkout.checkout import write_files
 from mvc.repo.commit.commit import commit
@@ -44,10 +44,7 @@ from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import TAG, tags
 from mvc.repo.worktree.worktree import sound_files_in
 
-__all__ = ["PREFIX", "DataSet", "Given", "Used", "add", "data_set", "data_sets", "place", "used"]
-
-PREFIX = "data/"
-"""How the tags of data sets begin."""
+__all__ = ["DataSet", "Given", "Used", "add", "data_set", "data_sets", "place", "used"]
 
 Given: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
 """A file or folder, or several by the names of their data sets."""
@@ -129,7 +126,7 @@ def _publish(
     reference: bool,
     progress: Progress | None,
 ) -> DataSet:
-    tag, fs = PREFIX + name, context.store.fs
+    tag, fs = DATA + name, context.store.fs
     request = CommitRequest(
         [Change(n, partial(open_file, fs, path, n)) for n, path in files.items()],
         message or f"data set {name}",
@@ -144,9 +141,9 @@ def _publish(
 def data_set(context: Context, name: str) -> DataSet:
     """The newest version of a data set. Raises UnknownPath."""
     context.fresh()
-    found = context.store.ref(TAG + PREFIX + name)
+    found = context.store.ref(TAG + DATA + name)
     if not isinstance(found, CommitId):
-        names = ", ".join(each.name.removeprefix(PREFIX) for each in _tags(context)[:10])
+        names = ", ".join(each.name.removeprefix(DATA) for each in _tags(context)[:10])
         raise UnknownPath(
             f"there is no data set {printable(name)}",
             hint=f"there is: {names}" if names else "add one with 'mvc data add'",
@@ -156,13 +153,11 @@ def data_set(context: Context, name: str) -> DataSet:
 
 def data_sets(context: Context) -> list[DataSet]:
     """The newest version of every data set, by name."""
-    return [
-        of_version(context, tag.name.removeprefix(PREFIX), tag.commit) for tag in _tags(context)
-    ]
+    return [of_version(context, tag.name.removeprefix(DATA), tag.commit) for tag in _tags(context)]
 
 
 def _tags(context: Context) -> list[Any]:
-    return [tag for tag in tags(context) if tag.name.startswith(PREFIX)]
+    return [tag for tag in tags(context) if tag.name.startswith(DATA)]
 
 
 def of_version(context: Context, name: str, version: CommitId) -> DataSet:
@@ -218,7 +213,7 @@ def used(context: Context, given: Given) -> Used:
             )
         files = _files(fs, path)
         seen.update((file, before) for file in files.values() if (before := fs.stat(file)))
-        old = data_set(context, name) if PREFIX + name in tagged else None
+        old = data_set(context, name) if DATA + name in tagged else None
         if old is not None and old.source is not None:
             try:
                 _compare(fs, name, _reference(context, old.version)[1], files)

@@ -28,8 +28,8 @@ LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join, a dig
     "marks:*float forgotten:2*id,uint undoes:2uint links:3*text,uint,uint "
     "weights:4*id,uint,text,uint,text",
     "deployment": "target:text time:sint commit:value previous:uint",
-    "made": "which manifest:id root:id parents:*id author:text time:sint zone:sint "
-    "message:text metrics pipeline:text code:text params beside",
+    "made": "which:form manifest:id root:id parents:*id author:text time:sint zone:sint "
+    "message:text metrics pipeline:text code:text params needs:3*id attached:3*text",
     "file": "path:text format:uint size:uint places:*uint,spec contents skeleton:bytes "
     "checks:*uint,uint,uint tensors:*tensor",
     "tensor": "key:text content view",
@@ -44,7 +44,7 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "float": lambda c, r: struct.unpack("<d", c.take(8))[0],
     "metrics": lambda c, r: dict(c.get("*text,float")),
     "params": lambda c, r: dict(c.get("*text,text") if r.which > 1 else []),
-    "beside": lambda c, r: (c.get("*id"), c.get("*text")) if r.which > 2 else ([], []),
+    "form": lambda c, r: n if (n := c.get("which")) < 4 else need(0, "its version"),
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),

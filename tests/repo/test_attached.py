@@ -97,10 +97,8 @@ def test_the_oracle_reads_it(tmp_path: Path) -> None:
     beside = {e.path: e for e in manifest.get("uint,*file")[1] if e.path.startswith(".mvc/")}
     assert sorted(beside) == [f".mvc/{name}" for name in sorted(GIVEN)]
     assert read._file(beside[".mvc/code/net.py"]) == CODE
-    assert read.commits[made.id].beside == (
-        [base.id],
-        ["code", "environment.json", "service"],
-    )
+    assert read.commits[made.id].needs == [base.id]
+    assert read.commits[made.id].attached == ["code", "environment.json", "service"]
 
 
 def test_maintenance_keeps_it_and_what_is_needed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
+from mvc.model.names import DATA
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, Progress, noting
 from mvc.repo.history.log import ancestry, names_by_commit
@@ -84,6 +85,16 @@ class _Found:
         self._last.pop(id_, None)
 
 
+def _names(context: Context) -> dict[CommitId, list[str]]:
+    """The names of versions, without those of data sets, which are no models."""
+    tag = f"tag: {DATA}"
+    named = {
+        id_: [name for name in names if not name.startswith(tag)]
+        for id_, names in names_by_commit(context).items()
+    }
+    return {id_: names for id_, names in named.items() if names}
+
+
 def family(
     context: Context,
     rev: Rev | None = None,
@@ -92,7 +103,7 @@ def family(
     progress: Progress | None = None,
 ) -> tuple[Member, ...]:
     """``Repository.family``: bases before the models made from them."""
-    snapshot, names = context.fresh(), names_by_commit(context)
+    snapshot, names = context.fresh(), _names(context)
     start = None if rev is None else resolve(context, rev)
     if start is not None:
         manifests.check_kept(context, start)

@@ -97,6 +97,13 @@ def test_across_paths(repo: mvc.Repository) -> None:
     assert words[0] == [("a", "equal"), ("b", "equal"), ("c", "fine-tuned version")]
 
 
+def test_a_data_set_is_no_model(repo: mvc.Repository, tmp_path: Path) -> None:
+    repo.commit({"w": np.zeros(4)})
+    np.savez(tmp_path / "digits.npz", x=np.arange(20))
+    repo.add_data(tmp_path / "digits.npz", name="digits")
+    assert [member.path for member in repo.family().members] == ["model.safetensors"]
+
+
 def test_an_equal_model_is_no_new_one(repo: mvc.Repository) -> None:
     repo.commit(net(0), message="one")
     repo.commit(net(0), message="again")
