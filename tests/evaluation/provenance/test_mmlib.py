@@ -117,6 +117,11 @@ def test_published_bytes_are_what_their_results_say(call, name):
         (("run", "--relations", "extended"), 2, "there is no relation extended"),
         (("run", "--approaches", "zip"), 2, "there is no approach zip"),
         (("run", "--approaches", ","), 2, "name at least one architecture, one relation and one"),
+        (
+            ("run", "--approaches", "provenance", "--relations", "version,grafted"),
+            2,
+            "no training makes a grafted one",
+        ),
         (("run", "--repeats", "0"), 2, "repeats is 0: it must be at least 1"),
         (("run", "--size", "16"), 2, "size is 16: it must be at least 32"),
         (("run", "--batch-size", "5000"), 2, "digits has 898 images for U2"),
