@@ -26,6 +26,7 @@ from mvc.evaluation.provenance.flow import Experiment, Settings, State
 from mvc.ids import CommitId, Root
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE
+from mvc.provenance.recipe import RECIPE
 from mvc.provenance.service import made
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.content.compare import compare_files
@@ -210,10 +211,12 @@ class Provenance:
         return Saved(run.result.id, {"train": run.seconds, "persist": persist, **steps.seconds})
 
     def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
-        """Trains the version again, and before it all its bases but U1; proves the result."""
+        """Trains the version again, and before it each base that is not stored; proves it."""
+        if RECIPE not in repo.version(commit).attached:
+            return _UPDATE.recover(repo, commit, architecture)
         steps = Steps()
-        with steps.step("retrain"), repo.retraining(commit, trust=True):
-            state = repo.checkout(commit)
+        with steps.step("retrain"):
+            state = repo.retrain(commit, trust=True).state
         return _recovered(repo, commit, architecture, state, steps)
 
 
@@ -233,9 +236,9 @@ def _recordable(experiment: Experiment, folder: Path) -> Experiment:
 
 def _made_network(architecture: Architecture) -> nn.Module:
     build = architecture.build
-    if isinstance(build, partial):
-        return made(build.func, *build.args, **build.keywords)
-    return made(build)
+    call = build if isinstance(build, partial) else partial(build)
+    network: nn.Module = made(call.func, *call.args, **call.keywords)
+    return network
 
 
 def _recovered(
