@@ -192,8 +192,8 @@ _MODELS: _Options = {
         {"default": "version,fine-tuned", **_NAMES},
     ),
     "--approaches": (
-        "full, by-value, update, full-zstd, update-zstd, reset-points, deltas, with commas, or "
-        "all.",
+        "full, by-value, update, full-zstd, update-zstd, reset-points, deltas, provenance, "
+        "with commas, or all.",
         {"default": "full,by-value,update,deltas", **_NAMES},
     ),
     "--repeats": (

@@ -12,6 +12,7 @@ the last ``LENGTH`` words, with zeros before them.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -29,7 +30,7 @@ from mvc.errors import BadModelFile, NotInstalled, UnknownPath, WrongUsage, how_
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
 
-__all__ = ["Dataset", "load_data"]
+__all__ = ["Dataset", "load_data", "read_arrays", "write_arrays"]
 
 VOCABULARY = 10_000
 """Numbers of words, the zero of the padding included."""
@@ -103,6 +104,24 @@ def load_data(
     labels = np.array([label for label, _ in kept], np.int64)
     rows = rows_of([text for _, text in kept])
     return Dataset(source.name.partition(".")[0], "texts", rows, labels, chosen)
+
+
+def write_arrays(fs: FileSystem, data: Dataset, folder: Path) -> None:
+    """Writes samples and labels as files of numpy, equal bytes for equal data."""
+    fs.make_dirs(folder)
+    for name, values in (("inputs", data.inputs), ("labels", data.labels)):
+        np.save(file := io.BytesIO(), values)
+        fs.write_atomic(folder / f"{name}.npy", file.getvalue())
+
+
+def read_arrays(folder: Path, name: str, classes: Sequence[str], brightest: int) -> Dataset:
+    """The images that ``write_arrays`` wrote."""
+    fs = FileSystem()
+    inputs, labels = (
+        np.load(io.BytesIO(fs.read_bytes(folder / f"{each}.npy", MAX_FILE)))
+        for each in ("inputs", "labels")
+    )
+    return Dataset(name, "images", inputs, labels, tuple(classes), brightest)
 
 
 def _digits() -> Dataset:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -18,10 +20,14 @@ from mvc.adapters.python.state import from_state
 from mvc.api import Repository
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, WrongUsage
+from mvc.evaluation.common.data import read_arrays, write_arrays
 from mvc.evaluation.provenance.architectures import Architecture
-from mvc.evaluation.provenance.flow import Experiment, State
+from mvc.evaluation.provenance.flow import Experiment, Settings, State
 from mvc.ids import CommitId, Root
+from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE
+from mvc.provenance.recipe import RECIPE
+from mvc.provenance.service import made
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.content.compare import compare_files
 from mvc.repo.content.hashing import hash_file
@@ -36,14 +42,16 @@ __all__ = [
 class Model:
     """A model of the flow, and what is known about it when it is saved.
 
-    ``base`` is the version of the model that it was derived from, None for U1; ``branch`` gets
-    the new version, None for the current one. ``experiment`` can train the base once more into
-    the same model.
+    ``base`` is the version of the model that it was derived from, None for U1, and
+    ``base_state`` its weights, which whoever trained has at hand; ``branch`` gets the new
+    version, None for the current one. ``experiment`` can train the base once more into the same
+    model.
     """
 
     use_case: str
     state: State
     base: CommitId | None
+    base_state: State
     branch: str | None
     experiment: Experiment
 
@@ -68,7 +76,8 @@ class Approach(Protocol):
     """A way to save models and to recover them.
 
     ``thesis`` is what the thesis's figures for it are called, if it has any. ``apart``: each
-    model is kept in a repository of its own, without its base.
+    model is kept in a repository of its own, without its base. ``retrains``: models are trained
+    again, which must be able to make them.
     """
 
     @property
@@ -81,6 +90,8 @@ class Approach(Protocol):
     def about(self) -> str: ...
     @property
     def apart(self) -> bool: ...
+    @property
+    def retrains(self) -> bool: ...
 
     def save(self, repo: Repository, model: Model) -> Saved:
         """Saves a model in an open repository, durably."""
@@ -118,6 +129,7 @@ class StoredWeights:
     pipeline: str
     about: str
     apart: bool = False
+    retrains: bool = False
     reset_point: bool = False
     by_value: bool = False
 
@@ -148,13 +160,98 @@ class StoredWeights:
         steps = Steps()
         with steps.step("load"):
             state = repo.checkout(commit)
-        with steps.step("recover"):
-            network = architecture.empty()
-            network.load_state_dict(state, assign=True)
-        with steps.step("check hash"):
-            if root_of(network.state_dict()) != repo.version(commit).root:
-                raise DamagedData(f"{commit.short}: the network is not the one that was saved")
-        return Recovered(network, steps.seconds)
+        return _recovered(repo, commit, architecture, state, steps)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """M_Prov: U1 is stored, of all others how they were trained; recovering trains again.
+
+    The images are one data set of the repository, stored with the first version that needs them.
+    """
+
+    name: str
+    title: str
+    about: str
+    thesis: str | None = None
+    apart: bool = False
+    retrains: bool = True
+
+    def save(self, repo: Repository, model: Model) -> Saved:
+        """Trains the base under a recording, and gives the weights up."""
+        if model.base is None:
+            return _UPDATE.save(repo, model)
+        folder = repo.root / "images"
+        service = _recordable(model.experiment, folder)
+        network = _made_network(model.experiment.architecture)
+        network.load_state_dict(model.base_state)
+        steps = Steps()
+        with (
+            steps.step("persist"),
+            repo.provenance(
+                network,
+                service=service,
+                data={"images": folder},
+                message=model.use_case,
+                branch=model.branch,
+                verify=False,
+                drop_weights=True,
+            ) as run,
+        ):
+            run.train(use_case=model.use_case)
+        assert run.result is not None
+        if changed_tensors(model.state, network.state_dict()):
+            raise WrongUsage(
+                f"trained once more, {model.use_case} has other weights than those recorded",
+                hint="the recording had other threads or another torch: name another folder",
+            )
+        with steps.step("delete weights"):
+            repo.gc(grace="0")
+        persist = steps.seconds.pop("persist") - run.seconds
+        return Saved(run.result.id, {"train": run.seconds, "persist": persist, **steps.seconds})
+
+    def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
+        """Trains the version again, and before it each base that is not stored; proves it."""
+        if RECIPE not in repo.version(commit).attached:
+            return _UPDATE.recover(repo, commit, architecture)
+        steps = Steps()
+        with steps.step("retrain"):
+            state = repo.retrain(commit, trust=True).state
+        return _recovered(repo, commit, architecture, state, steps)
+
+
+def _recordable(experiment: Experiment, folder: Path) -> Experiment:
+    """The experiment, made so that a recipe can name it: its images are files of ``folder``."""
+    data, fs = experiment.data, FileSystem()
+    if fs.stat(folder) is None:
+        write_arrays(fs, data, folder)
+    return made(
+        Experiment,
+        made(Architecture, **vars(experiment.architecture)),
+        experiment.relation,
+        made(read_arrays, folder, data.name, data.classes, data.brightest),
+        made(Settings, **vars(experiment.settings)),
+    )
+
+
+def _made_network(architecture: Architecture) -> nn.Module:
+    build = architecture.build
+    call = build if isinstance(build, partial) else partial(build)
+    network: nn.Module = made(call.func, *call.args, **call.keywords)
+    return network
+
+
+def _recovered(
+    repo: Repository, commit: CommitId, architecture: Architecture, state: State, steps: Steps
+) -> Recovered:
+    """Puts the weights into a network, and proves that."""
+    with steps.step("recover"):
+        network = architecture.empty()
+        network.load_state_dict(state, assign=True)
+    with steps.step("check hash"):
+        if root_of(network.state_dict()) != repo.version(commit).root:
+            raise DamagedData(f"{commit.short}: the network is not the one that was saved")
+    return Recovered(network, steps.seconds)
 
 
 def root_of(state: State) -> Root:
@@ -176,6 +273,9 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 _COMPRESSED = "planes | zstd:huff"
+_UPDATE = StoredWeights(
+    *("update", "U'_P", "U", "none"), "changed tensors, uncompressed, found by hashes alone"
+)
 
 APPROACHES: Mapping[str, Approach] = {
     each.name: each
@@ -190,10 +290,7 @@ APPROACHES: Mapping[str, Approach] = {
             "changed tensors, uncompressed, found by recovering the base and comparing bits",
             by_value=True,
         ),
-        StoredWeights(
-            *("update", "U'_P", "U", "none"),
-            "changed tensors, uncompressed, found by hashes alone",
-        ),
+        _UPDATE,
         StoredWeights(
             *("full-zstd", "B, zstd", None, _COMPRESSED, "B with byte planes and zstd"),
             apart=True,
@@ -209,6 +306,11 @@ APPROACHES: Mapping[str, Approach] = {
         StoredWeights(
             *("deltas", "mvc", None, "lossless"),
             "mvc's default: changed tensors as compressed deltas where these are smaller",
+        ),
+        Provenance(
+            *("provenance", "M_Prov"),
+            "U1 uncompressed, of the others their training, which recovering runs again; the "
+            "images are stored once, with U3.1.1",
         ),
     )
 }

@@ -137,13 +137,14 @@ def _save(
     base = None if name is None or approach.apart else commits[name]
     branch = f"node-{use_case[3]}" if base and use_case.startswith("U3") else None
     state = models.state(use_case)
-    changed = changed_tensors({} if name is None else models.state(name), state)
+    old = {} if name is None else models.state(name)
+    changed = changed_tensors(old, state)
     with Repository.open(folder, discover=False) as repo:
         if branch and branch not in {ref.name for ref in repo.branches()}:
             repo.branch(branch, str(base))
     before, weights_before = _sizes(folder)
     with Repository.open(folder, discover=False) as repo:
-        model = Model(use_case, state, base, branch, models.experiment)
+        model = Model(use_case, state, base, old, branch, models.experiment)
         begun = time.process_time()
         saved = approach.save(repo, model)
         spent = time.process_time() - begun

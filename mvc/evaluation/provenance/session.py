@@ -13,7 +13,7 @@ from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.progress import Tell
 from mvc.evaluation.common.results import write_table
 from mvc.evaluation.provenance import measure, render, tables
-from mvc.evaluation.provenance.approaches import approach_named
+from mvc.evaluation.provenance.approaches import Approach, approach_named
 from mvc.evaluation.provenance.architectures import architecture_named
 from mvc.evaluation.provenance.flow import Experiment, Settings, record
 from mvc.io.files import FileSystem
@@ -44,11 +44,20 @@ class Session:
         approaches = [approach_named(name) for name in dict.fromkeys(self.approaches)]
         if not experiments or not approaches:
             raise WrongUsage("name at least one architecture, one relation and one approach")
+        chosen = {
+            experiment.name: [each for each in approaches if _fits(each, experiment)]
+            for experiment in experiments
+        }
+        if not all(chosen.values()):
+            raise WrongUsage(
+                "provenance trains models again, and no training makes a grafted one",
+                hint="choose another relation, or name other approaches, too",
+            )
         groups = []
         for experiment in experiments:
             with record(experiment, self.out / "models", self.fs, self.tell) as models:
                 lines = []
-                for approach in approaches:
+                for approach in chosen[experiment.name]:
                     folder = self.out / "results"
                     found = measure.runs(models, approach, self.repeats, folder, self.fs, self.tell)
                     lines.append(tables.line_of(approach, found))
@@ -67,6 +76,10 @@ class Session:
             architecture = architecture_named(name)
             for relation in dict.fromkeys(self.relations):
                 yield Experiment.of(architecture, relation, self.data, self.settings)
+
+
+def _fits(approach: Approach, experiment: Experiment) -> bool:
+    return not approach.retrains or experiment.relation != "grafted"
 
 
 def draw(fs: FileSystem, file: Path, out: Path) -> Path:

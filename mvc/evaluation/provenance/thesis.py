@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["DIGIT_SWAP", "EPOCHS", "STORAGE", "TIMES"]
+__all__ = ["DIGIT_SWAP", "EPOCHS", "PROVENANCE", "STORAGE", "TIMES"]
 
 _B_MOBILENET = (14_345_728, 14_345_771, 14_345_771)
 _B_RESNET = (241_902_565, 241_902_608, 241_902_608)
@@ -46,4 +46,9 @@ TIMES = (
 DIGIT_SWAP = (
     "The thesis's abstract says that U saves 95.6 % for a fine-tuned ResNet-152; its own bytes "
     "are 96.5 %."
+)
+
+PROVENANCE = (
+    "The thesis's M_Prov saves 70.4 % against B for a ResNet-152 trained on CO-512; it stores the "
+    "images of each training."
 )
