@@ -60,7 +60,8 @@ def _check_folder(fs: FileSystem, parent: Path) -> None:
     there = fs.stat(parent, follow=False)
     if there is not None and not there.is_dir:
         raise DamagedData(
-            f"{parent} is no folder", hint="delete it: it is needed while a version is trained again"
+            f"{parent} is no folder",
+            hint="delete it: it is needed while a version is trained again",
         )
 
 
