@@ -215,7 +215,8 @@ class Repository(StoredRepository):
         ``train(model, **arguments)``; at the end of the block the model is committed with its
         recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
         among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
-        replay in another process; ``drop_weights`` then gives up the weights. By default they are
+        replay in another process; ``drop_weights`` then gives up the weights, which is refused if a
+        data set is only referred to. By default they are
         given up where ``store.storage_weight`` is set and the proven recipe is cheaper.
         docs/provenance.md says what can be recorded. Raises CannotRecord before training.
         """

@@ -12,7 +12,14 @@ from typing import Any
 
 from mvc.adapters.python.state import from_state
 from mvc.codecs.pipeline import Pipeline
-from mvc.errors import Busy, CannotRetrain, DamagedData, UnknownPath, UnknownRevision
+from mvc.errors import (
+    Busy,
+    CannotRetrain,
+    DamagedData,
+    StateForgotten,
+    UnknownPath,
+    UnknownRevision,
+)
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
@@ -65,11 +72,10 @@ def all_proven(context: Context) -> dict[CommitId, Proven]:
     marks = {mark.commit: mark for _, mark in context.fresh().weights() if mark.where}
     found = {}
     for commit, mark in marks.items():
-        if manifests.forgotten_ns(context, commit) is None:
-            with suppress(UnknownPath, UnknownRevision, DamagedData):
-                recipe = recipe_of(context, commit)
-                if not dataset.outside(context, recipe.data):
-                    found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
+        with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
+            recipe = recipe_of(context, commit)
+            if not dataset.outside(context, recipe.data):
+                found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
     return found
 
 

@@ -19,7 +19,14 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import mvc
-from mvc.errors import CannotRetrain, MvcError, NotTrusted, RetrainingDiffers, UnknownPath
+from mvc.errors import (
+    CannotRetrain,
+    DamagedData,
+    MvcError,
+    NotTrusted,
+    RetrainingDiffers,
+    UnknownPath,
+)
 from mvc.ids import CommitId
 from mvc.provenance.replay import recipe_of
 from mvc.repo import attached

@@ -202,13 +202,11 @@ def _forged(
         if commit.id in paths:
             with suppress(DamagedData):  # the manifest is a problem of its own
                 manifest = manifests.load(context, commit.manifest)
-                path, lacks = paths[commit.id], ""
-                if path not in manifest.by_path:
-                    lacks = f"has no {printable(path)}"
-                elif attached_path("recipe.json") not in manifest.attached_by_path:
-                    lacks = f"has no recipe that makes {printable(path)}"
-                if lacks:
-                    why = f"the journal says that weights of {commit.id.short} were given up; it {lacks}"
+                path = paths[commit.id]
+                recipe = attached_path("recipe.json") in manifest.attached_by_path
+                if not recipe or path not in manifest.by_path:
+                    what = "no recipe" if not recipe else f"no {printable(path)}"
+                    why = f"weights are marked as given up of {commit.id.short}, which has {what}"
                     yield Problem("reference", commit.id.hex(), "", why, (commit.id,))
 
 
@@ -224,7 +222,7 @@ def _retrainable(
         yield f"{len(found) - _NOTED} more versions are recoverable by retraining"
 
 
-def _collected(paths: Iterable[CommitId], commits: Container[CommitId]) -> Iterator[str]:
+def _collected(paths: Iterable[CommitId], commits: Container[bytes]) -> Iterator[str]:
     """A note about marks of versions that a gc has deleted; earlier ones left the marks."""
     gone = [id_ for id_ in paths if id_ not in commits]
     if gone:

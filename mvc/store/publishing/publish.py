@@ -39,8 +39,9 @@ def publish(
     """Appends the entry that ``make`` returns; durable when this returns.
 
     ``make`` runs under the journal's lock with the snapshot refreshed; what it raises
-    leaves the journal as it was, as does an entry that could not be read again (WrongUsage). Packs that the entry names must be durable before.
-    ``release`` is called once the entry is written, before the flush (a pack's lock).
+    leaves the journal as it was. An entry that could not be read again raises WrongUsage.
+    Packs that the entry names must be durable before. ``release`` is called once the entry is
+    written, before the flush (a pack's lock).
     """
     path = snapshot.folder / JOURNAL
     snapshot.refresh()  # a replaced journal is read before others have to wait for the lock
