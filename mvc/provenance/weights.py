@@ -94,12 +94,11 @@ def readable(
     """
     context.fresh()
     gone = weights.dropped(context, commit)
-    if gone is not None:
-        if not weights.is_stored(context, _file(context, commit, gone.path)):
-            with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
-                yield done
-            return
-    yield None
+    if gone is None or weights.is_stored(context, _file(context, commit, gone.path)):
+        yield None
+        return
+    with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
+        yield done
 
 
 def drop(
