@@ -215,7 +215,8 @@ class Repository(StoredRepository):
         ``train(model, **arguments)``; at the end of the block the model is committed with its
         recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
         among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
-        replay in another process; ``drop_weights`` then gives up the weights. By default they are
+        replay in another process; ``drop_weights`` then gives up the weights, which is refused if a
+        data set is only referred to. By default they are
         given up where ``store.storage_weight`` is set and the proven recipe is cheaper.
         docs/provenance.md says what can be recorded. Raises CannotRecord before training.
         """
@@ -283,6 +284,7 @@ class Repository(StoredRepository):
         add_queried: int | None = None,
         super_step: int | None = None,
         drop_weights: Sequence[Rev] = (),
+        outside_data: bool = False,
         trust: bool = False,
         anyway: bool = False,
         dry_run: bool = False,
@@ -294,7 +296,9 @@ class Repository(StoredRepository):
         goal as the settings say. With ``dry_run`` only the plan is made.
 
         ``drop_weights`` gives up the weights of versions whose recipe a replay has proven here;
-        with ``trust`` those that are not proven yet are trained again for it. Of versions to
+        with ``trust`` those that are not proven yet are trained again for it. All that a recipe
+        needs is read and hashed before (DamagedData); data sets by reference are refused without
+        ``outside_data`` (CannotRetrain), because mvc does not hold them. Of versions to
         ``add`` that gave up their weights, these are made again and stored, which needs ``trust``
         unless other versions still have them. ``anyway`` as for ``retrain``. With the setting
         ``store.storage_weight``, weights whose proven recipe is cheaper are given up, too.
@@ -307,8 +311,16 @@ class Repository(StoredRepository):
         if dropped:
             from mvc.repo.repack.repack import unchanged
 
-            weights.drop(self.context, dropped, trust=trust, anyway=anyway, progress=progress)
-            return unchanged(self.context)
+            done = unchanged(self.context)  # first: of a damaged repository nothing is given up
+            weights.drop(
+                self.context,
+                dropped,
+                outside_data=outside_data,
+                trust=trust,
+                anyway=anyway,
+                progress=progress,
+            )
+            return done
         for commit in () if dry_run else added:
             weights.store_again(self.context, commit, trust=trust, anyway=anyway, progress=progress)
         goals = interval, max_recovery, max_size, add_queried, super_step

@@ -20,6 +20,7 @@ from mvc.limits import (
     MAX_MESSAGE,
     MAX_METRICS,
     MAX_NAME_BYTES,
+    MAX_NEEDS,
     MAX_PARAMS,
     MAX_PIPELINE_TEXT,
 )
@@ -32,7 +33,6 @@ _TAG = b"mvc.commit.1"
 # The second needs the feature "commit-2", the third "commit-3".
 _PLAIN, _WITH_PARAMS, _WITH_NEEDS = 1, 2, 3
 _MAX_PARENTS = 64
-_MAX_NEEDS = 1024
 _DAY = 24 * 60  # minutes
 _FLOAT = struct.Struct("<d")
 _OTHER_FORM = "it is not in canonical form"
@@ -127,7 +127,7 @@ class Commit:
         needs: tuple[CommitId, ...] = ()
         attached: tuple[str, ...] = ()
         if version >= _WITH_NEEDS:
-            needs = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(_MAX_NEEDS)))
+            needs = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(MAX_NEEDS)))
             attached = tuple(_names(reader, MAX_ATTACHED))
         reader.end()
         commit = cls(

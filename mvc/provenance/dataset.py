@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from os import PathLike
@@ -31,7 +31,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.io.handles import FileIdentity
-from mvc.limits import MIB
+from mvc.limits import MAX_NEEDS, MIB
 from mvc.model.names import DATA, check_path, printable
 from mvc.provenance.recipe import Data, is_data_name
 from mvc.repo.checkout.checkout import write_files
@@ -44,7 +44,7 @@ from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import TAG, tags
 from mvc.repo.worktree.worktree import sound_files_in
 
-__all__ = ["DataSet", "Given", "Used", "add", "data_set", "data_sets", "place", "used"]
+__all__ = ["DataSet", "Given", "Used", "add", "data_set", "data_sets", "outside", "place", "used"]
 
 Given: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
 """A file or folder, or several by the names of their data sets."""
@@ -203,6 +203,11 @@ def used(context: Context, given: Given) -> Used:
         named = {name: Path(path) for name, path in given.items()}
     elif given is not None:
         named = {Path(given).resolve().name: Path(given)}
+    if len(named) >= MAX_NEEDS:  # the base is one of them
+        raise CannotRecord(
+            f"a training has at most {MAX_NEEDS - 1} data sets",
+            hint="put the files into one folder: its files are one data set",
+        )
     fs, data, seen = context.store.fs, [], dict[Path, FileIdentity]()
     tagged = {tag.name for tag in _tags(context)}
     for name, path in named.items():
@@ -345,6 +350,11 @@ def _parts(url: str) -> Iterator[bytes]:
                 yield part
     except (URLError, OSError) as error:
         raise CannotRetrain(f"{url} cannot be read: {error}") from error
+
+
+def outside(context: Context, data: Iterable[Data]) -> list[str]:
+    """The names of those data sets of a recipe that are references: mvc does not hold them."""
+    return [each.name for each in data if _is_reference(context, each.version)]
 
 
 def _is_reference(context: Context, version: CommitId) -> bool:

@@ -103,6 +103,14 @@ class Run:
         _refuse_model(self._model)
         self._base, self._base_path = _base(self._repo, self._model, self._options)
         self._data = dataset.used(self._repo.context, self._given)
+        self._outside = dataset.outside(self._repo.context, self._data.data)
+        if self._outside and self._options.drop_weights:
+            raise CannotRecord(
+                f"the data lie outside of mvc: {', '.join(self._outside)}; if they change, weights "
+                "that were given up are lost",
+                hint="leave out drop_weights; repo.repack(drop_weights=..., outside_data=True) "
+                "gives them up all the same",
+            )
         self._describer = describer = Describer(self._model, self._data.places)
         self._model_value, self._carried = self._built_by(describer)
         self._call, self._passed = self._described(describer)
@@ -259,7 +267,7 @@ class Run:
         gives_up = bool(options.drop_weights)
         if options.verify:
             seconds = prove(self._repo.context, self.result.id, trust=True).seconds
-            if options.drop_weights is None:
+            if options.drop_weights is None and not self._outside:
                 proven = Proven(recipe.base, recipe.path, seconds)
                 gives_up = is_cheaper(self._repo.context, self.result.id, proven)
         if gives_up:

@@ -43,7 +43,7 @@ from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.diff.distance import Distance, measure
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.weights import is_stored
 from mvc.repo.maintenance.leftovers import work_folder
 
@@ -97,6 +97,8 @@ def recipe_of(context: Context, commit: CommitId) -> Recipe:
     entry = found.by_path.get(recipe.path)
     if entry is None or entry.format != "state" or entry.state.root != recipe.root:
         raise DamagedData(f"the recipe of {commit.short} makes something that it does not hold")
+    if set(recipe.needs) != set(commits.get(context, commit).needs):
+        raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
     return recipe
 
 

@@ -6,17 +6,28 @@ other version has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from mvc.adapters.python.state import from_state
 from mvc.codecs.pipeline import Pipeline
-from mvc.errors import Busy, CannotRetrain
+from mvc.errors import (
+    Busy,
+    CannotRetrain,
+    DamagedData,
+    StateForgotten,
+    UnknownPath,
+    UnknownRevision,
+)
 from mvc.ids import CommitId
+from mvc.model.manifest import FileEntry
+from mvc.model.names import printable
+from mvc.provenance import dataset
 from mvc.provenance.replay import Retrained, made_again, recipe_of
 from mvc.repo.commit.commit import layout_of
 from mvc.repo.commit.state_writer import StateWriter
+from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import commits, manifests, weights
 from mvc.repo.repack.goal import Proven
@@ -54,13 +65,17 @@ def prove(
 
 
 def all_proven(context: Context) -> dict[CommitId, Proven]:
-    """The versions with a recipe that a replay has proven here, and what it takes."""
+    """The versions with a recipe that a replay has proven here, and what it takes.
+
+    Not those whose data lie outside of the repository, nor those whose recipe cannot be read.
+    """
     marks = {mark.commit: mark for _, mark in context.fresh().weights() if mark.where}
     found = {}
     for commit, mark in marks.items():
-        if manifests.forgotten_ns(context, commit) is None:
+        with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
             recipe = recipe_of(context, commit)
-            found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
+            if not dataset.outside(context, recipe.data):
+                found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
     return found
 
 
@@ -79,13 +94,11 @@ def readable(
     """
     context.fresh()
     gone = weights.dropped(context, commit)
-    if gone is not None:
-        entry = manifests.of_commit(context, commit).by_path[gone.path]
-        if not weights.is_stored(context, entry):
-            with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
-                yield done
-            return
-    yield None
+    if gone is None or weights.is_stored(context, _file(context, commit, gone.path)):
+        yield None
+        return
+    with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
+        yield done
 
 
 def drop(
@@ -93,20 +106,23 @@ def drop(
     versions: Sequence[CommitId],
     *,
     unproven: bool = False,
+    outside_data: bool = False,
     trust: bool = False,
     anyway: bool = False,
     progress: Progress | None = None,
 ) -> None:
     """Gives up the weights that the recipes of these versions make; durable on return.
 
-    A recipe that no replay on this repository has proven is proven now, with ``trust``. Raises
-    UnknownPath for a version without a recipe, CannotRetrain for one that is not proven (unless
-    ``unproven``), and StateForgotten; then nothing is given up.
+    A recipe that no replay on this repository has proven is proven now, with ``trust``. All that
+    the recipe needs is read and compared with its hash before. Raises UnknownPath for a version
+    without a recipe, CannotRetrain for one that is not proven (unless ``unproven``) or whose data
+    are references (unless ``outside_data``), DamagedData, StateForgotten; then nothing is given up.
     """
     context.fresh()
-    marks = []
+    marks, needed = [], dict[tuple[CommitId, str], FileEntry]()
     for commit in dict.fromkeys(versions):
         recipe = recipe_of(context, commit)
+        needed |= _needed(context, commit, outside_data=outside_data)
         proof = weights.proof(context, commit)
         if proof is None and trust and not unproven:
             prove(context, commit, trust=trust, anyway=anyway, progress=progress)
@@ -120,14 +136,20 @@ def drop(
         taken = recipe.seconds if proof is None else proof[1].milliseconds / 1000
         marks.append(Weights(commit, "dropped", recipe.path, round(taken * 1000)))
 
+    generation = context.store.graph.generation
+    _check_whole(context, needed)
+
     def make() -> Entry:
         there = [mark for mark in marks if weights.dropped(context, mark.commit) is None]
-        for mark in there:
-            manifests.check_kept(context, mark.commit)
-            for needed in commits.get(context, mark.commit).needs:
-                manifests.check_kept(context, needed)
         if not there:
             raise _NothingToDo
+        for version in {*(mark.commit for mark in there), *(version for version, _ in needed)}:
+            manifests.check_kept(context, version)
+        if context.store.graph.was_rewritten(generation):
+            for (version, path), entry in needed.items():
+                gone = weights.dropped(context, version)
+                if (gone is None or gone.path != path) and not weights.is_stored(context, entry):
+                    raise _incomplete(version, path, "it was collected meanwhile")
         now = context.store.clock.now_ns()
         return Entry("drop-weights", now, weights=tuple(there))
 
@@ -137,6 +159,71 @@ def drop(
 
 class _NothingToDo(Exception):
     """The weights were given up already."""
+
+
+def _needed(
+    context: Context, commit: CommitId, *, outside_data: bool
+) -> dict[tuple[CommitId, str], FileEntry]:
+    """The files without which a version cannot be made again, by version and path.
+
+    These are what it carries, the files of its data sets, and its base or, if that gave up its
+    weights, too, what that one needs. Raises CannotRetrain, DamagedData, StateForgotten.
+    """
+    found: dict[tuple[CommitId, str], FileEntry] = {}
+    seen, waiting = set[CommitId](), [commit]
+    while waiting:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        recipe = recipe_of(context, at)
+        names = dataset.outside(context, recipe.data)
+        if names and not outside_data:
+            raise CannotRetrain(
+                f"the data that {at.short} was trained on lie outside of mvc: {', '.join(names)}; "
+                "if they change, its weights are lost",
+                hint="keep the weights; or give them up all the same with --outside-data "
+                "(outside_data=True)",
+            )
+        files = [(at, entry) for entry in manifests.of_commit(context, at).attached]
+        for data in recipe.data:
+            stored = manifests.of_commit(context, data.version).entries
+            files += [(data.version, entry) for entry in stored]
+        gone = weights.dropped(context, recipe.base)
+        if gone is not None and gone.path == recipe.base_path:
+            waiting.append(recipe.base)
+        else:
+            files.append((recipe.base, _file(context, recipe.base, recipe.base_path)))
+        found |= {(version, entry.path): entry for version, entry in files}
+    return found
+
+
+def _check_whole(context: Context, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
+    """Reads every byte of these files. Raises DamagedData, which names one that is not whole."""
+    for (version, path), entry in needed.items():
+        try:
+            context.store.recovery.manifest(commits.get(context, version).manifest)
+            write_file(context, entry, lambda _at, _data: None)
+        except DamagedData as error:
+            raise _incomplete(version, path, error.message) from error
+
+
+def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
+    return DamagedData(
+        f"no weights are given up: their recipe needs {printable(path)} of {version.short}: {why}",
+        hint="'mvc fsck --repair' looks for other copies",
+    )
+
+
+def _file(context: Context, commit: CommitId, path: str) -> FileEntry:
+    """The file of a version that its recipe, or the one of another version, is said to need."""
+    entry = manifests.of_commit(context, commit).by_path.get(path)
+    if entry is None:
+        raise DamagedData(
+            f"version {commit.short} has no {printable(path)}, which the journal or a recipe names",
+            hint="'mvc fsck' says what is damaged",
+        )
+    return entry
 
 
 def store_again(
@@ -155,18 +242,25 @@ def store_again(
     gone = weights.dropped(context, commit)
     if gone is None:
         return
-    entry = manifests.of_commit(context, commit).by_path[gone.path]
-    if weights.is_stored(context, entry):
-        _store(context, commit, gone, None)
-        return
+    if weights.is_stored(context, _file(context, commit, gone.path)):
+        with suppress(_Collected):
+            _store(context, commit, gone, None)
+            return
     with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
         _store(context, commit, gone, done)
+
+
+class _Collected(Exception):
+    """A gc has deleted the weights meanwhile."""
 
 
 def _store(
     context: Context, commit: CommitId, gone: weights.Dropped, done: Retrained | None
 ) -> None:
-    """Writes the weights that were made in full (None: they are still stored), with the mark."""
+    """Writes the weights that were made in full (None: they are still stored), with the mark.
+
+    Raises _Collected if there were none to write, and they are stored no more.
+    """
     seconds = gone.seconds if done is None else done.seconds
     where = "" if done is None else done.where
     mark = Weights(commit, "restored", gone.path, round(seconds * 1000), where)
@@ -195,6 +289,9 @@ def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> Non
             def make() -> Entry:
                 if graph.was_rewritten(generation):
                     raise ConcurrentRewrite
+                file = _file(context, mark.commit, mark.path)
+                if state is None and not weights.is_stored(context, file):
+                    raise _Collected
                 now = context.store.clock.now_ns()
                 return Entry("restore-weights", now, regions=regions, weights=(mark,))
 

@@ -12,8 +12,16 @@ from pathlib import Path
 import pytest
 
 import mvc
-from mvc.errors import CannotRetrain, DamagedData, InvalidName, UnknownPath, WrongUsage
-from mvc.provenance.dataset import place
+from mvc.errors import (
+    CannotRecord,
+    CannotRetrain,
+    DamagedData,
+    InvalidName,
+    UnknownPath,
+    WrongUsage,
+)
+from mvc.ids import CommitId
+from mvc.provenance.dataset import place, used
 from mvc.provenance.recipe import Data
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import attachments
@@ -148,3 +156,15 @@ def forged(context: Context, path: Path) -> None:
     change = type(change)("reference.json", change.open)
     params = {"mvc.data": "reference"}
     commit(context, CommitRequest([change], tag="data/forged", params=params))
+
+
+def test_a_training_has_no_more_data_sets_than_a_commit_can_need(
+    repo: mvc.Repository, folder: Path
+) -> None:
+    many = {f"set{n}": folder / "labels.csv" for n in range(1024)}
+    with pytest.raises(CannotRecord, match="at most 1023 data sets"):
+        used(repo.context, many)
+    assert not repo.data_sets()
+    ids = [CommitId(n.to_bytes(32, "big")) for n in range(1025)]
+    with pytest.raises(WrongUsage, match="needs at most 1024 others"):
+        commit(repo.context, CommitRequest([], needs=ids))

@@ -19,7 +19,14 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import mvc
-from mvc.errors import CannotRetrain, MvcError, NotTrusted, RetrainingDiffers, UnknownPath
+from mvc.errors import (
+    CannotRetrain,
+    DamagedData,
+    MvcError,
+    NotTrusted,
+    RetrainingDiffers,
+    UnknownPath,
+)
 from mvc.ids import CommitId
 from mvc.provenance.replay import recipe_of
 from mvc.repo import attached
@@ -69,8 +76,13 @@ def left_behind(repo: mvc.Repository) -> list[Path]:
     return list((repo.root / ".mvc").glob("retraining*/**"))
 
 
-def altered(repo: mvc.Repository, rev: CommitId, **changes: bytes) -> CommitId:
-    """The version again, with something else in place of what it carries."""
+def altered(
+    repo: mvc.Repository,
+    rev: CommitId,
+    needs: tuple[CommitId, ...] | None = None,
+    **changes: bytes,
+) -> CommitId:
+    """The version again, with something else in place of what it carries or needs."""
     carried: dict[str, Any] = {}
     for name in attached.names(repo.context, rev):
         key = name.replace("/", "_").replace(".", "_")
@@ -79,7 +91,7 @@ def altered(repo: mvc.Repository, rev: CommitId, **changes: bytes) -> CommitId:
         except UnknownPath:
             carried[name] = attached.state(repo.context, rev, name)
     change = of_state(repo.checkout(rev), "model.safetensors", None)
-    needs = repo.version(rev).needs
+    needs = repo.version(rev).needs if needs is None else needs
     request = CommitRequest([change], allow_empty=True, attachments=carried, needs=needs)
     return commit(repo.context, request).id
 
@@ -171,6 +183,10 @@ def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path)
     code = repo.code(good)["code/tests/provenance/trainings.py"].replace(b"epochs", b"rounds")
     other = altered(repo, good, code_tests_provenance_trainings_py=code)
     with pytest.raises(CannotRetrain, match=r"code/tests/provenance/trainings\.py of .* not the"):
+        repo.retrain(other, trust=True)
+    # other versions than the commit needs: nothing would keep them
+    other = altered(repo, good, needs=repo.version(good).needs[:1])
+    with pytest.raises(DamagedData, match="needs other versions than its commit says"):
         repo.retrain(other, trust=True)
     # other data
     before = (images / "labels.npy").read_bytes()

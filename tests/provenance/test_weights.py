@@ -10,10 +10,21 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.errors import CannotRetrain, NotTrusted, RefConflict, UnknownPath, WeightsDropped
+from mvc.errors import (
+    CannotRecord,
+    CannotRetrain,
+    DamagedData,
+    NotTrusted,
+    RefConflict,
+    UnknownPath,
+    WeightsDropped,
+)
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
+from mvc.repo.context import Context
+from mvc.repo.lookup import weights
+from mvc.store.journal.entries import Entry, Weights
 from tests.oracle import reader
 from tests.provenance.trainings import Conv, make_images, train_images
 
@@ -143,6 +154,8 @@ def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(ch
     repo.gc(grace="0")
     with pytest.raises(WeightsDropped):
         repo.commit({"x": torch.zeros(3)}, path="other.safetensors")
+    with repo.retraining(second, trust=True), pytest.raises(WeightsDropped):
+        repo.commit({"x": torch.zeros(3)}, path="other.safetensors")  # readable, but not stored
     repo.commit({n: v + 1 for n, v in chain.states[2].items()})
     assert repo.fsck(full=True).sound
 
@@ -227,3 +240,122 @@ def test_a_recorded_training_keeps_the_cheaper_of_weights_and_recipe(
             run.train()
         (newest, *_) = opened.log()
         assert (newest.dropped is not None) == gone
+
+
+def spoil(repo: mvc.Repository, version: CommitId, path: str) -> None:
+    """Damages the payload of the largest tensor of a file."""
+    manifest = repo.manifest(version)
+    entry = (manifest.by_path | manifest.attached_by_path)[path]
+    content = max(entry.contents, key=lambda content: content.spec.nbytes)
+    *_, step = repo.context.store.graph.path(content.id, 0).steps
+    pack = repo.context.store.folder / "packs" / f"{step.pack:08d}.pack"
+    data = bytearray(pack.read_bytes())
+    data[step.offset + step.header.body_at + step.member.at + step.member.stored // 2] ^= 4
+    pack.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", ["service", "code", "data", "base"])
+def test_weights_stay_if_their_recipe_is_not_whole(chain: Chain, what: str) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    path = {
+        "service": ".mvc/service/optimizer.safetensors",
+        "code": ".mvc/code/tests/provenance/trainings.py",
+        "data": "images.npy",
+        "base": "model.safetensors",
+    }[what]
+    version = {"data": repo.data_set("images").version, "base": first}.get(what, second)
+    repo.repack(interval=1)  # everything in full: nothing else is damaged with it
+    spoil(repo, version, path)
+    with mvc.Repository.open(repo.root) as chain.repo:
+        with pytest.raises(DamagedData, match="no weights are given up: their recipe needs"):
+            drop_unproven(chain.repo, second)
+        assert chain.is_right(2)
+        assert chain.repo.stats().dropped == 0
+
+
+def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    drop_unproven(repo, second)
+    is_stored, collected = weights.is_stored, list[bool]()
+
+    def racing(context: Context, entry: object) -> bool:
+        found = is_stored(context, entry)  # type: ignore[arg-type]
+        if found and not collected:
+            collected.append(True)
+            with mvc.Repository.open(repo.root) as other:
+                other.gc(grace="0")
+        return found
+
+    monkeypatch.setattr(weights, "is_stored", racing)
+    repo.repack(add=[second], trust=True)
+    assert collected
+    assert chain.is_right(2)
+    assert repo.fsck(full=True).sound
+
+
+def test_marks_of_a_collected_version_do_no_harm(chain: Chain) -> None:
+    repo, (start, first, second) = chain.repo, chain.ids
+    repo.retrain(first, trust=True)
+    repo.switch("side", create=True, start=start, force=True)
+    repo.delete_branch("main", force=True)
+    drop_unproven(repo, second)
+    old = repo.gc(grace="0").commits
+    assert {first, second} <= set(old)
+    # As a gc before left it: the mark is there, and the version is not.
+    marks = (Weights(second, "dropped", "model.safetensors", 5),)
+    repo.context.store.publish(lambda: Entry("drop-weights", 1, weights=marks))
+    repo.commit({"x": torch.ones(3)}, path="x.safetensors")
+    gone = repo.commit({"x": torch.zeros(3)}, path="x.safetensors").id
+    repo.commit({"x": torch.ones(4)}, path="x.safetensors")
+    repo.forget([gone])
+    assert repo.fsck().sound
+    assert repo.stats().dropped == 0
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.root) as again:
+        again.repack()
+
+
+def test_data_outside_of_the_repository_keep_the_weights(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    model = mvc.made(Conv, 4, dropout=0.5)
+    repo.commit(model.state_dict())
+    images = make_images(tmp_path / "images", 16)
+    repo.add_data(images, reference=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with (
+        pytest.raises(CannotRecord, match="the data lie outside of mvc: images"),
+        repo.provenance(model, optimizer, data=images, service=train_images, drop_weights=True),
+    ):
+        pass
+    with repo.provenance(model, optimizer, data=images, service=train_images) as run:
+        run.train()
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.root) as opened:
+        assert not opened.repack().plan.given_up
+        with pytest.raises(CannotRetrain, match="lie outside of mvc: images"):
+            opened.repack(drop_weights=["HEAD"])
+        opened.repack(drop_weights=["HEAD"], outside_data=True)
+        assert opened.stats().dropped == 1
+
+
+def test_forged_marks_are_damage(chain: Chain) -> None:
+    repo, (start, first, _) = chain.repo, chain.ids
+    for version, path in ((first, "no\x1b.safetensors"), (start, "model.safetensors")):
+        marks = (Weights(version, "dropped", path, 5),)
+        repo.context.store.publish(lambda m=marks: Entry("drop-weights", 1, weights=m))
+    with pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"):
+        repo.repack(add=[first], trust=True)
+    with (
+        pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"),
+        repo.retraining(first, trust=True),
+    ):
+        pass
+    report = repo.fsck()
+    assert {p.versions for p in report.problems} == {(first,), (start,)}
+    assert not any(
+        "\x1b" in text for text in (*report.notes, *(p.message for p in report.problems))
+    )

@@ -18,6 +18,7 @@ from mvc.repo import refs
 from mvc.repo.gc import gc
 from mvc.repo.gc.gc import grace_of
 from mvc.repo.maintenance.inventory import inventory
+from mvc.repo.maintenance.leftovers import work_folder
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import undo
 from tests.faults.clock import FixedClock
@@ -370,3 +371,25 @@ def test_behind_an_entry_whose_second_copy_was_cut_off(tmp_path: Path) -> None:
         assert repo.gc(grace="0").commits
         assert repo.fsck(full=True).sound
         assert repo.checkout("HEAD")["w"][0] == 1
+
+
+def test_only_folders_of_replays_are_left_over(kept: Kept, tmp_path: Path) -> None:
+    """A link to elsewhere, and other names, are not touched: a repository may come from others."""
+    line(kept, 1)
+    folder = kept.context.store.folder / "retraining"
+    victim = tmp_path / "victim"
+    (victim / ("0" * 16)).mkdir(parents=True)
+    (victim / "photos").mkdir()
+    folder.symlink_to(victim)
+    gc.collect(kept.context, grace=NOW)
+    with pytest.raises(DamagedData, match="is no folder"), work_folder(kept.context):
+        pass
+    assert sorted(p.name for p in victim.iterdir()) == ["0" * 16, "photos"]
+    folder.unlink()
+    for name in ("live", "0" * 16, "1" * 16):
+        (folder / name).mkdir(parents=True)
+    (folder / ".lock").write_text("")
+    with kept.context.store.fs.lock(folder / ("1" * 16 + ".lock")):
+        gc.collect(kept.context, grace=NOW)
+        assert {"live", "1" * 16} <= {p.name for p in folder.iterdir()}
+        assert not (folder / ("0" * 16)).exists()

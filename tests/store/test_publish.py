@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mvc.errors import Busy, MvcError, RefConflict, StorageFull
+from mvc.errors import Busy, MvcError, RefConflict, StorageFull, WrongUsage
+from mvc.ids import CommitId, ManifestId, Root
+from mvc.limits import MAX_COMMIT, MAX_ENTRY
+from mvc.model.commit import Commit
 from mvc.store.journal.entries import Entry
 from mvc.store.publishing import publish as publishing
 from tests.faults.failing import FailingFS
@@ -87,6 +90,27 @@ def test_what_refuses_leaves_the_journal_as_it_was(root: Path) -> None:
     with pytest.raises(RefConflict):
         context.store.publish(refuse)
     assert (root / ".mvc/journal").read_bytes() == before
+    context.store.publish(lambda: note("next"))
+    assert notes(root) == ["first", "second", "next"]
+
+
+def test_what_could_not_be_read_again_is_not_written(root: Path) -> None:
+    """A limit that readers have holds for every writer."""
+    before, kept = ((root / f".mvc/{name}").read_bytes() for name in ("journal", "format"))
+    context = open_context(root)
+    parent = CommitId(bytes(32))
+    many = Commit(
+        ManifestId(bytes(32)), Root(bytes(32)), (), "me", 1, 0, needs=(parent, parent)
+    )  # named twice
+    for entry in (
+        Entry("commit", 1, commits=(many,)),
+        note("x" * (MAX_COMMIT + 1)),
+        Entry("note", 1, marks=tuple(bytes(8) for _ in range(MAX_ENTRY // 8 + 1))),
+    ):
+        with pytest.raises(WrongUsage):
+            context.store.publish(lambda entry=entry: entry)
+    assert (root / ".mvc/journal").read_bytes() == before
+    assert (root / ".mvc/format").read_bytes() == kept
     context.store.publish(lambda: note("next"))
     assert notes(root) == ["first", "second", "next"]
 

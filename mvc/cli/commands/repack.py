@@ -52,6 +52,9 @@ _NAMED = 8  # versions listed by id, unless -v
 @click.option(
     "--trust-code", is_flag=True, help="Run stored code: to prove a recipe, or for --add."
 )
+@click.option(
+    "--outside-data", is_flag=True, help="With --drop-weights: although data are only referred to."
+)
 @click.option("--super-step", metavar="M", type=int, help="Longer deltas, over M commits each.")
 @click.option("--curve", "as_curve", is_flag=True, help="Show storage against recovery, and stop.")
 @click.option(
@@ -71,6 +74,7 @@ def command(
     add_queried: int | None,
     drop_weights: tuple[str, ...],
     trust_code: bool,
+    outside_data: bool,
     super_step: int | None,
     as_curve: bool,
     output: str | None,
@@ -87,6 +91,8 @@ def command(
         raise click.UsageError("revisions follow --add, --remove or --drop-weights")
     if trust_code and not (add or drop_weights):
         raise click.UsageError("--trust-code is for --drop-weights and --add")
+    if outside_data and not drop_weights:
+        raise click.UsageError("--outside-data goes with --drop-weights")
     if output is not None and not as_curve:
         raise click.UsageError("-o goes with --curve")
     if as_curve:
@@ -109,6 +115,7 @@ def command(
             add_queried=add_queried,
             super_step=super_step,
             drop_weights=(*drop_weights, *(rev if drop_weights else ())),
+            outside_data=outside_data,
             trust=trust_code,
             dry_run=dry_run,
             progress=progress,

@@ -214,7 +214,7 @@ class _Work:
         paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
         if self.head.commit is not None:
             kept = [entry for path, entry in paths.items() if path not in self.kept]
-            check_weights(self.context, self.head.commit, kept)
+            check_weights(self.context, self.head.commit, kept, stored=True)
         self.manifest = Manifest((paths | self.kept | self.attached).values())
         if not writer.holds(self.manifest.id):
             base = (bytes(parent.id), parent.encoded) if parent.all_entries else None

@@ -21,6 +21,7 @@ from mvc.limits import (
     MAX_MESSAGE,
     MAX_METRICS,
     MAX_NAME_BYTES,
+    MAX_NEEDS,
     MAX_PARAMS,
 )
 from mvc.model.names import check_key, check_ref, printable
@@ -152,6 +153,8 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage(f"more than {MAX_METRICS} metrics")
     if len(request.params) > MAX_PARAMS:
         raise WrongUsage(f"more than {MAX_PARAMS} params")
+    if len(set(request.needs)) > MAX_NEEDS:
+        raise WrongUsage(f"a version needs at most {MAX_NEEDS} others beside its parent")
     for name in request.metrics:
         check_key(name, "metric")
     for name, value in request.params.items():

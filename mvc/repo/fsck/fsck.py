@@ -21,10 +21,12 @@ from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.hashing import blob_id
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
+from mvc.model.names import attached_path, printable
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces, verify_pieces
 from mvc.repo.context import Context, Progress
 from mvc.repo.fsck.journal import JournalCheck
+from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.weights import dropped, given_up, newest
 from mvc.repo.maintenance.inventory import claimed_twice, damaged_payloads, records_and_gaps
@@ -110,6 +112,7 @@ def _look(
     versions.check(kept, given_up(paths, ((commit.id, commit.manifest) for commit in kept)))
     found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
     problems = [*journal.problems, *_joined(found, versions.problems)]
+    problems += _forged(context, kept, paths)
     try:
         read_features(snapshot.fs, snapshot.folder)
     except MvcError as error:
@@ -120,7 +123,13 @@ def _look(
     lost = (commit.id for commit in commits.values() if commit.id in versions.lost)
     report = FsckReport(
         problems=tuple(problems),
-        notes=(*journal.notes, *packs.notes, *_retrainable(context, kept, paths), *_left(context)),
+        notes=(
+            *journal.notes,
+            *packs.notes,
+            *_retrainable(context, kept, paths),
+            *_collected(paths, commits),
+            *_left(context),
+        ),
         full=full,
         entries=journal.count,
         versions=len(commits) + len(journal.lost),
@@ -185,6 +194,22 @@ def _joined(damaged: list[Problem], others: list[Problem]) -> list[Problem]:
     return [*joined, *(p for p in others if p not in covered)]
 
 
+def _forged(
+    context: Context, kept: Iterable[Commit], paths: Mapping[CommitId, str]
+) -> Iterator[Problem]:
+    """Marks of weights that were given up at a path, or by a recipe, that the version lacks."""
+    for commit in kept:
+        if commit.id in paths:
+            with suppress(DamagedData):  # the manifest is a problem of its own
+                manifest = manifests.load(context, commit.manifest)
+                path = paths[commit.id]
+                recipe = attached_path("recipe.json") in manifest.attached_by_path
+                if not recipe or path not in manifest.by_path:
+                    what = "no recipe" if not recipe else f"no {printable(path)}"
+                    why = f"weights are marked as given up of {commit.id.short}, which has {what}"
+                    yield Problem("reference", commit.id.hex(), "", why, (commit.id,))
+
+
 def _retrainable(
     context: Context, kept: Iterable[Commit], paths: Container[CommitId]
 ) -> Iterator[str]:
@@ -192,9 +217,17 @@ def _retrainable(
     found = [dropped(context, commit.id) for commit in kept if commit.id in paths]
     for each in found[:_NOTED]:
         if each is not None:
-            yield f"{each.commit.short} has no weights at {each.path}: {each}"
+            yield f"{each.commit.short} has no weights at {printable(each.path)}: {each}"
     if len(found) > _NOTED:
         yield f"{len(found) - _NOTED} more versions are recoverable by retraining"
+
+
+def _collected(paths: Iterable[CommitId], commits: Container[bytes]) -> Iterator[str]:
+    """A note about marks of versions that a gc has deleted; earlier ones left the marks."""
+    gone = [id_ for id_ in paths if id_ not in commits]
+    if gone:
+        what = "a version that is" if len(gone) == 1 else f"{len(gone)} versions that are"
+        yield f"the journal says that {what} not there gave up weights, first {gone[0].short}"
 
 
 def _left(context: Context) -> Iterator[str]:

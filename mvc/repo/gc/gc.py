@@ -47,7 +47,7 @@ from mvc.repo.maintenance.storage_graph import Flags, Piece, Reachability, colum
 from mvc.repo.opening import finish_checkouts
 from mvc.repo.queries import drop
 from mvc.repo.times import parse_duration
-from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.entries import Entry, RefChange, Weights
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.publishing.publish import ConcurrentRewrite
@@ -312,7 +312,8 @@ def shortened(
 
     Keys are positions of entries in the inventory; None drops the entry. Regions are ignored.
 
-    Entries within the grace (from ``cutoff_ns`` on) stay as they are. Of older ones stay:
+    Entries within the grace (from ``cutoff_ns`` on) stay, less what they say of the weights of
+    versions that go. Of older ones stay:
     reachable versions, every deployment, retraction and corrected predecessor, what was
     forgotten, each ref's present value, and the moves of branches between versions that are
     still there. If all versions of an entry are there, it keeps all of its moves and can be
@@ -326,6 +327,10 @@ def shortened(
     saved = 0
     for entry_index in range(1, len(found.entries)):
         if history.time_of(entry_index) >= cutoff_ns:
+            entry = found.entries[entry_index].entry if history.has_marks(entry_index) else None
+            if entry is not None and (marks := _there(entry, reach)) != entry.weights:
+                edits[entry_index] = made = replace(entry, weights=marks)
+                saved += 2 * (len(entry.encoded) - len(made.encoded))
             continue
         if history.is_plain(entry_index, reach.numbers):
             moving.add(history.sequence_of(entry_index))
@@ -349,7 +354,7 @@ def shortened(
             removed=entry.removed if entry_index in lists else None,
             marks=entry.marks if commits else (),
             forgotten=tuple(each for each in entry.forgotten if each.commit in reach.commits),
-            weights=tuple(each for each in entry.weights if each.commit in reach.commits),
+            weights=_there(entry, reach),
             undoes=entry.undoes if whole else None,
         )
         said = (made.commits, made.refs, made.deployments, made.retractions, made.relinks)
@@ -360,6 +365,11 @@ def shortened(
             edits[entry_index] = made
             saved += 2 * (len(entry.encoded) - len(made.encoded))
     return edits, saved
+
+
+def _there(entry: Entry, reach: Reachable) -> tuple[Weights, ...]:
+    """What an entry says of the weights of versions that stay."""
+    return tuple(each for each in entry.weights if each.commit in reach.commits)
 
 
 def _lists_of_removed(found: Inventory, cutoff_ns: int) -> set[int]:

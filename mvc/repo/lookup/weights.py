@@ -14,6 +14,7 @@ from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
+from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Weights
 
@@ -68,9 +69,10 @@ def given_up(
 
 
 def all_dropped(context: Context) -> dict[CommitId, Dropped]:
-    """Every version without its weights."""
-    marks = context.fresh().weights()
-    ids = [id_ for id_, mark in newest(m for _, m in marks).items() if mark.kind == "dropped"]
+    """Every version without its weights. Marks may be left of versions that were collected."""
+    snapshot = context.fresh()
+    marks = newest(mark for _, mark in snapshot.weights()).items()
+    ids = [id_ for id_, mark in marks if mark.kind == "dropped" and commits.find(snapshot, id_)]
     found = {id_: dropped(context, id_) for id_ in ids}
     return {id_: each for id_, each in found.items() if each is not None}
 
@@ -120,15 +122,20 @@ def is_stored(context: Context, entry: FileEntry) -> bool:
     return True
 
 
-def check_weights(context: Context, commit: CommitId, entries: Iterable[FileEntry]) -> None:
-    """Raises WeightsDropped if one of a version's files was given up and nothing leads to it."""
+def check_weights(
+    context: Context, commit: CommitId, entries: Iterable[FileEntry], *, stored: bool = False
+) -> None:
+    """Raises WeightsDropped if one of a version's files was given up and nothing leads to it.
+
+    ``stored``: also if it was made again only for now, and is not stored (``Store.made``).
+    """
     gone = dropped(context, commit)
     if gone is None:
         return
     for entry in entries:
         if entry.path != gone.path or is_stored(context, entry):
             continue
-        if all(content.id in context.store.made for content in entry.contents):
+        if not stored and all(content.id in context.store.made for content in entry.contents):
             continue
         when = format_time(gone.time_ns, precise=False)
         raise WeightsDropped(

@@ -46,6 +46,7 @@ class History:
         self._times, self._sequences = array("q"), array("q")
         self._names: list[tuple[int, ...]] = []  # by entry
         self._plain = bytearray()  # by entry
+        self._marked: set[int] = set()  # positions of entries that say what became of weights
 
     def take(self, recorded: Recorded) -> None:
         """Adds the next entry."""
@@ -72,6 +73,8 @@ class History:
             self.forgotten[each.commit] = self.forgotten.get(each.commit, False) or each.named
             if each.named:
                 self.fresh.add(each.commit)
+        if entry.weights:
+            self._marked.add(position)
         for mark in entry.weights:
             if mark.kind == "dropped":
                 self.dropped[mark.commit] = mark.path
@@ -99,6 +102,10 @@ class History:
     def sequence_of(self, position: int) -> int:
         """The number of an entry."""
         return self._sequences[position]
+
+    def has_marks(self, position: int) -> bool:
+        """Whether an entry says what became of weights."""
+        return position in self._marked
 
     def is_plain(self, position: int, among: Collection[int]) -> bool:
         """Whether an entry does no more than publish versions and move branches to them, and

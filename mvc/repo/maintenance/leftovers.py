@@ -1,17 +1,19 @@
 """Folders in which versions are made again, below ``.mvc/retraining``.
 
 Each has a lock beside it while its process lives. Without one it is left over from a killed
-process, and deleted by whoever comes next.
+process, and deleted by whoever comes next. Only what ``work_folder`` names so is touched, and
+nothing behind a symbolic link.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mvc.errors import IoFailed, MvcError
+from mvc.errors import DamagedData, IoFailed, MvcError
 from mvc.io.files import FileLock, FileSystem
 from mvc.repo.context import Context
 
@@ -20,6 +22,7 @@ __all__ = ["clear_leftovers", "work_folder"]
 _FOLDER = "retraining"
 _LOCK = ".lock"
 _TRIES = 3
+_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 @contextmanager
@@ -33,6 +36,7 @@ def work_folder(context: Context) -> Iterator[Path]:
             yield folder
         return
     clear_leftovers(context)
+    _check_folder(fs, context.store.folder / _FOLDER)
     folder = context.store.folder / _FOLDER / os.urandom(8).hex()
     lock = _locked(fs, folder)
     try:
@@ -51,13 +55,24 @@ def _locked(fs: FileSystem, folder: Path) -> FileLock:
     return fs.lock(folder.with_suffix(_LOCK))
 
 
+def _check_folder(fs: FileSystem, parent: Path) -> None:
+    """Raises DamagedData if something else than a folder, as a symbolic link, has its name."""
+    there = fs.stat(parent, follow=False)
+    if there is not None and not there.is_dir:
+        raise DamagedData(
+            f"{parent} is no folder",
+            hint="delete it: it is needed while a version is trained again",
+        )
+
+
 def clear_leftovers(context: Context) -> None:
     """Deletes the folders that no living process works in."""
     fs, parent = context.store.fs, context.store.folder / _FOLDER
-    if fs.stat(parent) is None:
+    there = fs.stat(parent, follow=False)
+    if there is None or not there.is_dir:
         return
-    names = fs.list(parent)
-    for name in {name.removesuffix(_LOCK) for name in names}:
+    names = {name.removesuffix(_LOCK) for name in fs.list(parent)}
+    for name in filter(_NAME.fullmatch, names):
         with suppress(MvcError):
             lock = fs.lock(parent / (name + _LOCK), block=False)
             if lock is not None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from mvc.errors import DamagedData, MvcError
+from mvc.errors import DamagedData, MvcError, WrongUsage
 from mvc.io.files import WriteFile
+from mvc.limits import MAX_ENTRY
 from mvc.store.format import add_features
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Position, Recorded, complete, encode_entry, frames_behind
@@ -38,8 +39,9 @@ def publish(
     """Appends the entry that ``make`` returns; durable when this returns.
 
     ``make`` runs under the journal's lock with the snapshot refreshed; what it raises
-    leaves the journal as it was. Packs that the entry names must be durable before.
-    ``release`` is called once the entry is written, before the flush (a pack's lock).
+    leaves the journal as it was. An entry that could not be read again raises WrongUsage.
+    Packs that the entry names must be durable before. ``release`` is called once the entry is
+    written, before the flush (a pack's lock).
     """
     path = snapshot.folder / JOURNAL
     snapshot.refresh()  # a replaced journal is read before others have to wait for the lock
@@ -50,6 +52,7 @@ def publish(
             snapshot.check_whole()
             heal(snapshot, file)
             entry = make()
+            _check_readable(entry)
             if entry.features:
                 add_features(snapshot.fs, snapshot.folder, entry.features)
             data, after = encode_entry(entry, snapshot.position)
@@ -67,6 +70,17 @@ def publish(
         snapshot.note_published(recorded)
     snapshot.refresh()
     return recorded
+
+
+def _check_readable(entry: Entry) -> None:
+    """Raises WrongUsage for an entry beyond a limit that readers have: it would be lost to them."""
+    data = entry.encoded
+    try:
+        if len(data) > MAX_ENTRY:
+            raise WrongUsage(f"this would be an operation of more than {MAX_ENTRY:,} bytes")
+        Entry.decode(data, "the operation")
+    except DamagedData as error:
+        raise WrongUsage(f"it could not be read again: {error.message}") from error
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
