@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc.ids import CommitId
 from mvc.repo.lookup import manifests
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.recovery import grouped
@@ -16,7 +17,7 @@ from mvc.store.recovery.timing import Timing
 from tests.fresh import open_quietly
 
 
-def uneven(root: Path) -> tuple[str, dict[str, np.ndarray]]:
+def uneven(root: Path) -> tuple[CommitId, dict[str, np.ndarray]]:
     """Versions that not all tensors move with; the last one's id and weights."""
     random = np.random.default_rng(0)
     state = {name: random.standard_normal(1000).astype(np.float32) for name in "abc"}

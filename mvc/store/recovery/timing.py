@@ -33,7 +33,7 @@ from mvc.store.recovery.recover import Recovery, by_chunks
 
 __all__ = ["Timing"]
 
-_OPEN = 6e-3  # seconds to open a repository and read a version's manifest
+_OPEN = 10e-3  # seconds to open a repository and read a version's manifest
 _LATENCY = 150e-6  # seconds to find a payload, and to prepare decoding it
 _READ = 1e9  # payload bytes a second, from the system's cache
 _COMBINED = 5e9  # raw bytes a second to which a decoded delta is applied
