@@ -42,11 +42,10 @@ def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
 
 def _recovery(context: Context, entries: Iterable[FileEntry]) -> float:
     """Estimated seconds to recover some files of a version as they are stored."""
-    graph, timing, works = context.store.graph, context.store.timing, []
+    graph, timing, walks = context.store.graph, context.store.timing, []
     files = list(entries)
     for content in {content.id: content for entry in files for content in entry.contents}.values():
         for start in range(0, max(content.spec.nbytes, 1), PIECE):
             steps = graph.path(content.id, start).steps
-            seconds = sum(timing.payload(s.header, s.member, content.spec) for s in steps)
-            works.append((min(PIECE, content.spec.nbytes - start), seconds))
-    return timing.version(works, len(files), sum(entry.size for entry in files))
+            walks.append((min(PIECE, content.spec.nbytes - start), content.spec, steps))
+    return timing.version(timing.works(walks), len(files), sum(entry.size for entry in files))

@@ -440,14 +440,14 @@ def _within_bound(
         return True
     timing, graph = context.store.timing, context.store.graph
     files, nbytes = len(parent.entries), sum(entry.size for entry in parent.entries)
-    full, chained = [], []
+    full, walks, new = [], [], []
     for content in (content for entry in parent.entries for content in entry.contents):
         spec = content.spec
         for start, length in pieces(spec):
             base = layout.base(graph.chain(content.id, start), graph.next_sequence)
             steps = graph.path(content.id, start).steps[: base.depth + 1]
-            under = sum(timing.payload(step.header, step.member, spec) for step in steps)
-            chained.append((length, under + timing.coding(pipeline, length, spec)))
+            walks.append((length, spec, steps))
+            new.append(timing.coding(pipeline, length, spec))
             full.append((length, timing.coding(pipeline.full(), length, spec)))
     least = timing.version(full, files, nbytes)
     if least > bound:
@@ -458,6 +458,8 @@ def _within_bound(
             hint="raise it ('mvc config store.max_recovery', or what this commit was given), or "
             "choose a pipeline that decodes faster",
         )
+    under = timing.works(walks)
+    chained = [(size, seconds + more) for (size, seconds), more in zip(under, new, strict=True)]
     return timing.version(chained, files, nbytes) <= bound
 
 

@@ -8,7 +8,7 @@ the order of the path.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from typing import TypeAlias
@@ -56,7 +56,8 @@ def walk_together(
     for path, out in walks:
         route = tuple((step.pack, step.offset, step.reverse) for step in path.steps)
         clusters.setdefault(route, []).append((path, out))
-    groups = _Groups(packs, pool, check)
+    uses = Counter(place[:2] for route in clusters for place in route)
+    groups = _Groups(packs, pool, check, uses)
     ahead = 0 if pool is None else cpu_count()
     waiting: deque[tuple[_Together, Future[_Decoded] | None]] = deque()
     try:
@@ -74,10 +75,16 @@ def walk_together(
 
 
 class _Groups:
-    """Decodes groups, each once while it is among the last ones, which take ``_KEPT`` raw bytes."""
+    """Decodes groups, each once while it is among the last ones, which take ``_KEPT`` raw bytes.
 
-    def __init__(self, packs: PackReader, pool: Executor | None, check: bool) -> None:
-        self._packs, self._pool, self._check = packs, pool, check
+    ``uses``: how often each will be asked for. After the last time it is not kept, because memory
+    that is used again costs less than new memory.
+    """
+
+    def __init__(
+        self, packs: PackReader, pool: Executor | None, check: bool, uses: Counter[tuple[int, int]]
+    ) -> None:
+        self._packs, self._pool, self._check, self._uses = packs, pool, check, uses
         self._recent: OrderedDict[tuple[int, int], tuple[Future[_Decoded], int]] = OrderedDict()
         self._size = 0
 
@@ -91,7 +98,12 @@ class _Groups:
             while self._size > _KEPT and len(self._recent) > 1:
                 self._size -= self._recent.popitem(last=False)[1][1]
         self._recent.move_to_end(place)
-        return self._recent[place][0]
+        self._uses[place] -= 1
+        if self._uses[place]:
+            return self._recent[place][0]
+        coming, size = self._recent.pop(place)
+        self._size -= size
+        return coming
 
     def _decoding(self, step: Step) -> Future[_Decoded]:
         if self._pool is not None:

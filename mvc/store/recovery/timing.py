@@ -33,9 +33,10 @@ from mvc.store.recovery.recover import Recovery, by_chunks
 
 __all__ = ["Timing"]
 
-_OPEN = 6e-3  # seconds to open a repository and read a version's manifest
+_OPEN = 10e-3  # seconds to open a repository and read a version's manifest
 _LATENCY = 150e-6  # seconds to find a payload, and to prepare decoding it
 _READ = 1e9  # payload bytes a second, from the system's cache
+_COMBINED = 5e9  # raw bytes a second to which a decoded delta is applied
 _WRITE = 1e9  # bytes a second into a file
 _FLUSH = 5e-3  # seconds to make a file durable
 _SERIAL = 0.15  # share of decoding for which threads wait for each other
@@ -79,6 +80,33 @@ class Timing:
             if key not in _rates:
                 _rates[key] = _known(key[:3])
         return _LATENCY + share / _READ + _rates[key] * _size(kind, member.nbytes)
+
+    def works(
+        self, walks: Sequence[tuple[int, TensorSpec, Sequence[Step]]]
+    ) -> list[tuple[int, float]]:
+        """(raw bytes, processor seconds) of pieces that are recovered together.
+
+        Each piece: its raw bytes, its object's spec and its path. A group counts once, however
+        many of the paths lead through it, and whole: no member is decoded without the others. It
+        counts with the largest of the pieces.
+        """
+        counted: set[tuple[int, int]] = set()
+        seconds = [0.0] * len(walks)
+        for i in sorted(range(len(walks)), key=lambda i: walks[i][0], reverse=True):
+            nbytes, spec, steps = walks[i]
+            for step in steps:
+                if not step.header.group:
+                    seconds[i] += self.payload(step.header, step.member, spec)
+                    continue
+                seconds[i] += _LATENCY + nbytes / _COMBINED
+                if (place := (step.pack, step.offset)) not in counted:
+                    counted.add(place)
+                    seconds[i] += self._whole(step.header)
+        return [(nbytes, each) for (nbytes, *_), each in zip(walks, seconds, strict=True)]
+
+    def _whole(self, header: RecordHeader) -> float:
+        """Processor seconds to read and decode all of a group."""
+        return sum(self.payload(header, member) - _LATENCY for member in header.members)
 
     def coding(
         self, pipeline: Pipeline, nbytes: int, spec: TensorSpec, stored: int | None = None
@@ -141,7 +169,7 @@ class Timing:
         for step in path.steps:
             if step.header.group:
                 raw = sum(member.nbytes for member in step.header.members)
-                _note(step, 0, _best(partial(decode_shared, packs, step)), raw)
+                _note(step, 0, _best_in_new_memory(partial(decode_shared, packs, step)), raw)
             else:
                 payload = packs.payload(step.pack, step.offset, step.header, step.member)
                 width = Payload(payload, len(out)).width
@@ -241,6 +269,12 @@ def _hashing() -> float:
     """Processor seconds to hash one byte."""
     data = bytes(CHUNK)
     return _best(lambda: blake3(data).digest()) / CHUNK
+
+
+def _best_in_new_memory(make: Callable[[], object]) -> float:
+    """As ``_best``, but no run can use memory again that an earlier one has touched."""
+    made: list[object] = []
+    return _best(lambda: made.append(make()))
 
 
 def _best(run: Callable[[], object], back: Callable[[], object] = lambda: None) -> float:
