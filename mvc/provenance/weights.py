@@ -14,7 +14,8 @@ from mvc.adapters.python.state import from_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import Busy, CannotRetrain
 from mvc.ids import CommitId
-from mvc.provenance.replay import Retrained, made_again, recipe_of
+from mvc.provenance.recipe import recipe_of
+from mvc.provenance.replay import Retrained, made_again
 from mvc.repo.commit.commit import layout_of
 from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.context import Context, Progress

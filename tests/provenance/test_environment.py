@@ -108,6 +108,10 @@ def test_an_environment_without_torch_differs_from_one_with_it() -> None:
      b'{"schema":"mvc.environment/1","a":1}',
      b'{"schema":"mvc.environment/1","a":{"b":{}}}',
      b'{"schema":"mvc.environment/1","a":{"b":[1]}}',
+     b'{"schema":"mvc.environment/1","variables":{"A=B":"x"}}',
+     b'{"schema":"mvc.environment/1","variables":{"A\\u0000B":"x"}}',
+     b'{"schema":"mvc.environment/1","variables":{"OMP_PLACES":"x\\u0000"}}',
+     b'{"schema":"mvc.environment/1","variables":{"OMP_PLACES":"\\ud800"}}',
      b'{"schema":"mvc.environment/1","a":{"b":"' + bytes([65]) * (5 << 20) + b'"}}'],
 )  # fmt: skip
 def test_what_is_no_environment_is_damage(data: bytes) -> None:
