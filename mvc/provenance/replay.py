@@ -144,8 +144,8 @@ def made_again(
         raise NotTrusted(
             f"to make {commit.short} again, code of the repository would run: "
             + "; ".join(filter(None, (", ".join(files), _among("installed code by ", calls)))),
-            hint=f"read it with 'mvc show --code {commit.short}', then add --trust-code "
-            "(trust=True)",
+            hint=_among("read it with ", [f"'mvc show --code {each.short}'" for each in order])
+            + ", then add --trust-code (trust=True)",
         )
     with work_folder(context) as folder:
         base, replay = "", None

@@ -119,6 +119,15 @@ def test_what_is_no_environment_is_damage(data: bytes) -> None:
         Environment.decode(data)
 
 
+def test_variables_that_lead_to_libraries_and_files_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OMP_TOOL_LIBRARIES", "CUDNN_PATH", "CUDNN_LOGDEST_DBG", "MKL_X_FILE"):
+        monkeypatch.setenv(name, "/x")
+        assert not environment.chooses_kernels(name)
+        assert name not in capture().sections["variables"]
+
+
 def test_a_newer_form_is_named() -> None:
     with pytest.raises(UnsupportedFormat, match=r"mvc\.environment/2"):
         Environment.decode(b'{"schema": "mvc.environment/2"}')

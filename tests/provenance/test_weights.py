@@ -108,6 +108,9 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
     assert report.sound
     assert not report.lost
     assert sum("recoverable by retraining" in note for note in report.notes) == 2
+    with pytest.raises(NotTrusted) as caught:
+        repo.retrain(second)
+    assert all(f"show --code {each.short}" in str(caught.value.hint) for each in (first, second))
     done = repo.retrain(second, trust=True)
     assert done.replayed == (first, second)
     assert all(torch.equal(done.state[n], v) for n, v in chain.states[2].items())

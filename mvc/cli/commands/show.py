@@ -30,7 +30,7 @@ _CALL = 2000  # characters
 
 @verb("show", "mvc show main~2")
 @revision("REV", default="HEAD")
-@click.option("--code", is_flag=True, help="Print the source files that it carries.")
+@click.option("--code", is_flag=True, help="Print the code that it carries and what would run.")
 def command(session: Session, rev: str, code: bool) -> None:
     """Show one commit and what it changed.
 
