@@ -142,8 +142,10 @@ def made_again(
             if not call.stored
         ]
         raise NotTrusted(
-            f"to make {commit.short} again, code of the repository would run: "
-            + "; ".join(filter(None, (", ".join(files), _among("installed code by ", calls)))),
+            f"to make {commit.short} again, this would run: "
+            + "; ".join(
+                filter(None, (", ".join(files), _among("calls of installed code: ", calls)))
+            ),
             hint=_among("read it with ", [f"'mvc show --code {each.short}'" for each in order])
             + ", then add --trust-code (trust=True)",
         )
