@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.model.names import DEFAULT_STATE
 from mvc.repo.arguments import checked
+from mvc.repo.lookup import weights
 from mvc.repo.repository import PathName, Rev, Time
 from mvc.repo.repository import Repository as StoredRepository
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mvc.provenance.dataset import DataSet, Given
     from mvc.provenance.environment import Environment
     from mvc.provenance.models import StoredModel
+    from mvc.provenance.recipe import Call
     from mvc.provenance.recording import Run
     from mvc.provenance.replay import Retrained
     from mvc.repo.checkout.checkout import Restored
@@ -173,6 +175,17 @@ class Repository(StoredRepository):
         names = [name for name in attached.names(self.context, commit) if name.startswith(FOLDER)]
         return {name: attached.read(self.context, commit, name) for name in names}
 
+    def calls(self, rev: Rev = "HEAD") -> list[Call]:
+        """What ``retrain`` would call by a version's recipe, in order; runs nothing.
+
+        Empty if the version has no recipe. Raises DamagedData.
+        """
+        from mvc.provenance.recipe import RECIPE, recipe_of
+
+        commit = self.find(rev)
+        carries = RECIPE in self.version(commit).attached
+        return recipe_of(self.context, commit).calls if carries else []
+
     def environment(self, rev: Rev = "HEAD") -> Environment:
         """The environment in which a version was committed, to be compared with another one.
 
@@ -303,16 +316,15 @@ class Repository(StoredRepository):
         unless other versions still have them. ``anyway`` as for ``retrain``. With the setting
         ``store.storage_weight``, weights whose proven recipe is cheaper are given up, too.
         """
-        from mvc.provenance import weights
-
         added, dropped = [self.find(rev) for rev in add], [self.find(rev) for rev in drop_weights]
         if dropped and (dry_run or any((interval, max_recovery, max_size, add, remove))):
             raise WrongUsage("drop_weights goes with no other goal, and not with dry_run")
         if dropped:
+            from mvc.provenance.weights import drop
             from mvc.repo.repack.repack import unchanged
 
             done = unchanged(self.context)  # first: of a damaged repository nothing is given up
-            weights.drop(
+            drop(
                 self.context,
                 dropped,
                 outside_data=outside_data,
@@ -322,9 +334,14 @@ class Repository(StoredRepository):
             )
             return done
         for commit in () if dry_run else added:
-            weights.store_again(self.context, commit, trust=trust, anyway=anyway, progress=progress)
+            if weights.dropped(self.context, commit) is not None:
+                from mvc.provenance.weights import store_again
+
+                store_again(self.context, commit, trust=trust, anyway=anyway, progress=progress)
         goals = interval, max_recovery, max_size, add_queried, super_step
-        if self.config.get("store.storage_weight") is None or added or remove or any(goals):
+        weighs = self.config.get("store.storage_weight") is not None
+        proven = weighs and any(mark.where for _, mark in self.context.fresh().weights())
+        if not proven or added or remove or any(goals):
             return super().repack(
                 interval=interval,
                 max_recovery=max_recovery,
@@ -340,15 +357,15 @@ class Repository(StoredRepository):
 
     def _cheapest(self, *, dry_run: bool, progress: Progress | None) -> Repacked:
         """Weights that are given up go first: the layout of the rest does not rely on them."""
-        from mvc.provenance import weights
+        from mvc.provenance.weights import all_proven, drop
         from mvc.repo.repack.repack import goal_of, repack
 
-        goal = goal_of(self.context, proven=weights.all_proven(self.context))
+        goal = goal_of(self.context, proven=all_proven(self.context))
         if dry_run or not goal.proven:
             return repack(self.context, goal, dry_run=dry_run, progress=progress)
         plan = repack(self.context, goal, dry_run=True, progress=progress).plan
         if plan.given_up:
-            weights.drop(self.context, plan.given_up)
+            drop(self.context, plan.given_up)
         done = repack(self.context, goal_of(self.context), progress=progress)
         return replace(done, plan=replace(done.plan, given_up=plan.given_up))
 

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -29,6 +30,7 @@ __all__ = [
     "Environment",
     "Grade",
     "capture",
+    "chooses_kernels",
     "distribution_name",
 ]
 
@@ -62,9 +64,11 @@ _GRADES: dict[str, Grade] = {
 """The grade of a field or of a whole section; docs/commands/env.md gives the reasons."""
 
 _VARIABLES = re.compile(
+    # First what leads to libraries and files: a recorded value is set for a replay.
+    r"(?!OMP_TOOL|CUDNN_(?:HOME|PATH|ROOT|LOG|FRONTEND_LOG)|\w+_FILE)(?:"
     "ATEN_CPU_CAPABILITY|CUBLAS_WORKSPACE_CONFIG|CUDA_VISIBLE_DEVICES|CUDNN_[A-Z0-9_]+|"
     "(?:DNNL|KMP|MKL|OMP|ONEDNN)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE|PYTHONHASHSEED|"
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)"
 )
 """Variables that choose kernels, threads or precision. No other variable is ever stored."""
 
@@ -120,7 +124,8 @@ class Environment:
         schema = found.pop("schema", None) if isinstance(found, dict) else None
         if isinstance(schema, str) and schema != _SCHEMA:
             raise UnsupportedFormat(f"the environment has the form {schema[:60]!r}, not {_SCHEMA}")
-        if schema != _SCHEMA or not all(map(_is_section, found.values())):
+        sound = schema == _SCHEMA and all(map(_is_section, found.values()))
+        if not sound or not all(starmap(_is_variable, found.get("variables", {}).items())):
             raise DamagedData(f"the stored {NAME} is not an environment")
         return cls(found, used)
 
@@ -154,6 +159,19 @@ def _is_section(value: object) -> bool:
     )
 
 
+def _is_variable(name: str, value: Value) -> bool:
+    """Whether a process can be given it."""
+    try:
+        return "=" not in name and b"\0" not in os.fsencode(name) + os.fsencode(str(value))
+    except UnicodeEncodeError:
+        return False
+
+
+def chooses_kernels(variable: str) -> bool:
+    """Whether an environment records this variable."""
+    return _VARIABLES.fullmatch(variable) is not None
+
+
 def _grade(field: str, used: Collection[str]) -> Grade:
     section, _, name = field.partition(".")
     if section == "packages" and name in used:
@@ -177,7 +195,7 @@ def capture(fs: FileSystem | None = None, *, with_torch: bool = True) -> Environ
         "cpu": {"machine": platform.machine(), "model": _processor()},
         "gpu": _graphics(),
         "platform": _platform(),
-        "variables": {k: v for k, v in os.environ.items() if _VARIABLES.fullmatch(k)},
+        "variables": {k: v for k, v in os.environ.items() if chooses_kernels(k)},
         "packages": dict(_packages(files)),
     }
     if with_torch or "torch" in sys.modules:

@@ -23,16 +23,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData, InvalidName
+from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import CommitId, Root
-from mvc.model.names import check_path
-from mvc.provenance.stored_code import is_code
+from mvc.model.names import check_path, printable
+from mvc.provenance.stored_code import file_of, is_code
+from mvc.repo import attached
+from mvc.repo.context import Context
+from mvc.repo.lookup import commits, manifests
 
-__all__ = ["RECIPE", "SERVICE", "Data", "Made", "Model", "Recipe", "is_data_name"]
+__all__ = [
+    "RECIPE", "SERVICE", "Call", "Data", "Made", "Model", "Recipe", "is_data_name", "recipe_of",
+]  # fmt: skip
 
 RECIPE = "recipe.json"
 SERVICE = "service/"
@@ -92,6 +97,17 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call that a replay makes, as ``optimizer = torch.optim.adam:Adam(model, lr=0.01)``.
+
+    ``stored``: whether the version carries the files of all functions and classes in it.
+    """
+
+    text: str
+    stored: bool
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How the state at ``path`` of a version is made.
 
@@ -120,6 +136,36 @@ class Recipe:
     def needs(self) -> tuple[CommitId, ...]:
         """The versions without which the recipe is worth nothing."""
         return tuple(sorted({self.base, *(data.version for data in self.data)}))
+
+    @property
+    def calls(self) -> list[Call]:
+        """What a replay calls, in this order: the model, the objects, the service."""
+        model: list[Any] = [{"object": "model"}]
+        return [
+            self._call("model = ", self.model.made, [], {}),
+            *(
+                self._call(
+                    f"{each.name} = ",
+                    {"code": each.call},
+                    model if each.kind == "optimizer" else each.args,
+                    each.keywords,
+                )
+                for each in self.objects
+                if each.kind in {"made", "optimizer"}
+            ),
+            self._call("", self.service, model, self.arguments),
+        ]
+
+    def _call(
+        self, before: str, function: Any, args: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Call:
+        first, named = list[Any](), list[Any]()
+        if isinstance(function, dict) and "partial" in function:
+            function, first, named = function["partial"]
+        value = [function, [*first, *args], [*named, *map(list, keywords.items())]]
+        modules = {held.partition(":")[0] for tag, held in _tags(value) if tag == "code"}
+        stored = all({file_of(m), file_of(m, package=True)} & {*self.code} for m in modules)
+        return Call(printable(before + _called(*value)), stored)
 
     def encoded(self) -> bytes:
         """The bytes of ``recipe.json``."""
@@ -182,6 +228,23 @@ class Recipe:
         )
         _check_references(recipe)
         return recipe
+
+
+def recipe_of(context: Context, commit: CommitId) -> Recipe:
+    """The recipe that a version carries. Raises UnknownPath if it has none, DamagedData."""
+    found = manifests.of_commit(context, commit)
+    if RECIPE not in {entry.path.partition("/")[2] for entry in found.attached}:
+        raise UnknownPath(
+            f"version {commit.short} has no recipe to make it again by",
+            hint="repo.provenance(...) records one",
+        )
+    recipe = Recipe.decode(attached.read(context, commit, RECIPE))
+    entry = found.by_path.get(recipe.path)
+    if entry is None or entry.format != "state" or entry.state.root != recipe.root:
+        raise DamagedData(f"the recipe of {commit.short} makes something that it does not hold")
+    if set(recipe.needs) != set(commits.get(context, commit).needs):
+        raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
+    return recipe
 
 
 def is_data_name(name: Any) -> bool:
@@ -380,3 +443,30 @@ def _tags(value: Any) -> Iterator[tuple[str, Any]]:
         elif isinstance(at, dict):
             yield from at.items()
             waiting.extend(held for held in at.values() if isinstance(held, list))
+
+
+def _called(function: Any, args: list[Any], keywords: list[Any]) -> str:
+    """A call; ``function`` is a name, or a value."""
+    texts = [*map(_shown, args), *(f"{name}={_shown(each)}" for name, each in keywords)]
+    name = function if isinstance(function, str) else _shown(function)
+    return f"{name}({', '.join(texts)})"
+
+
+def _shown(value: Any) -> str:
+    """A value as its reader would write it in Python; functions as ``module:name``."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    if not isinstance(value, dict):
+        return repr(value)
+    if "data" in value:
+        return "/".join(filter(None, (value["data"], value["path"])))
+    ((tag, held),) = value.items()
+    if tag == "tuple":
+        return f"({', '.join(map(_shown, held))})"
+    if tag == "dict":
+        return f"{{{', '.join(f'{_shown(key)}: {_shown(each)}' for key, each in held)}}}"
+    if tag == "method":
+        return f"{_shown(held[0])}.{held[1]}"
+    if tag == "partial":
+        return _called("partial", [held[0], *held[1]], held[2])
+    return str(held)

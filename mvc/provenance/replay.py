@@ -35,7 +35,7 @@ from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.provenance import dataset, environment
 from mvc.provenance.environment import Environment
-from mvc.provenance.recipe import RECIPE, Recipe
+from mvc.provenance.recipe import Recipe, recipe_of
 from mvc.provenance.settings import variables
 from mvc.repo import attached
 from mvc.repo.content.contents import in_memory, skeleton_of
@@ -43,14 +43,16 @@ from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.diff.distance import Distance, measure
-from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import manifests
 from mvc.repo.lookup.weights import is_stored
 from mvc.repo.maintenance.leftovers import work_folder
 
-__all__ = ["Difference", "Retrained", "made_again", "recipe_of"]
+__all__ = ["Difference", "Retrained", "made_again"]
 
 _LOG = 1 << 16  # bytes of the training's output that are looked at
 _SHOWN = 5
+_CALL = 200  # characters of a call
+_ENDING = 10  # seconds in which a process that is done may end its own children
 
 
 @dataclass(frozen=True)
@@ -83,23 +85,6 @@ class Retrained:
 
 
 # -- what is to be done ------------------------------------------------------------------------
-
-
-def recipe_of(context: Context, commit: CommitId) -> Recipe:
-    """The recipe that a version carries. Raises UnknownPath if it has none, DamagedData."""
-    found = manifests.of_commit(context, commit)
-    if RECIPE not in {entry.path.partition("/")[2] for entry in found.attached}:
-        raise UnknownPath(
-            f"version {commit.short} has no recipe to make it again by",
-            hint="repo.provenance(...) records one",
-        )
-    recipe = Recipe.decode(attached.read(context, commit, RECIPE))
-    entry = found.by_path.get(recipe.path)
-    if entry is None or entry.format != "state" or entry.state.root != recipe.root:
-        raise DamagedData(f"the recipe of {commit.short} makes something that it does not hold")
-    if set(recipe.needs) != set(commits.get(context, commit).needs):
-        raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
-    return recipe
 
 
 def _order(context: Context, commit: CommitId) -> list[CommitId]:
@@ -148,12 +133,21 @@ def made_again(
     context.fresh()
     order = _order(context, commit)
     recipes = {each: recipe_of(context, each) for each in order}
-    if not trust:
-        files = sorted({name for recipe in recipes.values() for name in recipe.code})
+    if trust is not True:
+        files = {name: None for each in recipes.values() for name in sorted(each.code)}
+        calls = [
+            call.text[:_CALL] + "…" * (len(call.text) > _CALL)
+            for recipe in recipes.values()
+            for call in recipe.calls
+            if not call.stored
+        ]
         raise NotTrusted(
-            f"to make {commit.short} again, code of the repository would run: {', '.join(files)}",
-            hint=f"read it with 'mvc show --code {commit.short}', then add --trust-code "
-            "(trust=True)",
+            f"to make {commit.short} again, this would run: "
+            + "; ".join(
+                filter(None, (", ".join(files), _among("calls of installed code: ", calls)))
+            ),
+            hint=_among("read it with ", [f"'mvc show --code {each.short}'" for each in order])
+            + ", then add --trust-code (trust=True)",
         )
     with work_folder(context) as folder:
         base, replay = "", None
@@ -261,7 +255,7 @@ class _Replay:
         return path, variables(recorded, present)
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
-        """Reads the process's events until it ends."""
+        """Reads the process's events until the last one, or until it ends."""
         began, total = time.monotonic(), self._recipe.steps
         assert process.stdout is not None
         self._tell(0, total, "starts")
@@ -283,6 +277,7 @@ class _Replay:
                 self._tell(done, total, f"{left:.0f} s left")
             elif kind == "end":
                 self.seconds, self.steps = float(event["seconds"]), int(event["steps"])
+                return  # a child of the service may keep the pipe open for longer
             elif kind == "failed":
                 failure = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}.get(
                     str(event["kind"]), CannotRetrain
@@ -304,13 +299,12 @@ class _Replay:
         exact = [text for text, grade in found if grade == "exact"]
         self.differences = [*exact, *(text for text, grade in found if grade != "exact")]
         if exact and not self.options["anyway"]:
-            more = f" and {len(exact) - _SHOWN} more" if len(exact) > _SHOWN else ""
             raise CannotRetrain(
-                f"{self._commit.short} was trained in another environment: "
-                + "; ".join(exact[:_SHOWN]) + more,
+                f"{self._commit.short} was trained in another environment"
+                + _among(": ", exact, "; "),
                 hint="make the environment as it was; or begin anyway (anyway=True, --anyway): "
                 "the result is verified, and other weights are refused",
-            )  # fmt: skip
+            )
 
     def _last_line(self, log: Path) -> str:
         lines = log.read_bytes()[-_LOG:].decode("utf-8", "replace").strip().splitlines()
@@ -360,11 +354,10 @@ class _Replay:
             f"{d.distance.max_abs:.3g})"
             for d in sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
         ]
-        more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
         why = "; ".join(self.differences[:_SHOWN])
         error = RetrainingDiffers(
             f"retraining {self._commit.short} made other weights, which are not used: "
-            f"{len(found)} of {len(there)} tensors differ: {', '.join(texts[:_SHOWN])}{more}",
+            f"{len(found)} of {len(there)} tensors differ" + _among(": ", texts),
             hint=f"the environment differs: {why}"
             if why
             else "the environment is the same: something in the training is not determined by "
@@ -374,22 +367,32 @@ class _Replay:
         return error
 
 
+def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
+    """The first of some texts, behind ``before``; nothing if there are none."""
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return before + between.join(texts[:_SHOWN]) + more if texts else ""
+
+
 @contextmanager
 def _started(
     command: Sequence[str], variables: Mapping[str, str], folder: Path, log: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with the block, and with this process: it watches its stdin."""
-    process = subprocess.Popen(  # noqa: S603 - our own module
-        command,
-        env=dict(variables),
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-    )
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own module
+            command,
+            env=dict(variables),
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+    except OSError as error:
+        raise CannotRetrain(f"no process can be started: {error.strerror}") from error
     try:
         yield process
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING)
     finally:
         process.kill()
         process.wait()

@@ -9,17 +9,20 @@ from typing import Any
 import torch
 
 from mvc.errors import CannotRetrain
-from mvc.provenance.environment import Environment, capture
+from mvc.provenance.environment import Environment, chooses_kernels
 
 __all__ = ["apply_settings", "deterministic", "variables"]
 
 
 def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
     """The variables of a new process: the present ones, those that choose kernels as recorded."""
-    ours = set(capture(with_torch=False).sections["variables"]) - {"CUDA_VISIBLE_DEVICES"}
-    kept = {name: value for name, value in present.items() if name not in ours}
     wanted = recorded.sections.get("variables", {})
-    return kept | {k: str(v) for k, v in wanted.items() if k != "CUDA_VISIBLE_DEVICES"}
+    kept = {name: value for name, value in present.items() if not _is_set(name)}
+    return kept | {name: str(value) for name, value in wanted.items() if _is_set(name)}
+
+
+def _is_set(variable: str) -> bool:
+    return chooses_kernels(variable) and variable != "CUDA_VISIBLE_DEVICES"
 
 
 def apply_settings(recorded: Environment) -> None:

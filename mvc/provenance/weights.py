@@ -24,7 +24,8 @@ from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.provenance import dataset
-from mvc.provenance.replay import Retrained, made_again, recipe_of
+from mvc.provenance.recipe import recipe_of
+from mvc.provenance.replay import Retrained, made_again
 from mvc.repo.commit.commit import layout_of
 from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.content.contents import write_file

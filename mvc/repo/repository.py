@@ -628,14 +628,20 @@ class Repository:
         """The paths of a version with their tensors."""
         return manifests.of_commit(self.context, self.find(rev))
 
-    def tensor_bytes(self, entry: FileEntry, tensor: LogicalTensor) -> memoryview:
+    def tensor_bytes(
+        self, entry: FileEntry, tensor: LogicalTensor, rev: Rev | None = None
+    ) -> memoryview:
         """The bytes of one tensor of a manifest's entry, in new memory, verified.
 
-        Raises DamagedData.
+        ``rev`` names the version that has the entry. Raises DamagedData, or WeightsDropped if
+        that version gave the tensor up.
         """
         from mvc.adapters.views import extract
         from mvc.repo.content.contents import in_memory
+        from mvc.repo.lookup.weights import check_weights
 
+        if rev is not None:
+            check_weights(self.context, self.find(rev), [entry])
         data = in_memory(self.context, entry, {tensor.content})[tensor.content]
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 

@@ -208,6 +208,28 @@ def test_light_commands_import_nothing_that_is_slow_to_import(mvc: Mvc, command:
     assert done.stderr == "0 []\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["repack", "-n", "--interval", "2"], ["repack"], ["stats"], ["gc"], ["log"], ["fsck"],
+     ["forget", "HEAD~1", "--force"], ["show", "--code"], ["cat", "HEAD", "layer.weight"]],
+)  # fmt: skip
+def test_commands_that_train_nothing_work_without_torch(mvc: Mvc, command: list[str]) -> None:
+    mvc.commit(1)
+    mvc.commit(2)
+    script = (
+        "import sys; sys.modules['torch'] = None; from mvc.cli.main import run; "
+        f"code = run({command!r}); print(code, 'mvc.provenance.weights' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=mvc.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines()[-1:] == ["0 False"], done.stderr
+
+
 def test_settings_come_from_the_environment(mvc: Mvc, monkeypatch) -> None:
     monkeypatch.setenv("MVC_STORE_RESET_INTERVAL", "5")
     assert mvc("config", "store.reset_interval").out == "5\n"

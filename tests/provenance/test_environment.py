@@ -109,11 +109,24 @@ def test_an_environment_without_torch_differs_from_one_with_it() -> None:
      b'{"schema":"mvc.environment/1","a":1}',
      b'{"schema":"mvc.environment/1","a":{"b":{}}}',
      b'{"schema":"mvc.environment/1","a":{"b":[1]}}',
+     b'{"schema":"mvc.environment/1","variables":{"A=B":"x"}}',
+     b'{"schema":"mvc.environment/1","variables":{"A\\u0000B":"x"}}',
+     b'{"schema":"mvc.environment/1","variables":{"OMP_PLACES":"x\\u0000"}}',
+     b'{"schema":"mvc.environment/1","variables":{"OMP_PLACES":"\\ud800"}}',
      b'{"schema":"mvc.environment/1","a":{"b":"' + bytes([65]) * (5 << 20) + b'"}}'],
 )  # fmt: skip
 def test_what_is_no_environment_is_damage(data: bytes) -> None:
     with pytest.raises(DamagedData, match="is not an environment"):
         Environment.decode(data)
+
+
+def test_variables_that_lead_to_libraries_and_files_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OMP_TOOL_LIBRARIES", "CUDNN_PATH", "CUDNN_LOGDEST_DBG", "MKL_X_FILE"):
+        monkeypatch.setenv(name, "/x")
+        assert not environment.chooses_kernels(name)
+        assert name not in capture().sections["variables"]
 
 
 def test_a_newer_form_is_named() -> None:

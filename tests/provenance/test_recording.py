@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 import mvc
 from mvc.errors import CannotRecord, DamagedData, WrongUsage
-from mvc.provenance.recipe import Recipe
-from mvc.provenance.replay import recipe_of
+from mvc.provenance.recipe import Recipe, recipe_of
 from tests.provenance import trainings
 from tests.provenance.trainings import (
     Conv,

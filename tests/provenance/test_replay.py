@@ -28,17 +28,20 @@ from mvc.errors import (
     UnknownPath,
 )
 from mvc.ids import CommitId
-from mvc.provenance.replay import recipe_of
+from mvc.provenance.recipe import recipe_of
+from mvc.provenance.settings import variables
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitRequest
+from tests.cli.program import Mvc
 from tests.provenance.trainings import (
     Conv,
     Images,
     ImageService,
     Tagger,
     careless,
+    division,
     fails_elsewhere,
     make_images,
     slow,
@@ -161,6 +164,77 @@ def test_nothing_runs_without_trust_and_without_a_recipe(
         run.train()
     with pytest.raises(NotTrusted, match=r"would run: .*code/tests/provenance/trainings\.py"):
         repo.retrain()
+
+
+def test_what_runs_of_installed_code_is_shown_before(
+    repo: mvc.Repository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    marker = tmp_path / "ran"
+    model, optimizer = conv(repo)
+    with repo.provenance(model, optimizer, service=slow, verify=False) as run:
+        run.train(steps=1)
+    assert run.result is not None
+    recipe = json.loads(attached.read(repo.context, run.result.id, "recipe.json"))
+    recipe["model"]["made"] = {"partial": [{"code": "os:mkdir"}, [str(marker)], []]}
+    forged = altered(repo, run.result.id, recipe_json=json.dumps(recipe).encode())
+    call = f"model = os:mkdir('{marker}')"
+    with pytest.raises(NotTrusted) as caught:
+        repo.retrain(forged)
+    assert call in caught.value.message
+    assert [each.stored for each in repo.calls(forged)] == [False, False, True]
+    assert repo.calls("HEAD~2") == []
+    monkeypatch.chdir(repo.root)
+    program = Mvc(repo.root, capsys)
+    lines = program("show", "--code", forged.hex()).out.splitlines()
+    assert f"* {call}" in lines
+    assert any(line.startswith("* optimizer = torch.optim.adam:Adam(model, ") for line in lines)
+    assert "  tests.provenance.trainings:slow(model, optimizer=optimizer, steps=1)" in lines
+    found = program("show", "--code", "--json", forged.hex()).json
+    assert {"text": call, "stored": False} in found["calls"]
+    assert not marker.exists()
+
+
+def test_variables_that_lead_to_other_code_are_not_set(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    model, optimizer = conv(repo)
+    with repo.provenance(model, optimizer, service=slow, verify=False) as run:
+        run.train(steps=1)
+    assert run.result is not None
+    there = json.loads(attached.read(repo.context, run.result.id, "environment.json"))
+    for name in ("PYTHONPATH", "LD_PRELOAD", "PATH", "OMP_TOOL_LIBRARIES"):
+        there["variables"] = {name: str(tmp_path)}
+        other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
+        assert name not in variables(repo.environment(other), {})
+    there["variables"] = {"PYTHONPATH": str(tmp_path)}
+    other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
+    with pytest.raises(CannotRetrain, match=r"variables\.PYTHONPATH"):
+        repo.retrain(other, trust=True)
+    there["variables"] = {"OMP_WAIT_POLICY": "x" * (1 << 20)}  # more than a process can be given
+    other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
+    with pytest.raises(CannotRetrain, match="no process can be started"):
+        repo.retrain(other, trust=True)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_process_that_the_service_leaves_behind_is_not_waited_for(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    model, _ = conv(repo)
+    left = tmp_path / "left"
+    with repo.provenance(model, service=division, verify=False) as run:
+        run.train(pid=os.getpid(), left=str(left))
+    repo.retrain(trust=True)
+    child = int(left.read_text())
+    try:
+        assert alive(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 
 import mvc
 from mvc.errors import (
@@ -19,12 +21,14 @@ from mvc.errors import (
     UnknownPath,
     WeightsDropped,
 )
+from mvc.frameworks.dcp import MvcReader
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
 from mvc.repo.context import Context
 from mvc.repo.lookup import weights
 from mvc.store.journal.entries import Entry, Weights
+from tests.frameworks.need import need
 from tests.oracle import reader
 from tests.provenance.trainings import Conv, make_images, train_images
 
@@ -115,6 +119,9 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
     assert report.sound
     assert not report.lost
     assert sum("recoverable by retraining" in note for note in report.notes) == 2
+    with pytest.raises(NotTrusted) as caught:
+        repo.retrain(second)
+    assert all(f"show --code {each.short}" in str(caught.value.hint) for each in (first, second))
     done = repo.retrain(second, trust=True)
     assert done.replayed == (first, second)
     assert all(torch.equal(done.state[n], v) for n, v in chain.states[2].items())
@@ -146,6 +153,29 @@ def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: 
     with pytest.raises(WeightsDropped):
         repo.restore(second, output=tmp_path / "out")
     assert [type(state) for _, state in repo.iter_versions(on_error="yield")][-1] is WeightsDropped
+    manifest = repo.manifest("HEAD")
+    with pytest.raises(WeightsDropped):
+        repo.tensor_bytes(manifest.entries[0], manifest.entries[0].tensors[0], "HEAD")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_readers_of_checkpoints_and_files_say_that_weights_were_given_up(chain: Chain) -> None:
+    need("fsspec")
+    from mvc.frameworks.fsspec.filesystem import MvcFileSystem
+
+    repo = chain.repo
+    drop_unproven(repo, chain.ids[2])
+    repo.gc(grace="0")
+    with pytest.raises(CheckpointException, match="were given up"):
+        dcp.load(dict(chain.states[2]), storage_reader=MvcReader(repo))
+    fs, path = MvcFileSystem(), f"mvc://{repo.root}@HEAD/model.safetensors"
+    for read in (
+        lambda: fs.cat_file(path),
+        lambda: fs.cp_file(path, f"mvc://{repo.root}@main/copy.safetensors"),
+        lambda: fs.mv(path.replace("HEAD", "main"), f"mvc://{repo.root}@main/moved.safetensors"),
+    ):
+        with pytest.raises(WeightsDropped):
+            read()
 
 
 def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(chain: Chain) -> None:

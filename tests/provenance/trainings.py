@@ -171,6 +171,16 @@ def careless(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
+def division(model: nn.Module, *, pid: int, left: str) -> None:
+    """Leaves a process behind that does nothing, in another process than ``pid``."""
+    if os.getpid() != pid:
+        child = os.fork()
+        if child == 0:
+            time.sleep(300)
+            os._exit(0)
+        Path(left).write_text(str(child))
+
+
 def fails_elsewhere(model: nn.Module, *, pid: int) -> None:
     """Fails in another process."""
     if os.getpid() != pid:

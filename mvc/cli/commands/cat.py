@@ -48,7 +48,7 @@ def command(
     names = session.names([] if path is None else [path])
     entry = _holder(session.repository.manifest(commit_id), tensor, names)
     found = next(t for t in entry.tensors if t.key == tensor)
-    values = array(found.spec, session.repository.tensor_bytes(entry, found))
+    values = array(found.spec, session.repository.tensor_bytes(entry, found, commit_id))
     if output is not None:
         session.check_output(Path(output), force=force)
         session.write_output(Path(output), *npy(values))

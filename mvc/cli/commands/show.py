@@ -11,6 +11,7 @@ from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
 from mvc.cli.listing import entry_json, file_line, tensor_table
 from mvc.cli.options import revision
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
@@ -24,11 +25,12 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
 
 _FIRST = 20
+_CALL = 2000  # characters
 
 
 @verb("show", "mvc show main~2")
 @revision("REV", default="HEAD")
-@click.option("--code", is_flag=True, help="Print the source files that it carries.")
+@click.option("--code", is_flag=True, help="Print the code that it carries and what would run.")
 def command(session: Session, rev: str, code: bool) -> None:
     """Show one commit and what it changed.
 
@@ -81,16 +83,24 @@ def command(session: Session, rev: str, code: bool) -> None:
 
 
 def _print_code(session: Session, rev: str) -> None:
-    """Prints what ``load_model`` would run; nothing is run here."""
+    """Prints what ``load_model`` and ``retrain`` would run; nothing is run here."""
     repository, out = session.repository, session.out
     files = {name: data.decode("utf-8", "replace") for name, data in repository.code(rev).items()}
     carries_model = "model.json" in repository.version(rev).attached
     call = repository.stored_model(rev).call if carries_model else None
+    calls = repository.calls(rev)
     if session.as_json:
-        out.json("mvc.show.code/1", {"call": call, "code": files})
+        shown = [fields(each, "text", "stored") for each in calls]
+        out.json("mvc.show.code/1", {"call": call, "calls": shown, "code": files})
         return
     if call is not None:
         out.line(out.paint(f"# builds the model: {call}", "heading"))
+    if calls:
+        out.line(out.paint("# trains it again (*: of installed code)", "heading"))
+    for each in calls:
+        more = len(each.text) - _CALL
+        cut = f"... ({more:,} more characters: --json)" if more > 0 else ""
+        out.line(f"{' ' if each.stored else '*'} {each.text[:_CALL]}{cut}")
     for name, text in files.items():
         out.line()
         out.line(out.paint(f"# {printable(name)}", "heading"))

@@ -30,6 +30,7 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.weights import check_weights
 from mvc.repo.queries import note
 
 __all__ = ["MvcReader"]
@@ -66,7 +67,7 @@ class MvcReader(StorageReader):
     def read_metadata(self) -> Metadata:
         """Describes the version as a checkpoint in which each tensor is one chunk.
 
-        Raises UnknownRevision, UnknownPath, UnsupportedTensor, DamagedData.
+        Raises UnknownRevision, UnknownPath, UnsupportedTensor, WeightsDropped, DamagedData.
         """
         repo = self._given.repo
         self._commit = repo.find(self._rev)
@@ -77,6 +78,7 @@ class MvcReader(StorageReader):
                 f"{self._commit.short} has no tensors at {self._path}",
                 hint="`mvc ls` lists what a version holds",
             )
+        check_weights(repo.context, self._commit, [entry])
         self._state = _State(repo.context, entry, paths.get(objects_path(self._path)))
         return self._state.metadata
 

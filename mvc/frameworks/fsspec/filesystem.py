@@ -56,6 +56,7 @@ from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
+from mvc.repo.lookup.weights import check_weights
 from mvc.repo.queries import note
 from mvc.store.store import FOLDER
 
@@ -382,8 +383,10 @@ class MvcFileSystem(AbstractFileSystem):
         at, here, commit, manifest = self._look(path)
         entry = manifest.by_path.get(at.path)
         if entry is not None:
+            id_ = CommitId.parse(str(commit))
+            check_weights(here.repo.context, id_, [entry])
             file = PartsFile(entry_parts(here.repo.context, entry), at.name(at.path))
-            note(here.repo.context, [CommitId.parse(str(commit))])
+            note(here.repo.context, [id_])
             return file
         if _is_folder(manifest, at.path):
             raise IsADirectoryError(f"a folder: {at.name(at.path)}")
@@ -438,6 +441,11 @@ class MvcFileSystem(AbstractFileSystem):
         if not moved:
             raise _absent(source)
         check_new_path(Manifest(()), target.path)
+        check_weights(
+            here.repo.context,
+            CommitId.parse(str(self._look(path2)[2])),
+            [manifest.by_path[name] for name in moved],
+        )
         changes = [Change(name, None) for name in moved if name not in moved.values()]
         others = Manifest(e for e in manifest.entries if e.path not in moved)
         for name, new in moved.items():
@@ -448,7 +456,7 @@ class MvcFileSystem(AbstractFileSystem):
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """A commit with a copy of a file, which may come from any version."""
-        source, here, _, manifest = self._look(path1)
+        source, here, commit, manifest = self._look(path1)
         entry = manifest.by_path.get(source.path)
         target, there, branch, onto = self._target(path2)
         if entry is None and _is_folder(manifest, source.path):
@@ -459,6 +467,7 @@ class MvcFileSystem(AbstractFileSystem):
                     new.write(data)
             return
         check_new_path(onto, target.path)
+        check_weights(here.repo.context, CommitId.parse(str(commit)), [entry])
         change = _stored(here.repo.context, entry, target.path)
         message = f"copy {source.path} to {target.path}"
         self._keep([_Planned(there, branch, (change,), message)])
