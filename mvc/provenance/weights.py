@@ -15,7 +15,7 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.errors import Busy, CannotRetrain
 from mvc.ids import CommitId
 from mvc.provenance.replay import Retrained, made_again, recipe_of
-from mvc.repo.commit.commit import layout_of
+from mvc.repo.commit.commit import check_recoverable, layout_of
 from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import commits, manifests, weights
@@ -58,7 +58,8 @@ def all_proven(context: Context) -> dict[CommitId, Proven]:
     marks = {mark.commit: mark for _, mark in context.fresh().weights() if mark.where}
     found = {}
     for commit, mark in marks.items():
-        if manifests.forgotten_ns(context, commit) is None:
+        there = context.store.has_commit(commit)  # a mark may outlive its version
+        if there and manifests.forgotten_ns(context, commit) is None:
             recipe = recipe_of(context, commit)
             found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
     return found
@@ -151,39 +152,52 @@ def store_again(
 
     Nothing is done if it has them. Raises as ``made_again`` does.
     """
-    context.fresh()
-    gone = weights.dropped(context, commit)
-    if gone is None:
-        return
-    entry = manifests.of_commit(context, commit).by_path[gone.path]
-    if weights.is_stored(context, entry):
-        _store(context, commit, gone, None)
-        return
-    with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
-        _store(context, commit, gone, done)
+    for _ in range(_TRIES):
+        context.fresh()
+        gone = weights.dropped(context, commit)
+        if gone is None:
+            return
+        entry = manifests.of_commit(context, commit).by_path[gone.path]
+        if not weights.is_stored(context, entry):
+            with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
+                _store(context, commit, gone, done)
+            return
+        with suppress(ConcurrentRewrite):  # else gc deleted them just now
+            _store(context, commit, gone, None)
+            return
+    raise _busy()
+
+
+def _busy() -> Busy:
+    return Busy("the store was rewritten again and again meanwhile", hint="run it again")
 
 
 def _store(
     context: Context, commit: CommitId, gone: weights.Dropped, done: Retrained | None
 ) -> None:
-    """Writes the weights that were made in full (None: they are still stored), with the mark."""
+    """Writes the weights that were made in full, with the mark.
+
+    None: they are still stored; then ConcurrentRewrite is raised if they are no more.
+    """
     seconds = gone.seconds if done is None else done.seconds
     where = "" if done is None else done.where
     mark = Weights(commit, "restored", gone.path, round(seconds * 1000), where)
     get = context.config.get
     pipeline = Pipeline.parse(str(get("commit.pipeline"))).coding()
     policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), True)
+    if done is None:
+        _attempt(context, policy, mark, None)
+        return
     for _ in range(_TRIES):
         with suppress(ConcurrentRewrite):
-            _attempt(context, policy, mark, None if done is None else done.state)
+            _attempt(context, policy, mark, done.state)
             return
-    raise Busy("the store was rewritten again and again meanwhile", hint="run it again")
+    raise _busy()
 
 
 def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> None:
-    graph = context.store.graph
     context.store.snapshot.refresh()
-    generation = graph.generation
+    manifest = manifests.of_commit(context, mark.commit)
     with context.store.pack_writer() as packs:
         files = StateWriter(context, packs, policy, manifests.EMPTY)
         try:
@@ -193,8 +207,7 @@ def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> Non
             regions = packs.sync()
 
             def make() -> Entry:
-                if graph.was_rewritten(generation):
-                    raise ConcurrentRewrite
+                check_recoverable(context.store.graph, files.writer, manifest)
                 now = context.store.clock.now_ns()
                 return Entry("restore-weights", now, regions=regions, weights=(mark,))
 

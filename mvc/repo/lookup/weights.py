@@ -68,10 +68,10 @@ def given_up(
 
 
 def all_dropped(context: Context) -> dict[CommitId, Dropped]:
-    """Every version without its weights."""
+    """Every version without its weights. A mark may outlive its version, which gc collected."""
     marks = context.fresh().weights()
     ids = [id_ for id_, mark in newest(m for _, m in marks).items() if mark.kind == "dropped"]
-    found = {id_: dropped(context, id_) for id_ in ids}
+    found = {id_: dropped(context, id_) for id_ in ids if context.store.has_commit(id_)}
     return {id_: each for id_, each in found.items() if each is not None}
 
 
