@@ -115,7 +115,8 @@ def _drop(repo: Repository, rng: random.Random, detail: Any) -> None:
 
 
 def _retrain(repo: Repository, rng: random.Random, detail: Any) -> None:
-    recipes.store_again(repo.context, detail, again)
+    with suppress(StateForgotten):
+        recipes.store_again(repo.context, detail, again)
 
 
 def _undo(repo: Repository, rng: random.Random, detail: Any) -> None:
@@ -356,8 +357,8 @@ def _small_world(root: Path) -> World:
             maintenance.forget_named(repo.context, world.state.commits[0])
             send((state_of(repo.context), world.recipes))
 
-    state, recipes = run(make)[0]
-    return World(root, state, recipes)
+    state, known = run(make)[0]
+    return World(root, state, known)
 
 
 def kill_at_each_call(folder: Path, seed: int, share: float) -> dict[str, int]:

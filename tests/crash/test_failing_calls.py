@@ -53,7 +53,6 @@ THIRD = {"w": FIRST["w"] * np.float32(1.0001), "b": np.ones(6)}
 UNDONE = {"w": FIRST["w"] + 2, "b": np.zeros(5)}
 
 
-
 def _thing(arguments: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
     """What a recipe makes."""
     return {"SECOND": SECOND, "THIRD": THIRD}[arguments["name"]]

@@ -22,9 +22,10 @@ from describe import describe
 from make import AUTHOR, Ticking
 
 import mvc
+from mvc.io.files import FileSystem
 from mvc.provenance import environment
 from mvc.provenance.weights import drop
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.config import set_value
 from tests.oracle import reader
 
 SERVICE = '''"""The training of a frozen repository."""
@@ -36,7 +37,7 @@ def train(model, optimizer, data, *, epochs):
     numbers = [float(line) for line in open(data)]
     for _ in range(epochs):
         optimizer.zero_grad()
-        x = torch.randn(4, 3) + sum(numbers)
+        x = torch.randn(4, 16) + sum(numbers)
         model(x).square().mean().backward()
         optimizer.step()
 '''
@@ -51,30 +52,34 @@ def recipes(root: Path) -> None:
 
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    model = mvc.made(torch.nn.Linear, 3, 2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model = mvc.made(torch.nn.Linear, 16, 24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    mvc.Repository.init(root, clock=Ticking()).close()
+    set_value(FileSystem(), root / ".mvc/config.yaml", "user.name", AUTHOR)
     with (
         patch.object(environment, "host_name", lambda: "example"),
-        mvc.Repository.init(root, clock=Ticking()) as repo,
+        patch.object(environment.platform, "release", lambda: "6.1"),
+        mvc.Repository.open(root, clock=Ticking()) as repo,
     ):
-        repo.commit(model.state_dict(), options=CommitOptions(author=AUTHOR))
+        repo.commit(model.state_dict())
         made = []
         for epochs in (1, 2, 3):
             with repo.provenance(
                 model,
                 optimizer,
-                data={"numbers": root.parent / "numbers.txt"},
+                data=root.parent / "numbers.txt",
                 service=frozen_service.train,
                 verify=False,
             ) as run:
                 run.train(epochs=epochs)
             assert run.result is not None
             made.append(run.result.id)
+        repo.repack(interval=1)  # no delta needs what is given up
         drop(repo.context, made[:2], unproven=True)
         repo.gc(grace="0")
         repo.repack(add=[made[1]], trust=True)
         state = {name: value + 1 for name, value in model.state_dict().items()}
-        repo.commit(state, options=CommitOptions(author=AUTHOR))
+        repo.commit(state)
         repo.gc(grace="0")
 
 

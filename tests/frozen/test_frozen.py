@@ -59,7 +59,7 @@ def expected(name: str) -> dict[str, Any]:
 def test_all_of_them_are_here() -> None:
     assert {path.stem for path in HERE.glob("*.json")} == set(NAMES)
     assert len(NAMES) == 21 and set(NAMES) >= READ
-    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 400_000
+    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 430_000
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "both-copies"])
@@ -174,9 +174,9 @@ def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:
         for there in (last, third, second, base):
             assert set(repo.checkout(there)) == {"weight", "bias"}
         recipe = recipe_of(repo.context, first)
-        data = repo.data_set("numbers").version
+        data = repo.data_set("numbers.txt").version
         assert recipe.needs == tuple(sorted((base, data)))
-        assert b"def train(" in repo.code(first)["frozen_service.py"].encode()
+        assert any(b"def train(" in text for text in repo.code(first).values())
         with pytest.raises(RefConflict, match="is needed to train"):
             repo.forget(base)
         assert repo.diff(base, first).unmeasured
