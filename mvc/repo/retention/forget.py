@@ -9,7 +9,7 @@ nothing, not even objects that other deltas start from.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from datetime import timedelta
@@ -248,7 +248,7 @@ class _Objects:
     tensors: set[bytes] = field(default_factory=set)
     files: set[bytes] = field(default_factory=set)
 
-    def add(self, manifest: Manifest, without: Collection[str] = ()) -> None:
+    def add(self, manifest: Manifest, without: Container[str] = ()) -> None:
         """``without``: paths whose weights were given up."""
         for entry in (each for each in manifest.all_entries if each.path not in without):
             self.tensors.update(tensor.id for tensor in entry.tensors)
