@@ -15,7 +15,7 @@ import random
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from mvc.errors import RefConflict, WrongUsage
+from mvc.errors import RefConflict, StateForgotten, UnknownPath, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.repository import Repository
+from tests import recipes
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import (
@@ -96,6 +97,28 @@ def _branch(repo: Repository, rng: random.Random, detail: Any) -> None:
     repo.branch(detail)
 
 
+def again(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What the recipe of a version makes."""
+    return arrays(arguments["number"])
+
+
+def _train(repo: Repository, rng: random.Random, detail: Any) -> None:
+    path, number, target = detail
+    base = _head(state_of(repo.context))
+    assert base is not None and path == recipes.PATH
+    recipes.trained(repo.context, again, {"number": number}, base, deploy=target)
+
+
+def _drop(repo: Repository, rng: random.Random, detail: Any) -> None:
+    with suppress(UnknownPath, StateForgotten):  # it has no recipe, or what it needs is gone
+        recipes.drop(repo.context, detail)
+
+
+def _retrain(repo: Repository, rng: random.Random, detail: Any) -> None:
+    with suppress(StateForgotten):
+        recipes.store_again(repo.context, detail, again)
+
+
 def _undo(repo: Repository, rng: random.Random, detail: Any) -> None:
     with suppress(RefConflict):
         repo.undo()
@@ -120,6 +143,9 @@ def _index(repo: Repository, rng: random.Random, detail: Any) -> None:
 
 OPERATIONS: dict[str, tuple[Callable[[Repository, random.Random, Any], None], int]] = {
     "commit": (_commit, 10),
+    "train": (_train, 3),
+    "drop": (_drop, 3),
+    "retrain": (_retrain, 1),
     "deploy": (_deploy, 2),
     "branch": (_branch, 2),
     "undo": (_undo, 3),
@@ -133,12 +159,18 @@ OPERATIONS: dict[str, tuple[Callable[[Repository, random.Random, Any], None], in
 def _detail(name: str, state: State, rng: random.Random) -> Any:
     number = rng.getrandbits(30)
     if name == "commit":
-        path = rng.choice(("model.safetensors", "model.safetensors", "other.safetensors"))
+        path = rng.choice((recipes.PATH, recipes.PATH, "other.safetensors"))
+        if _head(state) in state.dropped:
+            path = recipes.PATH  # a version on top of it must have weights of its own
         return path, number % 1000, rng.choice((None, None, None, "prod"))
+    if name == "train":
+        return recipes.PATH, number % 1000, None
     if name == "repack":
         return rng.choice((2, 5))
-    if name == "forget":
+    if name in {"forget", "drop"}:
         return rng.choice(state.commits)
+    if name == "retrain":
+        return rng.choice(state.dropped or state.commits)
     return f"{name}{number}"
 
 
@@ -174,9 +206,10 @@ def _take_in(world: World, name: str, detail: Any, now: State) -> None:
         "refs": now.refs == then.refs,
         "deployments": now.deployments == then.deployments,
         "forgotten": now.forgotten == then.forgotten,
+        "dropped": now.dropped == then.dropped,
     }
     may: set[str] = set()
-    if name == "commit":
+    if name in {"commit", "train"}:
         path, number, target = detail
         may = {"commits", "refs"} | ({"deployments"} if target else set())
         if now.commits != (*then.commits, *new) or len(new) != 1 or _head(now) != new[0]:
@@ -185,11 +218,17 @@ def _take_in(world: World, name: str, detail: Any, now: State) -> None:
         before = {} if head is None else world.recipes[head]
         world.recipes[new[0]] = {**before, path: number}
     elif name == "gc":
-        may = {"commits", "forgotten"}
+        may = {"commits", "forgotten", "dropped"}
+        if set(now.dropped) != set(then.dropped) & set(now.commits):
+            raise Lost(f"gc led from {then} to {now}")
         if not set(now.commits) <= set(then.commits) or not set(now.forgotten) <= set(
             then.forgotten
         ):
             raise Lost(f"gc led from {then} to {now}")
+    elif name in {"drop", "retrain"}:
+        may = {"dropped"}
+        if not set(now.dropped) ^ set(then.dropped) <= {detail}:
+            raise Lost(f"{name} led from {then} to {now}")
     elif name == "forget":
         may = {"forgotten"}
         if not set(then.forgotten) <= set(now.forgotten) <= {*then.forgotten, detail}:
@@ -291,22 +330,35 @@ def _fresh(root: Path) -> World:
 
 
 def _small_world(root: Path) -> World:
-    """Five versions, one of them undone and one forgotten, another path, a deployment."""
+    """Seven versions, one of them undone and one forgotten, another path, a deployment.
+
+    Two have a recipe; the weights of one of them are gone.
+    """
 
     def make(send: Send) -> None:
         world = World(root, state_of(Repository.init(root).context))
         with open_quietly(root) as repo:
             for number in range(5):
                 detail = ("model.safetensors" if number != 3 else "other.safetensors", number, None)
-                _commit(repo, random.Random(), detail)
+                (_train if number == 2 else _commit)(repo, random.Random(), detail)
                 _take_in(world, "commit", detail, state_of(repo.context))
             repo.undo()
+            world.state = state_of(repo.context)
+            for name, detail in (
+                ("train", (recipes.PATH, 7, None)),
+                ("drop", None),
+                ("commit", (recipes.PATH, 8, None)),
+            ):
+                detail = detail or world.state.commits[5]
+                OPERATIONS[name][0](repo, random.Random(), detail)
+                _take_in(world, name, detail, state_of(repo.context))
+            repo.gc()  # within the grace, all but given up weights stays
             repo.deploy("HEAD", "prod")
             maintenance.forget_named(repo.context, world.state.commits[0])
             send((state_of(repo.context), world.recipes))
 
-    state, recipes = run(make)[0]
-    return World(root, state, recipes)
+    state, known = run(make)[0]
+    return World(root, state, known)
 
 
 def kill_at_each_call(folder: Path, seed: int, share: float) -> dict[str, int]:
@@ -318,6 +370,9 @@ def kill_at_each_call(folder: Path, seed: int, share: float) -> dict[str, int]:
         detail = {
             "commit": ("model.safetensors", 99, "prod"),
             "repack": 1,
+            "train": (recipes.PATH, 77, None),
+            "drop": template.state.commits[2],
+            "retrain": template.state.commits[5],
             "forget": template.state.commits[1],
         }.get(name, f"{name}-new")
         call, killed = 0, True

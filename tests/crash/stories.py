@@ -11,8 +11,9 @@ from safetensors.numpy import save
 
 from mvc.repo import refs
 from mvc.repo.repository import Repository
+from tests import recipes
 from tests.crash import maintenance
-from tests.crash.story import Ignore, Story, Teller, begin, small
+from tests.crash.story import Ignore, Story, Teller, again, begin, small
 from tests.faults.clock import FixedClock
 from tests.faults.hooked import Killed, KilledFS
 
@@ -173,6 +174,34 @@ def repacking(folder: Path, ignore: Ignore | None = None) -> Story:
     return story
 
 
+def giving_up(folder: Path, ignore: Ignore | None = None) -> Story:
+    """Weights given up for recipes, collected, stored again; only a need leads to the data."""
+    teller = begin(folder, ignore)
+    story, repo = teller.story, teller.repo
+    base = teller.python(small(1))
+    teller.do(lambda: repo.branch("data"))
+    teller.do(lambda: repo.switch("data", force=True))
+    data = teller.file("digits.bin", np.random.default_rng(3).bytes(3000))
+    teller.do(lambda: repo.switch("main", force=True))
+    del teller.files["digits.bin"]
+    first = teller.trained(0.001, base, data)
+    second = teller.trained(0.002, first, data)
+    teller.do(lambda: refs.delete_branch(repo.context, "data", force=True))
+    teller.python(small(1, 0.003))
+    story.save_index()
+    maintain(teller, lambda: recipes.drop(repo.context, first, second))
+    maintain(teller, lambda: recipes.store_again(repo.context, second, again))  # still there
+    maintain(teller, lambda: recipes.drop(repo.context, second))
+    collect(teller)
+    teller.python(small(1, 0.004))
+    maintain(teller, lambda: recipes.store_again(repo.context, first, again))
+    maintain(teller, lambda: maintenance.repack(repo.context, add=[first]))
+    third = teller.trained(0.005, second, data)
+    maintain(teller, lambda: recipes.drop(repo.context, third))
+    collect(teller)
+    return story
+
+
 STORIES: dict[str, Callable[..., Story]] = {
     "versions": versions,
     "references": references,
@@ -180,4 +209,5 @@ STORIES: dict[str, Callable[..., Story]] = {
     "killed": killed,
     "forgetting": forgetting,
     "repacking": repacking,
+    "giving up": giving_up,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 from mvc.ids import CommitId
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
+from tests import recipes
 from tests.crash import treatments
 from tests.crash.state import (
     Contents,
@@ -34,7 +35,7 @@ from tests.faults.crashfs import CrashFS
 from tests.fresh import fresh_process, open_quietly
 
 __all__ = [
-    "INDEX_STATES", "Lost", "State", "Story", "Teller", "begin", "check_arrays",
+    "INDEX_STATES", "Lost", "State", "Story", "Teller", "again", "begin", "check_arrays",
     "check_commit", "foreign_index", "go_on", "small", "state_of",
 ]  # fmt: skip
 
@@ -166,6 +167,11 @@ def small(seed: int, change: float = 0.0) -> dict[str, np.ndarray]:
     return state
 
 
+def again(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What the recipe of a version makes."""
+    return small(**arguments)
+
+
 class Teller:
     """Runs operations and notes what became of them."""
 
@@ -183,6 +189,15 @@ class Teller:
         self.story.contents[made.id] = dict(self.files)
         self.story.acknowledge()
         return made.id
+
+    def trained(self, change: float, base: CommitId, data: CommitId) -> CommitId:
+        """A version that its recipe makes again."""
+        arguments = {"seed": 1, "change": change}
+        made = recipes.trained(self.repo.context, again, arguments, base, data)
+        self.files[recipes.PATH] = again(arguments)
+        self.story.contents[made] = dict(self.files)
+        self.story.acknowledge()
+        return made
 
     def file(self, name: str, data: bytes, **options: Any) -> CommitId:
         (self.story.root / name).write_bytes(data)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mvc.errors import MvcError, RefConflict
+from mvc.errors import MvcError, RefConflict, WeightsDropped
 from mvc.ids import CommitId
 from mvc.repo.lookup import refs as pointers
 from mvc.repo.repository import Repository
@@ -34,7 +34,8 @@ ERRORS: list[Any] = [errno.EIO, errno.ENOSPC, errno.EMFILE, MemoryError]
 
 
 def commit(repo: Repository) -> None:
-    repo.commit(small(50), path="further.safetensors")
+    with suppress(WeightsDropped):  # HEAD has none: what follows must have weights of its own
+        repo.commit(small(50), path="further.safetensors")
 
 
 def collect(repo: Repository) -> None:

@@ -10,7 +10,7 @@ import errno
 import random
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ import pytest
 from mvc.errors import MvcError, Unattainable
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
+from tests import recipes
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.images import folder_in_memory
@@ -51,6 +52,12 @@ SECOND = {"w": FIRST["w"] + 1, "b": np.ones(5)}
 THIRD = {"w": FIRST["w"] * np.float32(1.0001), "b": np.ones(6)}
 UNDONE = {"w": FIRST["w"] + 2, "b": np.zeros(5)}
 
+
+def _thing(arguments: Mapping[str, Any]) -> Mapping[str, np.ndarray]:
+    """What a recipe makes."""
+    return {"SECOND": SECOND, "THIRD": THIRD}[arguments["name"]]
+
+
 FILE = bytes(range(256)) * 40
 Act = Callable[[Repository], object]
 
@@ -69,7 +76,7 @@ def make(root: Path) -> World:
         first = repo.commit(FIRST).id
         (root / "file.bin").write_bytes(FILE)
         second = repo.commit("file.bin", options=CommitOptions(cwd=root)).id
-        third = repo.commit(THIRD, reset_point=True).id
+        third = recipes.trained(repo.context, _thing, {"name": "THIRD"}, first, reset_point=True)
         fourth = repo.commit(UNDONE).id
         repo.undo()
         contents: dict[Any, Contents] = {
@@ -93,6 +100,14 @@ def commit_and_index(repo: Repository) -> None:
     repo.context.store.snapshot.index_tail(force=True)
 
 
+def commit_recipe(repo: Repository) -> None:
+    base = state_of(repo.context).commits[0]
+    arguments = {"name": "SECOND"}
+    recipes.trained(
+        repo.context, _thing, arguments, base, deploy="prod", allow_empty=True, message="again"
+    )
+
+
 def checkout(repo: Repository) -> None:
     check_arrays(repo.checkout("main~1", path="model.safetensors"), FIRST)
 
@@ -111,6 +126,14 @@ def repack(repo: Repository) -> None:
         maintenance.repack(repo.context, remove=state_of(repo.context).commits[2:3])
 
 
+def give_up(repo: Repository) -> None:
+    """The weights of the third version go, and come back."""
+    third = state_of(repo.context).commits[2]
+    recipes.drop(repo.context, third)
+    maintenance.collect(repo.context)
+    recipes.store_again(repo.context, third, _thing)
+
+
 def forget(repo: Repository) -> None:
     maintenance.forget_named(repo.context, state_of(repo.context).commits[0])
 
@@ -124,9 +147,11 @@ def rebuild(repo: Repository) -> None:
 
 
 ACTS: list[Act] = [
-    commit, commit_and_index, checkout, restore, collect, repack, forget, undo, rebuild,
+    commit, commit_and_index, commit_recipe, checkout, restore, collect, repack, give_up,
+    forget, undo, rebuild,
 ]  # fmt: skip
-MAKES_A_COMMIT: list[Act] = [commit, commit_and_index]
+MAKES_A_COMMIT: list[Act] = [commit, commit_and_index, commit_recipe]
+COLLECTS: list[Act] = [collect, give_up]
 
 
 def check_after(world: World, act: Act, failed: bool) -> None:
@@ -159,8 +184,9 @@ def _check_change(world: World, act: Act, now: State, failed: bool) -> None:
         assert len(now.deployments) == len(new)
         for made in new:
             world.contents[made] = {"model.safetensors": SECOND, "file.bin": FILE}
-    elif act is collect:
+    elif act in COLLECTS:
         assert now.refs == before.refs
+        assert set(now.dropped) <= (set(before.commits[2:3]) if failed else set())
         assert now.commits in (before.commits, before.commits[:3])
     elif act is forget:
         assert now.forgotten in ((), before.commits[:1])
@@ -169,7 +195,7 @@ def _check_change(world: World, act: Act, now: State, failed: bool) -> None:
         assert now.commits == before.commits
     else:
         assert now == before
-    if not failed and act in (collect, forget, undo, restore, *MAKES_A_COMMIT):
+    if not failed and act in (*COLLECTS, forget, undo, restore, *MAKES_A_COMMIT):
         assert now != before
 
 

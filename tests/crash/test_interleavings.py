@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mvc.errors import MvcError, StateForgotten
+from mvc.errors import MvcError, StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.gc import gc
 from mvc.repo.repository import Repository
+from tests import recipes
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.images import folder_in_memory
@@ -49,12 +50,20 @@ def _arrays(step: int) -> Arrays:
     return {"w": base + np.float32(step) * np.float32(1e-3), "b": np.full(20, step, np.float32)}
 
 
+def again(arguments: Mapping[str, Any]) -> Arrays:
+    """What a recipe makes."""
+    return _arrays(arguments["step"])
+
+
 GONE, NEXT = _arrays(2), _arrays(3)
 
 
 @dataclass
 class World:
-    """A repository with two versions and a third one that was undone: nothing leads to it."""
+    """A repository with two versions and a third one that was undone: nothing leads to it.
+
+    The second one has a recipe.
+    """
 
     root: Path
     commits: list[CommitId] = field(default_factory=list)
@@ -77,7 +86,10 @@ def make_world(root: Path) -> World:
     world = World(root)
     with Repository.init(root, clock=FixedClock(NOW_NS, 1_000)) as repo:
         for step in range(3):
-            made = repo.commit(_arrays(step)).id
+            if step == 1:
+                made = recipes.trained(repo.context, again, {"step": 1}, world.commits[0])
+            else:
+                made = repo.commit(_arrays(step)).id
             world.commits.append(made)
             world.contents[made] = {"model.safetensors": _arrays(step)}
         repo.undo()
@@ -181,6 +193,19 @@ def forget_and_collect(world: World, repo: Repository, arm: Callable[[], None]) 
     gc.collect(repo.context, grace=timedelta(0))
 
 
+def give_up_and_collect(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    arm()
+    recipes.drop(repo.context, world.commits[1])
+    gc.collect(repo.context, grace=timedelta(0))
+
+
+def store_again(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+    """Weights that were given up, and are stored until a collection."""
+    recipes.drop(repo.context, world.commits[1])
+    arm()
+    recipes.store_again(repo.context, world.commits[1], again)
+
+
 def index(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
     arm()
     repo.context.store.snapshot.rebuild_index()
@@ -190,8 +215,16 @@ COMMITS: list[Act] = [
     commit, commit_what_is_gone, commit_another_path, commit_on_a_kept_base,
     commit_kept_tensors, reset_point,
 ]  # fmt: skip
-OTHERS: list[Act] = [branch_there, deploy_there, redo, read, check_all, collect, repack, index]
-MAINTENANCE: list[Act] = [collect, collect_with_grace, repack, forget_and_collect]
+OTHERS: list[Act] = [
+    branch_there, deploy_there, redo, read, check_all, collect, repack, store_again, index,
+]  # fmt: skip
+MAINTENANCE: list[Act] = [
+    collect,
+    collect_with_grace,
+    repack,
+    forget_and_collect,
+    give_up_and_collect,
+]
 NEVER_FAIL = {*COMMITS, read, check_all, collect, collect_with_grace, repack, index}
 
 
@@ -224,6 +257,8 @@ def carry_out(schedule: Schedule, template: World, root: Path) -> tuple[int, int
         runs.append(Run(fs, _bound(world, act, fs, skew)))
     interleave(*(reversed(runs) if schedule.swapped else runs))
     for run, act in zip(runs, (schedule.act, schedule.beside), strict=True):
+        if isinstance(run.failed, WeightsDropped) and schedule.beside is give_up_and_collect:
+            continue
         if run.failed is not None and (act in NEVER_FAIL or not isinstance(run.failed, MvcError)):
             raise AssertionError(f"{schedule}: {act.__name__} failed") from run.failed
     try:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mvc.errors import MvcError
+from mvc.repo import attached
 from mvc.repo.content.contents import write_file
+from mvc.repo.lookup import weights
 from mvc.repo.lookup.refs import staged_removals
 from mvc.repo.repository import Repository
 from tests.fresh import fresh_process
@@ -62,6 +64,24 @@ def _commit(repo: Repository, commit: Any) -> dict[str, Any]:
         "pipeline": commit.pipeline,
         "files": _files(repo, commit.id),
         **({"params": dict(commit.params)} if commit.params else {}),
+        **(_recipe(repo, commit) if commit.attached else {}),
+    }
+
+
+def _recipe(repo: Repository, commit: Any) -> dict[str, Any]:
+    """What a version carries and needs, and whether its weights were given up."""
+    context, carried = repo.context, {}
+    for name in attached.names(context, commit.id):
+        if name.startswith("service/"):
+            state = sorted(attached.state(context, commit.id, name).items())
+            carried[name] = hashlib.sha256(repr(state).encode()).hexdigest()
+        else:
+            carried[name] = hashlib.sha256(attached.read(context, commit.id, name)).hexdigest()
+    gone = weights.dropped(context, commit.id)
+    return {
+        "carried": carried,
+        "needs": [str(needed) for needed in commit.needs],
+        "dropped": None if gone is None else [gone.path, gone.seconds, gone.where],
     }
 
 

@@ -1,6 +1,6 @@
 """T14: repositories of earlier programs, sound and damaged, answer as they did then.
 
-``make.py``, ``make_maintained.py`` and ``make_params.py`` say how they were made and by which
+``make.py`` and the other ``make_*.py`` say how they were made and by which
 programs; they are never made again. What is compared is in ``describe.py``: every commit, ref,
 deployment, what was live when, the SHA-256 of every file of every version, and what fsck finds.
 """
@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mvc.errors import DamagedData
+import mvc
+from mvc.errors import DamagedData, RefConflict, UnsupportedFormat, WeightsDropped
+from mvc.provenance.replay import recipe_of
 from mvc.repo.repository import Repository
+from mvc.store import format as store_format
 from tests.counters import count
 from tests.frozen.describe import describe
 from tests.oracle import reader
@@ -38,6 +41,7 @@ READ = {
     "lossy",
     "trained",
     "params",
+    "recipes",
 }
 
 
@@ -54,8 +58,8 @@ def expected(name: str) -> dict[str, Any]:
 
 def test_all_of_them_are_here() -> None:
     assert {path.stem for path in HERE.glob("*.json")} == set(NAMES)
-    assert len(NAMES) == 20 and set(NAMES) >= READ
-    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 400_000
+    assert len(NAMES) == 21 and set(NAMES) >= READ
+    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 430_000
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "both-copies"])
@@ -119,7 +123,11 @@ def test_the_second_reader_agrees(name: str, tmp_path: Path) -> None:
     assert refs == then["refs"]
     for id_, commit in then["commits"].items():
         assert oracle.commits[bytes.fromhex(id_)].params == commit.get("params", {})
-        if commit["files"] == "lost: state-forgotten":
+        made = oracle.commits[bytes.fromhex(id_)]
+        carried = commit.get("carried", {})
+        assert [each.hex() for each in made.needs] == commit.get("needs", [])
+        assert set(made.attached) == {name.split("/")[0] for name in carried}
+        if commit["files"] == "lost: state-forgotten" or commit.get("dropped"):
             with pytest.raises(reader.Bad):
                 oracle.checkout(bytes.fromhex(id_))
             continue
@@ -144,6 +152,38 @@ def test_a_frozen_repository_takes_further_commits(name: str, tmp_path: Path) ->
     assert {id_: c["files"] for id_, c in now["commits"].items() if id_ in then["commits"]} == {
         id_: c["files"] for id_, c in then["commits"].items()
     }
+
+
+@pytest.mark.parametrize("feature", ["commit-3", "entry-4"])
+def test_an_older_program_refuses_recipes(
+    feature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unpacked("recipes", tmp_path / "repo")
+    monkeypatch.setattr(store_format, "_KNOWN", store_format._KNOWN - {feature})
+    with pytest.raises(UnsupportedFormat, match=feature):
+        Repository.open(root)
+
+
+def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:
+    """A version without weights, one that has them again, and all that their recipes need."""
+    root = unpacked("recipes", tmp_path / "repo")
+    with mvc.Repository.open(root) as repo:
+        last, third, second, first, base = (entry.id for entry in repo.log())
+        with pytest.raises(WeightsDropped, match="were given up"):
+            repo.checkout(first)
+        for there in (last, third, second, base):
+            assert set(repo.checkout(there)) == {"weight", "bias"}
+        recipe = recipe_of(repo.context, first)
+        data = repo.data_set("numbers.txt").version
+        assert recipe.needs == tuple(sorted((base, data)))
+        assert any(b"def train(" in text for text in repo.code(first).values())
+        with pytest.raises(RefConflict, match="is needed to train"):
+            repo.forget(base)
+        assert repo.diff(base, first).unmeasured
+        repo.repack(interval=1)
+        repo.gc(grace="0")
+        assert repo.fsck(full=True).sound
+        assert repo.stats().dropped == 1
 
 
 def test_what_they_hold(tmp_path: Path) -> None:

@@ -148,8 +148,9 @@ def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: 
     repo.gc(grace="0")
     assert repo.code(second)
     assert repo.manifest(second).root == repo.version(second).root
-    with pytest.raises(WeightsDropped):
-        repo.diff(first, second)  # by how much they differ is not known without them
+    found = repo.diff(first, second)  # by how much they differ is not known without them
+    assert "were given up" in found.unmeasured["model.safetensors"]
+    assert {row.l2 for row in found.files[0].tensors} == {None}
     with pytest.raises(WeightsDropped):
         repo.restore(second, output=tmp_path / "out")
     assert [type(state) for _, state in repo.iter_versions(on_error="yield")][-1] is WeightsDropped

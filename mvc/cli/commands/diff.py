@@ -56,6 +56,8 @@ def command(
     with session.progress("comparing") as progress:
         found = session.repository.diff(a, b, session.names(paths), progress=progress)
     _tell_from_head(session, found, named=a)
+    for path, why in found.unmeasured.items():
+        session.out.note(f"{session.from_here(path)}: compared by hashes only: {why}")
     if session.as_json:
         session.out.json("mvc.diff/1", _json(found))
     else:
@@ -179,7 +181,7 @@ def _json(found: Diff) -> dict[str, Any]:
     return {
         **fields(found, "a", "b"),
         "differs": _differs(found),
-        **fields(found, "comparisons", "from_head", "metrics", "params"),
+        **fields(found, "comparisons", "from_head", "metrics", "params", "unmeasured"),
         "files": [
             fields(file, "path", "kind", "renamed_from", "comparisons", "other_changed")
             | {"relation": None if related is None else relation_json(related)}

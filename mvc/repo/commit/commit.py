@@ -50,7 +50,7 @@ from mvc.store.writing.layout import Layout
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
 
-__all__ = ["commit", "layout_of"]
+__all__ = ["check_recoverable", "commit", "layout_of"]
 
 _HELD_OPEN = 16  # files
 _TRIES = 8
@@ -159,7 +159,7 @@ class _Work:
             )
         if self.context.store.graph.was_rewritten(self.generation):
             # Checked before the lock as well, so that the check under it finds all in memory.
-            _validate(self.context.store.graph, self.files.writer, self.manifest)
+            check_recoverable(self.context.store.graph, self.files.writer, self.manifest)
         recorded = self.context.store.publish(self._entry, release=self.packs.close)
         manifests.remember(self.manifest.id, self.manifest)
         stored = sum(region.length for region in self.regions)
@@ -230,7 +230,7 @@ class _Work:
             self.parent = manifests.of_commit(self.context, there.commit)
             self._write_manifest()
         if self.generation != self.context.store.graph.generation:
-            _validate(self.context.store.graph, self.files.writer, self.manifest)
+            check_recoverable(self.context.store.graph, self.files.writer, self.manifest)
         for needed in self.request.needs:
             commits.get(self.context, needed)
             manifests.check_kept(self.context, needed)
@@ -313,8 +313,8 @@ class _Work:
         return tuple(found)
 
 
-def _validate(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
-    """Raises ConcurrentRewrite unless every object of the version can be recovered.
+def check_recoverable(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:
+    """Raises ConcurrentRewrite unless all of a version is added by ``writer`` or recoverable.
 
     A commit reuses stored objects and stores deltas against them. If the journal was replaced
     since the commit began, gc may have removed them.

@@ -8,7 +8,7 @@ with its hash.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,7 @@ from mvc.errors import (
     SourceChanged,
     UnknownPath,
     UnknownRevision,
+    WeightsDropped,
     WrongUsage,
 )
 from mvc.ids import CommitId
@@ -55,6 +56,8 @@ class Diff:
     ``metrics`` and ``params``: those that differ between two versions, by name, as (old, new);
     None where a version lacks it. ``relations``: what each model of the new side is to the old
     side's, by the path of ``files``; for two versions that share nothing it is *base*.
+    ``unmeasured``: by path why the distances of tensors that differ are not known: the weights of
+    a version were given up.
     """
 
     a: str
@@ -65,6 +68,7 @@ class Diff:
     metrics: Mapping[str, tuple[float | None, float | None]] = field(default_factory=dict)
     params: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     relations: Mapping[str, Relation] = field(default_factory=dict)
+    unmeasured: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         rows = diff_rows(self.files)
@@ -103,13 +107,17 @@ def diff(
             raise UnknownPath(f"neither side has the path {path}")
     pairs = list(_pairs(old, new))
     found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
-    files = tuple(_with_distances(old, new, pairs, found, progress))
+    unmeasured: dict[str, str] = {}
+    files = tuple(_with_distances(old, new, pairs, found, unmeasured, progress))
     compared, x, y = sum(f.comparisons for f in files), old.commit, new.commit
     metrics, params = {}, {}
     if x is not None and y is not None:
         metrics, params = _differing(x.metrics, y.metrics), _differing(x.params, y.params)
     related = _relations(pairs)
-    return Diff(old.label, new.label, files, compared, new.from_head, metrics, params, related)
+    from_head = new.from_head
+    return Diff(
+        old.label, new.label, files, compared, from_head, metrics, params, related, unmeasured
+    )
 
 
 def _relations(pairs: Sequence[_Pair]) -> dict[str, Relation]:
@@ -321,9 +329,13 @@ def _with_distances(
     new: DiffSource,
     pairs: Sequence[_Pair],
     found: Sequence[FileDiff],
+    unmeasured: dict[str, str],
     progress: Progress | None,
 ) -> Iterator[FileDiff]:
-    """Reads the tensors that differ and computes their distances."""
+    """Reads the tensors that differ and computes their distances.
+
+    A file whose weights were given up stays as it is, and gets its reason in ``unmeasured``.
+    """
     from mvc.repo.diff.distance import measure
 
     wanted = [row.new_spec for file in found for row in file.tensors if _comparable(row)]
@@ -337,7 +349,14 @@ def _with_distances(
             continue
         before, after = {t.key: t for t in x.tensors}, {t.key: t for t in y.tensors}
         rows = []
-        with old.open(x) as read_old, new.open(y) as read_new:
+        with ExitStack() as opened:
+            try:
+                read_old = opened.enter_context(old.open(x))
+                read_new = opened.enter_context(new.open(y))
+            except WeightsDropped as error:
+                unmeasured[file.path] = error.message
+                yield file
+                continue
             for row in file.tensors:
                 if not _comparable(row):
                     rows.append(row)

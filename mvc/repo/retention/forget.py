@@ -9,7 +9,7 @@ nothing, not even objects that other deltas start from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from datetime import timedelta
@@ -177,6 +177,7 @@ def _sorted(found: Iterable[Commit]) -> tuple[Commit, ...]:
 @dataclass(frozen=True)
 class ForgetPreview:
     """``tensors`` would be deleted; ``shared`` ones stay, because other versions have them.
+    Weights that a version gave up are no tensors of it.
     Likewise ``files`` and ``shared_files`` for files without tensors.
 
     ``same``: by chosen version, versions that stay and have the same content. ``live``: by
@@ -204,10 +205,12 @@ def preview(
     contents = Contents(ManifestStream(context.store))
     found = inventory(context.store.snapshot, contents)
     going, kept = _Objects(), _Objects()
+    dropped = found.history.given_up(commit.id for commit in chosen.commits)
     for commit in chosen.commits:
         with suppress(DamagedData):
             if commit.manifest in found.codings:
-                going.add(manifests.load(context, commit.manifest))
+                manifest = manifests.load(context, commit.manifest)
+                going.add(manifest, dropped.get(commit.manifest, ()))
     holders: dict[bytes, dict[CommitId, None]] = {}
     collection: Collection | None = None
     try:
@@ -216,8 +219,9 @@ def preview(
         for commit in (commit for each in found.entries for commit in each.entry.commits):
             if commit.id in reach.states:
                 holders.setdefault(_content(commit), {})[commit.id] = None
+        dropped = found.history.given_up(reach.states)
         for manifest_id in reach.manifests:
-            kept.add(manifests.load(context, manifest_id))
+            kept.add(manifests.load(context, manifest_id), dropped.get(manifest_id, ()))
         collection = plan_collection(context, grace=grace, forget=chosen.marks, progress=progress)
     except DamagedData:
         pass
@@ -244,8 +248,9 @@ class _Objects:
     tensors: set[bytes] = field(default_factory=set)
     files: set[bytes] = field(default_factory=set)
 
-    def add(self, manifest: Manifest) -> None:
-        for entry in manifest.all_entries:
+    def add(self, manifest: Manifest, without: Container[str] = ()) -> None:
+        """``without``: paths whose weights were given up."""
+        for entry in (each for each in manifest.all_entries if each.path not in without):
             self.tensors.update(tensor.id for tensor in entry.tensors)
             if not entry.tensors:
                 self.files.add(entry.content_id)

@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 from safetensors.numpy import save_file
 
+from mvc.repo.repository import Repository
 from tests.cli.program import record
+from tests.recipes import drop, trained
 
 
 def test_table_and_summary(mvc) -> None:
@@ -145,3 +147,18 @@ def test_relations(mvc) -> None:
     (mvc.folder / "notes.txt").write_text("words")
     mvc("commit", "notes.txt", "-m", "notes")
     assert mvc("diff", "HEAD~1", "HEAD", "--json").json["files"][2]["relation"] is None
+
+
+def test_versions_without_weights_are_compared_by_hashes(mvc) -> None:
+    with Repository.open(mvc.folder) as repo:
+        base = repo.commit({"w": np.zeros(4000)}).id
+        noise = {"w": np.random.default_rng(0).random(4000)}
+        made = trained(repo.context, lambda given: noise, {}, base)
+        drop(repo.context, made)
+        repo.gc(grace="0")
+    done = mvc("diff", "HEAD~1", "HEAD")
+    assert "1 changed" in done.out
+    assert "compared by hashes only: the weights of version" in " ".join(done.err.split())
+    found = mvc("diff", "HEAD~1", "HEAD", "--json").json
+    assert "were given up" in found["unmeasured"]["model.safetensors"]
+    assert found["files"][0]["tensors"][0]["l2"] is None

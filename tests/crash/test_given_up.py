@@ -1,0 +1,90 @@
+"""One process commits, each version on the one before; another gives their weights up at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mvc.ids import CommitId
+from mvc.repo.repository import Repository
+from tests import recipes
+from tests.counters import count
+from tests.crash import maintenance
+from tests.crash.crowd import state_for
+from tests.crash.forks import fork, warm_up
+from tests.crash.images import folder_in_memory
+from tests.crash.state import check_version, state_of
+
+PROJECT = Path(__file__).parents[2]
+COMMITS = 30
+
+
+def again(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """What a recipe makes."""
+    return state_for("trained", arguments["step"])
+
+
+def commit(root: Path) -> None:
+    with Repository.open(root) as repo, (root.parent / "acks").open("a") as acks:
+        base = repo.commit(again({"step": 0})).id
+        for step in range(1, COMMITS):
+            base = recipes.trained(repo.context, again, {"step": step}, base)
+            acks.write(f"{base} {step}\n")
+            acks.flush()
+
+
+def give_up(root: Path) -> None:
+    """The weights of every version with a recipe, the newest included; every third comes back."""
+    number = 0
+    while not (root.parent / "stop").exists():
+        with Repository.open(root) as repo:
+            found = state_of(repo.context)
+            new = [c for c in found.commits[1:] if c not in found.dropped][-3:]
+            recipes.drop(repo.context, *new)
+            maintenance.collect(repo.context)
+            for version in new:
+                number += 1
+                if number % 3 == 0:
+                    recipes.store_again(repo.context, version, again)
+
+
+def main(root: Path) -> None:
+    warm_up(root.parent / "warm")
+    Repository.init(root).close()
+    committing, giving_up = fork(lambda send: commit(root)), fork(lambda send: give_up(root))
+    statuses = [committing.end()[1]]
+    (root.parent / "stop").touch()
+    statuses.append(giving_up.end()[1])
+    print(json.dumps(statuses))
+
+
+def test_commits_beside_weights_that_are_given_up(tmp_path: Path) -> None:
+    with folder_in_memory(tmp_path) as folder:
+        root = folder / "repo"
+        command = [sys.executable, "-m", "tests.crash.test_given_up", str(root)]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == [0, 0], done.stderr
+        told = {}
+        for line in (folder / "acks").read_text().splitlines():
+            id_, step = line.split()
+            told[CommitId.parse(id_)] = int(step)
+        with Repository.open(root) as repo:
+            found = state_of(repo.context)
+            assert set(told) == set(found.commits[1:])
+            for id_, step in told.items():
+                check_version(repo, found, id_, {recipes.PATH: again({"step": step})})
+            maintenance.collect(repo.context)
+            assert repo.fsck(full=True).problems == ()
+            count("commits beside given up weights", commits=len(told), dropped=len(found.dropped))
+            assert found.dropped
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,105 @@
+"""How the frozen repository with recipes was made. It is never made again.
+
+    git worktree add /tmp/old f32a445          # the program of the time
+    cd tests/frozen && PYTHONPATH=/tmp/old:. python make_recipes.py OUT
+
+As ``make.py``, whose helpers it uses, with the optional features ``commit-3`` and ``entry-4``: a
+base, a stored data set, three trainings recorded with code, environment, states and needs; the
+weights of the first were given up and collected, those of the second stored again by a replay.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from describe import describe
+from make import AUTHOR, Ticking
+
+import mvc
+from mvc.io.files import FileSystem
+from mvc.provenance import environment
+from mvc.provenance.weights import drop
+from mvc.repo.config import set_value
+from tests.oracle import reader
+
+SERVICE = '''"""The training of a frozen repository."""
+
+import torch
+
+
+def train(model, optimizer, data, *, epochs):
+    numbers = [float(line) for line in open(data)]
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        x = torch.randn(4, 16) + sum(numbers)
+        model(x).square().mean().backward()
+        optimizer.step()
+'''
+
+
+def recipes(root: Path) -> None:
+    """A base, three trainings in a row, and a version on top without a recipe."""
+    (root.parent / "frozen_service.py").write_text(SERVICE)
+    (root.parent / "numbers.txt").write_text("1.5\n2.5\n")
+    sys.path.insert(0, str(root.parent))
+    import frozen_service
+
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    model = mvc.made(torch.nn.Linear, 16, 24)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    mvc.Repository.init(root, clock=Ticking()).close()
+    set_value(FileSystem(), root / ".mvc/config.yaml", "user.name", AUTHOR)
+    with (
+        patch.object(environment, "host_name", lambda: "example"),
+        patch.object(environment.platform, "release", lambda: "6.1"),
+        mvc.Repository.open(root, clock=Ticking()) as repo,
+    ):
+        repo.commit(model.state_dict())
+        made = []
+        for epochs in (1, 2, 3):
+            with repo.provenance(
+                model,
+                optimizer,
+                data=root.parent / "numbers.txt",
+                service=frozen_service.train,
+                verify=False,
+            ) as run:
+                run.train(epochs=epochs)
+            assert run.result is not None
+            made.append(run.result.id)
+        repo.repack(interval=1)  # no delta needs what is given up
+        drop(repo.context, made[:2], unproven=True)
+        repo.gc(grace="0")
+        repo.repack(add=[made[1]], trust=True)
+        state = {name: value + 1 for name, value in model.state_dict().items()}
+        repo.commit(state)
+        repo.gc(grace="0")
+
+
+def keep(out: Path) -> None:
+    """Makes the repository, stores it with what is answered now."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve() / "repo"
+        recipes(root)
+        name = out / "recipes.zip"
+        with zipfile.ZipFile(name, "x", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
+            for path in sorted((root / ".mvc").rglob("*")):
+                if path.is_file() and "index.lmdb" not in path.parts:
+                    z.writestr(path.relative_to(root).as_posix(), path.read_bytes())
+        with zipfile.ZipFile(name) as z:
+            z.extractall(again := Path(folder).resolve() / "again")
+        found = describe(again)
+        found["second reader"] = sorted(map(bytes.hex, reader.Repository(again / ".mvc").commits))
+    text = json.dumps(found, indent=1, ensure_ascii=True, sort_keys=True)
+    (out / "recipes.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]))
