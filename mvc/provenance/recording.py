@@ -91,7 +91,7 @@ class Run:
         self._repo, self._model, self._optimizer = repo, live, optimizer
         self._architecture = model
         self._service, self._given, self._options = service, data, options
-        self._called = False
+        self._entered = self._called = False
         self._attached: dict[str, Any] = {}
         self._state: dict[str, Any] = {}
 
@@ -106,6 +106,7 @@ class Run:
         self._describer = describer = Describer(self._model, self._data.places)
         self._model_value, self._carried = self._built_by(describer)
         self._call, self._passed = self._described(describer)
+        self._entered = True
         return self
 
     def _built_by(self, describer: Describer) -> tuple[Any, dict[str, bytes]]:
@@ -165,6 +166,11 @@ class Run:
         cleared first. Raises CannotRecord for an argument that cannot be recorded, and
         WrongUsage for arguments that the service does not take, before it is called.
         """
+        if not self._entered:
+            raise WrongUsage(
+                "nothing is recorded yet: use it in a with block",
+                hint="with repo.provenance(...) as run: run.train(...)",
+            )
         if self._called:
             raise WrongUsage(
                 "one block records one call of run.train",

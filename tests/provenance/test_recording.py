@@ -174,6 +174,11 @@ def test_a_function_inside_another_and_a_wrong_call_are_refused(
         pass
 
 
+def test_a_training_outside_of_a_with_block_is_refused(repo: mvc.Repository, model: Conv) -> None:
+    with pytest.raises(WrongUsage, match="use it in a with block"):
+        repo.provenance(model, service=nothing).train()
+
+
 def test_weights_of_no_version_and_a_model_changed_afterwards_are_refused(
     repo: mvc.Repository, model: Conv
 ) -> None:

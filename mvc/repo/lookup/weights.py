@@ -134,6 +134,7 @@ def check_weights(context: Context, commit: CommitId, entries: Iterable[FileEntr
         raise WeightsDropped(
             f"the weights of version {commit.short} were given up on {when}; a training of about "
             f"{gone.seconds:.3g} s makes them again",
-            hint=f"mvc checkout --retrain --trust-code {commit.short} (repo.retrain(..., "
-            "trust=True)); 'mvc repack --add' stores them again",
+            hint=f"'mvc repack --add {commit.short} --trust-code' trains and stores them again; "
+            f"'mvc checkout --retrain --trust-code {commit.short}' writes them once; in Python, "
+            f"'with repo.retraining({commit.short!r}, trust=True):' reads them",
         )
