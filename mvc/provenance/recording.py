@@ -148,7 +148,7 @@ class Run:
             return {"method": [value, "train"]}, {}
         if not callable(service):
             raise WrongUsage(
-                f"a {type(service).__qualname__} is no training service",
+                f"service is of type {type(service).__qualname__}, which cannot train",
                 hint="pass a function of a module, train(model, ...), or an object with a method "
                 "train(model, ...)",
             )
@@ -317,7 +317,8 @@ def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> tupl
 def _refuse_model(model: Any) -> None:
     """Raises CannotRecord for a model that would not be the same if it were made again."""
     if not isinstance(model, torch.nn.Module):
-        raise WrongUsage(f"a {type(model).__qualname__} is no torch.nn.Module")
+        what = "a class" if isinstance(model, type) else f"of type {type(model).__qualname__}"
+        raise WrongUsage(f"model is {what}: it must be a torch.nn.Module that was made")
     if unwrap(model) is not model:
         raise CannotRecord(
             f"the model is wrapped ({type(model).__qualname__})",

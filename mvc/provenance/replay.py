@@ -84,8 +84,8 @@ class Retrained:
 
     def __repr__(self) -> str:
         return (
-            f"<Retrained: {self.commit.short} {printable(self.path)}, {len(self.replayed)} replayed, "
-            f"{self.steps:,} steps in {self.seconds:.3g} s>"
+            f"<Retrained: {self.commit.short} {printable(self.path)}, "
+            f"{len(self.replayed)} replayed, {self.steps:,} steps in {self.seconds:.3g} s>"
         )
 
 
