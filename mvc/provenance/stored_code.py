@@ -161,7 +161,7 @@ class StoredCode:
     def import_module(self, name: str, package: str | None = None) -> ModuleType:
         """``importlib.import_module`` of stored modules."""
         if name.startswith("."):
-            name = resolve_name(name, package)  # type: ignore[arg-type]  # it refuses None
+            name = resolve_name(name, package)  # it refuses None
         stored = name.partition(".")[0] in self._tops
         return import_module(f"{self.root}.{name}" if stored else name)
 

@@ -192,6 +192,17 @@ def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
     assert next(e for e in repo.log() if e.id == second).dropped is None
 
 
+def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    drop_unproven(repo, second)
+    repo.gc(grace="0")
+    assert "still stored" not in str(next(e for e in repo.log() if e.id == second).dropped)
+    repo.commit(chain.states[2])
+    assert str(next(e for e in repo.log() if e.id == second).dropped).endswith("), still stored")
+    repo.repack(add=[second])  # trains nothing
+    assert next(e for e in repo.log() if e.id == second).dropped is None
+
+
 def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     drop_unproven(repo, first, second)
