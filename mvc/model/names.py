@@ -17,6 +17,7 @@ __all__ = [
     "ATTACHED",
     "DATA",
     "DEFAULT_STATE",
+    "an",
     "attached_path",
     "check_key",
     "check_path",
@@ -50,6 +51,11 @@ def printable(text: str) -> str:
         else c.encode("unicode_escape", "surrogatepass").decode()
         for c in text
     )
+
+
+def an(name: str) -> str:
+    """``name`` with its article: ``an int``."""
+    return f"{'an' if name[:1].lower() in {*'aeiou'} else 'a'} {name}"
 
 
 def _no_controls(kind: str, text: str) -> None:

@@ -158,8 +158,9 @@ def live_model(model: object) -> torch.nn.Module | None:
         return unwrap(found)
     if isinstance(model, Architecture):
         return None
+    what = "a class" if isinstance(model, type) else f"of type {type(model).__name__}"
     raise WrongUsage(
-        f"model is of type {type(model).__name__}: it must be a torch.nn.Module",
+        f"model is {what}: it must be a torch.nn.Module",
         hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) beside its state",
     )
 

@@ -91,7 +91,7 @@ class Run:
         self._repo, self._model, self._optimizer = repo, live, optimizer
         self._architecture = model
         self._service, self._given, self._options = service, data, options
-        self._called = False
+        self._entered = self._called = False
         self._attached: dict[str, Any] = {}
         self._state: dict[str, Any] = {}
 
@@ -114,6 +114,7 @@ class Run:
         self._describer = describer = Describer(self._model, self._data.places)
         self._model_value, self._carried = self._built_by(describer)
         self._call, self._passed = self._described(describer)
+        self._entered = True
         return self
 
     def _built_by(self, describer: Describer) -> tuple[Any, dict[str, bytes]]:
@@ -155,7 +156,7 @@ class Run:
             return {"method": [value, "train"]}, {}
         if not callable(service):
             raise WrongUsage(
-                f"a {type(service).__qualname__} is no training service",
+                f"service is of type {type(service).__qualname__}, which cannot train",
                 hint="pass a function of a module, train(model, ...), or an object with a method "
                 "train(model, ...)",
             )
@@ -173,6 +174,11 @@ class Run:
         cleared first. Raises CannotRecord for an argument that cannot be recorded, and
         WrongUsage for arguments that the service does not take, before it is called.
         """
+        if not self._entered:
+            raise WrongUsage(
+                "nothing is recorded yet: use it in a with block",
+                hint="with repo.provenance(...) as run: run.train(...)",
+            )
         if self._called:
             raise WrongUsage(
                 "one block records one call of run.train",
@@ -319,7 +325,8 @@ def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> tupl
 def _refuse_model(model: Any) -> None:
     """Raises CannotRecord for a model that would not be the same if it were made again."""
     if not isinstance(model, torch.nn.Module):
-        raise WrongUsage(f"a {type(model).__qualname__} is no torch.nn.Module")
+        what = "a class" if isinstance(model, type) else f"of type {type(model).__qualname__}"
+        raise WrongUsage(f"model is {what}: it must be a torch.nn.Module that was made")
     if unwrap(model) is not model:
         raise CannotRecord(
             f"the model is wrapped ({type(model).__qualname__})",

@@ -46,6 +46,7 @@ from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.weights import is_stored
 from mvc.repo.maintenance.leftovers import work_folder
+from mvc.store.journal.entries import Entry, Weights
 
 __all__ = ["Difference", "Retrained", "made_again"]
 
@@ -65,7 +66,7 @@ class Difference:
     distance: Distance | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Retrained:
     """A version that was made again; its root was verified.
 
@@ -82,6 +83,12 @@ class Retrained:
     steps: int
     differences: tuple[str, ...]
     where: str
+
+    def __repr__(self) -> str:
+        return (
+            f"<Retrained: {self.commit.short} {printable(self.path)}, "
+            f"{len(self.replayed)} replayed, {self.steps:,} steps in {self.seconds:.3g} s>"
+        )
 
 
 # -- what is to be done ------------------------------------------------------------------------
@@ -124,7 +131,8 @@ def made_again(
 ) -> Iterator[Retrained]:
     """Trains a version again, and those bases that are not stored; yields the verified state.
 
-    While the block runs, the version can be read like one that is stored. ``progress`` is called
+    While the block runs, the version can be read like one that is stored. Each version whose result
+    was verified is recorded as proven, if the repository can be written. ``progress`` is called
     with steps done, steps in total and a text. ``anyway`` begins although the environment differs
     in what the bits depend on. ``threads`` takes the place of the recorded number, which is such a
     difference. Raises NotTrusted without ``trust``, CannotRetrain before anything runs, and
@@ -162,10 +170,11 @@ def made_again(
             replay.run(base)
             base = str(replay.result)
             if each != commit:
-                with replay.verified():
-                    pass  # a wrong base is named as such
+                with replay.verified():  # a wrong base is named as such
+                    replay.record_proof()
         assert replay is not None
         with replay.verified() as made, context.store.with_made(made):
+            replay.record_proof()
             entry = replay.entry
             contents = in_memory(context, entry)
             yield Retrained(
@@ -329,6 +338,16 @@ class _Replay:
                     data = extract(data, again.spec, again.view)
                 found[tensor.id] = data
             yield found
+
+    def record_proof(self) -> None:
+        """Records that this version's recipe made its weights, and where."""
+        store = self._context.store
+        if not store.writable:
+            return
+        mark = Weights(
+            self._commit, "proven", self.entry.path, round(self.seconds * 1000), self.where
+        )
+        store.publish(lambda: Entry("prove", store.clock.now_ns(), self.where, weights=(mark,)))
 
     def _differs(self, made: FileEntry, content: Callable[[int], memoryview]) -> RetrainingDiffers:
         here = {tensor.key: tensor for tensor in made.tensors}

@@ -27,6 +27,7 @@ import torch
 from mvc.adapters.python.state import from_state
 from mvc.dataclasses import dataclass
 from mvc.errors import CannotRecord, CannotRetrain, MvcError, WrongUsage
+from mvc.model.names import an
 from mvc.provenance.recipe import SERVICE, Made, Recipe
 from mvc.provenance.sources import place_of
 from mvc.training.state.optimizers import Placement, optimizer_state
@@ -66,19 +67,40 @@ def made(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T
 
     ``call`` is a class or a function of a module. Its arguments are plain values, paths inside of
     a data set, tensors, functions of modules, and other objects that were made like this.
-    Raises WrongUsage for a result whose type cannot be remembered.
+    Raises WrongUsage for arguments that ``call`` does not take, and for a result whose type cannot
+    be remembered.
     """
     making_args, making_keywords = _copied(args), _copied(keywords)
-    obj = call(*args, **keywords)
+    try:
+        obj = call(*args, **keywords)
+    except TypeError:
+        _refuse_arguments(call, args, keywords)
+        raise
     try:
         weakref.finalize(obj, _makings.pop, id(obj), None)
     except TypeError:
         raise WrongUsage(
-            f"made() cannot remember a {type(obj).__qualname__}",
+            f"made() cannot remember {an(type(obj).__qualname__)}",
             hint="plain values need no made(); a class with __slots__ needs __weakref__",
         ) from None
     _makings[id(obj)] = Making(call, making_args, making_keywords, _plain_attributes(obj))
     return obj
+
+
+def _refuse_arguments(call: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Raises WrongUsage if it is the call itself that does not fit."""
+    name = getattr(call, "__qualname__", type(call).__qualname__)
+    if not callable(call):
+        raise WrongUsage(
+            f"made() cannot call {an(name)}",
+            hint="pass the class or function, and its arguments after it: mvc.made(Net, width=64)",
+        )
+    try:
+        inspect.signature(call).bind(*args, **keywords)
+    except ValueError:  # it has no signature
+        return
+    except TypeError as error:
+        raise WrongUsage(f"{name} cannot be made so: {error}") from None
 
 
 def making_of(obj: Any) -> Making | None:
@@ -259,7 +281,7 @@ class Describer:
         if hasattr(type(obj), "__members__"):  # a member of an enum
             return f"{self._place(type(obj), place)}.{obj.name}"
         raise CannotRecord(
-            f"{place} is a {type(obj).__qualname__}, and how it was made is unknown",
+            f"{place} is {an(type(obj).__qualname__)}, and how it was made is unknown",
             hint=f"make it with mvc.made({type(obj).__qualname__}, ...) in place of "
             f"{type(obj).__qualname__}(...)",
         )
@@ -329,7 +351,8 @@ class Describer:
         for key, parameter in accepted.items():
             if key not in {*keywords, "params"} and parameter.default is inspect.Parameter.empty:
                 raise CannotRecord(
-                    f"{name} is a {type(obj).__qualname__}, whose argument {key} it does not keep",
+                    f"{name} is {an(type(obj).__qualname__)}, "
+                    f"whose argument {key} it does not keep",
                     hint=f"make it with mvc.made({type(obj).__qualname__}, ...)",
                 )
         try:

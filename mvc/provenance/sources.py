@@ -24,7 +24,7 @@ from mvc.dataclasses import dataclass
 from mvc.errors import CannotRecord
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
-from mvc.model.names import printable
+from mvc.model.names import an, printable
 from mvc.provenance.environment import distribution_name
 from mvc.provenance.stored_code import file_of, is_utf8, stored_code_of
 
@@ -55,7 +55,7 @@ def place_of(target: Any) -> tuple[str, str]:
     module = getattr(target, "__module__", None)
     if not callable(target) or not isinstance(name, str) or not isinstance(module, str):
         raise CannotRecord(
-            f"a {type(target).__name__} cannot be recorded as what makes a model",
+            f"{an(type(target).__name__)} cannot be recorded as what makes a model",
             hint="pass a class, or a function that is defined in a module",
         )
     shown = printable(f"{module}.{name}")

@@ -2,20 +2,22 @@
 
 The files live in memory, as modules below a package of their own whose name is the hash of the
 files: nothing is written, ``sys.path`` stays as it is, and two versions of one file may be loaded
-at once. Their imports of one another lead to the stored files, all others to installed packages.
+at once. Their imports of one another, also those by ``importlib.import_module``, lead to the stored
+files, all others to installed packages.
 """
 
 from __future__ import annotations
 
 import builtins
 import hashlib
+import importlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import decode_source
+from importlib.util import decode_source, resolve_name
 from io import BytesIO
 from tokenize import detect_encoding
 from traceback import walk_tb
@@ -82,6 +84,7 @@ class StoredCode:
         parts = [name.split(".") for name in self._sources]
         self._folders = {".".join(each[:i]) for each in parts for i in range(1, len(each))}
         self._tops = {each[0] for each in parts}
+        self._importlib = _Importlib(self)
 
     def take(self, module: str, name: str) -> Any:
         """Imports a stored module and returns what it has under ``name`` (``Net``, ``Net.make``).
@@ -150,9 +153,28 @@ class StoredCode:
         """``__import__`` of stored modules: what is stored goes before what is installed."""
         top = name.partition(".")[0]
         if level or top not in self._tops:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
+            found = builtins.__import__(name, globals, locals, fromlist or (), level)
+            return self._importlib if found is importlib else found
         found = builtins.__import__(f"{self.root}.{name}", globals, locals, fromlist or (), 0)
         return found if fromlist else sys.modules[f"{self.root}.{top}"]
+
+    def import_module(self, name: str, package: str | None = None) -> ModuleType:
+        """``importlib.import_module`` of stored modules."""
+        if name.startswith("."):
+            name = resolve_name(name, package)  # it refuses None
+        stored = name.partition(".")[0] in self._tops
+        return import_module(f"{self.root}.{name}" if stored else name)
+
+
+class _Importlib(ModuleType):
+    """``importlib`` as stored modules see it: it finds what is stored first, as ``import`` does."""
+
+    def __init__(self, code: StoredCode) -> None:
+        super().__init__("importlib", importlib.__doc__)
+        self.import_module, self.__import__ = code.import_module, code.imported
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib, name)
 
 
 _LOADED: dict[str, StoredCode] = {}

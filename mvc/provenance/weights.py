@@ -50,18 +50,10 @@ def prove(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Retrained:
-    """Trains a version again, verifies the result, and records that it was done, and where.
-
-    Nothing is recorded in a repository that cannot be written. Raises as ``made_again`` does.
-    """
+    """Trains a version again, and verifies and records that as ``made_again`` does."""
     with made_again(
         context, commit, trust=trust, anyway=anyway, threads=threads, progress=progress
     ) as done:
-        if context.store.writable:
-            mark = Weights(commit, "proven", done.path, round(done.seconds * 1000), done.where)
-            context.store.publish(
-                lambda: Entry("prove", context.store.clock.now_ns(), done.where, weights=(mark,))
-            )
         return done
 
 

@@ -17,6 +17,7 @@ import torch
 from mvc.dataclasses import dataclass
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
+from mvc.model.names import an
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.repository import Repository
 from mvc.training.checks import check_objects
@@ -195,9 +196,8 @@ def _check_part(commit: CommitId, part: str, kept: Any, passed: Any) -> None:
             f"{commit.short} was recorded without the {part}", hint=f"pass the {part} to Recorder"
         )
     if passed is None and kept is not None:
-        article = "an" if part[0] in "aeiou" else "a"
         raise CannotResume(
-            f"{commit.short} has the state of {article} {part}, but none was passed: "
+            f"{commit.short} has the state of {an(part)}, but none was passed: "
             "training would not go on as it was",
             hint=f"pass the {part}; for the weights alone use {_WEIGHTS}",
         )
@@ -248,7 +248,7 @@ def _names_hint(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
 def _kind(value: Any) -> str:
     """``float32 (2, 3)``, of torch tensors and numpy arrays alike."""
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-        return f"a {type(value).__name__}"
+        return an(type(value).__name__)
     return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
 
 

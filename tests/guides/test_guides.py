@@ -5,6 +5,9 @@ The examples of docs/python.md and docs/recorder.md run from top to bottom.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +36,18 @@ def test_guide(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", ["python", "recorder"])
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(DOCS / f"{name}.md", tmp_path, monkeypatch, python_only=True)
+
+
+def test_the_file_of_the_provenance_page_runs(tmp_path: Path) -> None:
+    text = (DOCS / "provenance.md").read_text(encoding="utf-8")
+    file = tmp_path / "train_digits.py"
+    file.write_text(text.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
+    environ = {**os.environ, "PYTHONPATH": str(DOCS.parent), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, file.name], cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "<Retrained: " in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -353,3 +353,36 @@ def test_a_lossy_pipeline_and_another_path(repo: mvc.Repository, project: Projec
     done = repo.commit(model=made, pipeline="vsol-0-fast", path="nets/plain.safetensors")
     loaded = repo.load_model(trust=True).state_dict()
     assert all(torch.equal(loaded[name], done.state[name]) for name in loaded)
+
+
+def test_a_module_imported_by_a_call_is_the_recorded_one(
+    repo: mvc.Repository, project: Project
+) -> None:
+    project.write(
+        {
+            "plugged.py": """
+                import importlib
+
+                from torch import nn
+
+
+                class Plugged(nn.Module):
+                    def __init__(self):
+                        super().__init__()
+                        plug = importlib.import_module("helpers.plug")
+                        self.line = nn.Linear(2, 2)
+                        self.factor = plug.FACTOR
+            """,
+            "helpers/__init__.py": "",
+            "helpers/plug.py": "FACTOR = 1\n",
+        }
+    )
+    model = project.load("plugged").Plugged()
+    given = mvc.Architecture(model, {}, sources=["helpers.plug"])
+    repo.commit(model=given)
+    assert "code/helpers/plug.py" in repo.code()
+    sys.modules["helpers.plug"].FACTOR = 2  # the live module, edited meanwhile
+    project.write({"helpers/plug.py": "FACTOR = 2\n"})
+    assert repo.load_model(trust=True).factor == 1
+    project.forget()
+    assert repo.load_model(trust=True).factor == 1

@@ -123,6 +123,7 @@ def test_a_recipe_is_read_back_as_it_was_written(
         ({"f": mvc.made(Sampler, 3)}, "f holds a Generator in its attribute rng, whose state"),
         ({"f": mvc.made(Half)}, "f has a state_dict, but no load_state_dict"),
         ({"f": {1, 2}}, "f is a set"),
+        ({"f": object()}, "f is an object, and how it was made is unknown"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -169,6 +170,34 @@ def test_a_function_inside_another_and_a_wrong_call_are_refused(
     with (
         pytest.raises(WrongUsage, match=r"nothing was trained"),
         repo.provenance(model, service=nothing),
+    ):
+        pass
+
+
+def test_a_training_outside_of_a_with_block_is_refused(repo: mvc.Repository, model: Conv) -> None:
+    with pytest.raises(WrongUsage, match="use it in a with block"):
+        repo.provenance(model, service=nothing).train()
+
+
+def test_wrong_arguments_are_named_as_what_they_are(repo: mvc.Repository, model: Conv) -> None:
+    with pytest.raises(WrongUsage, match=r"Conv cannot be made so: .*'depth'"):
+        mvc.made(Conv, depth=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="not all arguments"):  # it is the class that fails
+        mvc.made(Conv, "4")  # type: ignore[arg-type]
+    with pytest.raises(WrongUsage, match="cannot remember an int"):
+        mvc.made(int, 3)
+    with pytest.raises(WrongUsage, match="cannot call an int"):
+        mvc.made(3)  # type: ignore[arg-type]
+    with (
+        pytest.raises(WrongUsage, match="service is of type NoneType"),
+        repo.provenance(model, service=None),
+    ):
+        pass
+    with pytest.raises(WrongUsage, match=r"model is a class: it must be a torch\.nn\.Module"):
+        repo.commit(model=Conv)
+    with (
+        pytest.raises(WrongUsage, match="model is a class"),
+        repo.provenance(Conv, service=nothing),  # type: ignore[arg-type]
     ):
         pass
 

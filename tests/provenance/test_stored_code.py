@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -55,6 +57,48 @@ def test_stored_modules_go_before_installed_ones_and_import_late() -> None:
     import click
 
     assert not hasattr(click, "HERE")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'import importlib\nplug = importlib.import_module("helpers.plug2")',
+        "import importlib.util as util\nimport importlib\n"
+        'plug = importlib.import_module(".plug2", "helpers")',
+        'from importlib import import_module\nplug = import_module("helpers.plug2")',
+        'import importlib\nplug = importlib.__import__("helpers.plug2").plug2',
+        'plug = __import__("helpers.plug2").plug2',
+    ],
+)
+def test_modules_imported_by_a_call_are_the_stored_ones(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "plug2.py").write_text("WIDTH = 'live'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    if call.startswith("from"):  # the process has imported the live one before
+        importlib.import_module("helpers.plug2")
+    indented = call.replace("\n", "\n    ")
+    code = stored(
+        helpers__of__plug2="WIDTH = 'stored'",
+        net=f"{call}\ndef late():\n    {indented}\n    return plug.WIDTH\n",
+    )
+    try:
+        assert code.take("net", "plug").WIDTH == code.take("net", "late")() == "stored"
+        with pytest.raises(CannotBuild, match=r"No module named 'helpers\.plug3'"):
+            stored(helpers__of__plug2="", net=call.replace("plug2", "plug3")).take("net", "plug")
+    finally:
+        for name in ("helpers", "helpers.plug2"):
+            sys.modules.pop(name, None)
+
+
+def test_other_modules_imported_by_a_call_are_the_installed_ones() -> None:
+    code = stored(
+        net="import importlib\nfrom importlib import util\n"
+        'path = importlib.import_module("os.path")'
+    )
+    assert code.take("net", "path") is os.path
+    assert code.take("net", "util") is importlib.util
 
 
 def test_its_source_can_be_looked_at() -> None:

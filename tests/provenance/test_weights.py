@@ -128,6 +128,41 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
     assert repo.fsck().sound
 
 
+def test_report_and_plot_leave_out_changes_of_versions_without_weights(chain: Chain) -> None:
+    repo, (start, first, _) = chain.repo, chain.ids
+    repo.commit({n: v + 1 for n, v in chain.states[2].items()})
+    drop_unproven(repo, first)
+    repo.gc(grace="0")
+    assert start.short in repo.report()
+    assert "1 of" in " ".join(repo.plot(distance=True).notes)
+
+
+def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop_unproven(repo, first, second)
+    repo.gc(grace="0")
+    with repo.retraining(second, trust=True) as done:
+        assert done is not None
+        assert done.replayed == (first, second)
+        assert repr(done).startswith(f"<Retrained: {second.short} model.safetensors, 2 replayed")
+    found = {e.id: e.dropped for e in repo.log()}
+    for id_ in (first, second):
+        dropped = found[id_]
+        assert dropped is not None
+        assert dropped.proven_ns is not None
+        assert "torch" in dropped.where
+
+
+def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
+    repo, (start, first, _) = chain.repo, chain.ids
+    drop_unproven(repo, first)
+    repo.gc(grace="0")
+    with pytest.raises(WeightsDropped) as caught:
+        repo.diff(start, first)
+    assert f"mvc repack --add {first.short} --trust-code" in str(caught.value.hint)
+    assert f"with repo.retraining('{first.short}', trust=True)" in str(caught.value.hint)
+
+
 def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     drop_unproven(repo, first)
@@ -198,6 +233,17 @@ def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
     repo.gc(grace="0")
     assert chain.is_right(2)
     repo.repack(add=[second])  # nothing is trained: they are there
+    assert next(e for e in repo.log() if e.id == second).dropped is None
+
+
+def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    drop_unproven(repo, second)
+    repo.gc(grace="0")
+    assert "still stored" not in str(next(e for e in repo.log() if e.id == second).dropped)
+    repo.commit(chain.states[2])
+    assert str(next(e for e in repo.log() if e.id == second).dropped).endswith("), still stored")
+    repo.repack(add=[second])  # trains nothing
     assert next(e for e in repo.log() if e.id == second).dropped is None
 
 

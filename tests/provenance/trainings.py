@@ -130,6 +130,13 @@ def nothing(model: nn.Module, **arguments: Any) -> None:
     nothing.seen = arguments  # type: ignore[attr-defined]
 
 
+def shift(model: nn.Module) -> None:
+    """The shortest service that changes a model."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+
+
 class Counter:
     """Has a state that nobody can see."""
 

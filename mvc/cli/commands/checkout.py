@@ -88,7 +88,10 @@ def command(
     if whole:
         if names or everything or atomic_dir or delete or output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
-        _write_model(session, str(rev), output, force=force, trust=trust_code)
+        with (
+            _retraining(session, rev, trust=trust_code, anyway=anyway) if retrain else nullcontext()
+        ):
+            _write_model(session, str(rev), output, force=force, trust=trust_code)
         return
     before = repository.head(if_known=True).branch
     try:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData, WeightsDropped
+from mvc.errors import DamagedData, StateForgotten, WeightsDropped
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits
+from mvc.repo.lookup import commits, manifests
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Weights
 
@@ -28,7 +28,8 @@ __all__ = [
 class Dropped:
     """The weights at ``path`` were given up at ``time_ns``; a replay takes about ``seconds``.
 
-    ``proven_ns``: when a replay last made them, None if none did; ``where`` it ran.
+    ``proven_ns``: when a replay last made them, None if none did; ``where`` it ran. ``stored``:
+    they can still be read, because another version has them or gc has not run.
     """
 
     commit: CommitId
@@ -37,13 +38,15 @@ class Dropped:
     time_ns: int
     proven_ns: int | None
     where: str
+    stored: bool = False
 
     def __str__(self) -> str:
         """``recoverable by retraining (12 s, proven on ...)``."""
         proven = "not proven"
         if self.proven_ns is not None:
             proven = f"proven {format_time(self.proven_ns, precise=False)}"
-        return f"recoverable by retraining ({self.seconds:.3g} s, {proven})"
+        there = ", still stored" if self.stored else ""
+        return f"recoverable by retraining ({self.seconds:.3g} s, {proven}){there}"
 
 
 def newest(marks: Iterable[Weights]) -> dict[CommitId, Weights]:
@@ -91,6 +94,7 @@ def dropped(context: Context, commit: CommitId) -> Dropped | None:
         recorded.entry.time_ns,
         None if proven is None else proven[0],
         "" if proven is None else proven[1].where,
+        _is_there(context, commit, mark.path),
     )
 
 
@@ -122,6 +126,13 @@ def is_stored(context: Context, entry: FileEntry) -> bool:
     return True
 
 
+def _is_there(context: Context, commit: CommitId, path: str) -> bool:
+    try:
+        return is_stored(context, manifests.of_commit(context, commit).by_path[path])
+    except (StateForgotten, DamagedData, KeyError):
+        return False
+
+
 def check_weights(
     context: Context, commit: CommitId, entries: Iterable[FileEntry], *, stored: bool = False
 ) -> None:
@@ -141,6 +152,7 @@ def check_weights(
         raise WeightsDropped(
             f"the weights of version {commit.short} were given up on {when}; a training of about "
             f"{gone.seconds:.3g} s makes them again",
-            hint=f"mvc checkout --retrain --trust-code {commit.short} (repo.retrain(..., "
-            "trust=True)); 'mvc repack --add' stores them again",
+            hint=f"'mvc repack --add {commit.short} --trust-code' trains and stores them again; "
+            f"'mvc checkout --retrain --trust-code {commit.short}' writes them once; in Python, "
+            f"'with repo.retraining({commit.short!r}, trust=True):' reads them",
         )

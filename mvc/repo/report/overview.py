@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData, StateForgotten
+from mvc.errors import DamagedData, StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo.context import Context, Progress
@@ -110,7 +110,8 @@ def changes(
 ) -> tuple[list[VersionChange], int]:
     """Those of HEAD and its first parents, as many as ``seconds`` allow; and how many there are.
 
-    Oldest first. A version whose state or whose parent's was forgotten or is damaged is left out.
+    Oldest first. A version whose state or whose parent's was forgotten, given up or is damaged is
+    left out.
     """
     deadline, known = time.monotonic() + seconds, {c.id: c for c in found.versions}
 
@@ -129,7 +130,7 @@ def changes(
             measured.append(VersionChange(commit, _layers(context, commit, check)))
         except _TimeIsUp:
             break
-        except (StateForgotten, DamagedData):
+        except (StateForgotten, WeightsDropped, DamagedData):
             continue
     return measured[::-1], len(line)
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import mvc as library
 from tests.cli.program import Mvc
-from tests.provenance.trainings import Conv, nothing
+from tests.provenance.trainings import Conv, nothing, shift
 
 
 def test_data_sets_are_added_listed_and_shown(mvc: Mvc) -> None:
@@ -77,6 +78,26 @@ def test_given_up_weights_are_told_and_need_a_word_to_be_trained(mvc: Mvc, dropp
     assert "retraining" not in mvc("log", "-n", 1, "--oneline").out
     failed = mvc("repack", "--drop-weights", dropped, code=3)
     assert "is not proven" in failed.err
+
+
+def test_a_whole_model_is_written_of_weights_that_are_trained_again(mvc: Mvc) -> None:
+    from mvc.provenance.weights import drop
+
+    with library.Repository.open(mvc.folder) as repo:
+        model = library.made(Conv, 2)
+        repo.commit(model.state_dict())
+        with repo.provenance(model, service=shift, verify=False) as run:
+            run.train()
+        assert run.result is not None
+        drop(repo.context, [run.result.id], unproven=True)
+        repo.gc(grace="0")
+    wanted = ("checkout", "--model", "--trust-code", str(run.result.id), "-o", "out")
+    assert "--retrain" in mvc(*wanted, code=3).err
+    told = mvc(*wanted, "--retrain").err
+    assert "the code builds a Conv" in told
+    assert (mvc.folder / "out/load.py").exists()
+    written = load_file(mvc.folder / "out/model.safetensors")
+    assert all(torch.equal(written[n], v) for n, v in model.state_dict().items())
 
 
 def test_versions_without_a_recipe_are_refused(mvc: Mvc) -> None:
