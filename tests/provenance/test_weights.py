@@ -154,11 +154,11 @@ def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
 
 
 def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
-    repo, (start, first, _) = chain.repo, chain.ids
+    repo, (_, first, _) = chain.repo, chain.ids
     drop_unproven(repo, first)
     repo.gc(grace="0")
     with pytest.raises(WeightsDropped) as caught:
-        repo.diff(start, first)
+        repo.checkout(first)
     assert f"mvc repack --add {first.short} --trust-code" in str(caught.value.hint)
     assert f"with repo.retraining('{first.short}', trust=True)" in str(caught.value.hint)
 

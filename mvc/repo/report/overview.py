@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData, StateForgotten, WeightsDropped
+from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo.context import Context, Progress
@@ -127,18 +127,24 @@ def changes(
     for commit in line[:most]:
         try:
             check(0, 0, "")
-            measured.append(VersionChange(commit, _layers(context, commit, check)))
+            layers = _layers(context, commit, check)
+            if layers is not None:
+                measured.append(VersionChange(commit, layers))
         except _TimeIsUp:
             break
-        except (StateForgotten, WeightsDropped, DamagedData):
+        except (StateForgotten, DamagedData):
             continue
     return measured[::-1], len(line)
 
 
 def _layers(
     context: Context, commit: Commit, check: Progress
-) -> dict[str, tuple[float, int] | None]:
-    files = diff(context, commit.parents[0], commit.id, progress=check).files
+) -> dict[str, tuple[float, int] | None] | None:
+    """The distances by layer; None if the weights of one of the two versions were given up."""
+    found = diff(context, commit.parents[0], commit.id, progress=check)
+    if found.unmeasured:
+        return None
+    files = found.files
     several = sum(bool(file.tensors) for file in files) > 1
     return {
         f"{file.path}: {row.key}" if several else row.key: (
