@@ -118,7 +118,7 @@ def read_arrays(folder: Path, name: str, classes: Sequence[str], brightest: int)
     """The images that ``write_arrays`` wrote."""
     fs = FileSystem()
     inputs, labels = (
-        np.load(io.BytesIO(fs.read_bytes(folder / f"{each}.npy", MAX_FILE)))
+        np.lib.format.read_array(io.BytesIO(fs.read_bytes(folder / f"{each}.npy", MAX_FILE)))
         for each in ("inputs", "labels")
     )
     return Dataset(name, "images", inputs, labels, tuple(classes), brightest)

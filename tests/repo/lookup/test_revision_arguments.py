@@ -30,6 +30,11 @@ def mounted(repo: Repository, rev: Any) -> list[str]:
         return sorted(path.name for path in folder.iterdir())
 
 
+def tensor_bytes(repo: Repository, rev: Any) -> bytes:
+    (entry,) = repo.manifest(rev).entries
+    return bytes(repo.tensor_bytes(entry, entry.tensors[0], rev))
+
+
 # By the method and the parameter that takes the revision.
 USES: dict[tuple[str, str], Use] = {
     ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
@@ -52,6 +57,7 @@ USES: dict[tuple[str, str], Use] = {
     ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,
     ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
     ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,
+    ("tensor_bytes", "rev"): lambda repo, rev: tensor_bytes(repo, rev),
     ("version", "rev"): lambda repo, rev: repo.version(rev).id,
 }
 NAMES = {"rev", "revs", "start", "a", "b", "add"}
