@@ -29,6 +29,7 @@ from typing import Any
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import CommitId, Root
+from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path, printable
 from mvc.provenance.stored_code import file_of, is_code
 from mvc.repo import attached
@@ -36,7 +37,8 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 
 __all__ = [
-    "RECIPE", "SERVICE", "Call", "Data", "Made", "Model", "Recipe", "is_data_name", "recipe_of",
+    "RECIPE", "SERVICE", "Call", "Data", "Made", "Model", "Recipe", "is_data_name",
+    "is_made_whole", "recipe_of",
 ]  # fmt: skip
 
 RECIPE = "recipe.json"
@@ -240,11 +242,19 @@ def recipe_of(context: Context, commit: CommitId) -> Recipe:
         )
     recipe = Recipe.decode(attached.read(context, commit, RECIPE))
     entry = found.by_path.get(recipe.path)
-    if entry is None or entry.format != "state" or entry.state.root != recipe.root:
+    if entry is None or not is_made_whole(entry) or entry.state.root != recipe.root:
         raise DamagedData(f"the recipe of {commit.short} makes something that it does not hold")
     if set(recipe.needs) != set(commits.get(context, commit).needs):
         raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
     return recipe
+
+
+def is_made_whole(entry: FileEntry) -> bool:
+    """Whether a state gives all of a file but its skeleton: each content is one whole tensor."""
+    if entry.format == "state":
+        return True
+    whole = {tensor.content for tensor in entry.tensors if tensor.view is None}
+    return entry.format == "safetensors" and whole == set(range(len(entry.contents)))
 
 
 def is_data_name(name: Any) -> bool:

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from blake3 import blake3
 
+from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.dataclasses import dataclass
-from mvc.errors import CannotRecord, MvcError, WrongUsage
+from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.manifest import FileEntry
+from mvc.model.names import printable
 from mvc.provenance import dataset, environment
 from mvc.provenance.models import NAME, Architecture, StoredModel, attachments
-from mvc.provenance.recipe import RECIPE, Model, Recipe
+from mvc.provenance.recipe import RECIPE, Model, Recipe, is_made_whole
 from mvc.provenance.service import START, Describer, making_of
 from mvc.provenance.settings import deterministic
 from mvc.provenance.sources import Sources, sources_of
@@ -31,8 +35,14 @@ from mvc.provenance.steps import CountSteps
 from mvc.provenance.stored_code import is_code
 from mvc.provenance.weights import drop, prove
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_state
-from mvc.repo.commit.request import CommitRequest, metrics_from, params_from
+from mvc.repo.commit.inputs import of_files, of_state
+from mvc.repo.commit.request import (
+    Change,
+    CommitOptions,
+    CommitRequest,
+    metrics_from,
+    params_from,
+)
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests
@@ -70,8 +80,9 @@ class RunOptions:
 class Run:
     """One recorded training. ``train`` runs the service; the end of the block commits.
 
-    ``result`` is the commit, ``recipe`` what was recorded, ``seconds`` the service took.
-    ``metrics`` may be added to until the block ends.
+    ``trained`` takes a file that the service made elsewhere instead. ``result`` is the commit,
+    ``recipe`` what was recorded, ``seconds`` the service took. ``metrics`` may be added to until
+    the block ends.
     """
 
     def __init__(
@@ -94,6 +105,7 @@ class Run:
         self._entered = self._called = False
         self._attached: dict[str, Any] = {}
         self._state: dict[str, Any] = {}
+        self._change: Change | None = None
 
     def __enter__(self) -> Self:
         """Checks everything that does not depend on the arguments of ``train``.
@@ -174,6 +186,46 @@ class Run:
         cleared first. Raises CannotRecord for an argument that cannot be recorded, and
         WrongUsage for arguments that the service does not take, before it is called.
         """
+        keywords = self._keywords(arguments)
+        with deterministic(self._options.deterministic):
+            recipe = self._prepare(keywords)
+            self._model.zero_grad(set_to_none=True)
+            began = time.monotonic()
+            with CountSteps() as counted:
+                done = self._function(self._model, **keywords)
+            self.seconds = time.monotonic() - began
+        self._data.check_unchanged()
+        self._state, path = dict(self._model.state_dict()), self._options.path
+        self.recipe = recipe(_entry(self._state, path).state.root, self.seconds, counted.steps)
+        self._change = of_state(self._state, path, None)
+        return done
+
+    def trained(self, file: str | PathLike[str], **arguments: Any) -> None:
+        """Takes a file as what the service made of the model, elsewhere, in place of calling it.
+
+        The file is committed, at the ``path`` that ``provenance`` was given. ``arguments`` are
+        those of ``train``. Objects and random generators are recorded as they are now, so a
+        service that draws random numbers has to seed the generators itself. Whether all this makes
+        the file is not known before the proof. Raises CannotRecord for a file with other tensors
+        than the model, WrongUsage for one at another path.
+        """
+        keywords, context = self._keywords(arguments), self._repo.context
+        changes = of_files(context, file, CommitOptions())
+        if len(changes) > 1 or changes[0].path != self._options.path:
+            raise WrongUsage(
+                f"{printable(changes[0].path)} is not at {printable(self._options.path)}, where "
+                "this training keeps its model",
+                hint="repo.provenance(..., path=NAME) names the file as it is tracked",
+            )
+        (change,) = changes
+        entry = _file_entry(change)
+        _refuse_other_tensors(entry, self._model)
+        with deterministic(self._options.deterministic):
+            self.recipe = self._prepare(keywords)(entry.state.root, 0.0, 0)
+        self._change = Change(change.path, lambda: _unchanged(change, entry))
+
+    def _keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What the service is called with beside the model; from now on the block is used."""
         if not self._entered:
             raise WrongUsage(
                 "nothing is recorded yet: use it in a with block",
@@ -190,18 +242,7 @@ class Run:
         except TypeError as error:
             raise WrongUsage(f"the service cannot be called so: {error}") from None
         self._called = True
-        with deterministic(self._options.deterministic):
-            recipe = self._prepare(keywords)
-            self._model.zero_grad(set_to_none=True)
-            began = time.monotonic()
-            with CountSteps() as counted:
-                done = self._function(self._model, **keywords)
-            self.seconds = time.monotonic() - began
-        self._data.check_unchanged()
-        self._state = dict(self._model.state_dict())
-        root = _entry(self._state, self._options.path).state.root
-        self.recipe = recipe(root, self.seconds, counted.steps)
-        return done
+        return keywords
 
     def _prepare(self, keywords: Mapping[str, Any]) -> Callable[[Root, float, int], Recipe]:
         """Everything that the recipe needs to know before training, and the random state last."""
@@ -264,7 +305,8 @@ class Run:
         if self.recipe is None:
             raise WrongUsage("nothing was trained in this block", hint="call run.train(...) in it")
         options, recipe = self._options, self.recipe
-        if _entry(dict(self._model.state_dict()), options.path).state.root != recipe.root:
+        now = dict(self._model.state_dict())
+        if self._state and _entry(now, options.path).state.root != recipe.root:
             raise CannotRecord(
                 "the model was changed after run.train, which a replay would not do",
                 hint="change it within the service, or in a version of its own",
@@ -272,7 +314,8 @@ class Run:
         self.result = self._commit(recipe)
         gives_up = bool(options.drop_weights)
         if options.verify:
-            seconds = prove(self._repo.context, self.result.id, trust=True).seconds
+            with _kept(self.result):
+                seconds = prove(self._repo.context, self.result.id, trust=True).seconds
             if options.drop_weights is None and not self._outside:
                 proven = Proven(recipe.base, recipe.path, seconds)
                 gives_up = is_cheaper(self._repo.context, self.result.id, proven)
@@ -281,8 +324,9 @@ class Run:
 
     def _commit(self, recipe: Recipe) -> CommitResult:
         options, context = self._options, self._repo.context
+        assert self._change is not None
         request = CommitRequest(
-            [of_state(self._state, options.path, None)],
+            [self._change],
             options.message,
             metrics_from(self.metrics),
             deploy=options.deploy,
@@ -292,7 +336,55 @@ class Run:
             attachments={RECIPE: recipe.encoded(), **self._attached},
             needs=recipe.needs,
         )
-        return replace(commit(context, request), state=self._state)
+        return replace(commit(context, request), state=self._state or None)
+
+
+@contextmanager
+def _kept(result: CommitResult) -> Iterator[None]:
+    """Has an error of the proof say what has become of the version."""
+    try:
+        yield
+    except MvcError as error:
+        error.message += f"; {result.id.short} is committed and keeps its weights"
+        error.args = (error.message,)
+        raise
+
+
+def _file_entry(change: Change) -> FileEntry:
+    """The entry that a commit of this file would make."""
+    assert change.open is not None
+    with change.open() as parsed:
+        return hash_file(parsed, change.path)
+
+
+@contextmanager
+def _unchanged(change: Change, entry: FileEntry) -> Iterator[ParsedFile]:
+    """Opens a file that ``entry`` is known of. Raises SourceChanged if it is another one by now."""
+    assert change.open is not None
+    with change.open() as parsed:
+        if hash_file(parsed, change.path).content_id != entry.content_id:
+            raise SourceChanged(
+                f"{printable(change.path)} changed while it was being recorded",
+                hint="wait until whatever writes it is done, then commit again",
+            )
+        yield parsed
+
+
+def _refuse_other_tensors(entry: FileEntry, model: torch.nn.Module) -> None:
+    """Raises CannotRecord for a file that is not the state of the model and nothing else."""
+    shown, own = printable(entry.path), set(model.state_dict())
+    if not entry.tensors or not is_made_whole(entry):
+        raise CannotRecord(
+            f"{shown} is no file that a recipe can make again",
+            hint="save the model's state_dict, and nothing else, as a safetensors file",
+        )
+    other = sorted(own ^ {tensor.key for tensor in entry.tensors})
+    if other:
+        lacks = f"{shown} lacks" if other[0] in own else "the model lacks"
+        raise CannotRecord(
+            f"{shown} is not the state of this model: {lacks} {printable(other[0])}",
+            hint="save the state_dict of the model that the training was given",
+        )
 
 
 def _entry(state: Mapping[str, Any], path: str) -> FileEntry:

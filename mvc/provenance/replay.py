@@ -278,12 +278,17 @@ class _Replay:
                 self._compared(event)
             elif kind == "begin":
                 began = time.monotonic()
-                self._tell(0, total, f"takes about {self._recipe.seconds:.3g} s")
+                known = (
+                    f"takes about {self._recipe.seconds:.3g} s"
+                    if self._recipe.seconds
+                    else "trains"
+                )
+                self._tell(0, total, known)
             elif kind == "step":
                 passed = time.monotonic() - began
                 done = int(event["step"])
                 left = passed / done * max(total - done, 0)
-                self._tell(done, total, f"{left:.0f} s left")
+                self._tell(done, total, f"{left:.0f} s left" if total else f"{passed:.0f} s")
             elif kind == "end":
                 self.seconds, self.steps = float(event["seconds"]), int(event["steps"])
                 return  # a child of the service may keep the pipe open for longer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from mvc.cli.options import moment, target_option
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
+from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.text import count, one_line, stored_for
+from mvc.errors import MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.commit.request import CommitOptions
@@ -57,6 +59,15 @@ _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 @click.option("--date", metavar="TIME", help="When it was made, if not now.")
 @click.option("--opaque", is_flag=True, help="Keep a model file that is cut off as it is.")
 @click.option("--allow-empty", is_flag=True, help="Commit even if nothing differs from HEAD.")
+@click.option(
+    "--provenance", metavar="SCRIPT[:NAME]", shell_complete=complete_files,
+    help="Keep how PATH was trained, and prove it by a replay; then give its weights up.",
+)  # fmt: skip
+@click.option(
+    "--data", metavar="[NAME=]PATH", multiple=True, shell_complete=complete_files,
+    help="With --provenance: a file or folder that the training reads.",
+)  # fmt: skip
+@click.option("--no-verify", is_flag=True, help="With --provenance: give them up without a replay.")
 def command(
     session: Session,
     paths: tuple[str, ...],
@@ -76,6 +87,9 @@ def command(
     date: str | None,
     opaque: bool,
     allow_empty: bool,
+    provenance: str | None,
+    data: tuple[str, ...],
+    no_verify: bool,
 ) -> None:
     """Record model files as a new version.
 
@@ -84,53 +98,148 @@ def command(
 
     A lossy pipeline makes production weights, against what HEAD holds: they are what is
     recorded and what is to be deployed, so say with -o or --in-place where they go.
+
+    With --provenance, SCRIPT says how PATH came from what HEAD holds: a function NAME (train by
+    default) and the functions model() and optimizer(parameters). A replay of it proves that.
     """
+    if provenance is None and (data or no_verify):
+        raise click.UsageError("--data and --no-verify go with --provenance")
     if at is not None and deploy is None:
         raise click.UsageError("--at says when a deployment happened: add --deploy TARGET")
     if message is not None and message_file is not None:
         raise click.UsageError("give the message with -m or with -F, not both")
     if message_file is not None:
         message = message_file.read()
-    with session.progress("committing") as progress:
-        done = session.repository.commit(
-            list(paths) if paths else None,
-            options=CommitOptions(
-                all=every,
-                output=output,
-                in_place=in_place,
-                exact=exact,
-                opaque=opaque,
-                allow_empty=allow_empty,
-                author=author,
-                time=moment(session, date),
-                progress=progress,
-            ),
+    if provenance is not None:
+        others = {
+            "-a": every, "--at": at, "--pipeline": pipeline, "-o": output, "--in-place": in_place,
+            "--exact": exact, "--reset-point": reset_point, "--author": author, "--date": date,
+            "--opaque": opaque, "--allow-empty": allow_empty,
+        }  # fmt: skip
+        for name in (name for name, given in others.items() if given):
+            raise click.UsageError(f"{name} does not go with --provenance")
+        if len(paths) != 1:
+            raise click.UsageError("name the one file that the training made")
+        done = _with_recipe(
+            session,
+            paths[0],
+            Script(provenance, session.fs, "train", recorded=True),
+            data=_data(data),
             message=message or "",
             metrics=metrics(pairs),
             params=dict(_pairs(texts, "param")),
             deploy=deploy,
-            at=moment(session, at),
-            pipeline=pipeline,
-            reset_point=reset_point,
+            drop_weights=no_verify,
         )
+    else:
+        with session.progress("committing") as progress:
+            done = session.repository.commit(
+                list(paths) if paths else None,
+                options=CommitOptions(
+                    all=every,
+                    output=output,
+                    in_place=in_place,
+                    exact=exact,
+                    opaque=opaque,
+                    allow_empty=allow_empty,
+                    author=author,
+                    time=moment(session, date),
+                    progress=progress,
+                ),
+                message=message or "",
+                metrics=metrics(pairs),
+                params=dict(_pairs(texts, "param")),
+                deploy=deploy,
+                at=moment(session, at),
+                pipeline=pipeline,
+                reset_point=reset_point,
+            )
     if done.deployment is not None:
         warn_of_clock(session.out, done.deployment)
     same_as = _same_as(session, done)
-    if session.as_json:
-        session.out.json("mvc.commit/1", _json(done, same_as))
-    elif session.verbosity >= 0:
-        session.out.line(_summary(session.out, done))
-        if pipeline is None and output is None and not in_place:
+    if not session.as_json and session.verbosity >= 0:
+        _print(session, done, same_as)
+        if provenance is None and pipeline is None and output is None and not in_place:
             _tell_of_setting(session, done)
         if output is not None:
             session.out.note(f"the production weights are in {printable(str(output))}")
-        for path in done.paths:  # the set of files, as git shows it; with -v every file
-            if session.verbose or path.kind in {"added", "removed", "renamed"}:
-                word = session.out.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
-                was = f" (was {printable(path.renamed_from)})" if path.renamed_from else ""
-                session.out.line(f" {word} {printable(path.path)}{was}")
-        for name, version in same_as.items():
-            session.out.note(f"{printable(name)} is what it was in {session.named(version)}")
+    if provenance is not None and not no_verify:
+        _give_up_proven(session, done)
+    if session.as_json:
+        kept = {"weights": "stored" if provenance is None else "given up"}
+        session.out.json("mvc.commit/1", _json(done, same_as) | kept)
+    elif provenance is not None:
+        how = "not proven" if no_verify else "the replay made the same weights"
+        session.out.note(f"gave up the weights of {done.id.short}: {how}; the file stays")
+
+
+def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
+    session.out.line(_summary(session.out, done))
+    for path in done.paths:  # the set of files, as git shows it; with -v every file
+        if session.verbose or path.kind in {"added", "removed", "renamed"}:
+            word = session.out.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
+            was = f" (was {printable(path.renamed_from)})" if path.renamed_from else ""
+            session.out.line(f" {word} {printable(path.path)}{was}")
+    for name, version in same_as.items():
+        session.out.note(f"{printable(name)} is what it was in {session.named(version)}")
+
+
+# -- with a recipe ---------------------------------------------------------------------------
+
+
+def _data(texts: Iterable[str]) -> str | dict[str, str] | None:
+    """The data sets that ``--data`` names; a path alone is what the training gets as ``data``."""
+    pairs = [text.partition("=") for text in texts]
+    named = {name: path for name, equals, path in pairs if equals}
+    if len(named) == len(pairs):
+        return named or None
+    if len(pairs) > 1:
+        raise click.UsageError("several data sets have names, each one: --data NAME=PATH")
+    return pairs[0][0]
+
+
+def _with_recipe(
+    session: Session, path: str, script: Script, data: str | dict[str, str] | None, **given: Any
+) -> CommitResult:
+    """Commits a file with a recipe that no replay has proven yet."""
+    from mvc.provenance.service import made
+
+    repository, (name,) = session.repository, session.names([path])
+    with script.running():
+        try:
+            base = repository.manifest("HEAD").by_path
+        except UnknownRevision as error:
+            raise UnknownRevision(
+                "there is no version yet that the training could have begun with",
+                hint="commit the weights before training first",
+            ) from error
+        service, make = script.required(script.name), script.required("model")
+        if not callable(make):
+            raise WrongUsage(f"model of {script.place} is no function", hint="write def model():")
+        model, optimizer = made(make), script.get("optimizer")
+        repository.load(model, "HEAD", path=name if name in base else None)
+        with repository.provenance(
+            model,
+            None if optimizer is None else optimizer(list(model.parameters())),
+            service=service,
+            data=data,
+            path=name,
+            verify=False,
+            **given,
+        ) as run:
+            run.trained(path)
+    assert run.result is not None
+    return run.result
+
+
+def _give_up_proven(session: Session, done: CommitResult) -> None:
+    """Has one replay make the weights of a new version; then gives them up."""
+    try:
+        with session.progress("training", counted=True) as progress:
+            session.repository.repack(drop_weights=[done.id], trust=True, progress=progress)
+    except MvcError as error:
+        error.message += f"; {done.id.short} is committed and keeps its weights"
+        raise
 
 
 def _tell_of_setting(session: Session, done: CommitResult) -> None:

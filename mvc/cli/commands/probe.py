@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,14 +10,13 @@ import click
 from mvc.cli.completing import complete_files, complete_revisions
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
+from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
-from mvc.cli.text import one_line
-from mvc.errors import MvcError, UnknownPath, WrongUsage
+from mvc.errors import WrongUsage
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.io.files import FileSystem
     from mvc.provenance.probe.compare import LayerRow
     from mvc.provenance.probe.probe import Probe
 
@@ -35,8 +28,6 @@ _COLUMNS = (
     *map(Column, ("inp", "out", "grad_inp", "grad_out", "grad_par")),
 )
 _MOST_ROWS = 40  # unless all are asked for
-_SCRIPT = "__mvc_probe__"
-_DEFAULT = "model"
 _PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
 
 
@@ -106,10 +97,10 @@ def command(
         raise WrongUsage("--path goes with --rev", hint="name the version with --rev")
     if save is not None:
         session.check_output(save, force=force)
-    script = _Script(model, session.fs)
+    script = Script(model, session.fs, "model")
 
     def make() -> Any:
-        made = script.model()
+        made = _made(script)
         if rev is not None:
             from mvc.api import Repository
 
@@ -118,7 +109,7 @@ def command(
         return made
 
     given = None if shape is None else _tensor(shape)
-    with _running(model):
+    with script.running():
         if seed is not None:
             seed_all(seed)
         found = probe(
@@ -144,75 +135,12 @@ def command(
     return int(not found.same)
 
 
-class _Script:
-    """The user's file or module, imported when something of it is first asked for."""
+def _made(script: Script) -> Any:
+    """What NAME is, or returns."""
+    made = script.required(script.name)
+    import torch
 
-    def __init__(self, target: str, fs: FileSystem) -> None:
-        self._fs = fs
-        self.place, _, name = target.partition(":")
-        self.name = name or _DEFAULT
-        self._module: ModuleType | None = None
-
-    def model(self) -> Any:
-        """What NAME is, or returns."""
-        made = self.get(self.name)
-        if made is None:
-            raise WrongUsage(
-                f"{self.place} has no {self.name}",
-                hint="define it, or name a function or module: FILE.py:NAME, package.module:NAME",
-            )
-        import torch
-
-        return made if isinstance(made, torch.nn.Module) or not callable(made) else made()
-
-    def value(self, name: str) -> Any:
-        """What the function ``name`` returns, or a value of this name; None if there is none."""
-        found = self.get(name)
-        return found() if callable(found) else found
-
-    def get(self, name: str) -> Any:
-        if self._module is None:
-            self._module = self._import()
-        found = getattr(self._module, name, None)
-        return None if isinstance(found, ModuleType) else found
-
-    def _import(self) -> ModuleType:
-        if not self.place.endswith(".py"):
-            sys.path.insert(0, str(self._fs.cwd()))
-            try:
-                return import_module(self.place)
-            except ModuleNotFoundError as error:
-                if error.name is None or not f"{self.place}.".startswith(f"{error.name}."):
-                    raise
-                raise WrongUsage(
-                    f"there is no module {self.place}", hint="a file is named with its .py"
-                ) from error
-        file = Path(self.place)
-        identity = self._fs.stat(file)
-        if identity is None or not identity.is_file:
-            raise UnknownPath(f"there is no file {self.place}")
-        sys.path.insert(0, str(self._fs.realpath(file).parent))
-        spec = spec_from_file_location(_SCRIPT, file)
-        assert spec is not None and spec.loader is not None
-        module = sys.modules[_SCRIPT] = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-
-@contextlib.contextmanager
-def _running(what: str) -> Iterator[None]:
-    """Sends what the user's code prints to stderr; makes its failures one line."""
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    except (MvcError, MemoryError):
-        raise
-    except (Exception, SystemExit) as error:
-        said = one_line(str(error))
-        raise WrongUsage(
-            f"{what} failed: {type(error).__name__}" + (f": {said}" if said else ""),
-            hint="run it with --debug to see where",
-        ) from error
+    return made if isinstance(made, torch.nn.Module) or not callable(made) else made()
 
 
 def _tensor(shape: str) -> Any:

@@ -26,7 +26,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The weights at ``path`` were given up at ``time_ns``; a replay takes about ``seconds``.
+    """The weights at ``path`` were given up at ``time_ns``; a replay takes about ``seconds``, 0 if
+    nobody knows: the training was not recorded while it ran, and no replay has proven the recipe.
 
     ``proven_ns``: when a replay last made them, None if none did; ``where`` it ran. ``stored``:
     they can still be read, because another version has them or gc has not run.
@@ -46,7 +47,8 @@ class Dropped:
         if self.proven_ns is not None:
             proven = f"proven {format_time(self.proven_ns, precise=False)}"
         there = ", still stored" if self.stored else ""
-        return f"recoverable by retraining ({self.seconds:.3g} s, {proven}){there}"
+        taken = f"{self.seconds:.3g} s, " if self.seconds else ""
+        return f"recoverable by retraining ({taken}{proven}){there}"
 
 
 def newest(marks: Iterable[Weights]) -> dict[CommitId, Weights]:
@@ -150,9 +152,11 @@ def check_weights(
             continue
         when = format_time(gone.time_ns, precise=False)
         raise WeightsDropped(
-            f"the weights of version {commit.short} were given up on {when}; a training of about "
-            f"{gone.seconds:.3g} s makes them again",
+            f"the weights of version {commit.short} were given up on {when}; a training"
+            + (f" of about {gone.seconds:.3g} s" if gone.seconds else "")
+            + " makes them again",
             hint=f"'mvc repack --add {commit.short} --trust-code' trains and stores them again; "
-            f"'mvc checkout --retrain --trust-code {commit.short}' writes them once; in Python, "
+            f"'mvc checkout --retrain --trust-code {commit.short}' writes them once, and switch, "
+            "diff and probe take these options, too; in Python, "
             f"'with repo.retraining({commit.short!r}, trust=True):' reads them",
         )

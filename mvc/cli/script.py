@@ -1,0 +1,114 @@
+"""Python code that the user names on the command line, imported when it is first needed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from mvc.cli.text import one_line
+from mvc.errors import MvcError, UnknownPath, WrongUsage
+
+if TYPE_CHECKING:
+    from mvc.io.files import FileSystem
+
+__all__ = ["Script"]
+
+_HIDDEN = "__mvc_script__"
+
+
+class Script:
+    """A file ``FILE.py[:NAME]`` or a module ``package.module[:NAME]``.
+
+    ``recorded``: its functions are to be found again by the name of their module, so a file is
+    imported as the module of its name.
+    """
+
+    def __init__(
+        self, target: str, fs: FileSystem, default: str, *, recorded: bool = False
+    ) -> None:
+        self._fs, self._target, self._recorded = fs, target, recorded
+        self.place, _, name = target.partition(":")
+        self.name = name or default
+        self._module: ModuleType | None = None
+
+    def required(self, name: str) -> Any:
+        """What the code has under ``name``. Raises WrongUsage if that is nothing."""
+        found = self.get(name)
+        if found is None:
+            raise WrongUsage(
+                f"{self.place} has no {name}",
+                hint="define it, or name a function or module: FILE.py:NAME, package.module:NAME",
+            )
+        return found
+
+    def value(self, name: str) -> Any:
+        """What the function ``name`` returns, or a value of this name; None if there is none."""
+        found = self.get(name)
+        return found() if callable(found) else found
+
+    def get(self, name: str) -> Any:
+        """What the code has under ``name``; None for nothing, and for a module."""
+        if self._module is None:
+            self._module = self._import()
+        found = getattr(self._module, name, None)
+        return None if isinstance(found, ModuleType) else found
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Sends what the code prints to stderr; makes its failures one line."""
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        except (MvcError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            said = one_line(str(error))
+            raise WrongUsage(
+                f"{self._target} failed: {type(error).__name__}" + (f": {said}" if said else ""),
+                hint="run it with --debug to see where",
+            ) from error
+
+    def _import(self) -> ModuleType:
+        if not self.place.endswith(".py"):
+            sys.path.insert(0, str(self._fs.cwd()))
+            try:
+                return import_module(self.place)
+            except ModuleNotFoundError as error:
+                if error.name is None or not f"{self.place}.".startswith(f"{error.name}."):
+                    raise
+                raise WrongUsage(
+                    f"there is no module {self.place}", hint="a file is named with its .py"
+                ) from error
+        file = Path(self.place)
+        identity = self._fs.stat(file)
+        if identity is None or not identity.is_file:
+            raise UnknownPath(f"there is no file {self.place}")
+        file = self._fs.realpath(file)
+        name = self._module_name(file) if self._recorded else _HIDDEN
+        sys.path.insert(0, str(file.parent))
+        spec = spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    def _module_name(self, file: Path) -> str:
+        name = file.stem
+        there = getattr(sys.modules.get(name), "__file__", None)
+        if name in sys.stdlib_module_names or (there is not None and there != str(file)):
+            raise WrongUsage(
+                f"{self.place} cannot be recorded: another module is called {name}",
+                hint="give the file another name",
+            )
+        if not name.isidentifier():
+            raise WrongUsage(
+                f"{self.place} cannot be recorded: no module can be called {name}",
+                hint="give the file a name of letters, digits and _",
+            )
+        return name

@@ -1,0 +1,197 @@
+"""``mvc commit --provenance``: a file with its recipe, proven by one replay."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mvc.api import Repository
+from tests.cli.program import Mvc
+
+FINETUNE = """
+import torch
+from torch import nn
+
+
+def model():
+    return nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3))
+
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def train(model, optimizer, data):
+    print("noise on stdout")
+    torch.manual_seed(3)
+    x = torch.tensor([float(line) for line in open(data)])
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+
+
+def differs(model, optimizer, data):
+    train(model, optimizer, data)
+    with torch.no_grad():
+        model[2].bias[0] += 0.5
+
+
+def fails(model, optimizer, data):
+    raise ValueError("not today")
+
+
+def takes_nothing(model):
+    pass
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def trained(mvc: Mvc, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mvc]:
+    """A base in HEAD; ``model.safetensors`` was trained from it since, by an ordinary program."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(mvc.folder)])
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    (mvc.folder / "finetune.py").write_text(FINETUNE)
+    (mvc.folder / "numbers.txt").write_text("1\n2\n3\n4\n5\n6\n")
+    (mvc.folder / ".mvcignore").write_text("*.py\n*.txt\n")
+    code: dict = {}
+    exec(FINETUNE, code)
+    torch.manual_seed(1)
+    model = code["model"]()
+    save_file(model.state_dict(), "model.safetensors")
+    mvc("commit", "model.safetensors", "-m", "base")
+    code["train"](model, code["optimizer"](model.parameters()), "numbers.txt")
+    save_file(model.state_dict(), "model.safetensors")
+    yield mvc
+    sys.modules.pop("finetune", None)
+    torch.set_num_threads(threads)
+
+
+def commit(mvc: Mvc, *more: object, name: str = "", code: int = 0):
+    script = f"finetune.py{name}"
+    given = ("--provenance", script, "--data", "numbers.txt", "-m", "tuned")
+    return mvc("commit", "model.safetensors", *given, *more, code=code)
+
+
+def is_given_up(folder: Path, rev: str = "HEAD") -> bool:
+    with Repository.open(folder) as repo:
+        (entry,) = repo.log(rev, limit=1)
+        return entry.dropped is not None
+
+
+def test_a_proven_version_gives_its_weights_up_and_keeps_the_file(trained: Mvc) -> None:
+    before = Path("model.safetensors").read_bytes()
+    done = commit(trained, "--metric", "acc=0.5", "--param", "lr=0.1", "--deploy", "prod")
+    assert done.out.startswith("[main ")
+    assert "the replay made the same weights" in done.err
+    assert "noise on stdout" not in done.out
+    assert is_given_up(trained.folder)
+    assert Path("model.safetensors").read_bytes() == before
+    assert "nothing to commit" in trained("status").out
+    log = trained("log", "-n", 1).out
+    assert "proven" in log and "acc" in log and "not proven" not in log
+    trained("gc", "--grace", 0)
+    trained("checkout", "HEAD", "-o", "again.safetensors", code=3)
+    trained("checkout", "HEAD", "-o", "again.safetensors", "--retrain", "--trust-code")
+    assert Path("again.safetensors").read_bytes() == before
+    trained("repack", "--add", "HEAD", "--trust-code")
+    assert not is_given_up(trained.folder)
+    trained("fsck", "--full")
+    Path("model.safetensors").unlink()
+    trained("checkout", "-f", "HEAD")
+    assert Path("model.safetensors").read_bytes() == before
+
+
+def test_a_replay_that_makes_other_weights_keeps_them_and_says_how_far_off(trained: Mvc) -> None:
+    failed = commit(trained, name=":differs", code=3)
+    assert failed.out.startswith("[main ")
+    error = next(line for line in failed.err.splitlines() if line.startswith("mvc: "))
+    assert "made other weights" in error and "1 of 4 tensors differ: 2.bias" in error
+    assert "by at most 0.5" in error and error.endswith("is committed and keeps its weights")
+    assert not is_given_up(trained.folder)
+    trained("gc", "--grace", 0)
+    trained("checkout", "HEAD", "-o", "kept.safetensors")
+    kept, wanted = load_file("kept.safetensors"), load_file("model.safetensors")
+    assert all(torch.equal(kept[name], value) for name, value in wanted.items())
+
+
+def test_without_a_replay_nothing_is_proven(trained: Mvc) -> None:
+    done = commit(trained, "--no-verify", name=":differs")
+    assert "not proven" in done.err
+    assert is_given_up(trained.folder)
+    line = trained("log", "-n", 1).out
+    assert "recoverable by retraining (not proven)" in line  # nobody knows how long it takes
+    trained("repack", "--add", "HEAD")  # gc has not run: the weights are there
+    assert not is_given_up(trained.folder)
+
+
+def test_json(trained: Mvc) -> None:
+    found = commit(trained, "--json").json
+    assert found["schema"] == "mvc.commit/1"
+    assert found["weights"] == "given up"
+    assert found["paths"][0]["path"] == "model.safetensors"
+    Path("numbers.txt").write_text("7\n")
+    other = trained("commit", "model.safetensors", "--allow-empty", "--json").json
+    assert other["weights"] == "stored"
+
+
+def test_a_training_that_fails_and_one_that_does_not_fit_are_told(trained: Mvc) -> None:
+    failed = commit(trained, name=":fails", code=3)
+    assert "ValueError: not today" in failed.err
+    assert "is committed and keeps its weights" in failed.err
+    head = trained("rev-parse", "HEAD").out
+    for name, said in {
+        ":takes_nothing": "the service cannot be called so",
+        ":missing": "finetune.py has no missing",
+        ":number": "service is of type int, which cannot train",
+    }.items():
+        refused = commit(trained, name=name, code=2)
+        assert said in refused.err
+    assert trained("rev-parse", "HEAD").out == head
+
+
+def test_what_does_not_go_with_it_is_refused(trained: Mvc) -> None:
+    for more in (["-a"], ["--reset-point"], ["--author", "me"], ["--pipeline", "lossless"]):
+        assert f"{more[0]} does not go with --provenance" in commit(trained, *more, code=2).err
+    assert "go with --provenance" in trained("commit", "--no-verify", code=2).err
+    assert "go with --provenance" in trained("commit", "--data", "x", code=2).err
+    refused = trained("commit", "--provenance", "finetune.py", code=2)
+    assert "name the one file that the training made" in refused.err
+    refused = commit(trained, "--data", "a=numbers.txt", code=2)
+    assert "several data sets have names" in refused.err
+    Path("json.py").write_text(FINETUNE)
+    refused = trained("commit", "model.safetensors", "--provenance", "json.py", code=2)
+    assert "another module is called json" in refused.err
+    assert (
+        "there is no file none.py"
+        in trained("commit", "model.safetensors", "--provenance", "none.py", code=3).err
+    )
+
+
+def test_a_file_that_is_not_the_state_of_the_model_is_refused(trained: Mvc) -> None:
+    save_file({"w": torch.zeros(3)}, "model.safetensors")
+    refused = commit(trained, code=3)
+    assert "is not the state of this model: model.safetensors lacks 0.bias" in refused.err
+    torch.save({"w": torch.zeros(3)}, "model.safetensors")
+    assert "no file that a recipe can make again" in commit(trained, code=3).err
+    assert not is_given_up(trained.folder)
+
+
+def test_the_first_version_has_no_base(mvc: Mvc, tmp_path: Path) -> None:
+    Path("finetune.py").write_text(FINETUNE)
+    save_file({"w": torch.zeros(3)}, "model.safetensors")
+    given = ("--provenance", "finetune.py", "-m", "x")
+    refused = mvc("commit", "model.safetensors", *given, code=3)
+    assert "there is no version yet" in refused.err
+    sys.modules.pop("finetune", None)
