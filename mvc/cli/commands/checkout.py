@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
 from typing import BinaryIO
 
 import click
@@ -13,6 +11,7 @@ from mvc.cli.completing import complete_checkout, complete_files
 from mvc.cli.options import target_option
 from mvc.cli.program import verb
 from mvc.cli.restored import restored_json, tell, tell_of_training, warn_of_unreached
+from mvc.cli.retraining import retrain_options, retraining
 from mvc.cli.session import Session
 from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
@@ -33,18 +32,7 @@ from mvc.repo.times import format_time
 @click.option(
     "--model", "whole", is_flag=True, help="Write the model's code beside its weights, into -o DIR."
 )
-@click.option(
-    "--retrain", is_flag=True, help="Train weights again that were given up, by their recipe."
-)
-@click.option(
-    "--anyway",
-    is_flag=True,
-    help="With --retrain: even if the environment differs; it is verified.",
-)
-@click.option(
-    "--trust-code", is_flag=True,
-    help="With --retrain, run the stored code; with --model, to see that it works.",
-)  # fmt: skip
+@retrain_options("With --retrain, run the stored code; with --model, to see that it works.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
 def command(
     session: Session,
@@ -88,17 +76,15 @@ def command(
     if whole:
         if names or everything or atomic_dir or delete or output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
-        with (
-            _retraining(session, rev, trust=trust_code, anyway=anyway) if retrain else nullcontext()
+        with retraining(
+            session, [rev], retrain=retrain, trust=retrain and trust_code, anyway=anyway
         ):
             _write_model(session, str(rev), output, force=force, trust=trust_code)
         return
     before = repository.head(if_known=True).branch
     try:
         with (
-            _retraining(session, rev, trust=trust_code, anyway=anyway)
-            if retrain
-            else nullcontext(),
+            retraining(session, [rev], retrain=retrain, trust=trust_code, anyway=anyway),
             session.progress("restoring") as progress,
         ):
             done = repository.restore(
@@ -124,19 +110,6 @@ def command(
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
         out.note(f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip())
     warn_of_unreached(session, done)
-
-
-@contextmanager
-def _retraining(session: Session, rev: str | None, *, trust: bool, anyway: bool) -> Iterator[None]:
-    """While the block runs, weights that were given up can be read; they are trained first."""
-    with ExitStack() as held:
-        with session.progress("training", counted=True) as progress:
-            done = held.enter_context(
-                session.repository.retraining(rev, trust=trust, anyway=anyway, progress=progress)
-            )
-        if done is None:
-            session.out.note("nothing is trained: the weights are stored")
-        yield
 
 
 def _write_model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -12,9 +13,12 @@ from mvc.cli.completing import complete_diff, complete_tracked
 from mvc.cli.options import revision
 from mvc.cli.payload import fields, relation_json
 from mvc.cli.program import verb
+from mvc.cli.retraining import retrain_options, retraining
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, listed, number, percent, shape
+from mvc.errors import UnknownRevision
+from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.compare import FileDiff, TensorDiff
@@ -37,6 +41,7 @@ _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged":
 @click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_tracked)
 @click.option("--stat", is_flag=True, help="One line a file.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if anything differs.")
+@retrain_options()
 def command(
     session: Session,
     a: str | None,
@@ -44,6 +49,9 @@ def command(
     paths: tuple[str, ...],
     stat: bool,
     exit_code: bool,
+    retrain: bool,
+    anyway: bool,
+    trust_code: bool,
 ) -> int:
     """Compare two versions tensor by tensor.
 
@@ -53,16 +61,34 @@ def command(
     them are listed; -v lists all, unchanged ones too. 'changed' is the share of elements whose
     bits differ, L2 and max |d| are of the difference, cosine is between old and new.
     """
-    with session.progress("comparing") as progress:
+    revs = _versions(session, a, b) if retrain else []
+    with (
+        retraining(session, revs, retrain=retrain, trust=trust_code, anyway=anyway),
+        session.progress("comparing") as progress,
+    ):
         found = session.repository.diff(a, b, session.names(paths), progress=progress)
     _tell_from_head(session, found, named=a)
     for path, why in found.unmeasured.items():
         session.out.note(f"{session.from_here(path)}: compared by hashes only: {why}")
+    if found.unmeasured:
+        session.out.note("hint: with --retrain --trust-code they are trained for this command")
     if session.as_json:
         session.out.json("mvc.diff/1", _json(found))
     else:
         _print(session, found, stat=stat)
     return int(exit_code and _differs(found))
+
+
+def _versions(session: Session, *words: str | None) -> list[CommitId]:
+    """The versions that a diff of A and B reads; HEAD stands beside what is on disk."""
+    found = dict[CommitId, None]()
+    for word in words:
+        try:
+            found[session.repository.find(word)] = None
+        except UnknownRevision:
+            with suppress(UnknownRevision):
+                found[session.repository.find()] = None
+    return list(found)
 
 
 def _tell_from_head(session: Session, found: Diff, named: str | None) -> None:

@@ -81,7 +81,7 @@ def _print(
         equal = {k: v for k, v in recorded.fields().items() if k not in differing}
         rows += [("equal", printable(k), printable(v), printable(v)) for k, v in equal.items()]
         styles += [None] * len(equal)
-    columns = [Column("grade"), Column("field"), Column("recorded", give="end")]
+    columns = [Column("grade"), Column("field", give="middle"), Column("recorded", give="end")]
     show(out, [*columns, Column(name, give="end")], rows, styles=styles)
     hidden = len(compared.differences) - len(shown)
     if hidden:

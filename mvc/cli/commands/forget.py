@@ -122,6 +122,8 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
     if chosen.queries_since_ns is not None:
         since = format_time(chosen.queries_since_ns, precise=False)
         out.note(f"Queries are recorded since {since}; versions older than that stay")
+    for id_ in chosen.restored:
+        out.note(f"{id_.short} keeps its weights after all: what it was trained from goes")
     for id_ in chosen.already:
         when = forgotten_on(session.repository.forgotten_ns(id_))
         out.note(f"the state of {id_.short} was {when} already")

@@ -10,6 +10,7 @@ import click
 from mvc.cli.completing import complete_files, complete_revisions
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
+from mvc.cli.retraining import retrain_options, retraining
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
@@ -67,6 +68,7 @@ _PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
     help="Load the weights of a version into the model first.",
 )  # fmt: skip
 @click.option("--path", metavar="PATH", help="The file of REV, where it has several states.")
+@retrain_options()
 def command(
     session: Session,
     model: str,
@@ -81,6 +83,9 @@ def command(
     shape: str | None,
     rev: str | None,
     path: str | None,
+    retrain: bool,
+    anyway: bool,
+    trust_code: bool,
 ) -> int:
     """Compare two runs of a model layer by layer.
 
@@ -93,8 +98,9 @@ def command(
     from mvc.provenance.probe.probe import probe
     from mvc.provenance.probe.run import seed_all
 
-    if path is not None and rev is None:
-        raise WrongUsage("--path goes with --rev", hint="name the version with --rev")
+    if (path is not None or retrain) and rev is None:
+        name = "--path" if path is not None else "--retrain"
+        raise WrongUsage(f"{name} goes with --rev", hint="name the version with --rev")
     if save is not None:
         session.check_output(save, force=force)
     script = Script(model, session.fs, "model")
@@ -109,7 +115,10 @@ def command(
         return made
 
     given = None if shape is None else _tensor(shape)
-    with script.running():
+    with (
+        retraining(session, [rev], retrain=retrain, trust=trust_code, anyway=anyway),
+        script.running(),
+    ):
         if seed is not None:
             seed_all(seed)
         found = probe(

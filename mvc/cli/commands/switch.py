@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 
 from mvc.cli.completing import complete_branches
 from mvc.cli.options import revision
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
+from mvc.cli.retraining import retrain_options, retraining
 from mvc.cli.session import Session
+from mvc.errors import UnknownRevision
 from mvc.model.names import printable
 
 
@@ -17,12 +21,27 @@ from mvc.model.names import printable
 @revision("START", required=False)
 @click.option("-c", "--create", is_flag=True, help="Make the branch, at START or HEAD.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
-def command(session: Session, branch: str, start: str | None, create: bool, force: bool) -> None:
+@retrain_options()
+def command(
+    session: Session,
+    branch: str,
+    start: str | None,
+    create: bool,
+    force: bool,
+    retrain: bool,
+    anyway: bool,
+    trust_code: bool,
+) -> None:
     """Go to another branch."""
     if start is not None and not create:
         raise click.UsageError("START is where a new branch begins: add -c")
-    before = session.repository.head(if_known=True).branch
-    with session.progress("restoring") as progress:
+    before, revs = session.repository.head(if_known=True).branch, []
+    with suppress(UnknownRevision):  # switch says what is wrong
+        revs = [session.repository.find(start if create else branch)] if retrain else []
+    with (
+        retraining(session, revs, retrain=retrain, trust=trust_code, anyway=anyway),
+        session.progress("restoring") as progress,
+    ):
         done = session.repository.switch(
             branch, create=create, start=start, force=force, progress=progress
         )

@@ -207,5 +207,9 @@ def _made(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
             hint="pass the module, or a function that returns it or (module, inputs)",
         )
     if inputs is None:
-        raise WrongUsage("the model has no inputs", hint="pass what it is called with")
+        raise WrongUsage(
+            "the model has no inputs",
+            hint="pass what it is called with; for 'mvc probe' define inputs() beside the model, "
+            "or give a shape: --input 1x3x224x224",
+        )
     return model, inputs

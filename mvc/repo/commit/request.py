@@ -86,8 +86,13 @@ class CommitOptions:
     produced_by: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage for a value of a wrong type."""
+        """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""
         check_fields(self)
+        if self.produced_by is not None and not self.produced_by.strip():
+            raise WrongUsage(
+                "produced_by is empty: it names the lossy pipeline that made the state",
+                hint="leave it out for a state that no pipeline changed",
+            )
 
 
 @dataclass(frozen=True)

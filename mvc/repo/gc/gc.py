@@ -57,7 +57,7 @@ from mvc.store.writing.full_or_delta import BasePiece, choose
 __all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection", "shortened"]
 
 DEFAULT_GRACE = timedelta(days=14)
-_WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage
+_WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage, or weights given up
 _BLOCK = 4096  # a journal is not rewritten to save fewer bytes
 
 
@@ -176,6 +176,12 @@ def _plan(
     garbage = _Garbage(context, found, leaves)
     moved = {n for n, (size, goes) in garbage.packs.items() if goes >= _WORTH * size}
     moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
+    moved |= {
+        coding.record.pack
+        for id_ in reach.dropped
+        for coding in found.codings.get(id_, ())
+        if leaves[coding.row]
+    }
     if reach.purge:
         moved |= {n for n, (_, goes) in garbage.packs.items() if goes}
     edits, shorter = shortened(found, reach, cutoff)

@@ -94,7 +94,8 @@ class Reachable:
     ``blobs`` and ``manifests`` are the objects of these states. ``numbers``: of the ``commits``
     in the history. ``given_up`` are objects that
     only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
-    may stay, not even as a base. ``purge``: a state was forgotten by name since the last
+    may stay, not even as a base. ``dropped`` are weights that were given up, for which no state
+    that stays has a use. ``purge``: a state was forgotten by name since the last
     collection, so bytes that no entry names must be deleted as well.
     """
 
@@ -107,6 +108,7 @@ class Reachable:
     numbers: set[int]
     given_up: set[bytes] = field(default_factory=set)
     banned: set[bytes] = field(default_factory=set)
+    dropped: set[bytes] = field(default_factory=set)
 
     def needs(self, id_: bytes) -> bool:
         """Whether a state that stays has this object."""
@@ -138,13 +140,15 @@ def reachable(
     late = sorted(needed - contents.manifests.keys(), key=found.graph.number)
     for id_ in late:
         contents.require(id_, [coding.step for coding in found.codings.get(id_, ())])
-    given_up = {
-        id_: manifests.positions(manifests.load(context, id_), paths)
-        for id_, paths in history.given_up(states).items()
-    }
+    given_up, dropped = dict[ManifestId, list[int]](), set[bytes]()
+    for id_, paths in history.given_up(states).items():
+        manifest = manifests.load(context, id_)
+        given_up[id_] = manifests.positions(manifest, paths)
+        dropped.update(c.id for e in manifest.all_entries if e.path in paths for c in e.contents)
     blobs = Specs(found.graph, contents, needed, given_up)
     reach = Reachable(commits, states, forgotten, bool(fresh), needed, blobs, numbers)
     _give_up(context, found, reach, fresh)
+    reach.dropped = {id_ for id_ in dropped if not reach.needs(id_)}
     return reach
 
 

@@ -18,7 +18,7 @@ from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
-from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import commits, manifests, weights
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
 from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
 from mvc.repo.recording import refuse_recorded
@@ -33,6 +33,7 @@ _NOT_UNDONE = {
     "deploy": "recorded a deployment, which is not undone",
     "retract": "retracted a deployment, which is not undone",
     "forget": "gave up states, which are gone",
+    "drop-weights": "gave up weights, which undo does not bring back",
 }
 
 
@@ -113,7 +114,7 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
                 if final is not None:
                     raise _cannot(context, final, before=recorded)
                 return Operation(recorded.sequence, recorded.entry, None), revert
-            if recorded.sequence and recorded.entry.operation in _NOT_UNDONE:
+            if recorded.sequence and _is_final(context, recorded):
                 final = final or recorded
         if final is not None:
             raise _cannot(context, final)
@@ -132,6 +133,19 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
     return operation, revert
 
 
+def _is_final(context: Context, recorded: Recorded) -> bool:
+    """Whether it cannot be undone, and has an effect still: weights may be stored again."""
+    if recorded.entry.operation == "drop-weights":
+        return bool(_given_up(context, recorded))
+    return recorded.entry.operation in _NOT_UNDONE
+
+
+def _given_up(context: Context, recorded: Recorded) -> list[CommitId]:
+    """The versions whose weights an operation gave up, and that are still without them."""
+    marks = [mark for mark in recorded.entry.weights if mark.kind == "dropped"]
+    return [mark.commit for mark in marks if weights.dropped(context, mark.commit) is not None]
+
+
 def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None) -> RefConflict:
     """The error for an operation that moved nothing, which names the command that helps.
 
@@ -148,6 +162,9 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
             if made.target == taken.target:
                 at = format_time(made.time_ns)
                 ways.append(f"'mvc deploy {made.commit.short} {taken.target} --at {at}' records it")
+    gone = [each.short for each in _given_up(context, recorded)]
+    if gone:
+        ways.append(f"'mvc repack --trust-code --add {' '.join(gone[:5])}' stores them again")
     if before is not None:
         name = printable(before.entry.operation)
         ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")

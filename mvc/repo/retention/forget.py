@@ -36,7 +36,7 @@ from mvc.repo.retention.rules import (
     recorded_since,
     too_few,
 )
-from mvc.store.journal.entries import Entry, Forgotten
+from mvc.store.journal.entries import Entry, Forgotten, Weights
 from mvc.store.journal.frames import Recorded
 
 __all__ = ["Chosen", "ForgetPreview", "choose", "forget", "preview"]
@@ -48,7 +48,9 @@ class Chosen:
 
     ``rules`` is None if they were named. ``already``: named versions that were forgotten by
     name before. ``short``: ``best`` rules that keep fewer versions than they say.
-    ``queries_since_ns``: with ``unqueried``, older versions stay (ns since 1970).
+    ``queries_since_ns``: with ``unqueried``, older versions stay (ns since 1970). ``restored``:
+    versions that gave up weights which are still stored; they have them again, because what they
+    are trained from is to go.
     """
 
     commits: tuple[Commit, ...]
@@ -56,6 +58,7 @@ class Chosen:
     already: tuple[CommitId, ...] = ()
     short: tuple[Short, ...] = ()
     queries_since_ns: int | None = None
+    restored: tuple[CommitId, ...] = ()
 
     @property
     def named(self) -> bool:
@@ -72,7 +75,8 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
 
     A version forgotten by rule may be forgotten again by name. Raises WrongUsage,
     UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version of HEAD, and for one
-    that is needed to train another one again. A rule passes over the latter.
+    that is needed to train another one again, unless the weights of that one are still stored: it
+    then has them again. A rule passes over what a version without its weights needs.
     """
     context.fresh()
     ids = dict.fromkeys(resolve(context, rev) for rev in revs)
@@ -86,9 +90,10 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
         return Chosen(going, rules, (), too_few(context, rules, going), since)
     found = [commits.get(context, id_) for id_ in ids]
     _refuse_head(context, found)
-    _refuse_needed(context, found)
+    kept = tuple(each.commit for each in _kept_by(context, found))
     already = tuple(commit.id for commit in found if _mark(context, commit.id) is True)
-    return Chosen(_sorted(c for c in found if c.id not in already), None, already)
+    going = _sorted(c for c in found if c.id not in already)
+    return Chosen(going, None, already, restored=kept)
 
 
 def forget(context: Context, chosen: Chosen) -> Recorded | None:
@@ -101,9 +106,12 @@ def forget(context: Context, chosen: Chosen) -> Recorded | None:
         return None
 
     def make() -> Entry:
-        marks = tuple(Forgotten(c.id, chosen.named) for c in _still_going(context, chosen))
+        going = _still_going(context, chosen)
+        marks = tuple(Forgotten(c.id, chosen.named) for c in going)
         note = "by name" if chosen.rules is None else chosen.rules.text
-        return Entry("forget", context.store.clock.now_ns(), note, forgotten=marks)
+        again = tuple(_kept_by(context, going)) if chosen.named else ()
+        now = context.store.clock.now_ns()
+        return Entry("forget", now, note, forgotten=marks, weights=again)
 
     try:
         done = context.store.publish(make)
@@ -122,7 +130,6 @@ def _still_going(context: Context, chosen: Chosen) -> list[Commit]:
     going = [c for c in chosen.commits if commits.find(context.store.snapshot, c.id) is not None]
     if chosen.rules is None:
         _refuse_head(context, going)
-        _refuse_needed(context, going)
         going = [c for c in going if _mark(context, c.id) is not True]
     else:
         stay = {*protected(context, chosen.rules), *_needed(context, {c.id for c in going})}
@@ -155,12 +162,21 @@ def _needed(context: Context, going: set[CommitId]) -> dict[CommitId, CommitId]:
     return stay
 
 
-def _refuse_needed(context: Context, going: Iterable[Commit]) -> None:
+def _kept_by(context: Context, going: Iterable[Commit]) -> list[Weights]:
+    """Marks of versions that these are needed to train again, and whose weights are still stored.
+
+    Raises RefConflict for one whose weights are not.
+    """
+    found: dict[CommitId, Weights] = {}
     for id_, holder in _needed(context, {commit.id for commit in going}).items():
-        raise RefConflict(
-            f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
-            hint=f"'mvc repack --add {holder.short} --trust-code' stores them again first",
-        )
+        gone = weights.dropped(context, holder)
+        if gone is None or not gone.stored:
+            raise RefConflict(
+                f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
+                hint=f"'mvc repack --add {holder.short} --trust-code' stores them again first",
+            )
+        found[holder] = Weights(holder, "restored", gone.path, round(gone.seconds * 1000))
+    return list(found.values())
 
 
 def _mark(context: Context, id_: CommitId) -> bool | None:
