@@ -16,10 +16,12 @@ from mvc.evaluation.common.data import load_data
 from mvc.evaluation.common.progress import Tell
 from mvc.evaluation.drift.experiment import SEED, Settings, experiments
 from mvc.io.files import FileSystem
+from mvc.model.names import printable
 
 __all__ = ["cli", "main"]
 
-_INTERRUPTED = 130
+_PROGRAM = "python -m mvc.evaluation"
+_FAILED, _INTERRUPTED = 3, 130
 _PATH = click.Path(path_type=Path)
 _NUMBER = {"type": int, "metavar": "N"}
 _NAME = {"show_default": True, "metavar": "NAME"}
@@ -84,7 +86,7 @@ def _with(options: _Options) -> Callable[[Callable[..., Any]], Callable[..., Any
 _settings = _with(_OPTIONS)
 
 
-@click.group(name="python -m mvc.evaluation")
+@click.group(name=_PROGRAM)
 def cli() -> None:
     """The experiments of two theses, with mvc: lossy versions of a model that learns online
     (drift), and ten models derived from one another, kept in several ways (mmlib).
@@ -368,20 +370,32 @@ def _bar() -> Iterator[Tell | None]:
 def main() -> NoReturn:
     """Runs the command; errors are one line and a hint on stderr."""
     try:
-        cli.main(prog_name="python -m mvc.evaluation", standalone_mode=False)
+        cli.main(prog_name=_PROGRAM, standalone_mode=False)
         code = 0
     except MvcError as error:
-        click.echo(f"error: {error.message}", err=True)
-        if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
-        code = error.exit_code
-    except click.ClickException as error:
+        code = _failed(error.message, error.hint, error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = error.exit_code
+    except click.ClickException as error:
+        path = getattr(getattr(error, "ctx", None), "command_path", _PROGRAM)
+        message = error.format_message().rstrip(".")
+        message = message[:1].lower() + message[1:]
+        code = _failed(message, f"see '{path} --help'", error.exit_code)
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        code = _failed(f"{(error.strerror or str(error)).lower()}{where}", None, _FAILED)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; call it again to go on", err=True)
-        code = _INTERRUPTED
+        code = _failed("interrupted", "call it again to go on", _INTERRUPTED)
     sys.exit(code)
+
+
+def _failed(message: str, hint: str | None, code: int) -> int:
+    """Says on stderr why a command failed, as ``mvc`` does; returns the exit code."""
+    click.echo(f"mvc: {printable(message)}", err=True)
+    if hint:
+        click.echo(f"hint: {printable(hint)}", err=True)
+    return code
 
 
 if __name__ == "__main__":

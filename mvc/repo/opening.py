@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from mvc.errors import AlreadyARepository, DamagedData, IoFailed, MvcError, NotARepository
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.io.replacement import finish_interrupted, one_at_a_time
 from mvc.model.names import printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
+from mvc.repo.interrupted import PLANS, finish_checkouts
 from mvc.store.format import FORMAT
 from mvc.store.index.folder import BUILDING, CURRENT
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
@@ -24,18 +24,7 @@ from mvc.store.store import CONFIG, FOLDER, Store
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = [
-    "PLANS",
-    "Configure",
-    "check_absent",
-    "checking_out",
-    "finish_checkouts",
-    "open_context",
-    "remove_if_failed",
-]
-
-PLANS = "checkouts"
-"""The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
+__all__ = ["Configure", "check_absent", "open_context", "remove_if_failed"]
 
 Configure: TypeAlias = Callable[[Path | None], Config]
 """Makes the configuration from the path of the repository's own file, None if there is none."""
@@ -97,38 +86,6 @@ def open_context(
     raise NotARepository(
         f"not a repository (or any of its parents): {start}", hint="make one with 'mvc init'"
     )
-
-
-def finish_checkouts(context: Context) -> None:
-    """Completes or takes back checkouts whose process was killed, and notes that in ``context``."""
-
-    def check(path: Path, name: str) -> str:
-        from mvc.repo.worktree.worktree import entry_at
-
-        return entry_at(context, path, name).content_id.hex()
-
-    store = context.store
-    if store.writable:
-        plans = store.folder / PLANS
-        replaced, given_up = finish_interrupted(store.fs, plans, context.root, check)
-        context.finished += tuple(replaced)
-        context.given_up += tuple(given_up)
-
-
-@contextmanager
-def checking_out(context: Context, place: Path) -> Iterator[None]:
-    """Completes interrupted checkouts, and keeps others with the same ``place`` waiting.
-
-    ``place``: the file or folder to be written. Without permission to write ``.mvc`` nothing keeps
-    two checkouts apart. Raises Busy.
-    """
-    store = context.store
-    with ExitStack() as held:
-        if store.writable:
-            real = store.fs.realpath(place)
-            held.enter_context(one_at_a_time(store.fs, store.folder / PLANS, real))
-        finish_checkouts(context)
-        yield
 
 
 def check_absent(fs: FileSystem, root: Path) -> None:

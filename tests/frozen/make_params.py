@@ -9,19 +9,15 @@ beside commits without, and both behind a journal that gc has compacted.
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
-from describe import describe
+from keep import keep
 from make import AUTHOR, Ticking, model, moved
 
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
-from tests.oracle import reader
 
 PARAMS: tuple[dict[str, Any], ...] = (
     {},
@@ -51,23 +47,5 @@ def params(root: Path) -> None:
         repo.commit(moved(state, 9), params={"after": "gc"}, options=CommitOptions(author=AUTHOR))
 
 
-def keep(out: Path) -> None:
-    """Makes the repository, stores it with what is answered now."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder).resolve() / "repo"
-        params(root)
-        name = out / "params.zip"
-        with zipfile.ZipFile(name, "x", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
-            for path in sorted((root / ".mvc").rglob("*")):
-                if path.is_file() and "index.lmdb" not in path.parts:
-                    z.writestr(path.relative_to(root).as_posix(), path.read_bytes())
-        with zipfile.ZipFile(name) as z:
-            z.extractall(again := Path(folder).resolve() / "again")
-        found = describe(again)
-        found["second reader"] = sorted(map(bytes.hex, reader.Repository(again / ".mvc").commits))
-    text = json.dumps(found, indent=1, ensure_ascii=True, sort_keys=True)
-    (out / "params.json").write_text(text + "\n")
-
-
 if __name__ == "__main__":
-    keep(Path(sys.argv[1]))
+    keep(Path(sys.argv[1]), "params", params)

@@ -10,15 +10,12 @@ weights of the first were given up and collected, those of the second stored aga
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
-import zipfile
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from describe import describe
+from keep import keep
 from make import AUTHOR, Ticking
 
 import mvc
@@ -26,7 +23,6 @@ from mvc.io.files import FileSystem
 from mvc.provenance import environment
 from mvc.provenance.weights import drop
 from mvc.repo.config import set_value
-from tests.oracle import reader
 
 SERVICE = '''"""The training of a frozen repository."""
 
@@ -83,23 +79,5 @@ def recipes(root: Path) -> None:
         repo.gc(grace="0")
 
 
-def keep(out: Path) -> None:
-    """Makes the repository, stores it with what is answered now."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder).resolve() / "repo"
-        recipes(root)
-        name = out / "recipes.zip"
-        with zipfile.ZipFile(name, "x", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
-            for path in sorted((root / ".mvc").rglob("*")):
-                if path.is_file() and "index.lmdb" not in path.parts:
-                    z.writestr(path.relative_to(root).as_posix(), path.read_bytes())
-        with zipfile.ZipFile(name) as z:
-            z.extractall(again := Path(folder).resolve() / "again")
-        found = describe(again)
-        found["second reader"] = sorted(map(bytes.hex, reader.Repository(again / ".mvc").commits))
-    text = json.dumps(found, indent=1, ensure_ascii=True, sort_keys=True)
-    (out / "recipes.json").write_text(text + "\n")
-
-
 if __name__ == "__main__":
-    keep(Path(sys.argv[1]))
+    keep(Path(sys.argv[1]), "recipes", recipes)

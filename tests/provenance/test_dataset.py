@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +26,7 @@ from mvc.provenance.dataset import place, used
 from mvc.provenance.recipe import Data
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import attachments
-from mvc.repo.commit.request import CommitRequest
+from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.context import Context
 
 
@@ -152,8 +153,8 @@ def test_hostile_references_are_refused(
 
 
 def forged(context: Context, path: Path) -> None:
-    (change,) = attachments({"x": path.read_bytes()})
-    change = type(change)("reference.json", change.open)
+    ((_, parsed),) = attachments({"x": path.read_bytes()})
+    change = Change("reference.json", lambda: nullcontext(parsed))
     params = {"mvc.data": "reference"}
     commit(context, CommitRequest([change], tag="data/forged", params=params))
 

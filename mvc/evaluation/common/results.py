@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from mvc.errors import BadModelFile
+from mvc.errors import BadModelFile, UnknownPath
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
 
-__all__ = ["bytes_in", "empty_folder", "read_result", "write_result", "write_table"]
+__all__ = [
+    "bytes_in", "empty_folder", "read_report", "read_result", "write_result", "write_table",
+]  # fmt: skip
 
+_T = TypeVar("_T")
 _MAX_RESULT = 16 * MIB
 
 
@@ -29,6 +32,31 @@ def read_result(fs: FileSystem, file: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         pass
     raise BadModelFile(f"{file} is no result", hint="delete it: it is made again")
+
+
+def read_report(
+    fs: FileSystem,
+    path: Path,
+    schema: str,
+    make: Callable[[dict[str, Any]], _T],
+    of: tuple[str, str],
+) -> _T:
+    """What ``make`` makes of the JSON of a report, less its ``schema``.
+
+    ``of``: what the file should be, and what writes one. Raises UnknownPath and BadModelFile.
+    """
+    if fs.stat(path) is None:
+        raise UnknownPath(f"there is no {path}", hint="name a JSON file of a folder tables/")
+    try:
+        values = json.loads(fs.read_bytes(path, _MAX_RESULT))
+        if values.pop("schema") != schema:
+            raise ValueError
+        return make(values)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        what, writer = of
+        raise BadModelFile(
+            f"{path} is no {what}", hint=f"name a JSON file that {writer} wrote"
+        ) from None
 
 
 def write_result(fs: FileSystem, file: Path, values: Mapping[str, Any]) -> None:

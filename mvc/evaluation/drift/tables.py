@@ -16,10 +16,11 @@ from typing import Any
 
 from mvc.codecs.pipeline import PRESETS
 from mvc.dataclasses import dataclass
-from mvc.errors import BadModelFile, InvalidPipeline, NotInstalled, UnknownPath, WrongUsage
+from mvc.errors import InvalidPipeline, NotInstalled, WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import recipe_for
 from mvc.evaluation.common.progress import Tell, named
+from mvc.evaluation.common.results import read_report
 from mvc.evaluation.drift.experiment import Experiment, Settings
 from mvc.evaluation.drift.measure import Measured, Results, curve_difference
 from mvc.evaluation.drift.thesis import (
@@ -44,7 +45,6 @@ __all__ = [
 Run = Callable[[Dataset, Settings], Sequence[Results]]
 """Recorded streams of a data set under settings, one for each label."""
 
-_MAX_TABLE = 1 << 24
 _SCHEMA = "mvc.evaluation.table/1"
 _BATCHES = 150  # of the thesis's experiments
 
@@ -334,17 +334,7 @@ def table_bytes(made: Made) -> bytes:
 
 def read_table(fs: FileSystem, path: Path) -> Made:
     """The table in a file of ``table_bytes``. Raises UnknownPath and BadModelFile."""
-    if fs.stat(path) is None:
-        raise UnknownPath(f"there is no {path}", hint="name a JSON file of a folder tables/")
-    try:
-        values = json.loads(fs.read_bytes(path, _MAX_TABLE))
-        if values.pop("schema") != _SCHEMA:
-            raise ValueError
-        return _made(values)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadModelFile(
-            f"{path} is no table", hint="name a JSON file that drift table or drift run wrote"
-        ) from None
+    return read_report(fs, path, _SCHEMA, _made, ("table", "drift table or drift run"))
 
 
 def _made(values: Mapping[str, Any]) -> Made:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mvc.dataclasses import dataclass
-from mvc.errors import BadModelFile, UnknownPath
+from mvc.evaluation.common import results
 from mvc.evaluation.provenance.approaches import Approach
 from mvc.evaluation.provenance.architectures import ARCHITECTURES
 from mvc.evaluation.provenance.flow import BASES, RELATIONS, Experiment
@@ -19,7 +19,6 @@ from mvc.io.files import FileSystem
 
 __all__ = ["Group", "Line", "Report", "line_of", "read_report", "report_bytes"]
 
-_MAX_REPORT = 1 << 24
 _SCHEMA = "mvc.evaluation.mmlib/1"
 
 
@@ -95,17 +94,11 @@ def report_bytes(report: Report) -> bytes:
 
 def read_report(fs: FileSystem, path: Path) -> Report:
     """The report in a file of ``report_bytes``. Raises UnknownPath and BadModelFile."""
-    if fs.stat(path) is None:
-        raise UnknownPath(f"there is no {path}", hint="name a JSON file of a folder tables/")
-    try:
-        values = json.loads(fs.read_bytes(path, _MAX_REPORT))
-        if values.pop("schema") != _SCHEMA:
-            raise ValueError
-        return Report(tuple(map(_group, values["groups"])), str(values["machine"]))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadModelFile(
-            f"{path} is no report", hint="name a JSON file that mmlib run wrote"
-        ) from None
+    return results.read_report(fs, path, _SCHEMA, _report, ("report", "mmlib run"))
+
+
+def _report(values: Mapping[str, Any]) -> Report:
+    return Report(tuple(map(_group, values["groups"])), str(values["machine"]))
 
 
 def _group(values: Mapping[str, Any]) -> Group:

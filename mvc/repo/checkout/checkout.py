@@ -32,11 +32,11 @@ from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.history.log import Orphans, orphans
+from mvc.repo.interrupted import PLANS, checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.lookup.weights import check_weights
-from mvc.repo.opening import PLANS, checking_out
 from mvc.repo.refs import branch_change, check_branch
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of

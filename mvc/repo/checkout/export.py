@@ -22,10 +22,11 @@ from mvc.model.names import printable, training_path
 from mvc.repo.checkout.checkout import Restored, select, write_files
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.context import Context, Progress
+from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.lookup.weights import check_weights
-from mvc.repo.opening import checking_out, remove_if_failed
+from mvc.repo.opening import remove_if_failed
 from mvc.repo.worktree.worktree import VERSION_CONTROL
 
 __all__ = ["export", "export_to", "mounted"]

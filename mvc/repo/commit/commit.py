@@ -28,7 +28,6 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.commit.base_cache import BaseCache
-from mvc.repo.commit.inputs import attachments
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.state_writer import PrecisionCopies, StateWriter
@@ -198,10 +197,12 @@ class _Work:
         self.raw_bytes = self.files.raw_bytes
 
     def _keep_attachments(self) -> None:
-        for change in attachments(self.request.attachments):
-            if change.open is not None:
-                with change.open() as parsed:
-                    self.attached[change.path] = self.files.keep(parsed, change.path)
+        if not self.request.attachments:
+            return
+        from mvc.repo.commit.inputs import attachments  # which loads what reads files
+
+        for path, parsed in attachments(self.request.attachments):
+            self.attached[path] = self.files.keep(parsed, path)
 
     def _write_manifest(self) -> None:
         """Stores the version's manifest and makes everything durable.

@@ -55,18 +55,17 @@ def of_state(state: Mapping[str, Any], name: str, last: BaseCache | None) -> Cha
     return Change(name, lambda: nullcontext(from_state(state)), last)
 
 
-def attachments(given: Mapping[str, bytes | Mapping[str, Any]]) -> list[Change]:
-    """What a version carries beside its files: bytes, or mappings of tensors, by name."""
-    return [_attachment(attached_path(name), value) for name, value in given.items()]
-
-
-def _attachment(path: str, value: bytes | Mapping[str, Any]) -> Change:
-    if not isinstance(value, bytes):
-        return of_state(value, path, None)
+def attachments(
+    given: Mapping[str, bytes | Mapping[str, Any]],
+) -> Iterator[tuple[str, ParsedFile]]:
+    """What a version carries beside its files, by path: bytes, or mappings of tensors."""
     from mvc.adapters.files.detect import opaque
     from mvc.adapters.parsed import MemorySource
+    from mvc.adapters.python.state import from_state
 
-    return Change(path, lambda: nullcontext(opaque(MemorySource(value), path)), None)
+    for name, value in given.items():
+        path, stored = attached_path(name), isinstance(value, bytes)
+        yield path, opaque(MemorySource(value), path) if stored else from_state(value)
 
 
 def of_files(context: Context, given: object, options: CommitOptions) -> list[Change]:

@@ -27,6 +27,7 @@ from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context, Progress
+from mvc.repo.interrupted import finish_checkouts
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import BRANCH
@@ -44,7 +45,6 @@ from mvc.repo.maintenance.rewrite_plan import (
     retry_on_rewrite,
 )
 from mvc.repo.maintenance.storage_graph import Flags, Piece, Reachability, column
-from mvc.repo.opening import finish_checkouts
 from mvc.repo.queries import drop
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry, RefChange, Weights
