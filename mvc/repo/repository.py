@@ -12,7 +12,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self, TypeAlias, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    BinaryIO,
+    ClassVar,
+    Self,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    cast,
+)
 
 from mvc.errors import AlreadyARepository, DamagedData, NotARepository, WrongUsage
 from mvc.ids import CommitId
@@ -72,6 +82,13 @@ A ``datetime`` without a zone is in local time.
 PathName: TypeAlias = str | PathLike[str]
 Paths: TypeAlias = PathName | Sequence[PathName]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
+
+
+class _Rarer(TypedDict, total=False):
+    """Fields of ``CommitOptions`` that ``commit`` takes by themselves, too."""
+
+    at: Time | None
+    reset_point: bool
 
 
 @checked
@@ -262,10 +279,9 @@ class Repository:
         metrics: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         deploy: str | None = None,
-        at: Time | None = None,
         pipeline: str | Requirements | None = None,
-        reset_point: bool = False,
         options: CommitOptions | None = None,
+        **rarer: Unpack[_Rarer],
     ) -> CommitResult:
         """Keeps a version; when it returns, no crash loses it.
 
@@ -275,10 +291,10 @@ class Repository:
         a ``mvc.Architecture`` that says how it is built: the version then carries its source code
         and the environment (docs/models.md). ``metrics`` are numbers; ``params`` are texts or plain
         data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
-        on which the version goes live, ``at`` the time (default: now). ``pipeline`` is text, or
+        on which the version goes live. ``pipeline`` is text, or
         Requirements, whose ``max_recovery`` then bounds the recovery of this version.
-        ``reset_point`` stores every tensor in full. ``options`` are the rarer arguments. A mapping
-        is committed even if nothing changed.
+        ``options`` are the rarer arguments, of which ``at`` and ``reset_point`` may also be given
+        by themselves. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -298,7 +314,9 @@ class Repository:
         )
         from mvc.requirements import pipeline_and_bound
 
-        chosen = options or CommitOptions()
+        if wrong := set(rarer) - set(_Rarer.__annotations__):
+            raise TypeError(f"commit() got an unexpected keyword argument {min(wrong)!r}")
+        chosen = replace(options or CommitOptions(), **rarer)
         text, bound = pipeline_and_bound(pipeline)
         state, carried = self._carried(model, state, path, chosen)
         given = states_by_path(state, path, states)
@@ -324,10 +342,10 @@ class Repository:
             metrics=metrics_from(metrics or {}),
             params=params_from(params or {}),
             deploy=deploy,
-            deploy_time_ns=self._moment(at),
+            deploy_time_ns=self._moment(chosen.at),
             pipeline=text,
             max_recovery=chosen.max_recovery if bound is None else bound,
-            reset_point=reset_point,
+            reset_point=chosen.reset_point,
             allow_empty=empty,
             author=chosen.author,
             time_ns=self._moment(chosen.time),

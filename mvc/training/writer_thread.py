@@ -125,11 +125,11 @@ class WriterThread(threading.Thread):
             metrics=item.metrics,
             params=item.params,
             deploy=options.deploy,
-            at=item.called_ns if as_of_call else None,
             pipeline=self._coding.text if reduced else options.pipeline,
             options=CommitOptions(
                 author=options.author,
                 time=item.called_ns,
+                at=item.called_ns if as_of_call else None,
                 max_recovery=options.max_recovery,
                 produced_by=options.pipeline if reduced else None,
                 branch=options.branch,

@@ -144,15 +144,15 @@ def command(
                     allow_empty=allow_empty,
                     author=author,
                     time=moment(session, date),
+                    at=moment(session, at),
+                    reset_point=reset_point,
                     progress=progress,
                 ),
                 message=message or "",
                 metrics=metrics(pairs),
                 params=dict(_pairs(texts, "param")),
                 deploy=deploy,
-                at=moment(session, at),
                 pipeline=pipeline,
-                reset_point=reset_point,
             )
     if done.deployment is not None:
         warn_of_clock(session.out, done.deployment)

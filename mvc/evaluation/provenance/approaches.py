@@ -145,8 +145,7 @@ class StoredWeights:
                 model.state,
                 message=model.use_case,
                 pipeline=self.pipeline,
-                reset_point=self.reset_point,
-                options=CommitOptions(branch=model.branch),
+                options=CommitOptions(branch=model.branch, reset_point=self.reset_point),
             )
         if changed is not None and model.base is not None:
             old, new = (repo.manifest(rev).by_path[DEFAULT_STATE] for rev in (model.base, made.id))

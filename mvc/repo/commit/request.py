@@ -56,6 +56,9 @@ class CommitOptions:
     the working folder stay as they are. It must have a version or be the current branch, unless
     ``new_branch``: then this version may be its first, without a parent.
 
+    ``at`` is when the version went live on the target that ``deploy`` names (default: now).
+    ``reset_point`` stores every tensor in full.
+
     ``environment``: whether the version carries the environment of this process (versions of
     packages, threads, processor); by default if a ``model`` is given.
 
@@ -76,6 +79,8 @@ class CommitOptions:
     progress: Progress | None = None
     branch: str | None = None
     new_branch: bool = False
+    at: int | str | datetime | None = None
+    reset_point: bool = False
     environment: bool | None = None
     all: bool = False
     cwd: Path | None = None
