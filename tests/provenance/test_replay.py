@@ -289,8 +289,13 @@ def test_other_weights_are_never_returned_and_the_distance_is_told(repo: mvc.Rep
     assert same(repo.checkout(run.result.id), model)
 
 
+@pytest.mark.parametrize(
+    ("how", "begins"), [(signal.SIGKILL, True), (signal.SIGTERM, True), (signal.SIGTERM, False)]
+)
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="no process groups")
-def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(repo: mvc.Repository) -> None:
+def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(
+    repo: mvc.Repository, how: signal.Signals, begins: bool
+) -> None:
     model, optimizer = conv(repo)
     with repo.provenance(model, optimizer, service=slow, verify=False) as run:
         run.train(steps=3)
@@ -308,7 +313,7 @@ def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(repo: mvc.Repos
             break
     workers = workers_of(child.pid)
     assert workers
-    child.send_signal(signal.SIGKILL)
+    child.send_signal(how)
     child.wait()
     child.stdout.close()
     deadline = time.monotonic() + 20
@@ -316,7 +321,10 @@ def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(repo: mvc.Repos
         time.sleep(0.1)
     assert not any(map(alive, workers))
     assert left_behind(repo)
-    assert same(repo.retrain(trust=True).state, model)
+    if begins:
+        assert same(repo.retrain(trust=True).state, model)
+    else:
+        repo.gc()
     assert not left_behind(repo)
 
 

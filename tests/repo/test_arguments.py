@@ -52,6 +52,12 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "commit(states=...) takes a mapping from paths to states or None, not a value of type dict": (
         lambda repo: repo.commit(states={"a": 1})
     ),
+    "produced_by is empty: it names the lossy pipeline that made the state": (
+        lambda repo: repo.commit(STATE, options=mvc.CommitOptions(produced_by=""))
+    ),
+    "CommitOptions(reset_point=...) takes True or False, not a value of type int": (
+        lambda repo: repo.commit(STATE, reset_point=3)
+    ),
     "retract(target=...) takes a text, not None": lambda repo: repo.retract(None, None),
     "deploy(target=...) takes a text, not None": lambda repo: repo.deploy("HEAD", None),
     "deploy(rev=...) takes a revision, not None": lambda repo: repo.deploy(None, "prod"),
@@ -132,6 +138,20 @@ def test_what_ends_with_a_repository_may_still_commit(tmp_path: Path) -> None:
     repo.close()
     with mvc.Repository.open(tmp_path) as repo:
         assert len(repo.log()) == 1
+
+
+def test_commit_takes_ten_arguments_and_two_options_by_themselves(repo: Any) -> None:
+    names = list(inspect.signature(mvc.Repository.commit).parameters)
+    assert len(names) == 1 + 10 + 1  # self, and what was moved to the options
+    at = "2026-11-20T10:00Z"
+    for given in ({"at": at}, {"options": mvc.CommitOptions(at=at)}):
+        repo.commit(STATE, deploy="prod", **given)
+        assert repo.live(target="prod").time_ns == repo.time(at)
+    for given in ({"reset_point": True}, {"options": mvc.CommitOptions(reset_point=True)}):
+        repo.commit({"w": STATE["w"] + 1}, **given)
+        assert repo.log(limit=1, reset_points=True)[0].reset_point
+    with pytest.raises(TypeError, match="unexpected keyword argument 'author'"):
+        repo.commit(STATE, author="me")
 
 
 def test_the_constructor_names_open() -> None:

@@ -39,6 +39,14 @@ def test_two_versions(recorded) -> None:
     assert recorded("env", "HEAD", "HEAD~1", "--exit-code", code=1)
 
 
+def test_rows_fit_the_width(recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mvc.cli.output.Output.width", 60)
+    monkeypatch.setenv("CUDNN_A_VARIABLE_WITH_A_LONG_NAME_FOR_THIS_TEST", "x" * 100)
+    lines = recorded("env", "HEAD", "-v").out.splitlines()[1:]
+    assert any("FOR_THIS_TEST" in line for line in lines)
+    assert max(map(len, lines)) <= 60
+
+
 def test_this_machine(recorded) -> None:
     same = recorded("env", "--exit-code")
     assert same.out == "HEAD and this machine: the same in everything that counts\n"

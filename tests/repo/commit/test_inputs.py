@@ -64,4 +64,5 @@ def test_a_committed_version_has_a_short_text(repo: Repository) -> None:
 
 
 def test_the_package_lists_what_it_has() -> None:
+    assert dir(mvc) == sorted(mvc.__all__)
     assert {"Repository", "CommitResult", "MvcError", "__version__"} <= set(dir(mvc))

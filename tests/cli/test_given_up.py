@@ -1,0 +1,271 @@
+"""Commands on versions whose weights were given up, and are gone."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import mvc as library
+from mvc.provenance.weights import drop
+from mvc.store.journal.entries import Entry, Weights
+from tests.cli.program import Mvc, Result
+from tests.provenance.trainings import Conv, shift
+
+WITH = ("--retrain", "--trust-code")
+
+
+@pytest.fixture
+def gone(mvc: Mvc, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mvc]:
+    """The weights of HEAD were given up and collected; HEAD~1 is what they were trained from."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with library.Repository.open(mvc.folder) as repo:
+        model = library.made(Conv, 2)
+        repo.commit(model.state_dict(), message="base")
+        with repo.provenance(model, service=shift, verify=False, message="shifted") as run:
+            run.train()
+        assert run.result is not None
+        repo.repack(interval=1)  # no delta needs what is given up
+        drop(repo.context, [run.result.id], unproven=True)
+        repo.gc(grace="0")
+    yield mvc
+    torch.set_num_threads(threads)
+
+
+def hint(result: Result) -> str:
+    return next(line for line in result.err.splitlines() if line.startswith("hint: "))
+
+
+def is_gone(mvc: Mvc) -> bool:
+    return mvc("log", "-n", 1, "--json").json["commits"][0]["dropped"] is not None
+
+
+def test_switch_trains_weights_for_once(gone: Mvc) -> None:
+    gone("switch", "-c", "side", "HEAD~1", "-f")
+    refused = gone("switch", "main", code=3)
+    assert "were given up" in refused.err
+    assert "switch, diff and probe take these options" in hint(refused)
+    assert "this would run: code/" in gone("switch", "main", "--retrain", code=3).err
+    said = gone("switch", "main", *WITH)
+    assert "Switched to branch main" in said.err
+    written = load_file("model.safetensors")
+    assert "net.0.weight" in written
+    assert "nothing to commit" in gone("status").out
+    assert is_gone(gone)
+    gone("switch", "side")
+    gone("switch", "-c", "new", "main", "-f", *WITH)
+    assert torch.equal(load_file("model.safetensors")["net.0.weight"], written["net.0.weight"])
+    assert "there is no branch nowhere" in gone("switch", "nowhere", *WITH, code=3).err
+    assert "--trust-code is for --retrain" in gone("switch", "side", "--trust-code", code=2).err
+
+
+def test_diff_measures_weights_that_are_trained_again(gone: Mvc) -> None:
+    said = gone("diff", "HEAD~1", "HEAD")
+    assert "compared by hashes only" in said.err
+    assert "hint: with --retrain --trust-code" in said.err
+    assert gone("diff", "HEAD~1", "HEAD", "--retrain", code=3).err.startswith("mvc: ")
+    found = gone("diff", "HEAD~1", "HEAD", *WITH, "--json").json
+    assert not found["unmeasured"]
+    rows = {row["key"]: row for row in found["files"][0]["tensors"]}
+    assert rows["net.0.weight"]["max_abs"] == pytest.approx(1)
+    assert gone("diff", "HEAD", *WITH).out  # with the working folder
+    gone("checkout", "HEAD~1", "-o", "base.safetensors")
+    found = gone("diff", "base.safetensors", *WITH, "--json").json  # with HEAD
+    assert not found["unmeasured"]
+    assert "nothing is trained" in gone("diff", "HEAD~1", "HEAD~1", *WITH).err
+    assert "--anyway is for --retrain" in gone("diff", "--anyway", code=2).err
+
+
+NET = """
+import torch
+from tests.provenance.trainings import Conv
+
+
+def model():
+    return Conv(2)
+
+
+def inputs():
+    return torch.ones(1, 1, 8, 8)
+"""
+
+
+def test_probe_loads_weights_that_are_trained_again(gone: Mvc) -> None:
+    Path("net.py").write_text(NET)
+    given = ("probe", "net.py", "--seed", 1, "--eval")
+    assert "were given up" in gone(*given, "--rev", "HEAD", code=3).err
+    assert gone(*given, "--rev", "HEAD", *WITH).out.splitlines()[-1].startswith("same: ")
+    assert "--retrain goes with --rev" in gone(*given, *WITH, code=2).err
+
+
+def test_the_commands_of_the_hint_work(gone: Mvc) -> None:
+    head = gone("rev-parse", "HEAD").out.strip()
+    for words in (("checkout", "-f", "HEAD"), ("cat", "HEAD", "net.0.weight")):
+        told = hint(gone(*words, code=3))
+        commands = [part for part in told.split("'") if part.startswith("mvc ")]
+        assert [c.split()[1] for c in commands] == ["repack", "checkout"]
+    for command in reversed(commands):
+        gone(*shlex.split(command)[1:])
+    assert not is_gone(gone)
+    gone("cat", head, "net.0.weight")
+
+
+def test_every_other_command_says_what_is_missing_or_does_without(gone: Mvc) -> None:
+    Path("net.py").write_text(NET)
+    for words in (
+        ("log",), ("log", "--relations"), ("log", "--prices"), ("show", "HEAD"), ("ls", "HEAD"),
+        ("family",), ("stats",), ("status",), ("fsck", "--full"), ("oplog",), ("env", "HEAD"),
+        ("report", "-o", "page.html"), ("plot", "--distance"), ("repack", "-n"), ("gc", "-n"),
+        ("show", "--code", "HEAD"), ("rev-parse", "HEAD"), ("deployments",), ("data",),
+        ("diff", "HEAD~1", "HEAD", "--stat"), ("deploy", "HEAD", "prod"),
+    ):  # fmt: skip
+        gone(*words)
+    for words in (
+        ("checkout", "HEAD", "-o", "x.safetensors"), ("checkout", "--model", "HEAD", "-o", "x"),
+        ("cat", "HEAD", "net.0.weight"), ("probe", "net.py", "--rev", "HEAD"), ("bench", "HEAD"),
+        ("checkout", "--target", "prod", "-o", "x.safetensors"),
+    ):  # fmt: skip
+        refused = gone(*words, code=3)
+        assert "were given up" in refused.err, words
+        assert "mvc repack --add" in hint(refused), words
+
+
+def test_undo_after_giving_up_is_refused_with_the_way_back(gone: Mvc) -> None:
+    refused = gone("undo", code=3)
+    first = refused.err.splitlines()[0]
+    assert first.endswith("gave up weights, which undo does not bring back")
+    assert "'mvc repack --trust-code --add " in hint(refused)
+    number = hint(refused).rpartition("'mvc undo ")[2].partition("'")[0]
+    command = hint(refused).split("'")[1]
+    gone(*shlex.split(command)[1:])
+    assert not is_gone(gone)
+    assert f"Undid operation {number} (commit)" in gone("undo").out  # nothing is given up any more
+
+
+def test_forget_stores_weights_again_that_are_still_there(mvc: Mvc) -> None:
+    torch.manual_seed(0)
+    with library.Repository.open(mvc.folder) as repo:
+        model = library.made(Conv, 2)
+        base = repo.commit(model.state_dict(), message="base").id
+        with repo.provenance(model, service=shift, verify=False) as run:
+            run.train()
+        assert run.result is not None
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        drop(repo.context, [run.result.id], unproven=True)
+        repo.gc(grace="0")
+        held = repo.commit(state, message="the same weights").id
+        assert held != run.result.id
+    said = mvc("forget", str(base), "-f")
+    assert f"{run.result.id.short} keeps its weights after all" in said.err
+    mvc("gc", "--grace", 0)
+    assert mvc("log", "--json").json["commits"][1]["dropped"] is None
+    mvc("checkout", run.result.id, "-o", "again.safetensors")
+    written = load_file("again.safetensors")
+    assert all(torch.equal(written[name], value) for name, value in state.items())
+    mvc("fsck", "--full")
+
+
+def test_data_outside_are_refused_unless_asked_for(mvc: Mvc) -> None:
+    from tests.provenance.trainings import nothing
+
+    Path("outside").mkdir()
+    Path("outside/a.txt").write_text("apple")
+    mvc("data", "add", "outside", "--reference")
+    with library.Repository.open(mvc.folder) as repo:
+        model = library.made(Conv, 2)
+        repo.commit(model.state_dict())
+        with repo.provenance(model, data="outside", service=nothing, verify=False) as run:
+            run.train()
+    refused = mvc("repack", "--drop-weights", "HEAD", "--trust-code", code=3)
+    assert "lie outside of mvc: outside" in refused.err
+    assert "--outside-data" in hint(refused)
+    assert "goes with --drop-weights" in mvc("repack", "--outside-data", code=2).err
+    mvc("repack", "--drop-weights", "HEAD", "--trust-code", "--outside-data")
+    assert is_gone(mvc)
+
+
+def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
+    """A commit that carries a recipe but names no needs, with marks: refused in one line."""
+    from mvc.provenance.recipe import RECIPE
+    from mvc.repo import attached
+    from mvc.repo.commit.commit import commit
+    from mvc.repo.commit.inputs import of_state
+    from mvc.repo.commit.request import CommitRequest
+
+    with library.Repository.open(gone.folder) as repo:
+        head = repo.find()
+        carried = {name: attached.read(repo.context, head, name) for name in (RECIPE,)}
+        with repo.retraining(trust=True):
+            state = repo.checkout()
+        made = commit(
+            repo.context,
+            CommitRequest(
+                [of_state(state, "model.safetensors", None)],
+                allow_empty=True,
+                message="forged",
+                attachments=carried,
+                needs=(),
+            ),
+        ).id
+        for kind in ("proven", "dropped"):
+            marks = (Weights(made, kind, "model.safetensors", 5, "here"),)
+            repo.context.store.publish(lambda m=marks: Entry("drop-weights", 1, weights=m))
+    gone("log")
+    words: tuple[object, ...]
+    for words in (
+        ("log", "--relations"), ("show", "HEAD"), ("show", "--code", "HEAD"), ("stats",),
+        ("status",), ("fsck",), ("fsck", "--full"), ("oplog",), ("diff", "HEAD~1", "HEAD"),
+        ("diff", "HEAD~1", "HEAD", *WITH), ("family",), ("env", "HEAD"), ("repack", "-n"),
+        ("report", "-o", "page.html"), ("plot", "--distance"), ("gc", "--grace", "0"),
+        ("checkout", "HEAD", "-o", "x.safetensors"), ("cat", "HEAD", "net.0.weight"),
+        ("checkout", "HEAD", "-o", "y.safetensors", *WITH), ("switch", "-c", "other", *WITH),
+        ("repack", "--drop-weights", "HEAD", "--trust-code"), ("undo",), ("forget", "HEAD~2", "-f"),
+        ("repack", "--add", "HEAD", "--trust-code"), ("repack",), ("fsck", "--full"), ("log",),
+    ):  # fmt: skip
+        code, said = call(gone, *words)
+        assert code in {0, 1, 3, 4}, words
+        assert "internal error" not in said and "Traceback" not in said, (words, said)
+        assert code < 3 or any(line.startswith("mvc: ") for line in said.splitlines()), words
+
+
+def call(mvc: Mvc, *words: object) -> tuple[int, str]:
+    from mvc.cli.main import run
+
+    mvc._capsys.readouterr()
+    code = run([str(word) for word in words])
+    captured = mvc._capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+def test_gc_frees_weights_that_are_a_small_part_of_a_pack(mvc: Mvc) -> None:
+    torch.manual_seed(0)
+    with library.Repository.open(mvc.folder) as repo:
+        repo.commit({"large": torch.randn(400_000)}, path="large.safetensors")
+        model = library.made(Conv, 2)
+        repo.commit(model.state_dict())
+        with repo.provenance(model, service=shift, verify=False) as run:
+            run.train()
+        assert run.result is not None
+        repo.commit({"model": torch.zeros(3)})
+        repo.repack(interval=1)
+        before = repo.gc(grace="0")
+        assert repo.gc(grace="0").packs == 0
+        drop(repo.context, [run.result.id], unproven=True)
+        done = repo.gc(grace="0")
+        entry = repo.manifest(run.result.id).by_path["model.safetensors"]
+        assert 0 < sum(c.spec.nbytes for c in entry.contents) < 0.05 * before.before
+        assert done.packs == 1
+        assert done.freed > 0
+        assert repo.gc(grace="0").packs == 0
+        payload = bytes(model.state_dict()["net.5.weight"].numpy().tobytes())
+        stored = b"".join(p.read_bytes() for p in (repo.root / ".mvc/packs").iterdir())
+        assert payload[:64] not in stored
+        assert repo.fsck(full=True).sound
