@@ -58,7 +58,7 @@ def test_switch_trains_weights_for_once(gone: Mvc) -> None:
     assert "Switched to branch main" in said.err
     written = load_file("model.safetensors")
     assert "net.0.weight" in written
-    assert "nothing to commit" in gone("status").out
+    assert "files are as in HEAD" in gone("status").out
     assert is_gone(gone)
     gone("switch", "side")
     gone("switch", "-c", "new", "main", "-f", *WITH)
@@ -121,7 +121,7 @@ def test_the_commands_of_the_hint_work(gone: Mvc) -> None:
 def test_every_other_command_says_what_is_missing_or_does_without(gone: Mvc) -> None:
     Path("net.py").write_text(NET)
     for words in (
-        ("log",), ("log", "--relations"), ("log", "--prices"), ("show", "HEAD"), ("ls", "HEAD"),
+        ("log",), ("log", "--relations"), ("log", "--price"), ("show", "HEAD"), ("ls", "HEAD"),
         ("family",), ("stats",), ("status",), ("fsck", "--full"), ("oplog",), ("env", "HEAD"),
         ("report", "-o", "page.html"), ("plot", "--distance"), ("repack", "-n"), ("gc", "-n"),
         ("show", "--code", "HEAD"), ("rev-parse", "HEAD"), ("deployments",), ("data",),

@@ -98,7 +98,7 @@ def test_a_proven_version_gives_its_weights_up_and_keeps_the_file(trained: Mvc) 
     assert "noise on stdout" not in done.out
     assert is_given_up(trained.folder)
     assert Path("model.safetensors").read_bytes() == before
-    assert "nothing to commit" in trained("status").out
+    assert "Tracked files are as in HEAD" in trained("status").out
     log = trained("log", "-n", 1).out
     assert "proven" in log and "acc" in log and "not proven" not in log
     trained("gc", "--grace", 0)
