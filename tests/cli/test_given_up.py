@@ -130,7 +130,7 @@ def test_every_other_command_says_what_is_missing_or_does_without(gone: Mvc) -> 
         gone(*words)
     for words in (
         ("checkout", "HEAD", "-o", "x.safetensors"), ("checkout", "--model", "HEAD", "-o", "x"),
-        ("cat", "HEAD", "net.0.weight"), ("probe", "net.py", "--rev", "HEAD"), ("bench", "HEAD"),
+        ("cat", "HEAD", "net.0.weight"), ("probe", "net.py", "--rev", "HEAD"),
         ("checkout", "--target", "prod", "-o", "x.safetensors"),
     ):  # fmt: skip
         refused = gone(*words, code=3)

@@ -64,8 +64,11 @@ def attachments(
     from mvc.adapters.python.state import from_state
 
     for name, value in given.items():
-        path, stored = attached_path(name), isinstance(value, bytes)
-        yield path, opaque(MemorySource(value), path) if stored else from_state(value)
+        path = attached_path(name)
+        if isinstance(value, bytes):
+            yield path, opaque(MemorySource(value), path)
+        else:
+            yield path, from_state(value)
 
 
 def of_files(context: Context, given: object, options: CommitOptions) -> list[Change]:
