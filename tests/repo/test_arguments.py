@@ -145,8 +145,8 @@ def test_commit_takes_ten_arguments_and_two_options_by_themselves(repo: Any) -> 
     assert len(names) == 1 + 10 + 1  # self, and what was moved to the options
     at = "2026-11-20T10:00Z"
     for given in ({"at": at}, {"options": mvc.CommitOptions(at=at)}):
-        repo.commit(STATE, deploy="prod", **given)
-        assert repo.live(target="prod").time_ns == repo.time(at)
+        live = repo.commit(STATE, deploy="prod", **given).deployment
+        assert live.time_ns == repo.time(at)
     for given in ({"reset_point": True}, {"options": mvc.CommitOptions(reset_point=True)}):
         repo.commit({"w": STATE["w"] + 1}, **given)
         assert repo.log(limit=1, reset_points=True)[0].reset_point

@@ -36,6 +36,7 @@ from mvc.repo.retention.rules import (
     recorded_since,
     too_few,
 )
+from mvc.repo.worktree.identify import holders
 from mvc.store.journal.entries import Entry, Forgotten, Weights
 from mvc.store.journal.frames import Recorded
 
@@ -49,7 +50,7 @@ class Chosen:
     ``rules`` is None if they were named. ``already``: named versions that were forgotten by
     name before. ``short``: ``best`` rules that keep fewer versions than they say.
     ``queries_since_ns``: with ``unqueried``, older versions stay (ns since 1970). ``restored``:
-    versions that gave up weights which are still stored; they have them again, because what they
+    versions that gave up weights which another one has; they have them again, because what they
     are trained from is to go.
     """
 
@@ -75,8 +76,8 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
 
     A version forgotten by rule may be forgotten again by name. Raises WrongUsage,
     UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version of HEAD, and for one
-    that is needed to train another one again, unless the weights of that one are still stored: it
-    then has them again. A rule passes over what a version without its weights needs.
+    that is needed to train another one again, unless a further version has the weights of that one:
+    it then has them again. A rule passes over what a version without its weights needs.
     """
     context.fresh()
     ids = dict.fromkeys(resolve(context, rev) for rev in revs)
@@ -163,20 +164,33 @@ def _needed(context: Context, going: set[CommitId]) -> dict[CommitId, CommitId]:
 
 
 def _kept_by(context: Context, going: Iterable[Commit]) -> list[Weights]:
-    """Marks of versions that these are needed to train again, and whose weights are still stored.
+    """Marks of versions that these are needed to train again, and whose weights another one has.
 
-    Raises RefConflict for one whose weights are not.
+    Raises RefConflict for one whose weights no other has.
     """
     found: dict[CommitId, Weights] = {}
-    for id_, holder in _needed(context, {commit.id for commit in going}).items():
+    ids = {commit.id for commit in going}
+    for id_, holder in _needed(context, ids).items():
         gone = weights.dropped(context, holder)
-        if gone is None or not gone.stored:
+        if gone is None or not _another_has(context, gone, ids):
             raise RefConflict(
                 f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
                 hint=f"'mvc repack --add {holder.short} --trust-code' stores them again first",
             )
         found[holder] = Weights(holder, "restored", gone.path, round(gone.seconds * 1000))
     return list(found.values())
+
+
+def _another_has(context: Context, gone: weights.Dropped, going: set[CommitId]) -> bool:
+    """Whether a version that stays has these weights, too, and has not given them up."""
+    entry = manifests.of_commit(context, gone.commit).by_path.get(gone.path)
+    if entry is None or not gone.stored:
+        return False
+    for id_, path in holders(context, entry):
+        other = weights.dropped(context, id_)
+        if id_ not in {gone.commit, *going} and (other is None or other.path != path):
+            return True
+    return False
 
 
 def _mark(context: Context, id_: CommitId) -> bool | None:

@@ -18,7 +18,7 @@ from mvc.repo.lookup.refs import branches, head, tags
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
 
-__all__ = ["Identified", "earlier", "identify", "is_held"]
+__all__ = ["Identified", "earlier", "holders", "identify", "is_held"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,13 @@ def earlier(
         if same_state is None and id_ != besides:
             same_state = id_
     return same_state
+
+
+def holders(context: Context, entry: FileEntry) -> Iterator[tuple[CommitId, str]]:
+    """Sound versions that introduced this state, each with its path; forgotten ones are none."""
+    for commit, same in _versions(context, entry, skip_damaged=True):
+        if same is not None:
+            yield commit.id, same.path
 
 
 def is_held(context: Context, entry: FileEntry) -> bool:

@@ -43,7 +43,7 @@ def test_rows_fit_the_width(recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mvc.cli.output.Output.width", 60)
     monkeypatch.setenv("CUDNN_A_VARIABLE_WITH_A_LONG_NAME_FOR_THIS_TEST", "x" * 100)
     lines = recorded("env", "HEAD", "-v").out.splitlines()[1:]
-    assert any("FOR_THIS_TEST" in line for line in lines)
+    assert any("_TEST" in line for line in lines)
     assert max(map(len, lines)) <= 60
 
 
