@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -161,6 +162,29 @@ def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
         repo.checkout(first)
     assert f"mvc repack --add {first.short} --trust-code" in str(caught.value.hint)
     assert f"with repo.retraining('{first.short}', trust=True)" in str(caught.value.hint)
+
+
+def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop_unproven(repo, second)
+    repo.gc(grace="0")
+    for read in (
+        lambda: repo.load_model(second, trust=True),
+        lambda: repo.mounted(second).__enter__(),
+        lambda: repo.switch("side", create=True, start=second),
+    ):
+        with pytest.raises(WeightsDropped, match="were given up") as caught:
+            read()
+        assert f"with repo.retraining('{second.short}', trust=True)" in str(caught.value.hint)
+    with repo.retraining(second, trust=True):
+        model = repo.load_model(second, trust=True)
+        assert all(torch.equal(v, chain.states[2][n]) for n, v in model.state_dict().items())
+        with repo.mounted(second) as folder:
+            written = load_file(folder / "model.safetensors")
+        assert all(torch.equal(v, chain.states[2][n]) for n, v in written.items())
+        assert not repo.diff(first, second).unmeasured
+        repo.switch("side", create=True, start=second)
+    assert repo.identify(repo.root / "model.safetensors")[0].commit == second
 
 
 def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:

@@ -36,6 +36,11 @@ def train(model, optimizer, data):
         optimizer.step()
 
 
+def several(model, optimizer, data):
+    assert sorted(data) == ["numbers", "others"]
+    train(model, optimizer, data["numbers"])
+
+
 def differs(model, optimizer, data):
     train(model, optimizer, data)
     with torch.no_grad():
@@ -134,6 +139,16 @@ def test_without_a_replay_nothing_is_proven(trained: Mvc) -> None:
     assert "recoverable by retraining (not proven)" in line  # nobody knows how long it takes
     trained("repack", "--add", "HEAD")  # gc has not run: the weights are there
     assert not is_given_up(trained.folder)
+
+
+def test_several_data_sets_have_names(trained: Mvc) -> None:
+    Path("others.txt").write_text("7\n")
+    data = ("--data", "numbers=numbers.txt", "--data", "others=others.txt")
+    given = ("--provenance", "finetune.py:several", *data)
+    trained("commit", "model.safetensors", *given)
+    assert is_given_up(trained.folder)
+    found = trained("data", "--json").json["data_sets"]
+    assert [each["name"] for each in found] == ["numbers", "others"]
 
 
 def test_json(trained: Mvc) -> None:
