@@ -138,7 +138,7 @@ def _bound(architecture: Architecture, updates: int, times: float, folder: Path)
         spent, wall = (min(kind) for kind in zip(*each, strict=True))
         _row(f"restore: {title}", f"{spent:.3f} ({wall:.3f})", f"{spent / bound:.2f}")
     _row("store.max_recovery", f"{bound:.3f}", f"{1:.2f}")
-    _row("reset points, longest chain", f"{found.reset_points}, {found.chain_max}", "")
+    _row("reset points, most deltas", f"{found.reset_points}, {found.deltas_worst}", "")
     _row("bytes of all, as copies", f"{found.stored_bytes:,}, {found.raw_bytes:,}", "")
 
 

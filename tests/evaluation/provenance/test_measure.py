@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mvc.errors import BadModelFile, DamagedData, WeightsDropped, WrongUsage
+from mvc.errors import BadModelFile, CannotRetrain, DamagedData, WeightsDropped, WrongUsage
 from mvc.evaluation.provenance.approaches import (
     APPROACHES,
     Model,
@@ -69,8 +69,19 @@ def test_compression_and_deltas_store_less(measured):
 def test_steps_of_recovery(measured):
     for run in measured.values():
         for cell in run.values():
-            assert list(cell.recover) == ["load", "recover", "check hash"]
-            assert all(seconds >= 0 for seconds in cell.recover.values())
+            assert list(cell.recover) == ["load", "check environment", "recover", "check hash"]
+            assert all(seconds > 0 for seconds in cell.recover.values())
+
+
+def test_another_environment_is_noticed_before_a_network_is_made(models, tmp_path, monkeypatch):
+    import mvc
+
+    approach = approach_named("update")
+    with mvc.Repository.init(tmp_path) as repo:
+        commit = approach.save(repo, model_of(models, "U1", None)).commit
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+        with pytest.raises(CannotRetrain, match=r"in another environment: settings\.mkldnn: True"):
+            approach.recover(repo, commit, TINY)
 
 
 def test_provenance_keeps_the_training_and_gives_up_the_weights(models, tmp_path):
