@@ -30,11 +30,11 @@ class Mixed:
     ``proven``: for some of them, that a training of some seconds makes them again.
     """
 
-    def __init__(self, root: Path, layout: str = "chain") -> None:
+    def __init__(self, root: Path, layout: str = "chain", weight: float | None = None) -> None:
         root.mkdir(parents=True, exist_ok=True)
         mvc.Repository.init(root).close()
         set_value(FileSystem(), root / ".mvc/config.yaml", "store.layout", layout)
-        self.repo = mvc.Repository.open(root)
+        self.repo = mvc.Repository.open(root) if weight is None else weighed(root, weight)
         self.draw = np.random.default_rng(3)
         self.states: list[tuple[CommitId, State]] = []
         self.proven: dict[CommitId, Proven] = {}
@@ -202,6 +202,22 @@ def test_thirty_commits_cost_what_the_best_of_all_choices_costs(
 def weighed(root: Path, weight: float) -> mvc.Repository:
     set_value(FileSystem(), root / ".mvc/config.yaml", "store.storage_weight", str(weight))
     return mvc.Repository.open(root)
+
+
+@pytest.mark.parametrize("layout", ["chain", "skip:4"])
+@pytest.mark.parametrize("weight", [3.0, 300.0])
+def test_a_repack_stores_thirty_commits_for_the_price_of_the_best_of_all_layouts(
+    tmp_path: Path, layout: str, weight: float
+) -> None:
+    made = Mixed(tmp_path, layout, weight)
+    made.proven.clear()
+    best = sum(AnyLayout(part).best() for part in parts(problems(made, weight), 6)) / 1e9
+    made.repo.repack()
+    stats = made.repo.stats()
+    assert stats.price is not None
+    assert stats.price - stats.bytes["metadata"] * weight / 1e9 <= 1.05 * best
+    assert made.are_right()
+    made.repo.close()
 
 
 def test_repack_lowers_the_price_and_keeps_every_version(tmp_path: Path) -> None:
