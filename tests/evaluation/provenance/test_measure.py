@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from mvc.evaluation.provenance.approaches import (
 )
 from mvc.evaluation.provenance.flow import BASES
 from mvc.evaluation.provenance.measure import measure, runs
+from mvc.provenance.environment import capture
 from tests.evaluation.provenance.tiny import FS, TINY
 
 WHOLE = 4 * 66_856 + 4 * 2 * 64 + 8  # bytes of all tensors
@@ -32,11 +34,16 @@ def measured(models, tmp_path_factory):
     return {each.name: measure(models, each, folder / each.name) for each in stored}
 
 
+def environment() -> int:
+    """Bytes of the environment, which the first version of a repository stores."""
+    return len(zlib.compress(capture().encoded))
+
+
 def test_full_snapshots_share_nothing(measured):
     for cell in measured["full"].values():
         # The layer's 64 ones and 64 zeros are stored as one value each.
         assert WHOLE - 2 * 4 * 64 < cell.payload < WHOLE
-        assert 0 < cell.metadata < 3_000
+        assert 0 < cell.metadata < 3_000 + environment()
 
 
 @pytest.mark.parametrize("name", ["by-value", "update"])
@@ -44,7 +51,7 @@ def test_updates_hold_the_last_layer(measured, name):
     for use_case, cell in measured[name].items():
         assert (cell.tensors, cell.changed) == ((8, WHOLE) if use_case == "U1" else (2, UPDATE))
         assert cell.changed - 2 * 4 * 64 < cell.payload < cell.changed + 20
-        assert 0 < cell.metadata < 3_000
+        assert 0 < cell.metadata < 3_000 + (environment() if use_case == "U1" else 0)
 
 
 def test_both_ways_to_an_update_store_the_same_patch(measured):
