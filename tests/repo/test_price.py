@@ -205,17 +205,23 @@ def weighed(root: Path, weight: float) -> mvc.Repository:
 
 
 @pytest.mark.parametrize("layout", ["chain", "skip:4"])
-@pytest.mark.parametrize("weight", [3.0, 300.0])
-def test_a_repack_stores_thirty_commits_for_the_price_of_the_best_of_all_layouts(
+@pytest.mark.parametrize("weight", [3.0, 30.0, 3000.0])
+def test_thirty_commits_and_their_repack_cost_what_the_best_of_all_layouts_costs(
     tmp_path: Path, layout: str, weight: float
 ) -> None:
     made = Mixed(tmp_path, layout, weight)
     made.proven.clear()
     best = sum(AnyLayout(part).best() for part in parts(problems(made, weight), 6)) / 1e9
+
+    def price() -> float:
+        """Without what no layout changes: manifests and headers."""
+        stats = made.repo.stats()
+        assert stats.price is not None
+        return stats.price - stats.bytes["metadata"] * weight / 1e9
+
+    assert price() <= 1.05 * best
     made.repo.repack()
-    stats = made.repo.stats()
-    assert stats.price is not None
-    assert stats.price - stats.bytes["metadata"] * weight / 1e9 <= 1.05 * best
+    assert price() <= 1.05 * best
     assert made.are_right()
     made.repo.close()
 
@@ -249,7 +255,7 @@ def test_commits_alone_come_near_the_price_of_a_repack(tmp_path: Path, layout: s
         best = repo.stats().price
         assert stats.price is not None
         assert best is not None
-        assert stats.price <= 1.5 * best
+        assert stats.price <= 1.2 * best
 
 
 def test_the_choice_and_its_price_are_told(tmp_path: Path) -> None:
