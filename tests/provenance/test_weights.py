@@ -299,17 +299,20 @@ def test_the_price_of_a_recipe_is_that_of_all_trainings_back_to_stored_weights(
 
 def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    repo.repack(drop_weights=[first], trust=True)
+    drop_unproven(repo, first)
+    for proven in (first, second):
+        marks = (Weights(proven, "proven", "model.safetensors", 5, "by hand"),)
+        repo.context.store.publish(lambda m=marks: Entry("prove", 1, weights=m))
     repo.gc(grace="0")
-    repo.retrain(second, trust=True)
     weigh(repo, 1e12)
     with mvc.Repository.open(repo.context.root) as chain.repo:
         done = chain.repo.repack()
         assert done.plan.given_up == (second,)
         assert done.plan.prices is not None
-        assert chain.repo.stats().price == pytest.approx(done.plan.prices[1], rel=0.1)
-        chain.repo.gc(grace="0")
-        assert chain.repo.retrain(second, trust=True).replayed == (first, second)
+        chain.repo.gc(grace="0")  # what was kept as a step between the two goes, too
+        price = chain.repo.stats().price
+        assert price is not None
+        assert price <= 1.05 * done.plan.prices[1] < done.plan.prices[0]
 
 
 @pytest.mark.parametrize("collected", [False, True])
@@ -317,7 +320,12 @@ def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
     chain: Chain, collected: bool
 ) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    moved = {name: value * (1 + 1e-6) for name, value in chain.states[2].items()}
+    set_value(FileSystem(), repo.context.root / ".mvc/config.yaml", "store.layout", "chain")
+    chain.repo = repo = mvc.Repository.open(repo.context.root)
+    moved = {
+        name: value * (1 + 1e-6) if value.is_floating_point() else value
+        for name, value in chain.states[2].items()
+    }
     newest = repo.commit(moved).id
     assert next(iter(repo.log(prices=True))).storage.kind == "delta"  # type: ignore[union-attr]
     drop_unproven(repo, first, second)
