@@ -300,7 +300,7 @@ def test_the_state_of_an_optimizer_is_a_delta_of_the_one_before(
 ) -> None:
     """Where that is smaller: here Adam has trained for long and goes on for one step."""
     model = mvc.made(Conv, 64)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6, betas=(0.999, 0.9999))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-12, betas=(0.9999, 0.99999))
     for parameter in model.parameters():
         optimizer.state[parameter] = {
             "step": torch.tensor(1e5),
