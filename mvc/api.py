@@ -364,10 +364,11 @@ class Repository(StoredRepository):
         if dry_run or not goal.proven:
             return repack(self.context, goal, dry_run=dry_run, progress=progress)
         plan = repack(self.context, goal, dry_run=True, progress=progress).plan
-        if plan.given_up:
-            drop(self.context, plan.given_up)
+        if not plan.given_up:
+            return repack(self.context, goal_of(self.context), progress=progress)
+        drop(self.context, plan.given_up)
         done = repack(self.context, goal_of(self.context), progress=progress)
-        return replace(done, plan=replace(done.plan, given_up=plan.given_up))
+        return replace(done, plan=replace(done.plan, given_up=plan.given_up, prices=plan.prices))
 
     def add_data(
         self,

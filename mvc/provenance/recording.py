@@ -113,6 +113,7 @@ class Run:
         Raises CannotRecord, which names what cannot be recorded and where it is.
         """
         _refuse_model(self._model)
+        _refuse_process_group()
         self._base, self._base_path = _base(self._repo, self._model, self._options)
         self._data = dataset.used(self._repo.context, self._given)
         self._outside = dataset.outside(self._repo.context, self._data.data)
@@ -442,6 +443,15 @@ def _refuse_model(model: Any) -> None:
     devices = sorted({str(tensor.device) for _, tensor in tensors})
     if len(devices) > 1:
         raise CannotRecord(f"the model lies on several devices: {', '.join(devices)}")
+
+
+def _refuse_process_group() -> None:
+    """Raises CannotRecord in a process of a distributed training: a replay is one process alone."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise CannotRecord(
+            "this process belongs to a process group of torch.distributed, which no recipe holds",
+            hint="train without init_process_group; or commit the model without a recipe",
+        )
 
 
 _HOOKS = (

@@ -56,7 +56,9 @@ def main(job_file: str) -> int:
 
 
 def _end_with_stdin() -> None:
-    sys.stdin.buffer.read()
+    """Reads without ``sys.stdin``: its lock, held for ever, would stop every forked process."""
+    while os.read(0, 1):
+        pass
     os._exit(3)
 
 

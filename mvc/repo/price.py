@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry
+from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.weights import dropped
@@ -25,8 +26,7 @@ def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
     if weight is None:
         return False
     base = manifests.of_commit(context, recipe.base)
-    gone = dropped(context, recipe.base)
-    again = recipe.seconds + (_recovery(context, base.entries) if gone is None else gone.seconds)
+    again = recipe.seconds + _making(context, recipe.base)
     if bound is not None and again > bound:
         return False
     entry = manifests.of_commit(context, commit).by_path[recipe.path]
@@ -38,6 +38,18 @@ def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
             last = graph.path(id_, start).steps[-1]
             stored += last.header.share(last.member)
     return again < stored * float(weight) / 1e9 + _recovery(context, [entry])
+
+
+def _making(context: Context, commit: CommitId) -> float:
+    """Seconds to recover a version or, if it gave up its weights, to train it and so on back."""
+    seconds, at = 0.0, commit
+    while (gone := dropped(context, at)) is not None:
+        seconds += gone.seconds
+        base = attached.base(context, at)
+        if base is None:
+            return seconds
+        at = base
+    return seconds + _recovery(context, manifests.of_commit(context, at).entries)
 
 
 def _recovery(context: Context, entries: Iterable[FileEntry]) -> float:

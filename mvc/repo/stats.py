@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mvc.dataclasses import dataclass
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
+from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
@@ -74,7 +75,8 @@ class VersionStats:
     ``kind``: how the version is stored. ``full``: every content is in full, none was there before,
     or the whole was made a reset point; ``delta``: some of what changed is; ``update``: what
     changed is in full, the rest was there; ``recipe``: its weights were given up. ``seconds``: to
-    recover it, of a recipe those of its training. ``price``: both together, as ``Stats.price``.
+    recover it, of a recipe those of its training and of making its base. ``price``: both together,
+    as ``Stats.price``.
     """
 
     bytes: Mapping[str, int]
@@ -110,12 +112,12 @@ def _read(context: Context) -> tuple[Stats, _Held]:
     found.graph.price(_seconds(found, contents, timing))
     held = _Held(found, contents, states, timing)
     for commit, gone in all_dropped(context).items():
-        held.recipes[commit] = gone.seconds
+        held.recipes[commit] = gone.seconds, attached.base(context, commit)
     stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
     total, weight = sum(stored.values()), context.config.get("store.storage_weight")
     packs, kinds = sum(stored[kind] for kind in _KINDS), held.kinds()
-    again = (held.seconds_of(i, id_) for i, id_ in enumerate(states))
+    again = map(held.seconds_of, states)
     count = len(set(history.published))
     timed = [i for i, id_ in enumerate(states) if id_ not in history.dropped]
     worst = max(timed, key=held.seconds.__getitem__, default=None)
@@ -216,7 +218,8 @@ class _Held:
         self.seconds = [seconds[number] for number in versions.tolist()]
         _, at, where = np.unique(slot, return_index=True, return_inverse=True)
         self._reuses = np.bincount(manifest, manifest[at][where] != manifest, count) > 0
-        self.recipes: dict[CommitId, float] = {}
+        self._numbers = {id_: i for i, id_ in enumerate(states)}
+        self.recipes: dict[CommitId, tuple[float, CommitId | None]] = {}
         self._found, self._states, self._pieces = found, states, pieces
         self._versions, self._manifest, self._slot = versions, manifest, slot
 
@@ -232,9 +235,16 @@ class _Held:
             found.append("recipe" if id_ in self.recipes else kind)
         return found
 
-    def seconds_of(self, i: int, id_: CommitId) -> float:
-        """To recover version i, whose weights may have been given up."""
-        return self.recipes.get(id_, self.seconds[i])
+    def seconds_of(self, id_: CommitId) -> float:
+        """To recover a version; if it gave up its weights, to train it and so on back."""
+        seconds, at = 0.0, id_
+        while at in self.recipes:
+            taken, base = self.recipes[at]
+            seconds += taken
+            if base is None:
+                return seconds
+            at = base
+        return seconds + (self.seconds[self._numbers[at]] if at in self._numbers else 0.0)
 
     def by_version(self, weight: float | None) -> dict[CommitId, VersionStats]:
         """The figures of every version that is not forgotten."""
@@ -245,7 +255,7 @@ class _Held:
         ids, found = list(history.numbers), {}
         for i, (id_, kind) in enumerate(zip(self._states, self.kinds(), strict=True)):
             manifest, stored = self._versions[i], self.bytes[history.numbers[id_]]
-            seconds = self.seconds_of(i, id_)
+            seconds = self.seconds_of(id_)
             slot = furthest.get(int(manifest))
             row = -1 if slot is None else int(sources[slot])
             home = -1 if row < 0 else history.homes[graph.entry[row]]

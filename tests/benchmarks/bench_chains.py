@@ -137,8 +137,10 @@ def _bound(architecture: Architecture, updates: int, times: float, folder: Path)
     for title, each in (("the whole model", whole), ("the slowest version", slowest)):
         spent, wall = (min(kind) for kind in zip(*each, strict=True))
         _row(f"restore: {title}", f"{spent:.3f} ({wall:.3f})", f"{spent / bound:.2f}")
+    estimated = found.recovery_worst
+    _row("estimated by mvc: the slowest version", f"{estimated:.3f}", f"{estimated / bound:.2f}")
     _row("store.max_recovery", f"{bound:.3f}", f"{1:.2f}")
-    _row("reset points, longest chain", f"{found.reset_points}, {found.chain_max}", "")
+    _row("reset points, most deltas", f"{found.reset_points}, {found.deltas_worst}", "")
     _row("bytes of all, as copies", f"{found.stored_bytes:,}, {found.raw_bytes:,}", "")
 
 

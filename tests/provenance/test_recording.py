@@ -28,6 +28,7 @@ from tests.provenance.trainings import (
     make_images,
     nothing,
     spoil,
+    train_images,
 )
 
 
@@ -292,3 +293,31 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
         repo.provenance(model, service=nothing, verify=False),
     ):
         pass
+
+
+def test_the_state_of_an_optimizer_is_a_delta_of_the_one_before(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    """Where that is smaller: here Adam has trained for long and goes on for one step."""
+    model = mvc.made(Conv, 64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-12, betas=(0.9999, 0.99999))
+    for parameter in model.parameters():
+        optimizer.state[parameter] = {
+            "step": torch.tensor(1e5),
+            "exp_avg": 1e-2 * torch.randn_like(parameter),
+            "exp_avg_sq": 1e-4 * torch.rand_like(parameter),
+        }
+    repo.commit(model.state_dict())
+    data = make_images(tmp_path / "images", 8)
+    for _ in range(2):
+        with repo.provenance(
+            model, optimizer, data=data, service=train_images, verify=False
+        ) as run:
+            run.train()
+    second, first, _ = (e.storage for e in repo.log(prices=True))
+    assert first is not None
+    assert second is not None
+    whole = 2 * 4 * sum(parameter.numel() for parameter in model.parameters())
+    assert sum(first.bytes.values()) > 0.8 * whole
+    assert sum(second.bytes.values()) < 0.7 * whole
+    assert repo.fsck(full=True).sound

@@ -154,6 +154,63 @@ def test_a_service_of_objects_that_refer_to_each_other_and_frozen_layers(
     assert same(repo.retrain(trust=True).state, model)
 
 
+def test_a_loader_with_worker_processes(repo: mvc.Repository, images: Path) -> None:
+    model, optimizer = conv(repo)
+    loader = mvc.made(
+        DataLoader, mvc.made(Images, images), batch_size=4, shuffle=True, num_workers=2
+    )
+    service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
+    with repo.provenance(
+        model, optimizer, data={"pictures": images}, service=service, verify=False
+    ) as run:
+        run.train(epochs=2)
+    assert same(repo.retrain(trust=True).state, model)
+
+
+TORCHRUN = """
+import sys
+from pathlib import Path
+import torch
+import mvc
+from mvc.errors import CannotRecord
+from tests.provenance.trainings import Conv, train_images
+
+torch.manual_seed(1)
+model = mvc.made(Conv, 2)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+with mvc.Repository.open(sys.argv[1]) as repo:
+    repo.commit(model.state_dict())
+    with repo.provenance(model, optimizer, data=Path(sys.argv[2]), service=train_images) as run:
+        run.train()
+    torch.distributed.init_process_group("gloo")
+    try:
+        with repo.provenance(model, optimizer, data=Path(sys.argv[2]), service=train_images):
+            raise AssertionError
+    except CannotRecord as error:
+        print(error)
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_one_process_of_torchrun_and_no_process_group(
+    repo: mvc.Repository, images: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TORCHRUN)
+    folder = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1",
+         str(script), str(repo.root), str(images)],
+        env={**os.environ, "PYTHONPATH": str(folder)}, cwd=tmp_path, capture_output=True,
+        text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "belongs to a process group of torch.distributed" in done.stdout
+    recorded = repo.find("HEAD")
+    assert recipe_of(repo.context, recorded).steps == 2
+    assert repo.retrain(trust=True).replayed == (recorded,)  # also without torchrun
+
+
 def test_nothing_runs_without_trust_and_without_a_recipe(
     repo: mvc.Repository, images: Path
 ) -> None:

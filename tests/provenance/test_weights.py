@@ -304,6 +304,68 @@ def weigh(repo: mvc.Repository, weight: float) -> None:
     set_value(FileSystem(), file, "store.storage_weight", str(weight))
 
 
+def test_the_price_of_a_recipe_is_that_of_all_trainings_back_to_stored_weights(
+    chain: Chain,
+) -> None:
+    repo, (start, first, second) = chain.repo, chain.ids
+    drop_unproven(repo, first, second)
+    weigh(repo, 3.0)
+    with mvc.Repository.open(repo.context.root) as chain.repo:
+        stored = {e.id: e.storage for e in chain.repo.log(every=True, prices=True)}
+        taken = [e.dropped.seconds for e in chain.repo.log() if e.dropped is not None]
+        seconds = [stored[id_].seconds for id_ in (start, first, second)]  # type: ignore[union-attr]
+        assert seconds[1] - seconds[0] == pytest.approx(taken[1])
+        assert seconds[2] - seconds[1] == pytest.approx(taken[0])
+        prices = [each.price for each in stored.values() if each is not None]
+        of_versions = sum(price for price in prices if price is not None)
+        assert chain.repo.stats().price == pytest.approx(of_versions)
+
+
+def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop_unproven(repo, first)
+    for proven in (first, second):
+        marks = (Weights(proven, "proven", "model.safetensors", 5, "by hand"),)
+        repo.context.store.publish(lambda m=marks: Entry("prove", 1, weights=m))
+    repo.gc(grace="0")
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.context.root) as chain.repo:
+        done = chain.repo.repack()
+        assert done.plan.given_up == (second,)
+        assert done.plan.prices is not None
+        chain.repo.gc(grace="0")  # what was kept as a step between the two goes, too
+        price = chain.repo.stats().price
+        assert price is not None
+        assert price <= 1.05 * done.plan.prices[1] < done.plan.prices[0]
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
+    chain: Chain, collected: bool
+) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    set_value(FileSystem(), repo.context.root / ".mvc/config.yaml", "store.layout", "chain")
+    chain.repo = repo = mvc.Repository.open(repo.context.root)
+    moved = {
+        name: value * (1 + 1e-6) if value.is_floating_point() else value
+        for name, value in chain.states[2].items()
+    }
+    newest = repo.commit(moved).id
+    assert next(iter(repo.log(prices=True))).storage.kind == "delta"  # type: ignore[union-attr]
+    drop_unproven(repo, first, second)
+    if collected:
+        repo.gc(grace="0")
+        with pytest.raises(WeightsDropped):
+            repo.checkout(second)
+    with repo.retraining(newest, trust=True) as trained:
+        assert trained is None  # stored deltas and full records lead there
+    state = repo.checkout(newest)
+    assert all(torch.equal(state[name], value) for name, value in moved.items())
+    with repo.retraining(second, trust=True) as trained:
+        assert (trained is not None) == collected
+        assert chain.is_right(2)
+
+
 def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     repo.retrain(first, trust=True)

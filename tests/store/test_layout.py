@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mvc.repo.repack.solve.model import Edge, Versions
+from mvc.repo.repack.solve.model import Layout as Plan
+from mvc.repo.repack.solve.priced import Priced, cheapest
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 
@@ -150,3 +153,39 @@ def test_texts() -> None:
     assert Layout.parse("chain").interval == 28
     assert Layout.parse("chain", 5) == Layout.parse("chain:5", 9) == Layout(5)
     assert str(Layout(5)) == "chain:5"
+
+
+def price(layout: Layout, full: int, count: int) -> int:
+    """What versions of one tensor take that are stored in full where that saves as much.
+
+    Counted in deltas: of each version those that its recovery takes, and ``full`` for each full
+    record. Deltas are decoded in both directions.
+    """
+    made: list[Chain] = []
+    edges, sources = list[Edge](), set[int]()
+    for number in range(count):
+        under = made[-1] if made else ()
+        chain = grown(layout, under, number)
+        if len(chain) > 1:
+            edges.append(Edge(chain[-2].sequence, number, 0, 1))
+        if not under or layout.saved(under, number) >= full:
+            sources.add(number)
+            chain = (link(number, 0),)
+        made.append(chain)
+    versions = Versions([full] * count, [0] * count, edges)
+    times = versions.recovery(Plan(frozenset(sources), frozenset(range(len(edges)))))
+    return full * len(sources) + sum(ns for ns in times if ns is not None)
+
+
+@pytest.mark.parametrize(("text", "most"), [("chain", 1.15), ("skip:4", 1.15), ("skip:2", 1.15)])
+@pytest.mark.parametrize("full", [2, 5, 12, 30, 80, 200])
+def test_full_records_where_they_save_their_price_come_near_the_best_plan(
+    text: str, most: float, full: int
+) -> None:
+    count = 150
+    layout = Layout(step=Layout.parse(text).step)
+    edges = [Edge(i - 1, i, 0, 1) for i in range(1, count)]
+    versions = Versions([full] * count, [0] * count, edges)
+    best = cheapest(Priced(versions, [[i] for i in range(count)], [0] * count, 1.0))
+    assert best is not None
+    assert price(layout, full, count) <= most * best.price

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from mvc.adapters.python.state import from_state
 from mvc.api import Repository
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData, WrongUsage
+from mvc.errors import CannotRetrain, DamagedData, WrongUsage
 from mvc.evaluation.common.data import read_arrays, write_arrays
 from mvc.evaluation.provenance.architectures import Architecture
 from mvc.evaluation.provenance.flow import Experiment, Settings, State
 from mvc.ids import CommitId, Root
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE
+from mvc.provenance import environment
 from mvc.provenance.recipe import RECIPE
 from mvc.provenance.service import made
 from mvc.repo.commit.request import CommitOptions
@@ -145,7 +146,9 @@ class StoredWeights:
                 model.state,
                 message=model.use_case,
                 pipeline=self.pipeline,
-                options=CommitOptions(branch=model.branch, reset_point=self.reset_point),
+                options=CommitOptions(
+                    branch=model.branch, reset_point=self.reset_point, environment=True
+                ),
             )
         if changed is not None and model.base is not None:
             old, new = (repo.manifest(rev).by_path[DEFAULT_STATE] for rev in (model.base, made.id))
@@ -155,10 +158,16 @@ class StoredWeights:
         return Saved(made.id, steps.seconds)
 
     def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
-        """Loads the weights, which proves each tensor; puts them into a network; proves that."""
+        """Loads the weights, which proves each tensor; puts them into a network; proves that.
+
+        Before, the environment is compared with the one of the commit: CannotRetrain if it is
+        another one, because the network might compute something else here.
+        """
         steps = Steps()
         with steps.step("load"):
             state = repo.checkout(commit)
+        with steps.step("check environment"):
+            _check_environment(repo, commit)
         return _recovered(repo, commit, architecture, state, steps)
 
 
@@ -251,6 +260,18 @@ def _recovered(
         if root_of(network.state_dict()) != repo.version(commit).root:
             raise DamagedData(f"{commit.short}: the network is not the one that was saved")
     return Recovered(network, steps.seconds)
+
+
+def _check_environment(repo: Repository, commit: CommitId) -> None:
+    """Compares every field, as a replay does before it trains."""
+    compared = repo.environment(commit).compare(environment.capture())
+    if compared.verdict == "different":
+        first, *_ = compared.differences
+        raise CannotRetrain(
+            f"{commit.short} was saved in another environment: {first.field}: {first.recorded}, "
+            f"here {first.other}",
+            hint=f"'mvc env {commit.short}' compares them; measure in one environment",
+        )
 
 
 def root_of(state: State) -> Root:

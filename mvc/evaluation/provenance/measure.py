@@ -19,6 +19,7 @@ from mvc.evaluation.provenance.approaches import Approach, Model, changed_tensor
 from mvc.evaluation.provenance.flow import BASES, Models
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
+from mvc.repo.commit.request import CommitOptions
 
 __all__ = ["Figures", "Run", "measure", "runs"]
 
@@ -28,7 +29,8 @@ class Figures:
     """One model kept by one approach. Sizes in bytes; seconds by step, in order.
 
     ``stored``: by how much everything below ``.mvc`` has grown. ``payload``: the encoded
-    weights among that, full or as deltas; the rest is metadata: headers, manifest, journal.
+    weights among that, full or as deltas; the rest is metadata: headers, manifest, journal, and
+    what the version carries, such as its environment.
     ``changed``: the tensors that are not those of the base, uncompressed; ``tensors`` counts
     them (for U1 all). ``processor``: seconds of the processor to save and to recover, all
     threads together.
@@ -120,7 +122,13 @@ def _warm_up(models: Models, folder: Path) -> None:
     Repository.init(folder).close()
     for pipeline in ("none", "lossless"):
         with Repository.open(folder, discover=False) as repo:
-            repo.commit({"weight": torch.zeros(1 << 16)}, pipeline=pipeline, reset_point=True)
+            repo.commit(
+                {"weight": torch.zeros(1 << 16)},
+                pipeline=pipeline,
+                reset_point=True,
+                options=CommitOptions(environment=True),
+            )
+            repo.environment()
             root_of(repo.checkout())
             repo.stats()
 
@@ -163,7 +171,19 @@ def _sizes(folder: Path) -> tuple[int, int]:
     """Bytes of everything below ``.mvc``, and of weights among them."""
     with Repository.open(folder, discover=False) as repo:
         sizes = repo.stats().bytes
-    return bytes_in(folder / ".mvc"), sizes["full"] + sizes["delta"]
+        carried = _carried(repo)
+    return bytes_in(folder / ".mvc"), sizes["full"] + sizes["delta"] - carried
+
+
+def _carried(repo: Repository) -> int:
+    """Encoded bytes of what versions carry beside their files, each content once."""
+    versions = repo.log(every=True) if repo.branches() else ()
+    graph, found = repo.context.store.graph, dict[bytes, int]()
+    for entry in (file for each in versions for file in repo.manifest(each.id).attached):
+        for content in entry.contents:
+            step = graph.path(content.id, 0).steps[-1]
+            found[content.id] = step.header.share(step.member)
+    return sum(found.values())
 
 
 def _recover(

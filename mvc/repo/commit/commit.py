@@ -396,19 +396,18 @@ def _is_paid(
     layout: Layout,
     weight: float,
 ) -> bool:
-    """Whether the deltas of these chains cost as many seconds as full records are worth.
+    """Whether full records now save as many seconds of decoding as they are worth.
 
     Counted is one recovery of every version since the chains began, the next one included. If
-    versions go on as they did, this comes within a factor of two of the best interval, whatever it
-    is (the rule of ski rental: buy as soon as the rents would have paid for it).
+    versions go on as they did, the interval that follows is the one of the lowest price.
     """
-    sequence, spent, full = context.store.graph.next_sequence, 0.0, 0
+    sequence, saved, full = context.store.graph.next_sequence, 0.0, 0
     for chain in chains:
         if chain and chain[-1].depth:
             seconds = _seconds(context, pipeline, chain[-1].nbytes)
-            spent += seconds * layout.deltas(chain, sequence)
+            saved += seconds * layout.saved(chain, sequence)
             full += chain[0].stored
-    return full > 0 and spent * 1e9 >= weight * full
+    return full > 0 and saved * 1e9 >= weight * full
 
 
 def _chains(

@@ -72,17 +72,22 @@ class ContentGraph:
         return found
 
     def _trainings(self) -> dict[int, Training]:
-        """The recipes of versions that have their weights, as their bases have."""
-        survey = self._problem.survey
+        """The recipes of versions that have their weights. A base that gave its up is trained, too,
+        if its recipe is proven.
+        """
+        survey, proven = self._problem.survey, self._problem.goal.proven
         gone, found = survey.found.history.dropped, {}
-        for commit, recipe in self._problem.goal.proven.items():
-            number, base = survey.numbers.get(commit), survey.numbers.get(recipe.base)
-            if number is None or base is None or {commit, recipe.base} & gone.keys():
+        for commit, recipe in proven.items():
+            at, seconds = recipe.base, recipe.seconds
+            while at in gone and at in proven:
+                at, seconds = proven[at].base, seconds + proven[at].seconds
+            number, base = survey.numbers.get(commit), survey.numbers.get(at)
+            if number is None or base is None or {commit, at} & gone.keys():
                 continue
             blobs = survey.versions[number].blobs
             made = f"{recipe.path}\0"
             kept = [self._numbers[id_] for id_, line in blobs.items() if not line.startswith(made)]
-            found[number] = Training(base, round(recipe.seconds * 1e9), kept)
+            found[number] = Training(base, round(seconds * 1e9), kept)
         return found
 
     def selection(self, layout: Layout) -> Selection:

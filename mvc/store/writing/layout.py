@@ -107,13 +107,18 @@ class Layout:
         *gaps, last = (b - a for a, b in pairwise(positions))
         return (last == 1 and all(map(self._is_power, gaps))) or chain[-1].depth >= self.deepest
 
-    def deltas(self, chain: Sequence[Link], sequence: int) -> float:
-        """About how many deltas all versions since the chain began take, the next one included."""
+    def saved(self, chain: Sequence[Link], sequence: int) -> float:
+        """About how many deltas recoveries save if the next version is stored in full.
+
+        Each version counts once. In a chain those nearer to the next one than to the first are
+        decoded from there, and all together take half of their deltas. With ``skip`` few are, but
+        as many versions again take about n (b - 1) / (2 ln b) deltas more at the end of a chain of
+        n than in one of their own.
+        """
         if not self.step:
             versions = chain[-1].depth + 1
-            return versions * (versions + 1) / 2
-        versions = _positions(chain, sequence)[-1]
-        return versions * (self.step - 1) / 2 * max(1.0, log(versions, self.step))
+            return versions * (versions + 1) / 4
+        return _positions(chain, sequence)[-1] * (self.step - 1) / (2 * log(self.step))
 
     @cached_property
     def deepest(self) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import replace
 
 import pytest
 import torch
 
-from mvc.errors import BadModelFile, DamagedData, WeightsDropped, WrongUsage
+from mvc.errors import BadModelFile, CannotRetrain, DamagedData, WeightsDropped, WrongUsage
 from mvc.evaluation.provenance.approaches import (
     APPROACHES,
     Model,
@@ -18,6 +19,7 @@ from mvc.evaluation.provenance.approaches import (
 )
 from mvc.evaluation.provenance.flow import BASES
 from mvc.evaluation.provenance.measure import measure, runs
+from mvc.provenance.environment import capture
 from tests.evaluation.provenance.tiny import FS, TINY
 
 WHOLE = 4 * 66_856 + 4 * 2 * 64 + 8  # bytes of all tensors
@@ -32,11 +34,16 @@ def measured(models, tmp_path_factory):
     return {each.name: measure(models, each, folder / each.name) for each in stored}
 
 
+def environment() -> int:
+    """Bytes of the environment, which the first version of a repository stores."""
+    return len(zlib.compress(capture().encoded))
+
+
 def test_full_snapshots_share_nothing(measured):
     for cell in measured["full"].values():
         # The layer's 64 ones and 64 zeros are stored as one value each.
         assert WHOLE - 2 * 4 * 64 < cell.payload < WHOLE
-        assert 0 < cell.metadata < 3_000
+        assert 0 < cell.metadata < 3_000 + environment()
 
 
 @pytest.mark.parametrize("name", ["by-value", "update"])
@@ -44,7 +51,7 @@ def test_updates_hold_the_last_layer(measured, name):
     for use_case, cell in measured[name].items():
         assert (cell.tensors, cell.changed) == ((8, WHOLE) if use_case == "U1" else (2, UPDATE))
         assert cell.changed - 2 * 4 * 64 < cell.payload < cell.changed + 20
-        assert 0 < cell.metadata < 3_000
+        assert 0 < cell.metadata < 3_000 + (environment() if use_case == "U1" else 0)
 
 
 def test_both_ways_to_an_update_store_the_same_patch(measured):
@@ -69,8 +76,19 @@ def test_compression_and_deltas_store_less(measured):
 def test_steps_of_recovery(measured):
     for run in measured.values():
         for cell in run.values():
-            assert list(cell.recover) == ["load", "recover", "check hash"]
-            assert all(seconds >= 0 for seconds in cell.recover.values())
+            assert list(cell.recover) == ["load", "check environment", "recover", "check hash"]
+            assert all(seconds > 0 for seconds in cell.recover.values())
+
+
+def test_another_environment_is_noticed_before_a_network_is_made(models, tmp_path, monkeypatch):
+    import mvc
+
+    approach = approach_named("update")
+    with mvc.Repository.init(tmp_path) as repo:
+        commit = approach.save(repo, model_of(models, "U1", None)).commit
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+        with pytest.raises(CannotRetrain, match=r"in another environment: settings\.mkldnn: True"):
+            approach.recover(repo, commit, TINY)
 
 
 def test_provenance_keeps_the_training_and_gives_up_the_weights(models, tmp_path):
