@@ -240,8 +240,10 @@ static PyObject *py_move(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "w*y*y*ii", &state, &words, &marks, &width, &op)) {
         return NULL;
     }
-    Py_ssize_t size = is_width(width) ? state.len / width : -1;
-    Py_ssize_t count = size * width == state.len ? count_marks(&marks, size) : -1;
+    Py_ssize_t size = is_width(width) ? state.len / width : 0, count = -1;
+    if (is_width(width) && size * width == state.len) {
+        count = count_marks(&marks, size);
+    }
     if (count < 0 || count * width != words.len || op < ADD || op > XOR) {
         PyErr_SetString(PyExc_ValueError, "state, words and marks do not fit");
     } else {
@@ -265,8 +267,8 @@ static PyObject *py_join(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "w*O!p", &words, &PyTuple_Type, &planes, &folded)) {
         return NULL;
     }
-    Py_ssize_t width = PyTuple_Size(planes), count = is_width(width) ? words.len / width : -1;
-    int sound = count * width == words.len;
+    Py_ssize_t width = PyTuple_Size(planes), count = is_width(width) ? words.len / width : 0;
+    int sound = is_width(width) && count * width == words.len;
     for (int p = 0; sound && p < width; p++) {
         PyObject *plane = PyTuple_GetItem(planes, p);
         at[p] = NULL;
@@ -304,8 +306,8 @@ static PyObject *py_split(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*z*w*ip", &words, &marks, &out, &width, &folded)) {
         return NULL;
     }
-    Py_ssize_t found = 0, count = is_width(width) ? words.len / width : -1;
-    if (count * width != words.len || out.len != words.len ||
+    Py_ssize_t found = 0, count = is_width(width) ? words.len / width : 0;
+    if (!is_width(width) || count * width != words.len || out.len != words.len ||
         (marks.buf != NULL && count_marks(&marks, count) < 0)) {
         PyErr_SetString(PyExc_ValueError, "words, marks and planes do not fit");
     } else {

@@ -113,9 +113,7 @@ def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bo
         state[at] = moved
 
 
-def move_marked(
-    operator: str, state: Words, marks: Bytes, delta: Words, *, reverse: bool
-) -> None:
+def move_marked(operator: str, state: Words, marks: Bytes, delta: Words, *, reverse: bool) -> None:
     """As ``move``, for the words that the bitmap marks; all others stay."""
     if kernels is None:
         move_at(operator, state, positions(marks, len(state)), delta, reverse=reverse)

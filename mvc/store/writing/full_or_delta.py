@@ -126,7 +126,7 @@ def choose(
 
 
 def _most(full: float, policy: Policy) -> float:
-    """The share of the raw size above which a delta is not worth it; ``full``: the full record's."""
+    """The share of the raw size above which a delta is not worth it, given the full record's."""
     return min(_WORTH * full, full - policy.saving)
 
 
