@@ -1,4 +1,8 @@
-from collections.abc import Buffer
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[Any]
 
 def join(words: Buffer, planes: tuple[Buffer | int, ...], folded: bool) -> None: ...
 def move(state: Buffer, words: Buffer, marks: Buffer, width: int, operation: int) -> None: ...
