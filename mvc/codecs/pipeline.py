@@ -88,6 +88,7 @@ _ELIDE_METHOD = "1"  # of the bitmap
 # Of changed words; above it those of one byte are not elided: as small, and decoded twice as fast.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
+_WHOLE = 2 * _SAMPLES * _SAMPLE  # bytes up to which all is encoded: the chunk is used
 
 S = TypeVar("S", bound=Stage)
 
@@ -173,7 +174,7 @@ class Pipeline:
     ) -> tuple[float, bytes | None]:
         """Estimated stored bytes per raw byte of ``new``: 0.0 for nothing, about 1.0 for no gain.
 
-        At most 128 KiB are read, in blocks spread evenly: encoding a tensor twice to choose
+        At most 256 KiB are read, of more than that 128 KiB in blocks spread evenly: encoding a tensor twice to choose
         between delta and full record would double the work of a commit. Without a base a delta
         pipeline is estimated as its full form. Also the chunk, where all of ``new`` was encoded.
         """
@@ -181,7 +182,7 @@ class Pipeline:
         if not total:
             return 0.0, None
         form = self if base is not None else self.full()
-        if total <= _SAMPLES * _SAMPLE:
+        if total <= _WHOLE:
             encoded = form.encode_chunk(new, base, width)
             return len(encoded) / total, encoded
         step = (total - _SAMPLE) // (_SAMPLES - 1) // 64 * 64

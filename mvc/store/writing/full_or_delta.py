@@ -133,12 +133,13 @@ def _most(full: float, policy: Policy) -> float:
 def _first_share(base: BasePiece, nbytes: int) -> float | None:
     """The share of the raw size of the full record that the base's chain begins with.
 
-    None if it is not known, or if an estimate is due again.
+    None if it is not known, if an estimate is due again, and for pieces of which a payload's own
+    header is a good part.
     """
-    if not base.chain or base.chain[-1].depth % _AGAIN == _AGAIN - 1:
+    if nbytes < _TINY or not base.chain or base.chain[-1].depth % _AGAIN == _AGAIN - 1:
         return None
     first = base.chain[0]
-    return first.stored / nbytes if first.depth == 0 and first.nbytes == nbytes > 0 else None
+    return first.stored / nbytes if first.depth == 0 and first.nbytes == nbytes else None
 
 
 def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:
