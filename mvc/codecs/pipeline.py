@@ -174,9 +174,10 @@ class Pipeline:
     ) -> tuple[float, bytes | None]:
         """Estimated stored bytes per raw byte of ``new``: 0.0 for nothing, about 1.0 for no gain.
 
-        At most 256 KiB are read, of more than that 128 KiB in blocks spread evenly: encoding a tensor twice to choose
-        between delta and full record would double the work of a commit. Without a base a delta
-        pipeline is estimated as its full form. Also the chunk, where all of ``new`` was encoded.
+        Up to 256 KiB are encoded whole, of more than that 128 KiB in blocks spread evenly: encoding
+        a tensor twice to choose between delta and full record would double the work of a commit.
+        Without a base a delta pipeline is estimated as its full form. Also the chunk, where all of
+        ``new`` was encoded.
         """
         total = len(new)
         if not total:
@@ -186,9 +187,13 @@ class Pipeline:
             encoded = form.encode_chunk(new, base, width)
             return len(encoded) / total, encoded
         step = (total - _SAMPLE) // (_SAMPLES - 1) // 64 * 64
-        cuts = [slice(start, start + _SAMPLE) for start in range(0, _SAMPLES * step, step)]
-        stored = sum(len(form.encode_chunk(new[c], base and base[c], width)) for c in cuts)
-        return stored / (_SAMPLES * _SAMPLE), None
+
+        def blocks(data: memoryview) -> memoryview:
+            starts = range(0, _SAMPLES * step, step)
+            return memoryview(b"".join(data[at : at + _SAMPLE] for at in starts))
+
+        sample, old = blocks(new), None if base is None else blocks(base)
+        return len(form.encode_chunk(sample, old, width)) / len(sample), None
 
     def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
         """Write a full record's chunk into ``out``, which is as long as the raw chunk."""

@@ -12,7 +12,11 @@ compressor (``method`` None) stores the bytes alone.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import log
+
 import numpy as np
+from numpy.typing import NDArray
 
 from mvc.codecs.compressors import compress, decompress_into
 from mvc.codecs.varint import Cursor, varint
@@ -88,11 +92,18 @@ def _sample(data: Bytes) -> tuple[float, float]:
         blocks = data[: step * _SAMPLE_BLOCKS].reshape(_SAMPLE_BLOCKS, step)
         sample = blocks[:, :_SAMPLE_BLOCK].ravel()
     counts = np.bincount(sample, minlength=256)
-    share = counts[counts > 0] / len(sample)
     # Miller and Madow: a sample shows too little entropy, by (symbols - 1) / (2 n) nats.
-    bias = (len(share) - 1) / (2 * len(sample) * np.log(2))
-    entropy = float(-(share * np.log2(share)).sum() + bias)
+    bias = (int(np.count_nonzero(counts)) - 1) / (2 * len(sample) * log(2))
+    entropy = float(_terms(len(sample)).take(counts).sum()) + bias
     return entropy, 1 - int(counts[0]) / len(sample)
+
+
+@lru_cache(maxsize=64)
+def _terms(size: int) -> NDArray[np.float64]:
+    """What a byte that occurs so many times among ``size`` adds to the entropy."""
+    share = np.arange(size + 1) / size
+    share[0] = 1.0
+    return -share * np.log2(share)
 
 
 def decode_stream(
