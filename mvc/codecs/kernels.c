@@ -322,10 +322,37 @@ static PyObject *py_split(PyObject *self, PyObject *args) {
     return result;
 }
 
+static PyObject *py_tally(PyObject *self, PyObject *args) {
+    Py_buffer data, counts;
+    PyObject *result = NULL;
+    Py_ssize_t step, length;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*w*nn", &data, &counts, &step, &length)) {
+        return NULL;
+    }
+    if (counts.len != 256 * (Py_ssize_t)sizeof(int64_t) || step < 1 || length < 0 || length > step) {
+        PyErr_SetString(PyExc_ValueError, "counts and blocks do not fit");
+    } else {
+        int64_t found[256] = {0};
+        const uint8_t *bytes = data.buf;
+        for (Py_ssize_t at = 0; length <= data.len - at; at += step) {
+            for (Py_ssize_t i = 0; i < length; i++) {
+                found[bytes[at + i]]++;
+            }
+        }
+        memcpy(counts.buf, found, sizeof(found));
+        result = Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&counts);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"join", py_join, METH_VARARGS, "join(words, planes, folded)"},
     {"move", py_move, METH_VARARGS, "move(state, words, marks, width, operation)"},
     {"split", py_split, METH_VARARGS, "split(words, marks, planes, width, folded) -> count"},
+    {"tally", py_tally, METH_VARARGS, "tally(data, counts, step, length)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -24,7 +24,7 @@ damaged.
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import numpy as np
 
@@ -139,7 +139,14 @@ class Pipeline:
 
     def find(self, kind: type[S]) -> S | None:
         """The stage of this kind, if there is one."""
-        return next((s for s in self.stages if isinstance(s, kind)), None)
+        known = self._known
+        if kind not in known:
+            known[kind] = next((s for s in self.stages if isinstance(s, kind)), None)
+        return cast("S | None", known[kind])
+
+    @cached_property
+    def _known(self) -> dict[type, Stage | None]:
+        return {}
 
     def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
         """One chunk of a tensor; a base of equal length if and only if this is a delta pipeline.

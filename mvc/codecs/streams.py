@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.compressors import compress, decompress_into
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Bytes, move_marked, scratch_bytes, split
+from mvc.codecs.words import Bytes, move_marked, scratch_bytes, split, tally
 from mvc.errors import DamagedData
 from mvc.limits import MIB
 
@@ -85,17 +85,12 @@ def _raw(data: Bytes) -> Parts:
 
 def _sample(data: Bytes) -> tuple[float, float]:
     """Entropy in bits a byte and share of bytes not zero, from blocks spread over ``data``."""
-    if len(data) <= _SAMPLE_BLOCKS * _SAMPLE_BLOCK:
-        sample = data
-    else:
-        step = len(data) // _SAMPLE_BLOCKS
-        blocks = data[: step * _SAMPLE_BLOCKS].reshape(_SAMPLE_BLOCKS, step)
-        sample = blocks[:, :_SAMPLE_BLOCK].ravel()
-    counts = np.bincount(sample, minlength=256)
+    size = min(len(data), _SAMPLE_BLOCKS * _SAMPLE_BLOCK)
+    counts = tally(data, _SAMPLE_BLOCKS, _SAMPLE_BLOCK)
     # Miller and Madow: a sample shows too little entropy, by (symbols - 1) / (2 n) nats.
-    bias = (int(np.count_nonzero(counts)) - 1) / (2 * len(sample) * log(2))
-    entropy = float(_terms(len(sample)).take(counts).sum()) + bias
-    return entropy, 1 - int(counts[0]) / len(sample)
+    bias = (int(np.count_nonzero(counts)) - 1) / (2 * size * log(2))
+    entropy = float(_terms(size).take(counts).sum()) + bias
+    return entropy, 1 - int(counts[0]) / size
 
 
 @lru_cache(maxsize=64)

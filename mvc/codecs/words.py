@@ -71,6 +71,24 @@ def scratch_words(slot: str, count: int, width: int) -> Words:
     return scratch_bytes(slot, count * width).view(word_type(width))
 
 
+def tally(data: Bytes, blocks: int, length: int) -> Words:
+    """How often each byte occurs in blocks of ``length`` bytes, spread evenly over ``data``.
+
+    In all of it where it is no longer than the blocks.
+    """
+    few = len(data) <= blocks * length
+    step = max(1, len(data) if few else len(data) // blocks)
+    length = len(data) if few else length
+    if kernels is not None:
+        counts = np.empty(256, np.int64)
+        kernels.tally(data[: step * blocks], counts, step, length)
+        return counts
+    if few:
+        return np.bincount(data, minlength=256)
+    spread = data[: step * blocks].reshape(blocks, step)
+    return np.bincount(spread[:, :length].ravel(), minlength=256)
+
+
 def difference(operator: str, new: Words, base: Words, out: Words) -> None:
     """``out`` = what leads from ``base`` to ``new``; operator ``sub`` or ``xor``."""
     (np.bitwise_xor if operator == "xor" else np.subtract)(new, base, out=out)

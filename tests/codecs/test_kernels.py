@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mvc.codecs import words
 from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.words import join, move_marked, split, word_type
+from mvc.codecs.words import join, move_marked, split, tally, word_type
 from tests.codecs.samples import TENSOR_PIPELINES, WIDTHS, pair, widths
 
 COUNTS = (0, 1, 7, 8, 9, 16, 17, 1023, 1024, 1025, 1040, 1041, 5000, 70_001)
@@ -92,6 +92,14 @@ def test_planes_of_one_value_are_joined(either, width):
         assert (one == other).all()
 
 
+@pytest.mark.parametrize("size", [1, 7, 64, 4095, 4096, 4097, 5000, 70_001])
+def test_bytes_of_blocks_are_counted(either, size):
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    one, other = either(lambda: tally(data, 8, 512))
+    assert one.tolist() == other.tolist()
+    assert one.sum() == min(size, 4096)
+
+
 @settings(max_examples=100)
 @given(st.sampled_from(TENSOR_PIPELINES), widths, st.integers(0, 5000), st.floats(0, 1))
 def test_chunks_are_the_same_bytes(either, text, width, size, share):
@@ -123,6 +131,17 @@ def test_what_does_not_fit_is_refused(kernels, width):
     assert state == before
     with pytest.raises((ValueError, TypeError, BufferError)):
         kernels.move(before, bytes(64), marks, width, 0)  # cannot be written
+
+
+@pytest.mark.parametrize("step, length", [(0, 0), (-1, 0), (4, 5), (4, -1), (1 << 62, 1 << 63)])
+def test_blocks_that_do_not_fit_are_refused(kernels, step, length):
+    with pytest.raises((ValueError, OverflowError)):
+        kernels.tally(bytes(100), bytearray(2048), step, length)
+    with pytest.raises(ValueError, match="do not fit"):
+        kernels.tally(bytes(100), bytearray(2047), 4, 4)
+    counts = np.full(256, 9)
+    kernels.tally(bytes(100), counts, 1 << 62, 101)
+    assert not counts.any()
 
 
 def test_a_bitmap_that_marks_past_its_end_is_refused(kernels):
