@@ -24,7 +24,7 @@ damaged.
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import numpy as np
 
@@ -34,14 +34,16 @@ from mvc.codecs.stages import codings
 from mvc.codecs.stages.base import Stage
 from mvc.codecs.stages.lossy import LossyStage
 from mvc.codecs.stages.table import check_order, read_stages
-from mvc.codecs.streams import Parts, decode_marks, decode_stream, encode_stream
+from mvc.codecs.streams import Parts, decode_bitmap, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import (
+    Bytes,
     Words,
     difference,
     join,
     move,
     move_at,
+    move_marked,
     scratch_words,
     split,
     unzigzag,
@@ -86,6 +88,7 @@ _ELIDE_METHOD = "1"  # of the bitmap
 # Of changed words; above it those of one byte are not elided: as small, and decoded twice as fast.
 _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
+_WHOLE = 2 * _SAMPLES * _SAMPLE  # bytes up to which all is encoded: the chunk is used
 
 S = TypeVar("S", bound=Stage)
 
@@ -136,7 +139,14 @@ class Pipeline:
 
     def find(self, kind: type[S]) -> S | None:
         """The stage of this kind, if there is one."""
-        return next((s for s in self.stages if isinstance(s, kind)), None)
+        known = self._known
+        if kind not in known:
+            known[kind] = next((s for s in self.stages if isinstance(s, kind)), None)
+        return cast("S | None", known[kind])
+
+    @cached_property
+    def _known(self) -> dict[type, Stage | None]:
+        return {}
 
     def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
         """One chunk of a tensor; a base of equal length if and only if this is a delta pipeline.
@@ -171,28 +181,33 @@ class Pipeline:
     ) -> tuple[float, bytes | None]:
         """Estimated stored bytes per raw byte of ``new``: 0.0 for nothing, about 1.0 for no gain.
 
-        At most 128 KiB are read, in blocks spread evenly: encoding a tensor twice to choose
-        between delta and full record would double the work of a commit. Without a base a delta
-        pipeline is estimated as its full form. Also the chunk, where all of ``new`` was encoded.
+        Up to 256 KiB are encoded whole, of more than that 128 KiB in blocks spread evenly: encoding
+        a tensor twice to choose between delta and full record would double the work of a commit.
+        Without a base a delta pipeline is estimated as its full form. Also the chunk, where all of
+        ``new`` was encoded.
         """
         total = len(new)
         if not total:
             return 0.0, None
         form = self if base is not None else self.full()
-        if total <= _SAMPLES * _SAMPLE:
+        if total <= _WHOLE:
             encoded = form.encode_chunk(new, base, width)
             return len(encoded) / total, encoded
         step = (total - _SAMPLE) // (_SAMPLES - 1) // 64 * 64
-        cuts = [slice(start, start + _SAMPLE) for start in range(0, _SAMPLES * step, step)]
-        stored = sum(len(form.encode_chunk(new[c], base and base[c], width)) for c in cuts)
-        return stored / (_SAMPLES * _SAMPLE), None
+
+        def blocks(data: memoryview) -> memoryview:
+            starts = range(0, _SAMPLES * step, step)
+            return memoryview(b"".join(data[at : at + _SAMPLE] for at in starts))
+
+        sample, old = blocks(new), None if base is None else blocks(base)
+        return len(form.encode_chunk(sample, old, width)) / len(sample), None
 
     def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
         """Write a full record's chunk into ``out``, which is as long as the raw chunk."""
         if self.operator != "none":
             raise WrongUsage(f"pipeline {self.text} codes deltas, not full records")
         target = words_of(out, width)
-        words, _, tail = self._decode(Cursor(data), len(out), target, target)
+        words, _, _, tail = self._decode(Cursor(data), len(out), target, target)
         if words is not target:
             np.copyto(target, words)
         out[len(out) - len(tail) :] = tail
@@ -207,11 +222,15 @@ class Pipeline:
         if self.operator == "none":
             raise WrongUsage(f"pipeline {self.text} codes full records, not deltas")
         target = words_of(state, width)
-        words, at, tail = self._decode(Cursor(data), len(state), target, None, reverse=reverse)
-        if at is None:
-            move(self.operator, target, words, reverse=reverse)
-        else:
+        words, marks, at, tail = self._decode(
+            Cursor(data), len(state), target, None, reverse=reverse
+        )
+        if marks is not None:
+            move_marked(self.operator, target, marks, words, reverse=reverse)
+        elif at is not None:
             move_at(self.operator, target, at, words, reverse=reverse)
+        else:
+            move(self.operator, target, words, reverse=reverse)
         if tail:
             end = words_of(state[len(state) - len(tail) :], 1)
             move(self.operator, end, np.frombuffer(tail, np.uint8), reverse=reverse)
@@ -269,18 +288,22 @@ class Pipeline:
 
     def _encode_words(self, data: Words, changed: Words, count: int) -> Parts:
         parts: Parts = [bytes((CODED,))]
+        marks, folded = None, self.find(codings.Zigzag) is not None
         if self.find(codings.Elide) and self._gains_by_eliding(data, count):
+            marks = np.packbits(changed)
             # Idle units leave the bitmap repeating at the length of a row.
-            marks = encode_stream(np.packbits(changed), _ELIDE_METHOD, repeats=True)
-            parts = [bytes((ELIDED,)), *marks]
+            parts = [bytes((ELIDED,)), *encode_stream(marks, _ELIDE_METHOD, repeats=True)]
+        if self.find(codings.Planes) and not self.find(codings.Sparse):
+            for stream in split(data, marks=marks, folded=folded):
+                parts += encode_stream(stream, self.method)
+            return parts
+        if marks is not None:
             data = np.compress(changed, data, out=scratch_words("kept", count, data.itemsize))
-        if self.find(codings.Zigzag):
+        if folded:
             zigzag(data)
         if sparse := self.find(codings.Sparse):
             return [*parts, *encode_sparse(data, sparse.options, self.method)]
-        for stream in split(data) if self.find(codings.Planes) else [data.view(np.uint8)]:
-            parts += encode_stream(stream, self.method)
-        return parts
+        return [*parts, *encode_stream(data.view(np.uint8), self.method)]
 
     def _gains_by_eliding(self, data: Words, count: int) -> bool:
         """Whether ``count`` changed words of ``data`` and a bitmap are better than all words."""
@@ -294,16 +317,19 @@ class Pipeline:
 
     def _decode(
         self, cursor: Cursor, size: int, state: Words, out: Words | None, *, reverse: bool = False
-    ) -> tuple[Words, Words | None, memoryview]:
+    ) -> tuple[Words, Bytes | None, Words | None, memoryview]:
         """The words of a chunk of ``size`` raw bytes (in ``out`` or scratch), and its tail.
 
-        Between them the positions of the words, where not all are there. ``state`` is what they
-        will be combined with, or as long and wide as they are.
+        Between them, where not all words are there, a bitmap that marks them, or their positions.
+        ``state`` is what they will be combined with, or as long and wide as they are.
         """
+        marks: Bytes | None = None
         at: Words | None = None
         width, count, shape = state.itemsize, len(state), cursor.byte()
         if shape in (CODED, ELIDED) and self._coded:
-            words, at = self._decode_words(cursor, count, width, out, elided=shape == ELIDED)
+            if shape == ELIDED:
+                marks, count = self._decode_marks(cursor, count)
+            words, at = self._decode_words(cursor, count, width, out)
         elif shape == RAW:
             words = np.frombuffer(cursor.take(count * width), word_type(width))
         elif shape == GRID and self.find(codings.OnGrid):
@@ -317,26 +343,32 @@ class Pipeline:
             raise DamagedData(f"a chunk of unknown shape {shape}")
         tail = memoryview(bytes(size % width)) if shape == ZERO else cursor.take(size % width)
         cursor.end()
-        return words, at, tail
+        return words, marks, at, tail
+
+    def _decode_marks(self, cursor: Cursor, count: int) -> tuple[Bytes, int]:
+        """A bitmap of the words among ``count`` that are there, and how many these are."""
+        if not self.find(codings.Elide):
+            raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
+        return decode_bitmap(cursor, count, _ELIDE_METHOD, "mask")
 
     def _decode_words(
-        self, cursor: Cursor, count: int, width: int, out: Words | None, *, elided: bool
+        self, cursor: Cursor, count: int, width: int, out: Words | None
     ) -> tuple[Words, Words | None]:
         """Words, and their positions among ``count`` where not all are there."""
-        if elided and not self.find(codings.Elide):
-            raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
-        at = decode_marks(cursor, count, _ELIDE_METHOD, "mask") if elided else None
-        count = count if at is None else len(at)
+        folded = self.find(codings.Zigzag) is not None
+        if self.find(codings.Planes) and not self.find(codings.Sparse):
+            words = scratch_words("kept", count, width) if out is None else out
+            slots = (f"plane{i}" for i in range(width))
+            planes = [decode_stream(cursor, count, self.method, s) for s in slots]
+            join(planes, words, folded=folded)
+            return words, None
+        at: Words | None = None
         if sparse := self.find(codings.Sparse):
             words, at = decode_sparse(cursor, count, width, sparse.options, self.method)
         else:
             words = scratch_words("kept", count, width) if out is None else out
-            if self.find(codings.Planes):
-                slots = (f"plane{i}" for i in range(width))
-                join([decode_stream(cursor, count, self.method, s) for s in slots], words)
-            else:
-                words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, self.method, "plane")
-        if self.find(codings.Zigzag):
+            words.view(np.uint8)[:] = decode_stream(cursor, words.nbytes, self.method, "plane")
+        if folded:
             unzigzag(words)
         return words, at
 

@@ -12,16 +12,26 @@ compressor (``method`` None) stores the bytes alone.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import log
+
 import numpy as np
 from numpy.typing import NDArray
 
 from mvc.codecs.compressors import compress, decompress_into
 from mvc.codecs.varint import Cursor, varint
-from mvc.codecs.words import Bytes, scratch_bytes
+from mvc.codecs.words import Bytes, move_marked, scratch_bytes, split, tally
 from mvc.errors import DamagedData
 from mvc.limits import MIB
 
-__all__ = ["Parts", "decode_segments", "decode_stream", "encode_segments", "encode_stream"]
+__all__ = [
+    "Parts",
+    "decode_bitmap",
+    "decode_segments",
+    "decode_stream",
+    "encode_segments",
+    "encode_stream",
+]
 
 Parts = list[bytes | memoryview]
 
@@ -32,7 +42,6 @@ _SAMPLE_BLOCKS, _SAMPLE_BLOCK = 8, 512  # bytes
 _SMALL = 64  # below it a frame's header outweighs what it saves
 _DEPTH = 4  # a bitmap is an eighth of its stream: 1 MiB, 128 KiB, 16 KiB, 2 KiB
 _FULL_ENTROPY = 7.85  # bits a byte; above it coding gains less than 2 %
-_DENSE = 0.57  # of a bitmap's bytes that are not zero: a tenth of its bits, if they lie at random
 _SPARSE_SHARES = (0.01, 0.2)  # of bytes that are not zero; below it zstd's matches cover the runs
 
 
@@ -60,10 +69,10 @@ def encode_stream(
         return _raw(data)
     least, most = _SPARSE_SHARES
     if (least < filled or repeats) and filled <= most and depth < _DEPTH:
-        marked = data != 0
-        bitmap = encode_stream(np.packbits(marked), method, depth + 1)
-        values = encode_stream(np.compress(marked, data), method, depth + 1)
-        return [bytes((SPARSE,)), *bitmap, *values]
+        marks = np.packbits(data != 0)
+        bitmap = encode_stream(marks, method, depth + 1)
+        (filled_bytes,) = split(data, f"values{depth}", marks=marks)
+        return [bytes((SPARSE,)), *bitmap, *encode_stream(filled_bytes, method, depth + 1)]
     frame = compress(data, method)
     if len(frame) + 4 >= count:
         return _raw(data)
@@ -76,18 +85,20 @@ def _raw(data: Bytes) -> Parts:
 
 def _sample(data: Bytes) -> tuple[float, float]:
     """Entropy in bits a byte and share of bytes not zero, from blocks spread over ``data``."""
-    if len(data) <= _SAMPLE_BLOCKS * _SAMPLE_BLOCK:
-        sample = data
-    else:
-        step = len(data) // _SAMPLE_BLOCKS
-        blocks = data[: step * _SAMPLE_BLOCKS].reshape(_SAMPLE_BLOCKS, step)
-        sample = blocks[:, :_SAMPLE_BLOCK].ravel()
-    counts = np.bincount(sample, minlength=256)
-    share = counts[counts > 0] / len(sample)
+    size = min(len(data), _SAMPLE_BLOCKS * _SAMPLE_BLOCK)
+    counts = tally(data, _SAMPLE_BLOCKS, _SAMPLE_BLOCK)
     # Miller and Madow: a sample shows too little entropy, by (symbols - 1) / (2 n) nats.
-    bias = (len(share) - 1) / (2 * len(sample) * np.log(2))
-    entropy = float(-(share * np.log2(share)).sum() + bias)
-    return entropy, 1 - int(counts[0]) / len(sample)
+    bias = (int(np.count_nonzero(counts)) - 1) / (2 * size * log(2))
+    entropy = float(_terms(size).take(counts).sum()) + bias
+    return entropy, 1 - int(counts[0]) / size
+
+
+@lru_cache(maxsize=64)
+def _terms(size: int) -> NDArray[np.float64]:
+    """What a byte that occurs so many times among ``size`` adds to the entropy."""
+    share = np.arange(size + 1) / size
+    share[0] = 1.0
+    return -share * np.log2(share)
 
 
 def decode_stream(
@@ -114,11 +125,11 @@ def decode_stream(
         return out
     if form != SPARSE or depth >= _DEPTH:
         raise DamagedData(f"a stream of unknown form {form}")
-    marked = decode_marks(cursor, count, method, slot, depth + 1)
-    values = decode_stream(cursor, len(marked), method, slot + "v", depth + 1)
+    marks, marked = decode_bitmap(cursor, count, method, slot, depth + 1)
+    values = decode_array(cursor, marked, method, slot + "v", depth + 1)
     out = scratch_bytes(slot, count)
     out.fill(0)
-    out[marked] = values
+    move_marked("xor", out, marks, values, reverse=False)
     return out
 
 
@@ -130,24 +141,14 @@ def decode_array(
     return np.full(count, stream, np.uint8) if isinstance(stream, int) else stream
 
 
-def decode_marks(
+def decode_bitmap(
     cursor: Cursor, count: int, method: str | None, slot: str, depth: int = 0
-) -> NDArray[np.intp]:
-    """The positions that the next stream, a bitmap over ``count`` elements, marks."""
-    bitmap = decode_array(cursor, -(-count // 8), method, slot + "m", depth)
-    if count % 8 and int(bitmap[-1]) & (0xFF >> count % 8):
+) -> tuple[Bytes, int]:
+    """The next stream, a bitmap over ``count`` elements, and how many it marks."""
+    marks = decode_array(cursor, -(-count // 8), method, slot + "m", depth)
+    if count % 8 and int(marks[-1]) & (0xFF >> count % 8):
         raise DamagedData("a bitmap marks elements past its end")
-    filled = bitmap != 0
-    if np.count_nonzero(filled) > _DENSE * len(bitmap):
-        return np.flatnonzero(np.unpackbits(bitmap, count=count).view(np.bool_))
-    # Only the bytes that are not zero: numpy is slow where about a twentieth is marked.
-    at = np.flatnonzero(filled)
-    marks = np.flatnonzero(np.unpackbits(bitmap.take(at)).view(np.bool_))
-    positions = at.take(marks >> 3)
-    positions <<= 3
-    marks &= 7
-    positions |= marks
-    return positions
+    return marks, int(np.bitwise_count(marks).sum())
 
 
 def encode_segments(data: Bytes, method: str | None) -> Parts:

@@ -7,6 +7,9 @@ can be undone from either end.
 
 Zigzag is the map of Protocol Buffers' ``sint``: 0, -1, 1, -2 become 0, 1, 2, 3,
 so that small differences of both signs have small words.
+
+``kernels`` are the innermost loops in C (``kernels.c``), None where no compiler was found when
+mvc was installed. What they do, numpy does here too, more slowly and to the same bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +22,18 @@ from numpy.typing import NDArray
 
 from mvc.errors import WrongUsage
 
+try:
+    from mvc.codecs import _kernels as kernels
+except ImportError:
+    kernels = None  # type: ignore[assignment]
+
 Bytes: TypeAlias = NDArray[np.uint8]
 Words: TypeAlias = NDArray[Any]  # unsigned, little-endian, of 1, 2, 4 or 8 bytes
 _UNSIGNED = {width: np.dtype(f"<u{width}") for width in (1, 2, 4, 8)}
 _SMALLEST = 1 << 16
 _FEW = 0.2  # of a state's words: below it, moving these alone is faster than a pass over all
+_DENSE = 0.57  # of a bitmap's bytes that are not zero: a tenth of its bits, if they lie at random
+_ADD, _SUBTRACT, _XOR = range(3)  # what the kernels call them
 _slots = threading.local()
 
 
@@ -59,6 +69,24 @@ def scratch_bytes(slot: str, count: int) -> Bytes:
 def scratch_words(slot: str, count: int, width: int) -> Words:
     """``count`` words of ``width`` bytes of this thread's buffer ``slot``."""
     return scratch_bytes(slot, count * width).view(word_type(width))
+
+
+def tally(data: Bytes, blocks: int, length: int) -> Words:
+    """How often each byte occurs in blocks of ``length`` bytes, spread evenly over ``data``.
+
+    In all of it where it is no longer than the blocks.
+    """
+    few = len(data) <= blocks * length
+    step = max(1, len(data) if few else len(data) // blocks)
+    length = len(data) if few else length
+    if kernels is not None:
+        counts = np.empty(256, np.int64)
+        kernels.tally(data[: step * blocks], counts, step, length)
+        return counts
+    if few:
+        return np.bincount(data, minlength=256)
+    spread = data[: step * blocks].reshape(blocks, step)
+    return np.bincount(spread[:, :length].ravel(), minlength=256)
 
 
 def difference(operator: str, new: Words, base: Words, out: Words) -> None:
@@ -103,6 +131,31 @@ def move_at(operator: str, state: Words, at: Words, delta: Words, *, reverse: bo
         state[at] = moved
 
 
+def move_marked(operator: str, state: Words, marks: Bytes, delta: Words, *, reverse: bool) -> None:
+    """As ``move``, for the words that the bitmap marks; all others stay."""
+    if kernels is None:
+        move_at(operator, state, positions(marks, len(state)), delta, reverse=reverse)
+        return
+    undo = _SUBTRACT if reverse else _ADD
+    code = _XOR if operator == "xor" else undo
+    kernels.move(state, delta, marks, state.itemsize, code)
+
+
+def positions(marks: Bytes, count: int) -> NDArray[np.intp]:
+    """The positions that a bitmap over ``count`` elements marks."""
+    filled = marks != 0
+    if np.count_nonzero(filled) > _DENSE * len(marks):
+        return np.flatnonzero(np.unpackbits(marks, count=count).view(np.bool_))
+    # Only the bytes that are not zero: numpy is slow where about a twentieth is marked.
+    at = np.flatnonzero(filled)
+    found = np.flatnonzero(np.unpackbits(marks.take(at)).view(np.bool_))
+    places = at.take(found >> 3)
+    places <<= 3
+    found &= 7
+    places |= found
+    return places
+
+
 def zigzag(words: Words) -> None:
     """Fold signs into the lowest bit, in place."""
     width = words.itemsize
@@ -121,11 +174,30 @@ def unzigzag(words: Words) -> None:
     np.bitwise_xor(words, signs, out=words)
 
 
-def split(data: Words, slot: str = "half") -> list[Bytes]:
+def split(
+    data: Words, slot: str = "half", *, marks: Bytes | None = None, folded: bool = False
+) -> list[Bytes]:
     """The byte planes of ``data``: byte i of every word, for each i, lowest first, in scratch.
 
-    By halves: the narrower the words, the more of them a processor handles at once.
+    ``marks``: a bitmap of the words to take, all others are left out. ``folded``: by zigzag, for
+    which ``data`` may be changed.
     """
+    width, count = data.itemsize, len(data)
+    if kernels is not None:
+        planes = scratch_bytes(slot, data.nbytes)
+        taken = kernels.split(data, marks, planes, width, folded)
+        return [planes[at * count : at * count + taken] for at in range(width)]
+    if marks is not None:
+        flags = np.unpackbits(marks, count=count).view(np.bool_)
+        kept = scratch_words(slot, int(np.count_nonzero(flags)), width)
+        data = np.compress(flags, data, out=kept)
+    if folded:
+        zigzag(data)
+    return _halved(data, slot)
+
+
+def _halved(data: Words, slot: str) -> list[Bytes]:
+    """By halves: the narrower the words, the more of them a processor handles at once."""
     half = data.itemsize // 2
     if not half:
         return [data.view(np.uint8)]
@@ -135,14 +207,22 @@ def split(data: Words, slot: str = "half") -> list[Bytes]:
     high = scratch_words(slot + "1", len(data), half)
     np.copyto(low, data, casting="unsafe")
     np.copyto(high, spare, casting="unsafe")
-    return split(low, slot + "0") + split(high, slot + "1")
+    return _halved(low, slot + "0") + _halved(high, slot + "1")
 
 
-def join(planes: list[Bytes | int], out: Words) -> None:
-    """``out`` = the words whose bytes are ``planes``: arrays, or the value of a constant one."""
+def join(planes: list[Bytes | int], out: Words, *, folded: bool = False) -> None:
+    """``out`` = the words whose bytes are ``planes``: arrays, or the value of a constant one.
+
+    ``folded``: what is joined was folded by zigzag, which is undone.
+    """
+    if kernels is not None:
+        kernels.join(out, tuple(planes), folded)
+        return
     words = _joined(planes, out, "half")
     if words is not out:
         out[:] = words
+    if folded:
+        unzigzag(out)
 
 
 def _joined(planes: list[Bytes | int], out: Words, slot: str) -> Words | int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import field
 
 import numpy as np
@@ -20,7 +20,7 @@ from mvc.repo.lookup.weights import all_dropped
 from mvc.repo.maintenance.inventory import Contents, Inventory, inventory
 from mvc.repo.maintenance.storage_graph import Integers, StorageGraph, column
 from mvc.store.index.folder import current
-from mvc.store.recovery.timing import Timing
+from mvc.store.recovery.timing import Part, Timing, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot
 
 __all__ = ["Stats", "VersionStats", "by_version", "stats"]
@@ -109,8 +109,10 @@ def _read(context: Context) -> tuple[Stats, _Held]:
     states, history = found.history.states(), found.history
     for manifest in states.values():
         contents.require(manifest)
-    found.graph.price(_seconds(found, contents, timing))
-    held = _Held(found, contents, states, timing)
+    seconds = _seconds(found, contents, timing)
+    found.graph.price(seconds)
+    groups = _Groups(found, seconds) if any(found.groups) else None
+    held = _Held(found, contents, states, timing, groups)
     for commit, gone in all_dropped(context).items():
         held.recipes[commit] = gone.seconds, attached.base(context, commit)
     stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
@@ -172,6 +174,28 @@ def _seconds(found: Inventory, contents: Contents, timing: Timing) -> NDArray[np
     return np.array(seconds)[alike]
 
 
+class _Groups:
+    """Which payloads on the cheapest paths are shared, and what they take as a whole."""
+
+    def __init__(self, found: Inventory, seconds: NDArray[np.float64]) -> None:
+        self._rows, self._before = found.graph.last_steps
+        self._records, self._seconds = found.records_by_row, seconds
+        self._grouped, self._ends = found.groups, found.rows
+
+    def parts(self, node: int) -> Iterator[Part]:
+        """The payloads on the path to a node, the last one first."""
+        while node >= 0:
+            row = int(self._rows[node])
+            record = int(self._records[row])
+            yield float(self._seconds[row]), record if self._grouped[record] else None
+            node = int(self._before[node])
+
+    def whole(self, record: Hashable) -> float:
+        """Processor seconds to decode a group."""
+        assert isinstance(record, int)
+        return of_group(self._seconds[self._ends[record] : self._ends[record + 1]].tolist())
+
+
 class _Held:
     """What the manifests of versions hold.
 
@@ -185,6 +209,7 @@ class _Held:
         contents: Contents,
         states: Mapping[CommitId, ManifestId],
         timing: Timing,
+        groups: _Groups | None,
     ) -> None:
         graph, count = found.graph, len(contents.raw)
         versions = np.array([contents.manifests[id_] for id_ in states.values()], np.int64)
@@ -199,7 +224,7 @@ class _Held:
         keys = (manifest * len(objects) + slot)[~skeleton & held[manifest]]
         _, first = np.unique(keys, return_index=True)
         manifest, slot = np.divmod(keys[np.sort(first)], max(1, len(objects)))
-        pieces = _Pieces(graph, contents, objects)
+        pieces = _Pieces(graph, contents, objects, groups)
         self.tensors = _distinct(objects, np.unique(slot), contents)
         deltas = np.zeros(count, np.int64)
         np.maximum.at(deltas, manifest, pieces.depth[slot])
@@ -302,7 +327,14 @@ class _Pieces:
     every piece is stored in full.
     """
 
-    def __init__(self, graph: StorageGraph, contents: Contents, objects: Integers) -> None:
+    def __init__(
+        self,
+        graph: StorageGraph,
+        contents: Contents,
+        objects: Integers,
+        groups: _Groups | None,
+    ) -> None:
+        self._groups = groups
         starts = [range(0, max(spec.nbytes, 1), PIECE) for spec in contents.known_specs]
         self._sizes = [spec.nbytes for spec in contents.known_specs]
         self._specs = contents.specs
@@ -330,12 +362,20 @@ class _Pieces:
         nodes = self._nodes[_furthest(self._slots, self._depths)]
         return np.where(nodes < 0, -1, graph.sources[nodes])
 
-    def works(self, slots: Iterable[int]) -> Iterator[tuple[int, float]]:
-        """(bytes, seconds to decode) of the pieces of some slots."""
+    def works(self, slots: Iterable[int]) -> Iterable[tuple[int, float]]:
+        """(bytes, seconds to decode) of the pieces of some slots, which one version has."""
+        groups = self._groups
+        if groups is None:
+            return ((nbytes, self._costs[at]) for nbytes, at in self._parts(slots))
+        nodes = ((nbytes, int(self._nodes[at])) for nbytes, at in self._parts(slots))
+        return together([(nbytes, groups.parts(node)) for nbytes, node in nodes], groups.whole)
+
+    def _parts(self, slots: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """(bytes, position) of the pieces of some slots."""
         for slot in slots:
             left = self._sizes[self._specs[slot]]
             for at in range(self._begins[slot], self._begins[slot + 1]):
-                yield min(left, PIECE), self._costs[at]
+                yield min(left, PIECE), at
                 left -= PIECE
 
 

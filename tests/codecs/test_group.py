@@ -10,6 +10,8 @@ from mvc.codecs.words import combine
 from mvc.errors import WrongUsage
 from tests.codecs.samples import GROUP_PIPELINES, pairs
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 
 @given(st.sampled_from(GROUP_PIPELINES), st.lists(pairs(), max_size=6))
 def test_round_trip_both_ways(text, samples):

@@ -4,6 +4,7 @@ import contextlib
 import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.varint import varint
 from mvc.errors import DamagedData
 from tests.codecs.samples import GROUP_PIPELINES, TENSOR_PIPELINES, pairs, widths
+
+pytestmark = pytest.mark.usefixtures("arithmetic")
 
 GUARD = b"\xa5" * 64
 

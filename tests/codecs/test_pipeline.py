@@ -10,6 +10,8 @@ from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import InvalidPipeline, WrongUsage
 from tests.codecs.samples import PATTERNS, TENSOR_PIPELINES, TRAPS, WIDTHS, pair, pairs
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 
 def there_and_back(pipeline, new, base, width):
     stored = pipeline.encode_chunk(memoryview(new), memoryview(base), width)

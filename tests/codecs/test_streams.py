@@ -8,12 +8,15 @@ from mvc.codecs.streams import (
     FRAME,
     RAW,
     SPARSE,
-    decode_marks,
+    decode_bitmap,
     decode_stream,
     encode_stream,
 )
 from mvc.codecs.varint import Cursor
+from mvc.codecs.words import positions
 from mvc.errors import DamagedData
+
+pytestmark = pytest.mark.usefixtures("arithmetic")
 
 METHODS = ["huff", "1", "zlib:1", "bz2:9", "lzma:6", "brotli:4"]
 
@@ -62,9 +65,10 @@ def test_next_to_nothing_changed_costs_next_to_nothing():
 
 def test_a_bitmap_must_not_mark_past_its_end():
     cursor = Cursor(bytes((RAW, 0b11100000)))
-    assert decode_marks(cursor, 3, "1", "x").tolist() == [0, 1, 2]
+    marks, count = decode_bitmap(cursor, 3, "1", "x")
+    assert count == 3 and positions(marks, 3).tolist() == [0, 1, 2]
     with pytest.raises(DamagedData):
-        decode_marks(Cursor(bytes((RAW, 0b11110000))), 3, "1", "x")
+        decode_bitmap(Cursor(bytes((RAW, 0b11110000))), 3, "1", "x")
 
 
 def test_bitmaps_of_bitmaps_end():

@@ -7,6 +7,8 @@ from mvc.codecs.words import combine, unzigzag, word_type, zigzag
 from mvc.errors import WrongUsage
 from tests.codecs.samples import widths
 
+pytestmark = pytest.mark.usefixtures("arithmetic")
+
 
 def test_zigzag_known_answers():
     words = np.array([0, 0xFFFFFFFF, 1, 0xFFFFFFFE, 0x7FFFFFFF, 0x80000000], np.uint32)

@@ -102,6 +102,31 @@ def test_a_repack_keeps_the_bound_too(tmp_path: Path, pipeline: str) -> None:
     assert max(recovery(tmp_path, id_) for id_ in ids) <= bound * TOLERATED
 
 
+def test_groups_that_small_tensors_alone_need_count_whole_in_every_estimate(
+    tmp_path: Path,
+) -> None:
+    """Each version changes one large tensor, and another small one: the last needs every group."""
+    random = np.random.default_rng(0)
+    state = {f"small{i}": random.standard_normal(64).astype(np.float32) for i in range(20)}
+    state["large"] = random.standard_normal((800, 800)).astype(np.float32)
+    with mvc.Repository.init(tmp_path) as repo:
+        for i in range(20):
+            made = repo.commit(state, pipeline="xor | planes:all | zstd:1")
+            state = {name: array.copy() for name, array in state.items()}
+            for name in ("large", f"small{i}"):
+                state[name] += np.float32(1e-4) * random.standard_normal(state[name].shape)
+        took = recovery(tmp_path, made.id, runs=3)
+        assert repo.stats().recovery_worst >= took / TOLERATED
+        curve = repo.repack_curve()
+        assert curve.today.worst_seconds == pytest.approx(repo.stats().recovery_worst, rel=0.1)
+        least = min(point.worst_seconds for point in curve.points)
+        bound = (curve.today.worst_seconds + least) / 2
+        now = repo.repack(max_recovery=bound).now
+        assert now is not None and now.worst_seconds <= bound * 1.1  # rates are measured again
+        ids = [version.commit.id for version in repo.log()]
+    assert max(recovery(tmp_path, id_) for id_ in ids) <= bound * TOLERATED
+
+
 def test_a_bound_below_a_full_version_is_refused_with_what_it_takes(tmp_path: Path) -> None:
     series = states([(256, 256)])
     with mvc.Repository.init(tmp_path) as repo:

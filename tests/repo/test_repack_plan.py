@@ -237,7 +237,7 @@ def test_missing_deltas_are_not_added_where_none_is_needed():
 
 def test_the_curve_falls_and_ends_at_the_least_bytes():
     versions = chain(60, seed=5)
-    points = curve(versions)
+    points = [versions.price(layout) for layout in curve(versions)]
     assert points[0].worst == fastest(versions)
     assert points[-1].bytes == versions.stored(smallest(versions))
     assert len(points) > 5

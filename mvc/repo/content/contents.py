@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,6 +19,8 @@ from mvc.store.recovery.recover import Recovery, Request
 from mvc.types import Bytes
 
 __all__ = ["StoredBytes", "in_memory", "skeleton_of", "write_file"]
+
+_HALF = PIECE // 2
 
 
 def skeleton_of(context: Context, entry: FileEntry) -> bytes:
@@ -75,12 +79,19 @@ def write_file(
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """Writes every byte of the file. Takes the memory of two pieces, whatever the file's size."""
-    stream = _Stream(context.store.recovery, entry, progress)
-    assemble(entry, skeleton_of(context, entry), stream.content, write_at)
+    with _Stream(context.store.recovery, entry, progress) as stream:
+        assemble(entry, skeleton_of(context, entry), stream.content, write_at)
+
+
+_Window: TypeAlias = dict[int, memoryview]
 
 
 class _Stream:
-    """Contents in file order; small ones are recovered together, up to one piece."""
+    """Contents in file order; small ones are recovered together, up to half a piece.
+
+    While the caller takes such a window, the next one is recovered, so that every processor has
+    something to do all the time. Both lie in one buffer of a piece.
+    """
 
     def __init__(
         self, recovery: Recovery, entry: FileEntry, progress: Callable[[int], None] | None
@@ -88,8 +99,18 @@ class _Stream:
         self._recovery = recovery
         self._contents = entry.contents
         self._progress = progress
-        self._window: dict[int, memoryview] = {}
+        self._window: _Window = {}
+        self._next: tuple[_Window, Future[None]] | None = None
+        self._ahead: ThreadPoolExecutor | None = None
+        self._second = False  # whether the next window lies in the second half of the buffer
         self._buffer: memoryview | None = None
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._ahead is not None:
+            self._ahead.shutdown(cancel_futures=True)
 
     def content(self, i: int) -> Iterator[memoryview]:
         content = self._contents[i]
@@ -103,33 +124,65 @@ class _Stream:
             self._progress(content.spec.nbytes)
 
     def _load(self, first: int) -> None:
-        """Recovers ``first`` and as many of the next contents as fit into the window."""
-        buffer = self._room()
-        self._window.clear()
-        at = 0
+        """Recovers the window that begins with ``first``, and goes on to the next one."""
+        if self._next is None or first not in self._next[0]:
+            self._drop_next()
+            window = self._placed(first, 0)
+            if len(window) == len(self._contents):  # there is no other one
+                self._window = window
+                self._recovery.fill(self._requests(window))
+                return
+            self._begin(window)
+        assert self._next is not None
+        (self._window, coming), self._next = self._next, None
+        after, self._second = max(self._window) + 1, not self._second
+        if self._fits(first) and self._fits(after):
+            self._begin(self._placed(after, _HALF if self._second else 0))
+        coming.result()
+
+    def _begin(self, window: _Window) -> None:
+        if self._ahead is None:
+            self._ahead = ThreadPoolExecutor(2, thread_name_prefix="mvc-ahead")
+        self._next = window, self._ahead.submit(self._recovery.fill, self._requests(window))
+
+    def _drop_next(self) -> None:
+        """Waits until nothing writes to the buffer any more."""
+        if self._next is not None:
+            self._next[1].exception()
+        self._next, self._second = None, False
+
+    def _fits(self, i: int) -> bool:
+        """Whether there is such a content, and it leaves room for another window."""
+        return i < len(self._contents) and self._contents[i].spec.nbytes <= _HALF
+
+    def _placed(self, first: int, at: int) -> _Window:
+        """The buffers, from byte ``at``, of ``first`` and as many of the next contents as fit."""
+        buffer, window, end = self._room(), dict[int, memoryview](), at + _HALF
         for i in range(first, len(self._contents)):
             size = self._contents[i].spec.nbytes
-            if at + size > PIECE and i > first:
+            if at + size > end and i > first:
                 break
-            self._window[i] = buffer[at : at + size]
+            window[i] = buffer[at : at + size]
             at += size
-        self._recovery.fill(
-            Request(self._contents[i].id, self._contents[i].spec, out)
-            for i, out in self._window.items()
-        )
+        return window
+
+    def _requests(self, window: _Window) -> list[Request]:
+        contents = self._contents
+        return [Request(contents[i].id, contents[i].spec, out) for i, out in window.items()]
 
     def _room(self) -> memoryview:
         if self._buffer is None:
-            size = min(PIECE, sum(c.spec.nbytes for c in self._contents))
-            self._buffer = np.empty(size, np.uint8).data
+            total = sum(content.spec.nbytes for content in self._contents)
+            self._buffer = np.empty(PIECE if total > _HALF else total, np.uint8).data
         return self._buffer
 
     def _large(self, content: Content) -> Iterator[memoryview]:
         """Piece by piece. The hash is checked at the end, before the file is published."""
 
         def read(start: int, length: int) -> memoryview:
+            self._drop_next()
             part = self._room()[:length]
-            self._window.clear()
+            self._window = {}
             self._recovery.piece(content.id, start, part)
             return part
 

@@ -371,6 +371,23 @@ class StorageGraph:
         return self._paths[2]
 
     @cached_property
+    def last_steps(self) -> tuple[Integers, Integers]:
+        """By node: the last row of the cheapest path, and the node before it; -1 for none."""
+        rows, before = self.sources.copy(), np.full(len(self._pieces), -1)
+        rows[self.depths > 0] = -1
+        forth = np.flatnonzero(self.sound & self.delta)
+        back = forth[self.reversible[forth]]
+        for chosen, origins, targets in (
+            (forth, self.base_node[forth], self.node[forth]),
+            (back, self.node[back], self.base_node[back]),
+        ):
+            costs = self.costs[origins] + column(self._seconds)[chosen]
+            leads = (costs == self.costs[targets]) & np.isfinite(costs)
+            leads &= self.depths[origins] + 1 == self.depths[targets]
+            rows[targets[leads]], before[targets[leads]] = chosen[leads], origins[leads]
+        return rows, before
+
+    @cached_property
     def full(self) -> Flags:
         """By node: whether the piece is stored by itself."""
         found: Flags = np.zeros(len(self._pieces), np.bool_)

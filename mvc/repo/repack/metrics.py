@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
@@ -11,10 +12,12 @@ from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.repo.maintenance.inventory import StoredRecord
+from mvc.repo.maintenance.storage_graph import CheapestPath
 from mvc.repo.repack.candidates import Candidate, Node, starts_of
 from mvc.repo.repack.costs import Costs
 from mvc.repo.repack.selection import Selection
 from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Coding, Member, encode_header
+from mvc.store.recovery.timing import Part, of_group, together
 
 __all__ = ["LayoutMetrics", "layout_metrics"]
 
@@ -39,8 +42,8 @@ class LayoutMetrics:
 
 def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
     """The metrics of a selection. Raises DamagedData if a version cannot be recovered from it."""
-    reached = _reach(selection)
-    survey = costs.survey
+    ways_to = selection.cheapest()
+    reached, shared, survey = _reach(ways_to), _Shared(costs, selection), costs.survey
     full = {candidate.node for candidate in selection if candidate.base is None}
     times, sizes, depths, reset_points = [], [], [], []
     for version in survey.versions:
@@ -52,13 +55,14 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
                 f"{version.commit.short}' gives the version up",
             )
         ways = [reached[node] for node in nodes]
-        works = [
-            (min(PIECE, survey.size(id_) - start), way[0] / 1e9)
-            for (id_, start), way in zip(nodes, ways, strict=True)
+        walks = [
+            (min(PIECE, survey.size(id_) - start), shared.parts(ways_to, (id_, start)))
+            for id_, start in nodes
         ]
+        works = together(walks, shared.seconds.__getitem__)
         times.append(costs.timing.version(works, version.files, version.nbytes))
-        sizes.append(sum(way[2] for way in ways))
-        depths.append(max((way[1] for way in ways), default=0))
+        sizes.append(sum(way[1] for way in ways))
+        depths.append(max((way[0] for way in ways), default=0))
         if all(node in full for node in nodes):
             reset_points.append(version.commit)
     count = max(1, len(times))
@@ -76,13 +80,50 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
     )
 
 
-def _reach(selection: Selection) -> dict[Node, tuple[float, int, int]]:
-    """(nanoseconds, deltas, stored bytes) of the cheapest way to each piece."""
-    stored: dict[Node, tuple[float, int, int]] = {}
-    for node, path in selection.cheapest().items():
-        before = 0 if path.origin is None else stored[path.origin][2]
-        stored[node] = (path.cost, path.deltas, before + path.step.stored)
+_Ways: TypeAlias = Mapping[Node, CheapestPath[Node, Candidate]]
+
+
+def _reach(ways: _Ways) -> dict[Node, tuple[int, int]]:
+    """(deltas, stored bytes) of the cheapest way to each piece."""
+    stored: dict[Node, tuple[int, int]] = {}
+    for node, path in ways.items():
+        before = 0 if path.origin is None else stored[path.origin][1]
+        stored[node] = (path.deltas, before + path.step.stored)
     return stored
+
+
+class _Shared:
+    """The groups of a selection: ``seconds`` to decode each of them as a whole.
+
+    New codings of a pipeline that groups are taken to share a payload if one operation first
+    published their objects, because they are written together.
+    """
+
+    def __init__(self, costs: Costs, selection: Selection) -> None:
+        text = costs.survey.context.config.get("commit.pipeline")
+        self._groups_new = Pipeline.parse(text).coding().scope == "group"
+        self._found = costs.survey.found
+        groups: dict[Hashable, list[Candidate]] = defaultdict(list)
+        for candidate in selection.new if self._groups_new else ():
+            groups[self._group(candidate)].append(candidate)
+        every = (*groups.items(), *costs.candidates.groups.items())
+        self.seconds: dict[Hashable, float] = {
+            key: of_group(o.seconds for o in made) for key, made in every
+        }
+
+    def parts(self, ways: _Ways, node: Node | None) -> Iterator[Part]:
+        """The payloads on the way to a piece, the last one first."""
+        while node is not None:
+            step = ways[node].step
+            yield step.seconds, self._group(step)
+            node = ways[node].origin
+
+    def _group(self, candidate: Candidate) -> Hashable | None:
+        if candidate.place is not None:
+            return candidate.place[:2] if candidate.grouped else None
+        if not self._groups_new:
+            return None
+        return self._found.entry_of(candidate.id), candidate.base is None, "new"
 
 
 # -- bytes in packs ------------------------------------------------------------------------

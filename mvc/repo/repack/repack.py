@@ -21,10 +21,10 @@ from mvc.repo.repack.goal import Goal, goal_of, plain
 from mvc.repo.repack.metrics import LayoutMetrics, layout_metrics
 from mvc.repo.repack.plan import CurvePoint, RepackCurve, RepackPlan
 from mvc.repo.repack.problem import RepackProblem
-from mvc.repo.repack.selection import Selection, of_store
+from mvc.repo.repack.selection import Selection, of_layout, of_store
 from mvc.repo.repack.solve import layouts
 from mvc.repo.repack.solve.bounded import fastest, smallest, within_bytes, within_time
-from mvc.repo.repack.solve.model import Layout, Price, Versions
+from mvc.repo.repack.solve.model import Layout, Versions
 from mvc.repo.repack.solve.priced import cheapest
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
@@ -277,11 +277,16 @@ def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurv
     today = CurvePoint(before.bytes, before.worst_seconds, before.mean_seconds)
     if not len(versions):
         return RepackCurve((), today)
-    points = [
-        CurvePoint(before.bytes - tensors + p.bytes, p.worst / 1e9, p.mean / 1e9)
-        for p in curve(versions)
-    ]
-    after = [plan.after for plan in _skipping(problem)]
+    found, after = curve(versions), [plan.after for plan in _skipping(problem)]
+    points: list[CurvePoint] = []
+    if problem.costs.candidates.groups:  # the planner counts shares of groups, which are less
+        costs = problem.costs
+        after += [layout_metrics(costs, of_layout(costs, versions, each)) for each in found]
+    else:
+        points = [
+            CurvePoint(before.bytes - tensors + p.bytes, p.worst / 1e9, p.mean / 1e9)
+            for p in map(versions.price, found)
+        ]
     points += [CurvePoint(a.bytes, a.worst_seconds, a.mean_seconds) for a in after]
     return RepackCurve(front([*points, today]), today)
 
@@ -294,7 +299,7 @@ def present_metrics(context: Context) -> LayoutMetrics:
 _SAME = 1.001  # ratio of sizes that count as equal
 
 
-def curve(versions: Versions, count: int = 24) -> list[Price]:
+def curve(versions: Versions, count: int = 24) -> list[Layout]:
     """Up to ``count`` layouts from the fastest to the smallest, each smaller than the last.
 
     Their recovery bounds grow by a constant ratio.
@@ -303,14 +308,13 @@ def curve(versions: Versions, count: int = 24) -> list[Price]:
     high = max(low, versions.worst(smallest(versions)) or low)
     ratio = (high / low) ** (1 / max(1, count - 1))
     bounds = sorted({low, high} | {round(low * ratio**i) for i in range(1, count - 1)})
-    found: list[Price] = []
+    found: list[Layout] = []
     for bound in bounds:
         layout = within_time(versions, bound)
         if layout is None:
             continue
-        price = versions.price(layout)
-        if not found or price.bytes < found[-1].bytes:
-            found.append(price)
+        if not found or versions.stored(layout) < versions.stored(found[-1]):
+            found.append(layout)
     return found
 
 

@@ -10,10 +10,11 @@ what a disk does is not measured, because that would write to it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from math import log2
+from typing import TypeAlias
 
 import numpy as np
 from blake3 import blake3
@@ -31,7 +32,7 @@ from mvc.store.recovery.decode import apply_steps
 from mvc.store.recovery.grouped import decode_shared
 from mvc.store.recovery.recover import Recovery, by_chunks
 
-__all__ = ["Timing"]
+__all__ = ["Part", "Timing", "of_group", "together"]
 
 _OPEN = 10e-3  # seconds to open a repository and read a version's manifest
 _LATENCY = 150e-6  # seconds to find a payload, and to prepare decoding it
@@ -45,6 +46,9 @@ _TRIAL = 256 << 10  # raw bytes that a pipeline without records is measured on
 _RUNS = 3
 _GROUP = -1  # the size class of groups
 _DTYPES = {1: np.int8, 2: np.float16, 4: np.float32, 8: np.float64}
+
+Part: TypeAlias = tuple[float, Hashable | None]
+"""Processor seconds of a payload on a path, and the group that it is in, if it is in one."""
 
 _rates: dict[tuple[str, int, int, int], float] = {}
 """Processor seconds per raw byte, by pipeline, size class, width and degree of compression.
@@ -86,27 +90,20 @@ class Timing:
     ) -> list[tuple[int, float]]:
         """(raw bytes, processor seconds) of pieces that are recovered together.
 
-        Each piece: its raw bytes, its object's spec and its path. A group counts once, however
-        many of the paths lead through it, and whole: no member is decoded without the others. It
-        counts with the largest of the pieces.
+        Each piece: its raw bytes, its object's spec and its path. Groups count as in ``together``.
         """
-        counted: set[tuple[int, int]] = set()
-        seconds = [0.0] * len(walks)
-        for i in sorted(range(len(walks)), key=lambda i: walks[i][0], reverse=True):
-            nbytes, spec, steps = walks[i]
-            for step in steps:
-                if not step.header.group:
-                    seconds[i] += self.payload(step.header, step.member, spec)
-                    continue
-                seconds[i] += _LATENCY + nbytes / _COMBINED
-                if (place := (step.pack, step.offset)) not in counted:
-                    counted.add(place)
-                    seconds[i] += self._whole(step.header)
-        return [(nbytes, each) for (nbytes, *_), each in zip(walks, seconds, strict=True)]
+        groups = {(s.pack, s.offset): s.header for *_, steps in walks for s in steps}
 
-    def _whole(self, header: RecordHeader) -> float:
-        """Processor seconds to read and decode all of a group."""
-        return sum(self.payload(header, member) - _LATENCY for member in header.members)
+        def part(step: Step, spec: TensorSpec) -> Part:
+            if step.header.group:
+                return 0.0, (step.pack, step.offset)
+            return self.payload(step.header, step.member, spec), None
+
+        def whole(place: Hashable) -> float:
+            header = groups[place]  # type: ignore[index]
+            return of_group(self.payload(header, member) for member in header.members)
+
+        return together([(n, [part(s, spec) for s in steps]) for n, spec, steps in walks], whole)
 
     def coding(
         self, pipeline: Pipeline, nbytes: int, spec: TensorSpec, stored: int | None = None
@@ -174,6 +171,35 @@ class Timing:
                 payload = packs.payload(step.pack, step.offset, step.header, step.member)
                 width = Payload(payload, len(out)).width
                 apply_steps(packs, [step], out, partial(_time_one, step, width, out))
+
+
+def together(
+    walks: Sequence[tuple[int, Iterable[Part]]], whole: Callable[[Hashable], float]
+) -> list[tuple[int, float]]:
+    """(raw bytes, processor seconds) of pieces that are recovered together.
+
+    Each piece: its raw bytes and the payloads on its path. A group counts once, however many of
+    the paths lead through it, and with the seconds of the ``whole``: no member is decoded without
+    the others. It counts with the largest of the pieces.
+    """
+    counted: set[Hashable] = set()
+    seconds = [0.0] * len(walks)
+    for i in sorted(range(len(walks)), key=lambda i: walks[i][0], reverse=True):
+        nbytes, parts = walks[i]
+        for own, group in parts:
+            if group is None:
+                seconds[i] += own
+                continue
+            seconds[i] += _LATENCY + nbytes / _COMBINED
+            if group not in counted:
+                counted.add(group)
+                seconds[i] += whole(group)
+    return [(nbytes, each) for (nbytes, _), each in zip(walks, seconds, strict=True)]
+
+
+def of_group(shares: Iterable[float]) -> float:
+    """Processor seconds to read and decode all of a group, from those of its members' shares."""
+    return sum(seconds - _LATENCY for seconds in shares)
 
 
 def _time_one(

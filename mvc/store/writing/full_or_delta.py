@@ -3,7 +3,8 @@
 Sizes are estimated on samples, never by encoding twice. A delta must save at least a
 tenth of the full record, its chain must stay within the versions and the bytes that
 the policy allows (Mercurial bounds chains by cost as well as by length;
-docs/decisions.md).
+docs/decisions.md). The full record is first taken to be as large as the one that the chain
+begins with, which costs nothing to find out: weights of one model compress alike.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mvc.store.writing.layout import Layout
 __all__ = ["Base", "BasePiece", "Choice", "Policy", "choose"]
 
 _WORTH = 0.9  # a delta larger than this share of the full record is not worth its chain
+_AGAIN = 4  # deltas of a chain after which the size of the full record is estimated anew
 _SAMPLE = 64 << 10
 _TINY = 4096
 
@@ -107,16 +109,37 @@ def choose(
     walked from either end (VSOL keeps a delta of every version, too).
     ``base`` is already converted for a cast.
     """
-    full = _full(spec, new, policy)
     if base is None or base_spec is None:
-        return [full]
+        return [_full(spec, new, policy)]
     delta = _delta(spec, new, base_spec, base, policy)
-    if delta.share > min(_WORTH * full.share, full.share - policy.saving):
-        return [full]
     stored = (base.chain[-1].stored if base.chain else 0) + delta.share * len(new)
-    if policy.reset or base.ends or stored > policy.max_chain * len(new):
+    ends = policy.reset or base.ends or stored > policy.max_chain * len(new)
+    known = None if ends or delta.transform else _first_share(base, len(new))
+    if known is not None and delta.share <= _most(known, policy):
+        return [delta]
+    full = _full(spec, new, policy)
+    if delta.share > _most(full.share, policy):
+        return [full]
+    if ends:
         return [full] if delta.transform else [delta, full]
     return [delta]
+
+
+def _most(full: float, policy: Policy) -> float:
+    """The share of the raw size above which a delta is not worth it, given the full record's."""
+    return min(_WORTH * full, full - policy.saving)
+
+
+def _first_share(base: BasePiece, nbytes: int) -> float | None:
+    """The share of the raw size of the full record that the base's chain begins with.
+
+    None if it is not known, if an estimate is due again, and for pieces of which a payload's own
+    header is a good part.
+    """
+    if nbytes < _TINY or not base.chain or base.chain[-1].depth % _AGAIN == _AGAIN - 1:
+        return None
+    first = base.chain[0]
+    return first.stored / nbytes if first.depth == 0 and first.nbytes == nbytes else None
 
 
 def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:

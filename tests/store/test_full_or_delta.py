@@ -1,0 +1,63 @@
+"""When the size of a full record is estimated, and when that of the chain's first one serves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.model.tensor import TensorSpec
+from mvc.store.graph.search import Link
+from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
+
+SIZE = 40_000
+OLD = np.random.default_rng(0).standard_normal(SIZE).astype(np.float32)
+NEW = OLD + np.float32(1e-4)
+OTHER = np.random.default_rng(1).standard_normal(SIZE).astype(np.float32)
+
+
+@pytest.fixture
+def estimated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was estimated: ``full`` or ``delta``."""
+    found, real = [], Pipeline.estimate
+
+    def estimate(self, new, base, width):
+        found.append("full" if base is None else "delta")
+        return real(self, new, base, width)
+
+    monkeypatch.setattr(Pipeline, "estimate", estimate)
+    return found
+
+
+def chosen(new, old=OLD, depth=0, first=0.86, **policy):
+    data = memoryview(old).cast("B")
+    links = [Link(bytes(32), i, i, round(first * len(data)) + i, len(data)) for i in range(depth)]
+    last = Link(b"1" * 32, depth, depth, round(first * len(data)) + depth, len(data))
+    base = BasePiece(b"1" * 32, data, (*links, last))
+    spec = TensorSpec("float32", (len(new),))
+    given = Policy(Pipeline.parse("lossless"), **policy)
+    return [c.against for c in choose(spec, memoryview(new).cast("B"), spec, base, given)]
+
+
+@pytest.mark.parametrize("depth", range(8))
+def test_the_chains_first_record_serves_three_times_of_four(estimated, depth):
+    assert chosen(NEW, depth=depth) == [True]
+    assert estimated == (["delta", "full"] if depth % 4 == 3 else ["delta"])
+
+
+def test_a_delta_that_is_not_clearly_smaller_is_compared_with_an_estimate(estimated):
+    assert chosen(OTHER) == [False]
+    assert chosen(NEW, first=0.1) == [True]
+    assert estimated == ["delta", "full"] * 2
+
+
+def test_nothing_serves_where_a_full_record_is_stored_anyway_or_its_header_counts(estimated):
+    assert chosen(NEW, reset=True) == [True, False]
+    assert chosen(NEW, max_chain=0.5) == [True, False]
+    chosen(NEW[:1000], OLD[:1000])
+    assert estimated == ["delta", "full"] * 3
+
+
+def test_what_a_delta_must_save_counts_here_too(estimated):
+    assert chosen(NEW, saving=0.8) == [False]
+    assert estimated == ["delta", "full"]
