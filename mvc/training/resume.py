@@ -105,7 +105,7 @@ def resume(
     if scaler is not None:
         scaler.load_state_dict(kept["scaler"])
     set_rng_state(kept["rng"])
-    differs = (*differences(kept["setting"]), *more)
+    differs = (*differences(kept["setting"]), *more, *approximation(kept))
     return Resumed(commit, kept["step"], kept["batch"], differs)
 
 
@@ -279,6 +279,12 @@ def differences(kept: Mapping[str, str]) -> tuple[str, ...]:
     here = parts.setting()
     pairs = ((what, here.get(what), value) for what, value in kept.items())
     return tuple(f"{what}: {mine}, not {value}" for what, mine, value in pairs if mine != value)
+
+
+def approximation(kept: Mapping[str, Any]) -> tuple[str, ...]:
+    """``state: approximated by PIPELINE, not exact``, if the version was recorded so."""
+    pipeline = kept.get("approximated")
+    return (f"state: approximated by {pipeline}, not exact",) if pipeline else ()
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
-from mvc.store.writing.full_or_delta import Policy
+from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.object_writer import ObjectWriter
 
 __all__ = [
@@ -107,7 +107,7 @@ def check_writable(context: Context, what: str) -> None:
 def encoding_policy(context: Context) -> Policy:
     """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
     pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
-    return Policy(pipeline)
+    return Policy(exactly(pipeline))
 
 
 def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:

@@ -72,7 +72,7 @@ class Candidates:
                 coding.reversible,
                 coding.place,
                 coding.record.header.group,
-                forward_only=bool(member.coding.transform),
+                forward_only=member.coding.forward_only,
             )
             self._by_node[candidate.node].append(candidate)
             if candidate.grouped:
