@@ -23,6 +23,7 @@ from mvc.types import Bytes
 __all__ = [
     "BASE_BYTES",
     "BLOB",
+    "JOINT",
     "MANIFEST",
     "Coding",
     "Member",
@@ -47,8 +48,10 @@ _NAMED = 33  # flags and id
 _ALL_FLAGS = 15
 BLOB, MANIFEST = 1, 2
 _KINDS = (BLOB, MANIFEST)
-_ADDS = frozenset({"expq", "uniform"})
-"""The first stages of pipelines that add floats to a base."""
+JOINT = "joint"
+_ADDS = frozenset({JOINT, "expq", "uniform"})
+"""How codings begin that add floats to a base."""
+_MOST_JOINT_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,8 @@ class Coding:
 
     ``text`` is ``[transform |] pipeline``. Without a transform a coding with a base is an
     undirected delta between pieces of equal length, unless it adds approximate steps
-    (``mvc.codecs.lc``): a sum of floats cannot be undone. The transforms are forward only, too:
+    (``mvc.codecs.lc``): a sum of floats cannot be undone. ``joint:M`` before such a pipeline:
+    the members are M consecutive steps of some objects. The transforms are forward only, too:
     ``resize`` (the base is cut or zero-filled first), ``cast:A>B`` (converted first)
     and ``patch`` (a zstd dictionary).
     """
@@ -74,14 +78,27 @@ class Coding:
         return _is_forward_only(self.text)
 
     @property
+    def joint(self) -> int:
+        """How many steps of each object follow each other in one payload; 0 for no super-step."""
+        return _joint_of(self.text)
+
+    @property
     def pipeline(self) -> str:
-        return self.text.partition(" | ")[2] if self.transform not in {"", "patch"} else self.text
+        prefixed = self.joint or self.transform not in {"", "patch"}
+        return self.text.partition(" | ")[2] if prefixed else self.text
 
 
 @lru_cache(maxsize=256)
 def _transform_of(text: str) -> str:
     head = text.split(" | ", 1)[0]
     return head if head in {"resize", "patch"} or head.startswith("cast:") else ""
+
+
+@lru_cache(maxsize=256)
+def _joint_of(text: str) -> int:
+    head, colon, count = text.split(" | ", 1)[0].partition(":")
+    known = head == JOINT and colon and count.isdecimal() and len(count) <= _MOST_JOINT_DIGITS
+    return int(count) if known else 0
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from concurrent.futures import Executor, Future
 from typing import TypeAlias
 
 from mvc.codecs.group import decode_group
+from mvc.codecs.lc.joint import decode_joint
 from mvc.codecs.lc.payload import decode_steps
 from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.words import combine
@@ -150,9 +151,23 @@ def decode_shared(packs: PackReader, step: Step, *, check: bool = True) -> _Deco
     """All members of a group, as ``decode_group`` or ``decode_steps``. Raises DamagedData."""
     pipeline = pipeline_of(step)
     sizes = [member.nbytes for member in step.header.members]
-    if sum(sizes) > _MOST:
+    joint = step.member.coding.joint
+    if sum(sizes) > _MOST * max(1, joint):
         raise DamagedData(f"{short_name(step)} claims another length than there can be")
     payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
+    if joint:
+        times = decode_joint(pipeline, payload, _sizes_of_one(step, sizes, joint))
+        if len(times) != joint:
+            raise DamagedData(f"{short_name(step)} has another number of steps than it names")
+        return [added for time in times for added in time]
     if pipeline.forward_only:
         return decode_steps(pipeline, payload, sizes)
     return decode_group(pipeline, payload, sizes)
+
+
+def _sizes_of_one(step: Step, sizes: list[int], joint: int) -> list[int]:
+    """Raw bytes of the objects of which a super-step has ``joint`` steps each, one after another."""
+    one = sizes[: len(sizes) // joint]
+    if not step.member.base or one * joint != sizes:
+        raise DamagedData(f"{short_name(step)} is a super-step of objects that do not line up")
+    return one
