@@ -72,11 +72,22 @@ class RepackProblem:
         found = []
         for i in range(len(self.survey.versions)):
             depth = self.survey.generation(i)
-            if depth and depth % step == 0 and step > 1:
+            if depth and depth % step == 0 and step > 1 and not self._adds(i):
                 start = self.survey.ancestor(i, step)
                 assert start is not None
                 found.append((start, i, step))
         return found
+
+    def _adds(self, i: int) -> bool:
+        """Whether a version is stored by approximate steps, which have super-steps of their own."""
+        candidates = self.costs.candidates
+        blobs = self.survey.versions[i].blobs
+        return any(
+            o.forward_only and o.grouped
+            for id_ in blobs
+            if self.costs.first[id_] == i
+            for o in candidates.of((id_, 0))
+        )
 
     def versions(self, *, full: bool) -> tuple[Versions, Layout]:
         """The planner's graph and the stored layout, after some trials.

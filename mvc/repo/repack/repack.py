@@ -16,6 +16,7 @@ from mvc.repo.commit.commit import layout_of
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
+from mvc.repo.maintenance.super_steps import super_steps
 from mvc.repo.repack.contents import ContentGraph
 from mvc.repo.repack.goal import Goal, goal_of, plain
 from mvc.repo.repack.metrics import LayoutMetrics, layout_metrics
@@ -104,10 +105,26 @@ def make_plan(context: Context, goal: Goal, progress: Progress | None = None) ->
     """
     problem = RepackProblem(context, goal, progress)
     plan = _chosen(problem) if problem.survey.versions else problem.unchanged()
-    if _is_worth(plan):
+    if not _is_worth(plan):
+        prices = plan.prices and (plan.prices[0], plan.prices[0])
+        plan = replace(problem.unchanged(), prices=prices)
+    return plan if goal.super_step is None else _with_super_steps(problem, plan, goal.super_step)
+
+
+def _with_super_steps(problem: RepackProblem, plan: RepackPlan, step: int) -> RepackPlan:
+    """The plan, and super-steps of versions that are stored as approximate steps."""
+    survey, rewrite = problem.survey, plan.rewrite
+    made = super_steps(survey.context, survey.found, survey.specs, step)
+    if not made:
         return plan
-    prices = plan.prices and (plan.prices[0], plan.prices[0])
-    return replace(problem.unchanged(), prices=prices)
+    left = {pack for pack, _, _ in made.leave}
+    rewrite = replace(
+        rewrite, leave=rewrite.leave | made.leave, add=[*rewrite.add, *made.shortcuts],
+        packs=rewrite.packs | left, joint=list(made.joint),
+    )  # fmt: skip
+    after = replace(plan.after, bytes=plan.after.bytes - made.saved)
+    joined = sum(len(each.chains) * len(each.chains[0]) for each in made.joint)
+    return replace(plan, rewrite=rewrite, after=after, joined=joined)
 
 
 def _chosen(problem: RepackProblem) -> RepackPlan:

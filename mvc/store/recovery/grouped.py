@@ -166,7 +166,7 @@ def decode_shared(packs: PackReader, step: Step, *, check: bool = True) -> _Deco
 
 
 def _sizes_of_one(step: Step, sizes: list[int], joint: int) -> list[int]:
-    """Raw bytes of the objects of which a super-step has ``joint`` steps each, one after another."""
+    """Raw bytes of the objects of which a super-step has ``joint`` steps each, in turn."""
     one = sizes[: len(sizes) // joint]
     if not step.member.base or one * joint != sizes:
         raise DamagedData(f"{short_name(step)} is a super-step of objects that do not line up")
