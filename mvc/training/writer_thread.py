@@ -83,6 +83,8 @@ class WriterThread(threading.Thread):
                     self.newest = item.step, replace(made, state=None)
                     self.durable += 1
                     self._hand_out(item, made)
+                    if self._approximator is not None:
+                        self._approximator.committed()
             except BaseException as error:
                 # Later versions are complete states and are still committed.
                 self.failed += not done

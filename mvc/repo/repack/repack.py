@@ -16,7 +16,7 @@ from mvc.repo.commit.commit import layout_of
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
-from mvc.repo.maintenance.super_steps import super_steps
+from mvc.repo.repack.super_steps import super_steps
 from mvc.repo.repack.contents import ContentGraph
 from mvc.repo.repack.goal import Goal, goal_of, plain
 from mvc.repo.repack.metrics import LayoutMetrics, layout_metrics

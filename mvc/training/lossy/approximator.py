@@ -6,10 +6,12 @@ The training is not changed. What it resumes from is the approximated state.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from mvc.adapters.python.state import ParsedState, from_state, to_state
 from mvc.codecs.pipeline import Pipeline
+from mvc.errors import MvcError
 from mvc.ids import BlobId
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.hashing import hash_file
@@ -17,9 +19,14 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.approximate import approximate
 from mvc.repo.lossy.reduce import ProducedFile
+from mvc.repo.repack.super_steps import join
 from mvc.repo.repository import Repository
 
 __all__ = ["Approximated", "Approximator"]
+
+_DUE = 64
+_SHARE = 8
+"""Joining steps reads the whole history, so an eighth of it is new each time."""
 
 
 class Approximated:
@@ -44,7 +51,11 @@ class Approximated:
     def copy(self) -> Any:
         """The state as it will be checked out, in memory of its own."""
         made = self._made
-        return to_state(self.entry, made.skeleton(), lambda i: memoryview(bytearray(made.copied(i))))
+
+        def content(i: int) -> memoryview:
+            return memoryview(bytearray(made.copied(i)))
+
+        return to_state(self.entry, made.skeleton(), content)
 
 
 class Approximator:
@@ -55,6 +66,19 @@ class Approximator:
         self._pipeline = pipeline
         self._branch = branch
         self._held: dict[str, dict[BlobId, memoryview]] = {}
+        self._waiting = 0  # versions since steps were last joined
+
+    def committed(self) -> None:
+        """Counts a version; joins steps to super-steps once many are new (``_DUE``).
+
+        An error is no reason to stop recording: all versions are stored already.
+        """
+        self._waiting += 1
+        if self._waiting < max(_DUE, self._context.store.snapshot.position.sequence // _SHARE):
+            return
+        self._waiting = 0
+        with suppress(MvcError):
+            join(self._context)
 
     def approximated(
         self, path: str, state: Mapping[str, Any], exact: Collection[str] = ()

@@ -20,16 +20,28 @@ from mvc.dataclasses import dataclass
 from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
-from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord
-from mvc.repo.maintenance.rewrite_plan import EncodeRequest, encoding_policy
+from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord, inventory
+from mvc.repo.maintenance.rewrite_plan import (
+    EncodeRequest,
+    RewritePlan,
+    encoding_policy,
+    execute,
+    retry_on_rewrite,
+)
+from mvc.repo.repack.survey import survey
 from mvc.store.graph.search import Step
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import JOINT, Coding, Member, encode_header, payload_check
 from mvc.store.recovery.grouped import decode_shared
 from mvc.store.writing.full_or_delta import BasePiece, choose
 from mvc.types import Bytes
 
-__all__ = ["SuperStep", "SuperSteps", "super_steps"]
+__all__ = ["STEP", "SuperStep", "SuperSteps", "join", "super_steps"]
+
+STEP = 8
+"""Steps that are joined where nobody says how many."""
 
 _RUNS = 8
 """Runs that a shortcut leads over."""
@@ -85,6 +97,30 @@ class SuperSteps:
 
     def __bool__(self) -> bool:
         return bool(self.joint or self.shortcuts)
+
+
+def join(context: Context, step: int = STEP) -> bool:
+    """Makes the super-steps that are due, and changes nothing else; returns whether there were any.
+
+    Raises as ``repack``.
+    """
+
+    def attempt() -> Recorded | None:
+        found = inventory(context.store.snapshot)
+        specs = survey(context, found).specs
+        made = super_steps(context, found, specs, step)
+        if not made:
+            return None
+        plan = RewritePlan(
+            made.leave, made.shortcuts, {pack for pack, _, _ in made.leave}, specs=specs,
+            joint=list(made.joint),
+        )  # fmt: skip
+        note = f"super-step {step}"
+        return execute(
+            context, found, plan, lambda: Entry("repack", context.store.clock.now_ns(), note)
+        )
+
+    return retry_on_rewrite(context, attempt) is not None
 
 
 def super_steps(
