@@ -23,7 +23,7 @@ from mvc.repo.repository import Repository
 from mvc.training.checks import check_objects
 from mvc.training.state import parts
 from mvc.training.state.component_types import check_type
-from mvc.training.state.optimizers import Placement
+from mvc.training.state.optimizers import Placement, bound_moments
 from mvc.training.state.rng import check_rng, set_rng_state
 
 __all__ = [
@@ -161,6 +161,8 @@ def training_state(
         )
     if kept["schema"] == parts.PRODUCTION:
         _check_production(commit, kept, production, by.weights)
+    if kept.get("approximated"):
+        bound_moments(kept.get("optimizer"))
     return kept
 
 

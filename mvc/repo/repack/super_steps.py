@@ -244,9 +244,7 @@ class _Planner:
         steps, size = _decode(self._packs, record), len(members) // count
         total = 0
         for at in range(0, len(members), size):
-            body = encode_steps(
-                Pipeline.parse(members[0].coding.pipeline), steps[at : at + size]
-            )
+            body = encode_steps(Pipeline.parse(members[0].coding.pipeline), steps[at : at + size])
             plain = [m._replace(coding=Coding(m.coding.pipeline)) for m in members[at : at + size]]
             head = encode_header(plain, group=True, body_size=0)
             total += len(head) + sum(map(len, body))
