@@ -16,7 +16,6 @@ from mvc.repo.commit.commit import layout_of
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
-from mvc.repo.repack.super_steps import super_steps
 from mvc.repo.repack.contents import ContentGraph
 from mvc.repo.repack.goal import Goal, goal_of, plain
 from mvc.repo.repack.metrics import LayoutMetrics, layout_metrics
@@ -27,6 +26,7 @@ from mvc.repo.repack.solve import layouts
 from mvc.repo.repack.solve.bounded import fastest, smallest, within_bytes, within_time
 from mvc.repo.repack.solve.model import Layout, Price, Versions
 from mvc.repo.repack.solve.priced import cheapest
+from mvc.repo.repack.super_steps import super_steps
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.writing.layout import ENDLESS
@@ -113,8 +113,7 @@ def make_plan(context: Context, goal: Goal, progress: Progress | None = None) ->
 
 def _with_super_steps(problem: RepackProblem, plan: RepackPlan, step: int) -> RepackPlan:
     """The plan, and super-steps of versions that are stored as approximate steps."""
-    survey, rewrite = problem.survey, plan.rewrite
-    made = super_steps(survey.context, survey.found, survey.specs, step)
+    rewrite, made = plan.rewrite, super_steps(problem.survey, step)
     if not made:
         return plan
     left = {pack for pack, _, _ in made.leave}

@@ -9,7 +9,7 @@ made of what the runs under it have saved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 
 from mvc.codecs.lc.joint import encode_joint
@@ -18,9 +18,8 @@ from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
 from mvc.limits import PIECE
-from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
-from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord, inventory
+from mvc.repo.maintenance.inventory import CodingPlace, StoredRecord, inventory
 from mvc.repo.maintenance.rewrite_plan import (
     EncodeRequest,
     RewritePlan,
@@ -28,7 +27,7 @@ from mvc.repo.maintenance.rewrite_plan import (
     execute,
     retry_on_rewrite,
 )
-from mvc.repo.repack.survey import survey
+from mvc.repo.repack.survey import Survey, survey
 from mvc.store.graph.search import Step
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
@@ -46,10 +45,6 @@ STEP = 8
 _RUNS = 8
 """Runs that a shortcut leads over."""
 _MARGIN = 1.05  # a shortcut's size is estimated from samples
-
-_Tip = tuple[bytes, int]
-"""An object and where its piece starts."""
-
 
 @dataclass(frozen=True, slots=True)
 class SuperStep:
@@ -106,75 +101,80 @@ def join(context: Context, step: int = STEP) -> bool:
     """
 
     def attempt() -> Recorded | None:
-        found = inventory(context.store.snapshot)
-        specs = survey(context, found).specs
-        made = super_steps(context, found, specs, step)
+        found = survey(context, inventory(context.store.snapshot))
+        made = super_steps(found, step)
         if not made:
             return None
         plan = RewritePlan(
-            made.leave, made.shortcuts, {pack for pack, _, _ in made.leave}, specs=specs,
+            made.leave, made.shortcuts, {pack for pack, _, _ in made.leave}, specs=found.specs,
             joint=list(made.joint),
         )  # fmt: skip
         note = f"super-step {step}"
         return execute(
-            context, found, plan, lambda: Entry("repack", context.store.clock.now_ns(), note)
+            context, found.found, plan, lambda: Entry("repack", context.store.clock.now_ns(), note)
         )
 
     return retry_on_rewrite(context, attempt) is not None
 
 
-def super_steps(
-    context: Context, found: Inventory, specs: Mapping[bytes, TensorSpec], step: int
-) -> SuperSteps:
-    """The super-steps of ``step`` steps that are not made yet and do not take more bytes.
+def super_steps(found: Survey, step: int) -> SuperSteps:
+    """The super-steps of ``step`` versions that are not made yet and do not take more bytes.
 
-    ``specs``: of every blob of a version. Raises DamagedData if a step cannot be decoded.
+    Runs begin at every ``step``-th version of a line of descent. Raises DamagedData if a step
+    cannot be decoded.
     """
-    return _Planner(context, found, specs, step).plan()
+    return _Planner(found, step).plan()
 
 
 class _Planner:
-    def __init__(
-        self, context: Context, found: Inventory, specs: Mapping[bytes, TensorSpec], step: int
-    ) -> None:
-        self._context, self._found, self._specs, self._step = context, found, specs, step
-        self._packs = context.store.snapshot.packs
-        self._records = [r for r in found.all_records() if _adds(r.header.members[0])]
-        self._sizes: dict[int, int] = {}  # by record: bytes once the plan is executed
-        self._done: list[int] = []  # by record: steps since the last version stored otherwise
-        self._before: list[int | None] = []  # by record: the one before
+    def __init__(self, survey_: Survey, step: int) -> None:
+        self._survey, self._found, self._step = survey_, survey_.found, step
+        self._packs = survey_.context.store.snapshot.packs
+        self._records: dict[int, list[StoredRecord]] = {}  # of steps, by entry
+        self._bases: dict[bytes, bytes] = {}  # of steps, by what they lead to
+        for record in self._found.all_records():
+            if _adds(record.header.members[0]):
+                self._records.setdefault(record.entry_index, []).append(record)
+                for member in record.header.members:
+                    self._bases[member.id] = self._found.base_of(member) or b""
+        self._homes = self._entries_of_versions() if self._records else {}
+        self._joined: dict[int, int] = {}  # bytes saved, by the run's last version
+        self._used: set[int] = set()  # entries whose steps were joined
         self._made = SuperSteps()
 
+    def _entries_of_versions(self) -> dict[int, int]:
+        """By version the entry that published it."""
+        homes: dict[int, int] = {}
+        for position in range(len(self._found.entries)):
+            for commit in self._found.entries[position].entry.commits:
+                if commit.id in self._survey.numbers:
+                    homes.setdefault(self._survey.numbers[commit.id], position)
+        return homes
+
     def plan(self) -> SuperSteps:
-        made_by: dict[_Tip, int] = {}
-        runs: dict[int, list[int]] = {}  # unfinished, by their last record
-        for n, record in enumerate(self._records):
-            first = record.header.members[0]
-            before = made_by.get((self._found.base_of(first) or b"", first.start))
-            self._before.append(before)
-            self._done.append((0 if before is None else self._done[before]) + _count(record))
-            for member in record.header.members:
-                made_by.setdefault((member.id, member.start), n)
-            run = [n]
-            if before is not None and self._done[before] % self._step:
-                run = [*runs.pop(before, []), n]
-            if _count(record) > 1:
-                self._shorten(n)
-            elif self._done[n] % self._step:
-                runs[n] = run
-            elif len(run) == self._step:
-                self._join(run)
-                self._shorten(n)
+        for i in range(len(self._survey.versions) if self._records else 0):
+            generation = self._survey.generation(i)
+            if generation and generation % self._step == 0:
+                run = [n for back in range(self._step) if (n := self._back(i, back)) is not None]
+                self._join(i, [self._homes[n] for n in reversed(run)])
+                if generation % (self._step * _RUNS) == 0:
+                    self._shorten(i)
         return self._made
 
-    def _join(self, run: Sequence[int]) -> None:
-        """Joins the single steps of some records, if that takes fewer bytes."""
-        records = [self._records[n] for n in run]
+    def _back(self, i: int, steps: int) -> int | None:
+        return self._survey.ancestor(i, steps)
+
+    def _join(self, i: int, entries: Sequence[int]) -> None:
+        """Joins the single steps of a run of versions, if that takes fewer bytes."""
+        if not self._used.isdisjoint(entries):
+            return  # another branch has it
+        every = [record for entry in entries for record in self._records.get(entry, ())]
+        records = [record for record in every if _count(record) == 1]
         numbers = [self._found.graph.number(m.id) for r in records for m in r.header.members]
-        if any(self._found.graph.ambiguous[number] for number in numbers):
+        if len(records) < 2 or any(self._found.graph.ambiguous[number] for number in numbers):
             return  # an id's first bytes must go on to mean what they mean
         lengths: dict[int, list[tuple[tuple[StoredRecord, int], ...]]] = {}
-        for chain in self._chains(records).values():
+        for chain in self._chains(records):
             lengths.setdefault(len(chain), []).append(tuple(chain))
         pipeline, home = records[-1].header.members[0].coding.pipeline, records[0].entry_index
         made = [SuperStep(home, pipeline, tuple(chains)) for chains in lengths.values()]
@@ -182,9 +182,8 @@ class _Planner:
         saved = sum(record.header.size for record in records) - size
         if saved <= 0:
             return
-        for n in run:
-            self._sizes[n] = 0
-        self._sizes[run[-1]] = size
+        self._used.update(entries)
+        self._joined[i] = saved
         self._made.joint += made
         self._made.leave |= {place for record in records for place, _ in record.members()}
         self._made.saved += saved
@@ -192,74 +191,80 @@ class _Planner:
     def _encoded(self, made: Iterable[SuperStep]) -> Iterator[tuple[bytes, Sequence[Bytes]]]:
         return (each.encode(self._packs) for each in made)
 
-    def _chains(
-        self, records: Iterable[StoredRecord]
-    ) -> dict[_Tip, list[tuple[StoredRecord, int]]]:
-        """The members of records that follow each other, by the piece that they lead to."""
-        chains: dict[_Tip, list[tuple[StoredRecord, int]]] = {}
+    def _chains(self, records: Iterable[StoredRecord]) -> list[list[tuple[StoredRecord, int]]]:
+        """The members of records that follow each other."""
+        chains: dict[tuple[bytes, int], list[tuple[StoredRecord, int]]] = {}
+        done: list[list[tuple[StoredRecord, int]]] = []
         for record in records:
             for i, member in enumerate(record.header.members):
-                chain = chains.pop((self._found.base_of(member) or b"", member.start), [])
-                chains[member.id, member.start] = [*chain, (record, i)]
-        return chains
+                chain = chains.pop((self._bases[member.id], member.start), [])
+                if not chain:
+                    done.append(chain)
+                chain.append((record, i))
+                chains[member.id, member.start] = chain
+        return done
 
-    def _shorten(self, last: int) -> None:
-        """Makes a shortcut that ends with a record, if one is due there and has been saved."""
-        span, records = self._step * _RUNS, list[int]()
-        at: int | None = last
-        while at is not None and self._done[last] - self._done[at] < span:
-            records.append(at)
-            at = self._before[at]
-        begin = 0 if at is None else self._done[at]
-        if self._done[last] % span or self._done[last] - begin != span:
+    def _shorten(self, i: int) -> None:
+        """Makes a shortcut to a version, of what the runs since its beginning have saved."""
+        begin = self._back(i, self._step * _RUNS)
+        if begin is None:
             return
-        chosen = [self._records[n] for n in reversed(records)]
-        ends: dict[bytes, bytes] = {}
-        for (id_, _), chain in self._chains(chosen).items():
-            record, i = chain[0]
-            base = self._found.base_of(record.header.members[i])
-            if base is None or not {id_, base} <= self._specs.keys() or self._is_short(id_):
-                return
-            ends[id_] = base
-        room = sum(self._single(n) - self._size(n) for n in records)
-        if room > 0:
-            cost = round(sum(self._cost(*pair) for pair in ends.items()) * _MARGIN)
-            if 0 < cost <= room:
-                self._made.shortcuts += [EncodeRequest(*pair) for pair in ends.items()]
+        pairs = [
+            (id_, base)
+            for id_, base in self._survey.bases(begin, i).items()
+            if self._leads(base, id_) and not self._is_short(id_)
+        ]
+        room = 0
+        for back in range(0, self._step * _RUNS, self._step):
+            end = self._back(i, back)
+            room += 0 if end is None else self._saved(end)
+        if pairs and room > 0:
+            cost = round(sum(self._cost(*pair) for pair in pairs) * _MARGIN)
+            if cost <= room:
+                self._made.shortcuts += [EncodeRequest(*pair) for pair in pairs]
                 self._made.saved -= cost
+
+    def _leads(self, base: bytes, id_: bytes) -> bool:
+        """Whether several steps lead from an object to another."""
+        for count in range(self._step * _RUNS + 1):
+            if id_ == base:
+                return count > self._step
+            id_ = self._bases.get(id_, b"")
+        return False
 
     def _is_short(self, id_: bytes) -> bool:
         """Whether an object is stored in another way than by steps."""
         return any(not _adds(coding.member) for coding in self._found.codings.get(id_, ()))
 
-    def _size(self, n: int) -> int:
-        return self._sizes.get(n, self._records[n].header.size)
+    def _saved(self, end: int) -> int:
+        """Bytes that joining a run has saved, now or earlier; ``end`` is its last version."""
+        first = self._back(end, self._step - 1)
+        if end in self._joined or first is None:
+            return self._joined.get(end, 0)
+        records = self._records.get(self._homes[first], ())
+        return sum(self._single(r) - r.header.size for r in records if _count(r) > 1)
 
-    def _single(self, n: int) -> int:
-        """Bytes of the single steps of a record, each stored by itself."""
-        record = self._records[n]
+    def _single(self, record: StoredRecord) -> int:
+        """Bytes of the steps of a record, each stored by itself."""
         count, members = _count(record), record.header.members
-        if count == 1:
-            return record.header.size
         steps, size = _decode(self._packs, record), len(members) // count
         total = 0
         for at in range(0, len(members), size):
             body = encode_steps(Pipeline.parse(members[0].coding.pipeline), steps[at : at + size])
             plain = [m._replace(coding=Coding(m.coding.pipeline)) for m in members[at : at + size]]
-            head = encode_header(plain, group=True, body_size=0)
-            total += len(head) + sum(map(len, body))
+            total += len(encode_header(plain, group=True, body_size=0)) + sum(map(len, body))
         return total
 
     def _cost(self, id_: bytes, base: bytes) -> float:
         """Estimated bytes of the smaller of a delta from ``base`` and a full record."""
-        spec, recovery = self._specs[id_], self._context.store.recovery
-        policy, total = encoding_policy(self._context), 0.0
+        spec, context = self._survey.specs[id_], self._survey.context
+        recovery, policy, total = context.store.recovery, encoding_policy(context), 0.0
         for start in range(0, max(spec.nbytes, 1), PIECE):
             new = memoryview(bytearray(min(PIECE, spec.nbytes - start)))
             old = memoryview(bytearray(len(new)))
             recovery.piece(id_, start, new)
             recovery.piece(base, start, old)
-            (choice,) = choose(spec, new, self._specs[base], BasePiece(base, old), policy)
+            (choice,) = choose(spec, new, spec, BasePiece(base, old), policy)
             total += choice.share * len(new) + len(id_)
         return total
 
