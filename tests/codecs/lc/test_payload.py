@@ -1,18 +1,24 @@
 """Many tensors in one payload, consecutive steps in one, and damage to either."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mvc.codecs.lc.coders.huffman import CodeTables
 from mvc.codecs.lc.joint import MAX_JOINT, decode_joint, encode_joint
 from mvc.codecs.lc.payload import decode_steps, encode_steps
 from mvc.codecs.lc.quantise import quantise
 from mvc.codecs.lc.step import Step
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData, WrongUsage
+from tests.codecs.lc.reference import Reader
 from tests.codecs.lc.states import DTYPES, random_pair
 
+DTYPES_BY_CODE = ("float32", "float64", "float16", "bfloat16")
 CODINGS = ("huffman", "packed", "ans")
 PIPELINES = [Pipeline.parse(f"expq | {coding}") for coding in CODINGS]
 
@@ -51,6 +57,7 @@ def models(draw, members=5):
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
+@settings(max_examples=40)
 @given(steps=models())
 def test_there_and_back(pipeline, steps):
     data = encoded(pipeline, steps)
@@ -60,6 +67,7 @@ def test_there_and_back(pipeline, steps):
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
+@settings(max_examples=40)
 @given(steps=models(), times=st.integers(1, 9), seed=st.integers(0, 1 << 32))
 def test_consecutive_steps_there_and_back(pipeline, steps, times, seed):
     """Also where the table of a tensor is another one at each time."""
@@ -81,6 +89,7 @@ def test_consecutive_steps_there_and_back(pipeline, steps, times, seed):
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("joint", [False, True])
+@settings(max_examples=60)
 @given(steps=models(), at=st.floats(0, 1), bit=st.integers(0, 7), how=st.integers(0, 3))
 def test_damage_is_told_or_harmless(pipeline, joint, steps, at, bit, how):
     """A flipped bit, a cut, a byte more, or other members: DamagedData, or steps that fit."""
@@ -116,6 +125,23 @@ def test_members_share_a_table():
     assert encoded(PIPELINES[0], []).hex() == "00"
 
 
+def test_known_codes():
+    """The code of an earlier payload serves a later one, which any reader decodes."""
+    pipeline, known = PIPELINES[0], CodeTables()
+    table = np.array([0, 1, 2, 3], np.float32)
+    first = Step(np.repeat([0, 1, 2, 3], [60, 10, 10, 20]).astype(np.uint8), table, "float32")
+    later = Step(np.repeat([0, 1, 2, 3], [30, 14, 26, 30]).astype(np.uint8), table, "float32")
+    own = encoded(pipeline, [later])
+    assert b"".join(encode_steps(pipeline, [first], known=known)) == encoded(pipeline, [first])
+    data = b"".join(encode_steps(pipeline, [later], known=known))
+    assert len(data) == len(own)  # 210 bits are more than 200 of fixed width: its own code
+    flat = Step(first.symbols[::-1].copy(), table, "float32")
+    for step in (later, flat):
+        data = b"".join(encode_steps(pipeline, [step], known=known))
+        assert same(decode_steps(pipeline, memoryview(data), [400])[0], step)
+    assert len(data) > len(encoded(pipeline, [flat]))  # two bits each, of the code before
+
+
 def test_limits():
     table = np.array([1, 2], np.float32)
     with pytest.raises(WrongUsage, match=r"first of them \+0\.0"):
@@ -149,3 +175,50 @@ def test_joint_is_smaller_where_changes_repeat():
             series.append(steps)
             single += len(encoded(pipeline, steps))
         assert sum(map(len, encode_joint(pipeline, series))) <= share * single + 16
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@settings(max_examples=30)
+@given(steps=models())
+def test_the_document_describes_the_bytes(coding, steps):
+    pipeline = Pipeline.parse(f"expq | {coding}")
+    found = Reader(encoded(pipeline, steps)).steps(coding, [step.nbytes for step in steps])
+    for step, (kind, row, table) in zip(steps, found, strict=True):
+        assert kind == DTYPES_BY_CODE.index(step.dtype) | 4 * step.root
+        assert row == step.symbols.tolist()
+        assert b"".join(table) == step.table.tobytes()
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("symbols", [2, 4, 12, 50, 700])
+def test_the_document_describes_long_rows(coding, symbols):
+    """Long enough for compressed frames, letters of several symbols, and rows of lanes."""
+    rng = np.random.default_rng(symbols)
+    row = np.minimum(rng.geometric(0.6, 30_000) - 1, symbols - 1)
+    row = row.astype(np.uint8 if symbols <= 256 else np.uint16)
+    table = np.append(0, rng.normal(size=symbols - 1)).astype(np.float32)
+    pipeline = Pipeline.parse(f"expq | {coding}")
+    data = encoded(pipeline, [Step(row, table, "float32")])
+    ((_, found, _),) = Reader(data).steps(coding, [4 * len(row)])
+    assert found == row.tolist()
+
+
+def test_the_example_of_the_document():
+    text = (Path(__file__).parents[3] / "docs" / "format.md").read_text()
+    (block,) = re.findall(r"^```hex payload-steps-lc\n(.*?)^```", text, re.S | re.M)
+    data = b"".join(bytes.fromhex(line.split("  ")[0]) for line in block.splitlines())
+    after = [np.array(x, np.float32).tobytes() for x in ([0.3, 0.4, 0.1, 0], [0.4, 0])]
+    pipeline = Pipeline.parse("expq | promote:2 | packed")
+    steps = quantise(
+        pipeline, [(bytes(len(x)), "float32") for x in after], [(x, "float32") for x in after]
+    )
+    assert encoded(pipeline, steps) == data
+    found = Reader(data).steps("packed", [16, 8])
+    assert [row for _, row, _ in found] == [[1, 1, 2, 0], [1, 0]]
+
+
+def test_the_example_of_the_page(capsys):
+    text = (Path(__file__).parents[3] / "docs" / "lc.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
+    exec(code, {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r"print.*  # (.*)", code)
