@@ -80,14 +80,9 @@ class RepackProblem:
 
     def _adds(self, i: int) -> bool:
         """Whether a version is stored by approximate steps, which have super-steps of their own."""
-        candidates = self.costs.candidates
+        added, size = self.costs.candidates.added, self.survey.size
         blobs = self.survey.versions[i].blobs
-        return any(
-            o.forward_only and o.grouped
-            for id_ in blobs
-            if self.costs.first[id_] == i
-            for o in candidates.of((id_, 0))
-        )
+        return any(added(id_, size(id_)) for id_ in blobs if self.costs.first[id_] == i)
 
     def versions(self, *, full: bool) -> tuple[Versions, Layout]:
         """The planner's graph and the stored layout, after some trials.

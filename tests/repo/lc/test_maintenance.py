@@ -51,6 +51,16 @@ def test_repacking(tmp_path: Path, goal: dict[str, float]) -> None:
         check(repo, made | more)
 
 
+def test_the_layout_of_the_settings_leaves_steps_alone(tmp_path: Path) -> None:
+    """Lossless deltas in their place would take several times the bytes."""
+    with start(tmp_path) as repo:
+        made, _ = grow(repo, first(), 20)
+        before = stored(tmp_path)
+        repo.repack()
+        assert stored(tmp_path) <= before
+        check(repo, made)
+
+
 def test_adding_and_removing_reset_points(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 9)
