@@ -15,7 +15,7 @@ import numpy as np
 from mvc.codecs.words import Words
 from mvc.errors import WrongUsage
 
-__all__ = ["RATIO", "cast", "supported"]
+__all__ = ["RATIO", "cast", "round_bfloat16", "supported"]
 
 RATIO = 2
 """Bytes of an element before, for one after: every cast there is halves the width."""
@@ -44,7 +44,8 @@ def cast(base: memoryview, source: str, to: str) -> bytearray:
     return out
 
 
-def _to_bfloat16(bits: Words) -> Words:
+def round_bfloat16(bits: Words) -> Words:
+    """Bits of float32 numbers as those of the nearest bfloat16, ties to even, as uint32."""
     rounded: Words = bits + (0x7FFF + (bits >> 16 & 1))
     rounded >>= 16
     # Rounding would carry a NaN's payload into the exponent.
@@ -75,7 +76,7 @@ def _to_float32(bits: Words) -> Words:
 
 
 _ROUND = {
-    ("float32", "bfloat16"): _to_bfloat16,
+    ("float32", "bfloat16"): round_bfloat16,
     ("float32", "float16"): _to_float16,
     ("float64", "float32"): _to_float32,
 }

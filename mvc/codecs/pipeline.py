@@ -30,7 +30,7 @@ import numpy as np
 
 from mvc.codecs import steps
 from mvc.codecs.sparse import decode_sparse, encode_sparse
-from mvc.codecs.stages import codings
+from mvc.codecs.stages import codings, lc
 from mvc.codecs.stages.base import Stage
 from mvc.codecs.stages.lossy import LossyStage
 from mvc.codecs.stages.table import check_order, read_stages
@@ -72,6 +72,7 @@ PRESETS = {
     "frontier-0.1": f"grid:1 | {_STEPS}",
     "frontier-1": f"grid:2 | {_STEPS}",
     "frontier-1-slow": "grid:2 | steps | dsed:0 | gaps | zstd:huff",
+    "lc": lc.expand("lc:mean,budget=0.05"),
     "none": "raw",
 }
 """Names for lines. ``vsol`` and ``vsol-BOUND-SPEED`` are the thesis's presets (§4.8.5, §5.1), by
@@ -99,7 +100,7 @@ class Pipeline:
 
     text: str
     scope: Literal["tensor", "group"]
-    operator: Literal["none", "sub", "xor"]
+    operator: Literal["none", "sub", "xor", "add"]
     stages: tuple[Stage, ...]
     decisions: tuple[Stage, ...] = ()
     lossy: tuple[LossyStage, ...] = ()
@@ -111,6 +112,8 @@ class Pipeline:
         if len(text_or_preset) > MAX_PIPELINE_TEXT:
             raise InvalidPipeline(f"a pipeline has at most {MAX_PIPELINE_TEXT} characters")
         text = PRESETS.get(text_or_preset.strip(), text_or_preset)
+        if text.strip().startswith(lc.PREFIX):
+            text = lc.expand(text.strip())
         return _build(read_stages(text, tuple(PRESETS)))
 
     def coding(self) -> Pipeline:
@@ -133,6 +136,15 @@ class Pipeline:
     def features(self) -> frozenset[str]:
         """What a reader of the repository's format must know beyond its first version."""
         return frozenset(stage.feature for stage in self.stages if stage.feature)
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether its deltas are added to a state, and cannot be undone (``mvc.codecs.lc``).
+
+        They are lossy: the version that is stored is the state after the addition. They are
+        encoded by ``mvc.codecs.lc.payload``, not chunk by chunk.
+        """
+        return self.operator == "add"
 
     def find(self, kind: type[S]) -> S | None:
         """The stage of this kind, if there is one."""
@@ -206,6 +218,8 @@ class Pipeline:
         """
         if self.operator == "none":
             raise WrongUsage(f"pipeline {self.text} codes full records, not deltas")
+        if self.forward_only:
+            raise WrongUsage(f"pipeline {self.text} codes whole models, not chunks")
         target = words_of(state, width)
         words, at, tail = self._decode(Cursor(data), len(state), target, None, reverse=reverse)
         if at is None:
@@ -255,6 +269,8 @@ class Pipeline:
         end = words.nbytes
         if self.lossy or self.decisions:
             raise WrongUsage(f"pipeline {self.text} says more than a coding: use its coding()")
+        if self.forward_only:
+            raise WrongUsage(f"pipeline {self.text} codes whole models, not chunks")
         if self.operator == "none":
             if base is not None:
                 raise WrongUsage(f"pipeline {self.text} takes no base")
@@ -344,10 +360,12 @@ class Pipeline:
 def _build(stages: tuple[Stage, ...]) -> Pipeline:
     """A pipeline of stages in an order that was checked, or InvalidPipeline."""
     check_order(stages)
-    coding = tuple(s for s in stages if not (s.decides or s.lossy))
-    operator: Literal["none", "sub", "xor"] = "none"
+    coding = tuple(s for s in stages if not (s.decides or isinstance(s, LossyStage)))
+    operator: Literal["none", "sub", "xor", "add"] = "none"
     if isinstance(coding[0], codings.Operator):
         operator = "sub" if coding[0].text == "sub" else "xor"
+    elif isinstance(coding[0], lc.Quantiser):
+        operator = "add"
     return Pipeline(
         " | ".join(s.text for s in stages),
         "group" if any(s.scope == "group" for s in coding) else "tensor",

@@ -10,5 +10,7 @@ bytes is in ``mvc.codecs``, what one of the first does to weights in ``mvc.codec
                  sparse[:...]                    positions and values of what changed
                  steps, gaps, lattice            deltas in whole steps of a grid
                  zstd, zlib, bz2, lzma, brotli   and raw: nothing
+    lc           expq, promote, uniform          lossy deltas that are added to a state
+                 huffman, packed, ans            their symbols
     decisions    every, drift, dsed              whether a version is saved
 """

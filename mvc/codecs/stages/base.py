@@ -27,12 +27,17 @@ class Kind(enum.Enum):
     FOLDED = "folded differences"
     STEPS = "whole steps on a grid"
     KEPT = "the changed words"
+    BUCKETS = "buckets of changes"
+    SYMBOLS = "symbols of changes"
     STREAMS = "byte streams"
     BYTES = "bytes"
 
 
 CODINGS_2 = "codings-2"
 """The feature of stages that came after the first version of the format."""
+
+LC = "lc"
+"""The feature of lossy deltas that are added to a state (``mvc.codecs.lc``)."""
 
 DELTAS = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.FOLDED})
 WORDS = DELTAS | {Kind.TENSOR, Kind.KEPT}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from mvc.codecs.stages import codings, decisions, lossy
+from mvc.codecs.stages import codings, decisions, lc, lossy
 from mvc.codecs.stages.base import Kind, Stage
 from mvc.errors import InvalidPipeline
 
@@ -36,6 +36,12 @@ STAGES: dict[str, type[Stage]] = {
     "zstd": codings.Zstd,
     **codings.GENERAL,
     "raw": codings.Raw,
+    "expq": lc.ExpQ,
+    "promote": lc.Promote,
+    "uniform": lc.Uniform,
+    "huffman": lc.Huffman,
+    "packed": lc.Packed,
+    "ans": lc.Ans,
 }
 """By name, in the order in which they may stand."""
 
@@ -91,6 +97,10 @@ def check_order(stages: Sequence[Stage]) -> None:
         raise InvalidPipeline(f"stage {twice} stands more than once in {text!r}")
     if kind is Kind.STEPS:
         raise InvalidPipeline(f"{text!r} ends with {kind.value}", hint="gaps belongs after it")
+    if kind in (Kind.BUCKETS, Kind.SYMBOLS):
+        raise InvalidPipeline(
+            f"{text!r} ends with {kind.value}", hint="huffman, packed or ans belongs after it"
+        )
     if kind in (Kind.PAIR, Kind.CHOSEN):
         raise InvalidPipeline(
             f"{text!r} ends with {kind.value}", hint="a delta (sub or xor) belongs after it"
@@ -99,7 +109,7 @@ def check_order(stages: Sequence[Stage]) -> None:
         raise InvalidPipeline(
             f"{text!r} only decides what is saved", hint="say how: a coding belongs after it"
         )
-    group = next((s for s in stages if s.scope == "group" and not s.lossy), None)
+    group = next((s for s in stages if s.scope == "group" and s.gives is not Kind.CHOSEN), None)
     if group and any(isinstance(s, codings.Elide) for s in stages):
         raise InvalidPipeline(
             f"{text!r}: elide works on one tensor, {group.text} on a whole record"

@@ -1,0 +1,357 @@
+"""From two states of a model to steps: buckets by exponent, or equal steps around zero.
+
+**Buckets** (``expq``). Changes of one sign and one biased exponent form a bucket. Its
+representative is (max + min) / 2, computed in float64 and rounded to the tensor's dtype, or the
+mean of its entries. Exact zeros and subnormal changes are in no bucket: they are symbol 0.
+``promote`` keeps the buckets with the largest exponents, of equal ones the positive first; all
+other changes become symbol 0 as well, and are in the next delta again. Symbols number the
+buckets in that order, from 1.
+
+**Equal steps** (``uniform``). An entry d is at level trunc(d / step), at most 32,767 from
+zero, so that zero's level is two steps wide. A level's number is the mean of its entries with
+16 significant bits of its pattern, which are all that is stored.
+
+Tensors of one dtype and one kind share a table (the paper's flattened vector), unless the
+pipeline says ``tensor``. Kinds keep weights and an optimizer's moments apart, which differ by
+orders of magnitude; ``kind_of`` finds one in a name.
+
+What no step can express is left to the caller, who stores it exactly: ``quantise`` gives None
+for a tensor that is not of a floating-point dtype, for one in which a change is infinite or no
+number (because one of the states is, or because the difference overflows), for a negative
+second moment, and for one in which a sum would overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.codecs.lc.payload import encode_steps
+from mvc.codecs.lc.step import BLOCK, Numbers, Step, Symbols, number_type, numbers, rounded
+from mvc.codecs.lossy.floats import FORMATS, Format
+from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.stages.lc import ExpQ, Promote, Quantiser, Uniform
+from mvc.dataclasses import dataclass
+from mvc.errors import WrongUsage
+
+__all__ = ["SECOND_MOMENT", "kind_of", "quantise"]
+
+SECOND_MOMENT = "exp_avg_sq"
+_KINDS = ("exp_avg", SECOND_MOMENT, "max_exp_avg_sq", "momentum_buffer")
+_ON_ROOT = frozenset({SECOND_MOMENT, "max_exp_avg_sq"})
+
+Data = memoryview | bytes | bytearray
+
+
+def kind_of(name: str) -> str:
+    """The kind of a tensor by the last part of its name: an optimizer's slot, else ``""``.
+
+    >>> kind_of("optimizer.state.fc.weight.exp_avg_sq")
+    'exp_avg_sq'
+    """
+    last = name.replace("/", ".").rpartition(".")[2]
+    return last if last in _KINDS else ""
+
+
+def quantise(
+    pipeline: Pipeline,
+    before: Sequence[tuple[Data, str]],
+    after: Sequence[tuple[Data, str]],
+    *,
+    kinds: Sequence[str] = (),
+) -> list[Step | None]:
+    """A step for each tensor of a model; None for a tensor that must be stored exactly.
+
+    ``before`` are the raw bytes and dtypes of the state that the decoder has, ``after`` those
+    of the training's state; tensors of equal place belong together. ``kinds`` names the kind of
+    each (``kind_of``); those named ``exp_avg_sq`` and ``max_exp_avg_sq`` are quantised on the
+    scale of their square root, and never become negative. Nothing is changed: the caller
+    applies the steps to ``before``.
+
+    A budget is a share of the raw bytes of the tensors that get a step, and counts all bytes
+    that ``encode_steps`` makes of these steps. It is exceeded only if not even one bucket, or
+    one level on each side, fits. Raises WrongUsage if the tensors do not fit each other.
+    """
+    kinds = kinds or [""] * len(before)
+    if not len(before) == len(after) == len(kinds):
+        raise WrongUsage("before, after and kinds do not have the same number of tensors")
+    quantiser = pipeline.find(Quantiser)
+    if quantiser is None:
+        raise WrongUsage(f"pipeline {pipeline.text} does not quantise")
+    groups: dict[Any, _Group] = {}
+    for i, (old, new, kind) in enumerate(zip(before, after, kinds, strict=True)):
+        change = _Change.between(i, old, new, root=kind in _ON_ROOT)
+        if change is not None:
+            key = i if quantiser.own else (old[1], kind)
+            groups.setdefault(key, _Group(quantiser)).add(change)
+    steps: list[Step | None] = [None] * len(before)
+    for change, step in _choose(pipeline, quantiser, [g for g in groups.values() if g.changes]):
+        if change.stays_finite(step):
+            steps[change.index] = step
+    return steps
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What one tensor changed by: words of both states, flat."""
+
+    index: int
+    kind: Format
+    before: NDArray[Any]
+    after: NDArray[Any]
+    root: bool
+
+    @classmethod
+    def between(
+        cls, index: int, old: tuple[Data, str], new: tuple[Data, str], *, root: bool
+    ) -> _Change | None:
+        """None for a dtype that has no step."""
+        (before, dtype), (after, other) = old, new
+        if dtype != other or memoryview(before).nbytes != memoryview(after).nbytes:
+            raise WrongUsage(f"tensor {index} has not the same size and dtype before and after")
+        kind = FORMATS.get(dtype)
+        if kind is None:
+            return None
+        words = f"<u{kind.width}"
+        return cls(index, kind, np.frombuffer(before, words), np.frombuffer(after, words), root)
+
+    def __len__(self) -> int:
+        return len(self.before)
+
+    def blocks(self) -> Iterator[tuple[int, Numbers, NDArray[Any]]]:
+        """Where a block begins, its changes, and the same as patterns of bits.
+
+        Changes are in the number type, after rounding to float16 for float16, the patterns in
+        that of ``pattern_bits``.
+        """
+        for at in range(0, len(self), BLOCK):
+            new = numbers(self.after[at : at + BLOCK], self.kind)
+            old = numbers(self.before[at : at + BLOCK], self.kind)
+            with np.errstate(all="ignore"):
+                change = np.sqrt(new) - np.sqrt(old) if self.root else new - old
+                if self.kind.name == "float16":
+                    half = change.astype("<f2")
+                    yield at, half.astype("<f4"), half.view("<u2")
+                    continue
+            yield at, change, change.view(f"<u{change.itemsize}")
+
+    def stays_finite(self, step: Step) -> bool:
+        """Whether no sum overflows. That is added up only where a number is large enough for it."""
+        largest = float(np.abs(numbers(step.table, self.kind)).max())
+        if not self.root and largest < _half_ulp(self.kind):
+            return True
+        state = bytearray(self.before.tobytes())
+        step.apply(memoryview(state))
+        exponent = self.kind.exponent
+        return not bool((np.frombuffer(state, self.before.dtype) & exponent == exponent).any())
+
+
+def _half_ulp(kind: Format) -> float:
+    """Half the distance between the two largest numbers: less is lost when added to them."""
+    return float(kind.largest * 2.0 ** -(kind.fraction + 2))
+
+
+class _Group:
+    """Tensors that share a table, and how often each pattern of high bits occurs among them.
+
+    The high bits are sign and exponent, and for ``uniform`` the five highest of the fraction.
+    """
+
+    def __init__(self, quantiser: Quantiser) -> None:
+        self.changes: list[_Change] = []
+        self.finer = 0 if isinstance(quantiser, ExpQ) else _FINER
+        self.counts: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def add(self, change: _Change) -> None:
+        """Adds a tensor, unless one of its changes is infinite, no number, or about as large."""
+        shift, size = self._scale(change.kind)
+        counts = np.zeros(size, np.int64)
+        for _, _, patterns in change.blocks():
+            counts += np.bincount(patterns >> shift, minlength=size)
+        exponents = _exponents(np.flatnonzero(counts) >> self.finer, change.kind)
+        if len(exponents) and int(exponents.max()) >= _too_large(change.kind):
+            return
+        self.changes.append(change)
+        self.counts = counts if not len(self.counts) else self.counts + counts
+
+    def _scale(self, kind: Format) -> tuple[int, int]:
+        """By how much patterns are shifted, and how many there are then."""
+        width = _pattern_width(kind)
+        shift = _pattern_fraction(kind) - self.finer
+        return shift, 1 << 8 * width - shift
+
+    @property
+    def kind(self) -> Format:
+        return self.changes[0].kind
+
+    @property
+    def shift(self) -> int:
+        return self._scale(self.kind)[0]
+
+    @property
+    def entries(self) -> int:
+        return sum(map(len, self.changes))
+
+    def steps(self, rows: Sequence[Symbols], table: Numbers) -> Iterator[tuple[_Change, Step]]:
+        kind = self.kind
+        words = rounded(table.astype(number_type(kind)), kind)
+        words = words if kind.name == "bfloat16" else words.view(f"<f{kind.width}")
+        for change, symbols in zip(self.changes, rows, strict=True):
+            yield change, Step(symbols, words, kind.name, change.root)
+
+
+_FINER = 5  # bits of the fraction
+
+
+def _pattern_width(kind: Format) -> int:
+    return 4 if kind.name == "bfloat16" else kind.width
+
+
+def _pattern_fraction(kind: Format) -> int:
+    return 23 if kind.name == "bfloat16" else kind.fraction
+
+
+def _exponents(keys: NDArray[Any], kind: Format) -> NDArray[Any]:
+    """Biased exponents of patterns of sign and exponent."""
+    mask = (1 << 8 * _pattern_width(kind) - 1 - _pattern_fraction(kind)) - 1
+    exponents: NDArray[Any] = keys & mask
+    return exponents
+
+
+def _too_large(kind: Format) -> int:
+    """The biased exponent from which on no step is made.
+
+    All ones for infinities. Below it bfloat16 has one that may round to infinity, and float64
+    those whose sums do not fit into a float64.
+    """
+    return {"float64": 2047 - 64, "bfloat16": 254, "float16": 31}.get(kind.name, 255)
+
+
+Chosen = list[tuple[_Change, Step]]
+
+
+def _choose(pipeline: Pipeline, quantiser: Quantiser, groups: list[_Group]) -> Chosen:
+    raw = sum(len(c) * c.kind.width for group in groups for c in group.changes)
+
+    def size(chosen: Chosen) -> int:
+        return sum(map(len, encode_steps(pipeline, [step for _, step in chosen])))
+
+    if isinstance(quantiser, Uniform):
+        return _uniform(quantiser, groups, raw, size)
+    assert isinstance(quantiser, ExpQ)
+    return _buckets(quantiser.mean, pipeline.find(Promote), groups, raw, size)
+
+
+def _buckets(
+    mean: bool,
+    promote: Promote | None,
+    groups: list[_Group],
+    raw: int,
+    size: Callable[[Chosen], int],
+) -> Chosen:
+    ranked = [_Ranked(group, promote.bits if promote else 0, mean=mean) for group in groups]
+    most = max((len(r.order) for r in ranked), default=0)
+
+    def chosen(count: int) -> Chosen:
+        return [pair for r in ranked for pair in r.steps(count)]
+
+    if promote is not None and promote.budget is not None and most:
+        allowed = int(raw * promote.budget)
+        best = chosen(most)
+        if size(best) <= allowed:
+            return best
+        low, high = 1, most  # low is taken whatever it costs, high is too much
+        while high - low > 1:
+            middle = (low + high) // 2
+            if size(chosen(middle)) <= allowed:
+                low = middle
+            else:
+                high = middle
+        return chosen(low)
+    if promote is not None and promote.error is not None:
+        return [pair for r in ranked for pair in r.steps(r.least(float(promote.error)))]
+    return chosen(most)
+
+
+class _Ranked:
+    """A group's buckets by priority, the rank of every entry, and the representatives."""
+
+    def __init__(self, group: _Group, bits: int, *, mean: bool) -> None:
+        self.group = group
+        keys = np.flatnonzero(group.counts)
+        exponents = _exponents(keys, group.kind)
+        keys, exponents = keys[exponents > 0], exponents[exponents > 0]
+        order = keys[np.lexsort((keys, -exponents))]
+        self.order = order[: (1 << bits) - 1] if bits else order
+        small = len(self.order) < 256
+        ranks = np.zeros(len(group.counts), np.uint8 if small else np.uint16)
+        ranks[self.order] = np.arange(1, len(self.order) + 1)
+        self.rows: list[Symbols] = []
+        self.tally = _Tally(len(self.order) + 1, number_type(group.kind), mean=mean)
+        for change in group.changes:
+            row = np.empty(len(change), ranks.dtype)
+            for at, values, patterns in change.blocks():
+                symbols = row[at : at + BLOCK]
+                ranks.take(patterns >> group.shift, out=symbols, mode="clip")
+                self.tally.add(symbols, values)
+            self.rows.append(row)
+        self.table = self.tally.table()
+
+    def steps(self, count: int) -> Iterator[tuple[_Change, Step]]:
+        """Steps that keep the first ``count`` buckets."""
+        rows = self.rows
+        if count < len(self.order):
+            rows = [row * (row <= count) for row in rows]
+            if count < 256:
+                rows = [row.astype(np.uint8, copy=False) for row in rows]
+        return self.group.steps(rows, self.table[: count + 1])
+
+    def least(self, error: float) -> int:
+        """How many buckets keep the delta's relative error (of its norm) within ``error``.
+
+        All of them, if even these do not.
+        """
+        lost, total = 0.0, 0.0
+        for change, row in zip(self.group.changes, self.rows, strict=True):
+            pass
+        return len(self.order)
+
+
+class _Tally:
+    """Representatives of symbols: the middle between least and largest, or the mean."""
+
+    def __init__(self, symbols: int, dtype: Any, *, mean: bool) -> None:
+        self.mean = mean
+        self.counts = np.zeros(symbols, np.int64)
+        self.sums = np.zeros(symbols, np.float64)
+        self.least = np.full(symbols, np.inf, dtype)
+        self.largest = np.full(symbols, -np.inf, dtype)
+
+    def add(self, symbols: Symbols, values: Numbers) -> None:
+        at = np.flatnonzero(symbols)
+        kept, values = symbols.take(at), values.take(at)
+        if self.mean:
+            self.counts += np.bincount(kept, minlength=len(self.counts))
+            self.sums += np.bincount(kept, values, minlength=len(self.sums))
+        else:
+            np.minimum.at(self.least, kept, values)
+            np.maximum.at(self.largest, kept, values)
+
+    def table(self) -> Numbers:
+        """A float64 for each symbol; 0 for symbol 0."""
+        table = np.zeros(len(self.counts), np.float64)
+        if self.mean:
+            table[1:] = self.sums[1:] / self.counts[1:]
+        else:
+            least = self.least[1:].astype(np.float64)
+            table[1:] = least + (self.largest[1:] - least) / 2
+        return table
+
+
+def _uniform(
+    quantiser: Uniform, groups: list[_Group], raw: int, size: Callable[[Chosen], int]
+) -> Chosen:
+    raise NotImplementedError
