@@ -28,7 +28,8 @@ _READING = {
         "Brackets: 95 % interval of the mean over trials, of which each is a training of its own.",
         "not back: trials given up after 100 iterations, which count as 100.",
         "paired: fractional rework of the other scheme less that of the first, in the same "
-        "trials; above 0 the first is better. times: the other's mean rework over the first's.",
+        "trials; above 0 the first is better. times: the other's mean rework over the first's, fractional "
+        "and whole.",
     ),
     "sizes": (
         "Shares of a full checkpoint, mean and largest over all checkpoints. E: an index of so "
@@ -128,7 +129,7 @@ def _rework(group: Group) -> Iterator[str]:
         )
     yield grid(titles, rows)
     if pairs := list(_pairs(group)):
-        titles = ("scheme", "against", "paired", "times", "paper")
+        titles = ("scheme", "against", "paired", "times", "times, whole", "paper")
         yield grid(titles, pairs)
 
 
@@ -139,11 +140,12 @@ def _pairs(group: Group) -> Iterator[tuple[str, ...]]:
         others = [other for one, other in SPEEDUPS if one == name]
         for other in dict.fromkeys((*_BASELINES, *others)):
             if other in lines:
-                found = _times(lines[name], lines[other])
                 stated = SPEEDUPS.get((name, other))
-                paper = "{} to {}".format(*stated) if stated else ""
-                difference = str(_difference(lines[name], lines[other]))
-                yield name, other, difference, found, paper
+                yield (
+                    *(name, other, str(_difference(lines[name], lines[other]))),
+                    *(_times(lines[name], lines[other], kind) for kind in ("fractional", "rework")),
+                    "{} to {}".format(*stated) if stated else "",
+                )
 
 
 _COUNTS = ("x", "buckets")
@@ -155,8 +157,8 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mean:
     return mean_of([theirs - ours for theirs, ours in pairs])
 
 
-def _times(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    theirs, ours = sum(_column(other, "fractional")), sum(_column(one, "fractional"))
+def _times(one: Mapping[str, Any], other: Mapping[str, Any], kind: str) -> str:
+    theirs, ours = sum(_column(other, kind)), sum(_column(one, kind))
     return f"{theirs / ours:.2f}" if ours else ""
 
 

@@ -117,14 +117,17 @@ class _Largest:
 
     def save(self, values: Vector) -> int:
         distances = np.abs(values - self.saved)
-        chosen = np.sort(_largest(distances, self._count))
-        if self._coded:
+        while True:
+            chosen = np.sort(_largest(distances, self._count))
+            if not self._coded:
+                size = (2 * len(chosen) + 2) * _WORD
+                break
             size = len(chosen) * _WORD + len(packed_gaps(chosen))
-            # as many the next time as fit at today's price of one
-            price = size / len(chosen)
-            self._count = min(values.size, max(1, int(0.995 * self._budget / price)))
-        else:
-            size = (2 * len(chosen) + 2) * _WORD
+            fitting = max(1, min(values.size, int(self._budget * len(chosen) / size)))
+            if size <= self._budget or self._count == 1:
+                self._count = fitting  # at today's price of one; the next time may need fewer
+                break
+            self._count = min(fitting, self._count - 1)
         self.saved[chosen] = values[chosen]
         return size
 

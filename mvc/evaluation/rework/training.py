@@ -58,6 +58,7 @@ class Experiment:
             "optimizer": self.optimizer,
             "rate": self.workload.rates[self.optimizer],
             **self.workload.parameters,
+            "evaluated": min(len(self.source), self.workload.evaluated),
         }
 
 

@@ -148,12 +148,13 @@ def _mlr(classes: int) -> nn.Module:
 
 
 def _lenet(classes: int) -> nn.Module:
-    return nn.Sequential(
+    made = nn.Sequential(
         *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
         *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()),
         nn.Linear(84, classes),
     )
+    return _initialised(made)
 
 
 def _alexnet(classes: int) -> nn.Module:
@@ -167,12 +168,17 @@ def _alexnet(classes: int) -> nn.Module:
         *(nn.Linear(576, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU()),
         nn.Linear(512, classes),
     )
-    for layer in made:
+    return _initialised(made)
+
+
+def _initialised(layers: nn.Sequential) -> nn.Sequential:
+    """He's uniform kernels and zero biases, with which training begins without a plateau."""
+    for layer in layers:
         if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
             assert layer.bias is not None
             nn.init.zeros_(layer.bias)
-    return made
+    return layers
 
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
@@ -187,13 +193,13 @@ WORKLOADS = {
         ),
         Workload(
             *("mf", "MF", "ratings", _Product, 1000),
-            {"sgd": 20.0, "momentum": 2.0, "adam": 1e-2},
+            {"sgd": 3.0, "momentum": 0.3, "adam": 3e-3},
             *((20, 100), 4000),
         ),
         Workload(
             *("lenet", "LeNet-5", "images", _lenet, 64),
-            {"sgd": 0.05, "momentum": 0.01, "adam": 1e-3},
-            *((20, 100), 1000),
+            {"sgd": 0.02, "momentum": 0.005, "adam": 1e-3},
+            *((20, 100), 500),
         ),
         Workload(
             *("alexnet", "AlexNet", "images", _alexnet, 32),
