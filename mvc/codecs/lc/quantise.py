@@ -314,8 +314,8 @@ class _Ranked:
 
         All of them, if even these do not.
         """
-        _lost, _total = 0.0, 0.0
-        for _change, _row in zip(self.group.changes, self.rows, strict=True):
+        lost, total = 0.0, 0.0
+        for change, row in zip(self.group.changes, self.rows, strict=True):
             pass
         return len(self.order)
 

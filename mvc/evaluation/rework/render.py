@@ -28,8 +28,8 @@ _READING = {
         "Brackets: 95 % interval of the mean over trials, of which each is a training of its own.",
         "not back: trials given up after 100 iterations, which count as 100.",
         "paired: fractional rework of the other scheme less that of the first, in the same "
-        "trials; above 0 the first is better. times: the other's mean rework over the first's, fractional "
-        "and whole.",
+        "trials; above 0 the first is better. times: the other's mean rework over the first's, "
+        "fractional and whole.",
     ),
     "sizes": (
         "Shares of a full checkpoint, mean and largest over all checkpoints. E: an index of so "

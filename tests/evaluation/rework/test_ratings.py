@@ -39,10 +39,10 @@ def test_without_a_file():
 def test_no_ratings(tmp_path, text):
     file = tmp_path / "films.csv"
     file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(BadModelFile, match="films.csv is no file of ratings"):
+    with pytest.raises(BadModelFile, match=r"films\.csv is no file of ratings"):
         load_ratings(FileSystem(), file)
 
 
 def test_no_file():
-    with pytest.raises(UnknownPath, match="there is no nowhere.csv"):
+    with pytest.raises(UnknownPath, match=r"there is no nowhere\.csv"):
         load_ratings(FileSystem(), Path("nowhere.csv"))
