@@ -203,7 +203,7 @@ WORKLOADS = {
         ),
         Workload(
             *("alexnet", "AlexNet", "images", _alexnet, 32),
-            {"sgd": 0.02, "momentum": 0.005, "adam": 3e-4},
+            {"sgd": 0.01, "momentum": 0.002, "adam": 3e-4},
             *((20, 60), 300),
         ),
     )
