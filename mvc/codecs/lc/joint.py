@@ -1,46 +1,169 @@
 """Several consecutive steps of the same tensors in one payload (a super-step).
 
 Decoding gives every step back, so that the states between them are found by as many additions,
-bit for bit.
+bit for bit. It is smaller than the steps by themselves because a weight that moves far once
+does so again: the symbols of one weight at several times are one letter for the coder, which
+has a frequency of its own.
+
+Members whose steps have the same dtype, scale and table as each other at every time form a
+class. Stored: the number of steps; the number of classes; the tables of each, time after time;
+the classes of the members, as in ``mvc.codecs.lc.payload``; then for each class its limit, one
+byte, and its letters. A letter joins as many times as keep the product of their numbers of
+symbols within the limit (``_LIMITS``), the first time being the lowest digit; limit 0 joins
+none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from mvc.codecs.lc.payload import decode_steps, encode_steps
-from mvc.codecs.lc.step import Step
+import numpy as np
+
+from mvc.codecs.lc.coders import CODERS
+from mvc.codecs.lc.payload import (
+    Table,
+    coder_of,
+    count_of,
+    decode_runs,
+    decode_table,
+    encode_runs,
+    encode_table,
+    joined,
+)
+from mvc.codecs.lc.step import Step, Symbols
 from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData, WrongUsage
 
-__all__ = ["decode_joint", "encode_joint"]
+__all__ = ["MAX_JOINT", "decode_joint", "encode_joint"]
+
+MAX_JOINT = 1024
+"""Steps in one payload."""
+
+_LIMITS = (0, 256, 4096)
 
 
 def encode_joint(pipeline: Pipeline, steps: Sequence[Sequence[Step]]) -> list[bytes | memoryview]:
     """One payload of consecutive steps: ``steps[t][i]`` is added to tensor i at time t.
 
-    Parts to be written one after the other. WrongUsage unless all times have the same tensors.
+    Parts to be written one after the other. WrongUsage unless all times have the same tensors,
+    and for more than ``MAX_JOINT`` of them.
     """
-    shapes = [[(step.dtype, step.root, step.nbytes) for step in at] for at in steps]
-    if any(shape != shapes[0] for shape in shapes):
-        raise WrongUsage("steps that are stored together belong to the same tensors")
-    parts: list[bytes | memoryview] = [varint(len(steps))]
-    for at in steps:
-        payload = b"".join(encode_steps(pipeline, at))
-        parts += [varint(len(payload)), payload]
+    shapes = [[(step.dtype, step.nbytes) for step in at] for at in steps]
+    if any(shape != shapes[0] for shape in shapes) or len(steps) > MAX_JOINT:
+        raise WrongUsage(
+            f"up to {MAX_JOINT} steps are stored together, all of them of the same tensors"
+        )
+    by_member = [tuple(Table.of(step) for step in times) for times in zip(*steps, strict=True)]
+    classes = list(dict.fromkeys(by_member))
+    place = {tables: i for i, tables in enumerate(classes)}
+    parts: Parts = [varint(len(steps)), varint(len(classes))]
+    parts += [encode_table(table) for tables in classes for table in tables]
+    parts.append(encode_runs([place[tables] for tables in by_member]))
+    for tables in classes:
+        own = [i for i, other in enumerate(by_member) if other == tables]
+        rows = [joined([at[i].symbols for i in own]) for at in steps]
+        parts += _smallest(coder_of(pipeline).coding, rows, [len(table) for table in tables])
     return parts
 
 
 def decode_joint(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> list[list[Step]]:
     """The steps of a payload by time; ``sizes`` are the raw bytes of its members, in order.
 
-    Raises DamagedData unless every byte fits.
+    Raises DamagedData unless every byte fits. A step holds one or two bytes for each element.
     """
+    coder = CODERS[coder_of(pipeline).coding]
     cursor = Cursor(data)
-    count = cursor.varint()
-    if count > cursor.left:
-        raise DamagedData("more steps than there is data")
-    steps = [decode_steps(pipeline, cursor.take(cursor.varint()), sizes) for _ in range(count)]
+    times, count = cursor.varint(), cursor.varint()
+    if times > MAX_JOINT or times * count > cursor.left:
+        raise DamagedData("more steps or tables than there is data")
+    classes = [[decode_table(cursor) for _ in range(times)] for _ in range(count)]
+    members = decode_runs(cursor, len(sizes), count)
+    if times == 0:
+        cursor.end()
+        return []
+    counts = [count_of(size, classes[m][0]) for size, m in zip(sizes, members, strict=True)]
+    rows: list[list[Symbols]] = []
+    for i, tables in enumerate(classes):
+        if len({table.dtype for table in tables}) > 1:
+            raise DamagedData("a tensor changes its dtype between steps")
+        own = sum(n for n, member in zip(counts, members, strict=True) if member == i)
+        limit = cursor.byte()
+        if limit >= len(_LIMITS):
+            raise DamagedData("joint symbols of no known kind")
+        alphabets = [len(table) for table in tables]
+        rows.append([])
+        for run in _letters(alphabets, _LIMITS[limit]):
+            letters = coder.decode(cursor, own, _product(run))
+            rows[-1] += _apart(letters, run)
     cursor.end()
+    steps: list[list[Step]] = [[] for _ in range(times)]
+    taken = [0] * len(classes)
+    for n, member in zip(counts, members, strict=True):
+        part = slice(taken[member], taken[member] + n)
+        taken[member] += n
+        for at, table, row in zip(steps, classes[member], rows[member], strict=True):
+            at.append(table.step(row[part]))
     return steps
+
+
+def _smallest(coding: str, rows: Sequence[Symbols], alphabets: Sequence[int]) -> Parts:
+    """The symbols of a class by time, with the limit that makes them smallest."""
+    best: Parts = []
+    known: list[list[list[int]]] = []
+    for place, limit in enumerate(_LIMITS):
+        runs = list(_letters(alphabets, limit))
+        if runs in known or (coding == "packed" and limit > 256):
+            continue
+        known.append(runs)
+        parts: Parts = [bytes((place,))]
+        at = 0
+        for run in runs:
+            parts += CODERS[coding].encode(_together(rows[at : at + len(run)], run), _product(run))
+            at += len(run)
+        if not best or sum(map(len, parts)) < sum(map(len, best)):
+            best = parts
+    return best
+
+
+def _letters(alphabets: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """The numbers of symbols of the times that share a letter, letter after letter."""
+    run: list[int] = []
+    for alphabet in alphabets:
+        if run and _product(run) * alphabet > limit:
+            yield run
+            run = []
+        run.append(alphabet)
+    if run:
+        yield run
+
+
+def _product(run: Sequence[int]) -> int:
+    product = 1
+    for alphabet in run:
+        product *= alphabet
+    return product
+
+
+def _together(rows: Sequence[Symbols], run: Sequence[int]) -> Symbols:
+    """Letters whose digits are the symbols in ``rows``."""
+    if len(rows) == 1:
+        return rows[0]
+    letters: Symbols = rows[-1].astype(np.uint8 if _product(run) <= 256 else np.uint16)
+    for row, alphabet in zip(rows[-2::-1], run[-2::-1], strict=True):
+        letters *= letters.dtype.type(alphabet % 256 if letters.itemsize == 1 else alphabet)
+        letters += row.astype(letters.dtype, copy=False)
+    return letters
+
+
+def _apart(letters: Symbols, run: Sequence[int]) -> list[Symbols]:
+    """The digits of letters, the lowest first, by look-up."""
+    if len(run) == 1:
+        return [letters]
+    rows, rest = [], np.arange(_product(run))
+    for alphabet in run:
+        digit = (rest % alphabet).astype(np.uint8 if alphabet <= 256 else np.uint16)
+        rows.append(digit.take(letters))
+        rest //= alphabet
+    return rows

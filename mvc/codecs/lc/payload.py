@@ -66,12 +66,12 @@ def encode_steps(pipeline: Pipeline, steps: Sequence[Step]) -> list[bytes | memo
     The pipeline names the coder. The numbers of a table count in full: a step that uses few of
     its table's symbols should come with a smaller table.
     """
-    coder = CODERS[_coder(pipeline).coding]
+    coder = CODERS[coder_of(pipeline).coding]
     tables = [Table.of(step) for step in steps]
     classes = list(dict.fromkeys(tables))
     place = {table: i for i, table in enumerate(classes)}
-    parts: Parts = [varint(len(classes)), *(_encode_table(table) for table in classes)]
-    parts.append(_runs([place[table] for table in tables]))
+    parts: Parts = [varint(len(classes)), *(encode_table(table) for table in classes)]
+    parts.append(encode_runs([place[table] for table in tables]))
     for table in classes:
         members = [s.symbols for s, own in zip(steps, tables, strict=True) if own == table]
         parts += coder.encode(joined(members), len(table))
@@ -84,11 +84,11 @@ def decode_steps(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> 
     Raises DamagedData unless every byte fits. No more than a fixed multiple of the members'
     raw bytes and of the data is allocated.
     """
-    coder = CODERS[_coder(pipeline).coding]
+    coder = CODERS[coder_of(pipeline).coding]
     cursor = Cursor(data)
     classes = _decode_tables(cursor)
-    members = _decode_runs(cursor, len(sizes), len(classes))
-    counts = [_count(size, classes[member]) for size, member in zip(sizes, members, strict=True)]
+    members = decode_runs(cursor, len(sizes), len(classes))
+    counts = [count_of(size, classes[member]) for size, member in zip(sizes, members, strict=True)]
     rows: list[Symbols] = []
     for i, table in enumerate(classes):
         own = sum(n for n, member in zip(counts, members, strict=True) if member == i)
@@ -106,14 +106,14 @@ def joined(rows: Sequence[Symbols]) -> Symbols:
     return np.ascontiguousarray(rows[0]) if len(rows) == 1 else np.concatenate(rows)
 
 
-def _coder(pipeline: Pipeline) -> Coder:
+def coder_of(pipeline: Pipeline) -> Coder:
     coder = pipeline.find(Coder)
     if coder is None:
         raise WrongUsage(f"pipeline {pipeline.text} has no coder of steps")
     return coder
 
 
-def _encode_table(table: Table) -> bytes:
+def encode_table(table: Table) -> bytes:
     if len(table) > _MOST_SYMBOLS or any(table.data[: table.width]):
         raise WrongUsage("a table has up to 65,536 numbers, the first of them +0.0")
     code = DTYPES.index(table.dtype) | (_ROOT if table.root else 0)
@@ -130,10 +130,10 @@ def _decode_tables(cursor: Cursor) -> list[Table]:
     count = cursor.varint()
     if count > cursor.left:
         raise DamagedData("more tables than there is data")
-    return [_decode_table(cursor) for _ in range(count)]
+    return [decode_table(cursor) for _ in range(count)]
 
 
-def _decode_table(cursor: Cursor) -> Table:
+def decode_table(cursor: Cursor) -> Table:
     code, count = cursor.byte(), cursor.varint()
     if code >= 2 * _ROOT or count >= _MOST_SYMBOLS:
         raise DamagedData("a table of numbers of no known kind")
@@ -151,12 +151,12 @@ def _decode_table(cursor: Cursor) -> Table:
     return Table(dtype, code >= _ROOT, rows.tobytes())
 
 
-def _runs(members: Sequence[int]) -> bytes:
+def encode_runs(members: Sequence[int]) -> bytes:
     runs = ((len(list(run)), member) for member, run in groupby(members))
     return b"".join(varint(length) + varint(member) for length, member in runs)
 
 
-def _decode_runs(cursor: Cursor, count: int, classes: int) -> list[int]:
+def decode_runs(cursor: Cursor, count: int, classes: int) -> list[int]:
     members: list[int] = []
     while len(members) < count:
         length, member = cursor.varint(), cursor.varint()
@@ -166,7 +166,7 @@ def _decode_runs(cursor: Cursor, count: int, classes: int) -> list[int]:
     return members
 
 
-def _count(size: int, table: Table) -> int:
+def count_of(size: int, table: Table) -> int:
     if size % table.width:
         raise DamagedData(f"{size} bytes are not whole {table.dtype} elements")
     return size // table.width

@@ -7,9 +7,9 @@ mean of its entries. Exact zeros and subnormal changes are in no bucket: they ar
 other changes become symbol 0 as well, and are in the next delta again. Symbols number the
 buckets in that order, from 1.
 
-**Equal steps** (``uniform``). An entry d is at level trunc(d / step), at most 32,767 from
-zero, so that zero's level is two steps wide. A level's number is the mean of its entries with
-16 significant bits of its pattern, which are all that is stored.
+**Equal steps** (``uniform``). An entry d is at level trunc(d / step), at most 16,383 from
+zero, so that zero's level is two steps wide. A level's number is the mean of its entries,
+rounded to the upper half of its bits (float32 and float64), which alone are stored.
 
 Tensors of one dtype and one kind share a table (the paper's flattened vector), unless the
 pipeline says ``tensor``. Kinds keep weights and an optimizer's moments apart, which differ by
@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.lc.payload import encode_steps
 from mvc.codecs.lc.step import BLOCK, Numbers, Step, Symbols, number_type, numbers, rounded
 from mvc.codecs.lossy.floats import FORMATS, Format
@@ -252,45 +253,49 @@ def _buckets(
     raw: int,
     size: Callable[[Chosen], int],
 ) -> Chosen:
-    ranked = [_Ranked(group, promote.bits if promote else 0, mean=mean) for group in groups]
-    most = max((len(r.order) for r in ranked), default=0)
+    bound = None if promote is None else promote.error
+    ranked = [
+        _Ranked(group, promote.bits if promote else 0, mean=mean, errors=bound is not None)
+        for group in groups
+    ]
+    if bound is not None:
+        return [pair for r in ranked for pair in r.steps(r.least(float(bound)))]
 
     def chosen(count: int) -> Chosen:
         return [pair for r in ranked for pair in r.steps(count)]
 
-    if promote is not None and promote.budget is not None and most:
-        allowed = int(raw * promote.budget)
-        best = chosen(most)
-        if size(best) <= allowed:
-            return best
-        low, high = 1, most  # low is taken whatever it costs, high is too much
-        while high - low > 1:
-            middle = (low + high) // 2
-            if size(chosen(middle)) <= allowed:
-                low = middle
-            else:
-                high = middle
-        return chosen(low)
-    if promote is not None and promote.error is not None:
-        return [pair for r in ranked for pair in r.steps(r.least(float(promote.error)))]
-    return chosen(most)
+    most = max((len(r.order) for r in ranked), default=0)
+    if promote is None or promote.budget is None or not most:
+        return chosen(most)
+    allowed = int(raw * promote.budget)
+    sizes = sum(r.sizes(most) for r in ranked)
+    guess = max(int(np.searchsorted(sizes, allowed, "right")), 1)
+    low, high = 1, guess + 1  # low is taken whatever it costs; the guess is of the entropy
+    kept = None
+    while high - low > 1:
+        middle = guess if kept is None and high > guess else (low + high) // 2
+        attempt = chosen(middle)
+        if size(attempt) <= allowed:
+            low, kept = middle, attempt
+        else:
+            high = middle
+    return chosen(low) if kept is None else kept
 
 
 class _Ranked:
     """A group's buckets by priority, the rank of every entry, and the representatives."""
 
-    def __init__(self, group: _Group, bits: int, *, mean: bool) -> None:
+    def __init__(self, group: _Group, bits: int, *, mean: bool, errors: bool) -> None:
         self.group = group
         keys = np.flatnonzero(group.counts)
         exponents = _exponents(keys, group.kind)
         keys, exponents = keys[exponents > 0], exponents[exponents > 0]
         order = keys[np.lexsort((keys, -exponents))]
         self.order = order[: (1 << bits) - 1] if bits else order
-        small = len(self.order) < 256
-        ranks = np.zeros(len(group.counts), np.uint8 if small else np.uint16)
+        ranks = np.zeros(len(group.counts), _symbol_type(len(self.order)))
         ranks[self.order] = np.arange(1, len(self.order) + 1)
         self.rows: list[Symbols] = []
-        self.tally = _Tally(len(self.order) + 1, number_type(group.kind), mean=mean)
+        self.tally = _Tally(len(self.order) + 1, group.kind, mean=mean, errors=errors)
         for change in group.changes:
             row = np.empty(len(change), ranks.dtype)
             for at, values, patterns in change.blocks():
@@ -304,41 +309,65 @@ class _Ranked:
         """Steps that keep the first ``count`` buckets."""
         rows = self.rows
         if count < len(self.order):
-            rows = [row * (row <= count) for row in rows]
-            if count < 256:
-                rows = [row.astype(np.uint8, copy=False) for row in rows]
+            kind = _symbol_type(count)
+            rows = [(row * (row <= count)).astype(kind, copy=False) for row in rows]
         return self.group.steps(rows, self.table[: count + 1])
 
-    def least(self, error: float) -> int:
-        """How many buckets keep the delta's relative error (of its norm) within ``error``.
+    def sizes(self, most: int) -> NDArray[np.float64]:
+        """About the bytes for 1, 2, ... ``most`` buckets: entropy of the symbols, and table."""
+        counts = self.group.counts[self.order].astype(np.float64)
+        kept = np.cumsum(counts)
+        rest = self.group.entries - kept
+        bits = _self_information(self.group.entries) - np.cumsum(_self_information(counts))
+        bits -= _self_information(rest)
+        bits += np.arange(1, len(counts) + 1) * 8 * self.group.kind.width
+        filled: NDArray[np.float64] = np.pad(bits / 8, (0, most - len(bits)), "edge")
+        return filled if len(bits) else np.zeros(most)
 
-        All of them, if even these do not.
+    def least(self, error: float) -> int:
+        """How many buckets keep the relative error of the group's delta within ``error``.
+
+        The error is the norm of what is lost, over the norm of the delta. All buckets, if even
+        these lose more.
         """
-        lost, total = 0.0, 0.0
-        for change, row in zip(self.group.changes, self.rows, strict=True):
-            pass
-        return len(self.order)
+        left = self.tally.squares - np.cumsum(self.tally.explained(self.table)[1:])
+        within = np.flatnonzero(left <= error**2 * self.tally.squares)
+        return int(within[0]) + 1 if len(within) else len(self.order)
+
+
+def _symbol_type(symbols: int) -> Any:
+    """The type of symbols 0 to ``symbols``."""
+    return np.uint8 if symbols < 256 else np.uint16
+
+
+def _self_information(counts: Any) -> Any:
+    """The number n times log2 n; 0 for 0."""
+    return counts * np.log2(np.maximum(counts, 1))
 
 
 class _Tally:
     """Representatives of symbols: the middle between least and largest, or the mean."""
 
-    def __init__(self, symbols: int, dtype: Any, *, mean: bool) -> None:
-        self.mean = mean
+    def __init__(self, symbols: int, kind: Format, *, mean: bool, errors: bool) -> None:
+        self.mean, self.errors = mean, errors
+        self.squares = 0.0  # of all entries, also of symbol 0
         self.counts = np.zeros(symbols, np.int64)
         self.sums = np.zeros(symbols, np.float64)
-        self.least = np.full(symbols, np.inf, dtype)
-        self.largest = np.full(symbols, -np.inf, dtype)
+        self.low = np.full(symbols, np.inf, number_type(kind))
+        self.high = np.full(symbols, -np.inf, number_type(kind))
 
     def add(self, symbols: Symbols, values: Numbers) -> None:
+        if self.errors:
+            wide = values.astype(np.float64)
+            self.squares += float(wide @ wide)
         at = np.flatnonzero(symbols)
         kept, values = symbols.take(at), values.take(at)
-        if self.mean:
+        if self.mean or self.errors:
             self.counts += np.bincount(kept, minlength=len(self.counts))
             self.sums += np.bincount(kept, values, minlength=len(self.sums))
-        else:
-            np.minimum.at(self.least, kept, values)
-            np.maximum.at(self.largest, kept, values)
+        if not self.mean:
+            np.minimum.at(self.low, kept, values)
+            np.maximum.at(self.high, kept, values)
 
     def table(self) -> Numbers:
         """A float64 for each symbol; 0 for symbol 0."""
@@ -346,12 +375,166 @@ class _Tally:
         if self.mean:
             table[1:] = self.sums[1:] / self.counts[1:]
         else:
-            least = self.least[1:].astype(np.float64)
-            table[1:] = least + (self.largest[1:] - least) / 2
+            low = self.low[1:].astype(np.float64)
+            table[1:] = low + (self.high[1:] - low) / 2
         return table
+
+    def explained(self, table: Numbers) -> NDArray[np.float64]:
+        """By how much each symbol's number makes the sum of squares smaller."""
+        explained: NDArray[np.float64] = table * (2 * self.sums - table * self.counts)
+        return explained
 
 
 def _uniform(
     quantiser: Uniform, groups: list[_Group], raw: int, size: Callable[[Chosen], int]
 ) -> Chosen:
-    raise NotImplementedError
+    levels = [_Levels(group) for group in groups]
+    if quantiser.error is not None:
+        error = float(quantiser.error)
+        return [pair for each in levels for pair in each.within(error)]
+
+    def chosen(fineness: float) -> Chosen:
+        return [pair for each in levels for pair in each.steps(each.step(fineness))]
+
+    assert quantiser.budget is not None
+    allowed = int(raw * quantiser.budget)
+    best, target = None, float(allowed)
+    for _ in range(_TRIES):
+        fineness = _bisect(
+            lambda f: sum(each.size(each.step(f)) for each in levels) <= target,  # noqa: B023
+            _COARSEST,
+            _FINEST,
+        )
+        attempt = chosen(fineness)
+        made = size(attempt)
+        if made <= allowed:
+            best = attempt
+            if made >= _NEAR * allowed or fineness == _FINEST:
+                break
+        elif fineness == _COARSEST:
+            return best or attempt
+        target *= (_NEAR + 1) / 2 * allowed / made
+    return best or chosen(_COARSEST)
+
+
+_COARSEST, _FINEST = -10.0, 14.0  # log2 of the root mean square over the step
+_TRIES = 8
+_NEAR = 0.985  # of the budget
+
+
+def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest number for which ``holds``, which is true up to it; ``low`` if for none."""
+    if holds(high):
+        return high
+    for _ in range(24):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+class _Levels:
+    """A group's changes in equal steps. Sizes and errors are first estimated from counts."""
+
+    def __init__(self, group: _Group) -> None:
+        self.group = group
+        kind, keys = group.kind, np.flatnonzero(group.counts)
+        keys = keys[_exponents(keys >> group.finer, kind) > 0]
+        self.counts = group.counts[keys].astype(np.float64)
+        pattern, form = (f"<{c}{_pattern_width(kind)}" for c in "uf")
+        lowest = keys << group.shift
+        middle = lowest | 1 << group.shift - 1
+        self.values = middle.astype(pattern).view(form).astype(np.float64)
+        self.squares = float(self.counts @ self.values**2)
+        self.deviation = float(np.sqrt(self.squares / max(group.entries, 1)))
+        # A step is not larger than the largest change, no subnormal change is a step long, and
+        # no change lies beyond the last level.
+        self.most = float(np.abs(lowest.astype(pattern).view(form)).max(initial=0))
+        least = self.most * (1 + 2.0**-_FINER) / _MOST_LEVEL
+        self.least = max(least, float(np.finfo(form).smallest_normal))
+
+    def step(self, fineness: float) -> float:
+        """The step of a fineness: the change's root mean square is 2^fineness steps."""
+        return max(min(self.deviation * 2.0**-fineness, self.most), self.least)
+
+    def size(self, step: float) -> float:
+        """About the bytes of the symbols and their numbers."""
+        counts, _ = self._estimated(step)
+        rest = self.group.entries - self.counts.sum()
+        counts[0] += rest
+        bits = _self_information(self.group.entries) - _self_information(counts).sum()
+        return float(bits) / 8 + _LEVEL_BYTES * np.count_nonzero(counts[1:])
+
+    def lost(self, step: float) -> float:
+        """About the relative error, squared."""
+        counts, sums = self._estimated(step)
+        explained = (sums[1:] ** 2 / np.maximum(counts[1:], 1)).sum()
+        return 1 - float(explained) / self.squares if self.squares else 0.0
+
+    def _estimated(self, step: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """About how many entries each level has, and their sums; those of zero are first."""
+        levels = np.clip(np.trunc(self.values / step), -_MOST_LEVEL, _MOST_LEVEL)
+        found, place = np.unique(np.append(0, levels), return_inverse=True)
+        zero, place = int(place[0]), place[1:]
+        counts = np.bincount(place, self.counts, len(found))
+        sums = np.bincount(place, self.counts * self.values, len(found))
+        front = np.r_[zero, np.delete(np.arange(len(found)), zero)]
+        return counts[front], sums[front]
+
+    def within(self, error: float) -> Iterator[tuple[_Change, Step]]:
+        """Steps whose relative error is at most ``error``, or as small as it gets."""
+        allowed = error**2
+        coarse = _bisect(lambda c: self.lost(self.step(-c)) <= allowed, -_FINEST, -_COARSEST)
+        rows, table, lost = self._made(self.step(-coarse))
+        while lost > allowed and coarse > -_FINEST:
+            coarse -= _NARROWER
+            rows, table, lost = self._made(self.step(-coarse))
+        return self.group.steps(rows, table)
+
+    def steps(self, step: float) -> Iterator[tuple[_Change, Step]]:
+        rows, table, _ = self._made(step)
+        return self.group.steps(rows, table)
+
+    def _made(self, step: float) -> tuple[list[Symbols], Numbers, float]:
+        """Symbols, their numbers, and the relative error, squared.
+
+        The levels that occur are numbered outwards: 0, 1, -1, 2, -2, ...
+        """
+        kind = self.group.kind
+        tally = _Tally(2 * _MOST_LEVEL + 1, kind, mean=True, errors=True)
+        rows, scale = [], number_type(kind).type(1 / step)
+        for change in self.group.changes:
+            row = np.empty(len(change), np.uint16)
+            for at, values, _ in change.blocks():
+                level = np.clip(np.trunc(values * scale), -_MOST_LEVEL, _MOST_LEVEL)
+                outwards = np.abs(level)
+                outwards += outwards
+                outwards -= level > 0
+                row[at : at + BLOCK] = outwards
+                tally.add(row[at : at + BLOCK], values)
+            rows.append(row)
+        used = np.flatnonzero(tally.counts)
+        used = used[used > 0]
+        symbols = np.zeros(2 * _MOST_LEVEL + 1, _symbol_type(len(used)))
+        symbols[used] = np.arange(1, len(used) + 1)
+        numbers_of = np.zeros(len(symbols))
+        numbers_of[used] = _shortened(tally.sums[used] / tally.counts[used], kind)
+        lost = tally.squares - tally.explained(numbers_of).sum()
+        table = np.append(0, numbers_of[used])
+        made = [symbols.take(row) for row in rows]
+        return made, table, float(lost) / tally.squares if tally.squares else 0.0
+
+
+_MOST_LEVEL = 16383
+_LEVEL_BYTES = 3.5  # a number, and how often it occurs
+_NARROWER = 0.05
+
+
+def _shortened(values: NDArray[np.float64], kind: Format) -> NDArray[np.float64]:
+    """The nearest numbers that need only half the bytes of a float32 or float64."""
+    if kind.name == "float64":
+        bits = values.view(np.uint64) + np.uint64(1 << 31)
+        return (bits >> np.uint64(32) << np.uint64(32)).view(np.float64)
+    if kind.name == "float32":
+        short = round_bfloat16(values.astype("<f4").view("<u4")) << np.uint32(16)
+        return short.view("<f4").astype(np.float64)
+    return values

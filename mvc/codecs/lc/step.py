@@ -61,9 +61,9 @@ class Step:
         kind = FORMATS[self.dtype]
         if state.nbytes != self.nbytes:
             raise WrongUsage(f"a step for {self.nbytes} bytes does not fit {state.nbytes}")
-        if self.symbols.itemsize > 1 or len(self.table) < 256:
-            if int(self.symbols.max(initial=0)) >= len(self.table):
-                raise DamagedData("a symbol that no number stands for")
+        known = len(self.table) > 255 and self.symbols.itemsize == 1
+        if not known and int(self.symbols.max(initial=0)) >= len(self.table):
+            raise DamagedData("a symbol that no number stands for")
         words = np.frombuffer(state, f"<u{kind.width}")
         look_up = _LookUp(numbers(self.table, kind))
         with np.errstate(all="ignore"):

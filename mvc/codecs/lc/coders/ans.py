@@ -5,7 +5,7 @@ lesser letters add up to c, makes it floor(x / f) * 2^p + c + x mod f; decoding 
 letter first. Whenever x would become too large its 16 low bits are moved out to a row of words;
 whenever it becomes too small they are fetched. One state is a loop over letters, so there are
 many, *lanes*: letters 0 to L - 1 belong to lanes 0 to L - 1, letter L to lane 0 again, and so
-on. One row of letters after the other is then a handful of array operations. Lanes cost about 4
+on. One row of letters after the other is then a handful of array operations. Lanes cost about 3
 bytes each, which bounds their number; small rows of symbols have few, and are slow.
 
 Letters are single symbols, or bytes of 2, 4 or 8 symbols where that costs no more: it is faster
@@ -13,7 +13,8 @@ by as much, and also finds what neighbours have in common.
 
 Stored: the form, one byte. ``CONSTANT``: the symbol, as a variable-length integer. ``RAW``: the
 symbols. ``CODED``: symbols a letter and p, one byte each; the number of lanes; the number of
-frequencies and the frequencies; the states, 5 bytes each; the number of words, and the words.
+frequencies and the frequencies; the states, 4 bytes each for p = 12, else 5; the number of
+words, and the words.
 """
 
 from __future__ import annotations
@@ -37,10 +38,9 @@ CONSTANT, RAW, CODED = range(3)
 _WORD = 16  # bits
 _SPARE = 4  # bits of a state above p: what is lost is below a tenth of a per cent
 _PRECISION = (12, 16)
-_STATE = 5  # bytes
-_LANE_SHARE = 1 / 400  # lanes a byte: 1 % for their states
+_LANE_SHARE = 1 / 300  # lanes a byte: about 1 % for their states
 _ROWS = (256, 8192)  # letters of a lane, where the number of lanes may be chosen
-_LEAST_LANES = 4
+_LANES = (4, 2048)  # at least; and at most, as long as no lane has more letters than that
 _WORTH = 1.005  # of the least bytes: what speed may cost
 
 
@@ -51,17 +51,17 @@ def encode(symbols: Symbols, alphabet: int) -> Parts:
     if bool((symbols == symbols[0]).all()):
         return [bytes((CONSTANT,)) + varint(int(symbols[0]))]
     together, letters, counts, size = _letters(symbols, alphabet)
-    if size + 2 * _STATE >= len(symbols) * _width(alphabet):
+    if size + _LANES[0] * 5 >= len(symbols) * _width(alphabet):
         return [bytes((RAW,)), symbols.astype(f"<u{_width(alphabet)}").tobytes()]
     precision = _precision(len(letters))
     frequencies = _frequencies(counts, precision)
     least, most = -(-len(letters) // _ROWS[1]), len(letters) // _ROWS[0]
-    lanes = max(min(int(size * _LANE_SHARE), most), least, _LEAST_LANES)
+    lanes = max(min(int(size * _LANE_SHARE), most, _LANES[1]), least, _LANES[0])
     states, words = _encode(letters, frequencies, precision, lanes)
     return [
         bytes((CODED, together, precision)) + varint(lanes) + varint(len(frequencies)),
         *(varint(int(f)) for f in frequencies),
-        states.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :_STATE].tobytes(),
+        states.astype("<u8").view(np.uint8).reshape(-1, 8)[:, : _state_bytes(precision)].tobytes(),
         varint(len(words)),
         words.tobytes(),
     ]
@@ -117,7 +117,11 @@ def _size(counts: NDArray[Any]) -> float:
 
 def _precision(letters: int) -> int:
     least, most = _PRECISION
-    return max(least, min(most, letters.bit_length()))
+    return max(least, min(most, letters.bit_length() - 1))
+
+
+def _state_bytes(precision: int) -> int:
+    return -(-(precision + _SPARE + _WORD) // 8)
 
 
 def _frequencies(counts: NDArray[Any], precision: int) -> NDArray[np.int64]:
@@ -139,35 +143,35 @@ def _encode(
     differs from a whole number by more than it is rounded.
     """
     share = frequencies.astype(np.float64)
-    before = np.cumsum(frequencies) - frequencies
+    before = (np.cumsum(frequencies) - frequencies).astype(np.float64)
     state = np.full(lanes, 1 << precision + _SPARE, np.float64)
-    most, base = 2.0 ** (_WORD + _SPARE), 2.0**_WORD
-    quotient = np.empty(lanes)
+    quotients, full = np.empty(lanes), np.empty(lanes, np.bool_)
     words: list[NDArray[Any]] = []
     rows = max(1, BLOCK // lanes)
     for first in reversed(range(0, -(-len(letters) // lanes), rows)):
         block = letters[first * lanes : (first + rows) * lanes]
-        f = share.take(block)
-        c = before.take(block).astype(np.float64)
-        gap = 2.0**precision - f
-        limit = f * most
+        f, c = share.take(block), before.take(block)
+        gap, limit = 2.0**precision - f, f * 2.0 ** (_WORD + _SPARE)
         for at in reversed(range(0, len(block), lanes)):
             row = slice(at, at + lanes)
-            x = state[: len(block) - at]
-            full = np.flatnonzero(x >= limit[row])
-            if len(full):
-                moved = x.take(full)
-                kept = np.floor(moved / base)
-                words.append((moved - kept * base).astype("<u2"))
-                x[full] = kept
-            q = quotient[: len(x)]
-            np.divide(x, f[row], out=q)
+            divisor = f[row]
+            x, q, m = (a[: len(divisor)] for a in (state, quotients, full))
+            np.greater_equal(x, limit[row], out=m)
+            moving = m.nonzero()[0]
+            if len(moving):
+                moved = x.take(moving)
+                moved *= 2.0**-_WORD
+                kept = np.floor(moved)
+                moved -= kept
+                words.append(moved)
+                x[moving] = kept
+            np.divide(x, divisor, out=q)
             np.floor(q, out=q)
             q *= gap[row]
             x += q
             x += c[row]
-    ordered = np.concatenate(words[::-1]) if words else np.empty(0, "<u2")
-    return state.astype(np.int64), ordered
+    fractions = np.concatenate(words[::-1]) if words else np.empty(0)
+    return state.astype(np.int64), (fractions * 2.0**_WORD).astype("<u2")
 
 
 def _decode_coded(cursor: Cursor, count: int, alphabet: int) -> Symbols:
@@ -177,14 +181,15 @@ def _decode_coded(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     letters = -(-count // together) if together else 0
     lanes, known = cursor.varint(), cursor.varint()
     least = -(-letters // _ROWS[1])
-    if not least <= lanes <= max(letters, _LEAST_LANES) or known > 1 << precision:
+    if not least <= lanes <= max(letters, _LANES[0]) or known > 1 << precision:
         raise DamagedData("letters in too few or too many lanes, or of too many kinds")
     frequencies = np.array([cursor.varint() for _ in range(known)], np.int64)
     if int(frequencies.sum()) != 1 << precision or int(frequencies.max()) > 1 << precision:
         raise DamagedData("frequencies do not add up")
     stored = np.zeros((lanes, 8), np.uint8)
-    stored[:, :_STATE] = np.frombuffer(cursor.take(_STATE * lanes), np.uint8).reshape(lanes, -1)
-    states = stored.view("<i8").ravel()
+    width = _state_bytes(precision)
+    stored[:, :width] = np.frombuffer(cursor.take(width * lanes), np.uint8).reshape(lanes, width)
+    states = stored.view("<i8").ravel().copy()
     words = np.frombuffer(cursor.take(2 * cursor.varint()), "<u2")
     found = _decode(letters, frequencies, precision, states, words)
     return unpack(found.astype(np.uint8), together, count) if together > 1 else found
@@ -206,23 +211,25 @@ def _decode(
     place = np.arange(1 << precision) - np.repeat(np.cumsum(frequencies) - frequencies, frequencies)
     out = np.empty(count, kinds.dtype)
     mask, used = (1 << precision) - 1, 0
+    wide = words.astype(np.int64)
     rows = max(1, BLOCK // lanes)
     slots = np.empty(rows * lanes, np.int64)
-    f, p = np.empty(lanes, np.int64), np.empty(lanes, np.int64)
+    numbers, low = np.empty(lanes, np.int64), np.empty(lanes, np.bool_)
     for first in range(0, count, rows * lanes):
         block = min(rows * lanes, count - first)
         for at in range(0, block, lanes):
-            x = state[: block - at]
-            slot = slots[at : at + len(x)]
+            slot = slots[at : min(at + lanes, block)]
+            x, n, m = (a[: len(slot)] for a in (state, numbers, low))
             np.bitwise_and(x, mask, out=slot)
-            share.take(slot, out=f[: len(x)], mode="clip")
-            place.take(slot, out=p[: len(x)], mode="clip")
             x >>= precision
-            x *= f[: len(x)]
-            x += p[: len(x)]
-            empty = np.flatnonzero(x < least)
+            share.take(slot, out=n, mode="clip")
+            x *= n
+            place.take(slot, out=n, mode="clip")
+            x += n
+            np.less(x, least, out=m)
+            empty = m.nonzero()[0]
             if len(empty):
-                fetched = words[used : used + len(empty)]
+                fetched = wide[used : used + len(empty)]
                 used += len(empty)
                 if used > len(words):
                     raise DamagedData("coded letters end too early")
