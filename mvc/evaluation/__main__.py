@@ -336,12 +336,12 @@ def run_rework(schemes: tuple[str, ...], trials: int, plot: bool, **options: Any
 
     A SCHEME is a pipeline (lc:x=2,huffman), scar:SHARE, scar-round:SHARE, topn:SHARE,
     topn-coded:SHARE or full:ITERATIONS; behind it may stand @exact or @zeroed for the
-    optimizer's moments. Default: those of the published table.
+    optimizer's moments. Default: eight of them.
     """
-    from mvc.evaluation.rework.schemes import PUBLISHED
+    from mvc.evaluation.rework.schemes import DEFAULT
 
     with _rework(options) as session:
-        click.echo(session.rework(schemes or PUBLISHED, trials, plot=plot))
+        click.echo(session.rework(schemes or DEFAULT, trials, plot=plot))
 
 
 @rework.command(name="sizes")

@@ -18,7 +18,7 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from mvc.evaluation.rework.training import State, Vector
 
-__all__ = ["PUBLISHED", "Checkpoints", "checkpoints", "packed_gaps"]
+__all__ = ["DEFAULT", "Checkpoints", "checkpoints", "packed_gaps"]
 
 _WORD = 4
 _RUN = 255
@@ -30,14 +30,11 @@ _KINDS = {
 }
 _TREATMENTS = ("quantised", "exact", "zeroed")
 
-PUBLISHED = (
-    *("lc:x=1,huffman", "lc:x=2,huffman", "lc:x=3,huffman"),
-    *("lc:x=2,mean,huffman", "lc:x=3,mean,huffman"),
-    *("lc:mean,budget=0.05", "lc:mean,budget=0.1", "lc:uniform,budget=0.02"),
-    *("scar:0.05", "scar-round:0.05", "topn:0.05", "topn-coded:0.05"),
-    *("scar:0.1", "topn:0.1", "full:20"),
+DEFAULT = (
+    *("lc:x=2,huffman", "lc:x=3,huffman", "lc:mean,budget=0.05"),
+    *("scar:0.05", "scar-round:0.05", "topn:0.05", "topn-coded:0.05", "full:20"),
 )
-"""The schemes that are compared by default."""
+"""The schemes that are compared if none are named."""
 
 
 class Part(Protocol):
