@@ -198,7 +198,7 @@ WORKLOADS = {
         ),
         Workload(
             *("lenet", "LeNet-5", "images", _lenet, 64),
-            {"sgd": 0.02, "momentum": 0.005, "adam": 1e-3},
+            {"sgd": 0.01, "momentum": 0.002, "adam": 1e-3},
             *((20, 100), 500),
         ),
         Workload(
