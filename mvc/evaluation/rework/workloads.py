@@ -202,8 +202,8 @@ WORKLOADS = {
             *((20, 100), 500),
         ),
         Workload(
-            *("alexnet", "AlexNet", "images", _alexnet, 32),
-            {"sgd": 0.01, "momentum": 0.002, "adam": 3e-4},
+            *("alexnet", "AlexNet", "images", _alexnet, 64),
+            {"sgd": 0.005, "momentum": 0.001, "adam": 3e-4},
             *((20, 60), 300),
         ),
     )
