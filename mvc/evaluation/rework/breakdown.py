@@ -42,9 +42,7 @@ def sizes(experiment: Experiment, seed: int = 0) -> Iterator[Mapping[str, Any]]:
         weights = training.state["weights"]
         for x in _PROMOTIONS:
             buckets = np.unique(_buckets(weights - saved[x])).size
-            before, after = (
-                (memoryview(each).cast("B"), "float32") for each in (saved[x], weights)
-            )
+            before, after = ((each.data.cast("B"), "float32") for each in (saved[x], weights))
             (step,) = quantise(pipelines[x, "huffman"], [before], [after])
             if step is None:
                 raise WrongUsage(f"{experiment.workload.title} diverges with this optimizer")

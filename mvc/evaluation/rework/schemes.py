@@ -60,7 +60,7 @@ class Lossy:
         self._pipeline, self._kind, self.saved = pipeline, _KINDS[name], start.copy()
 
     def save(self, values: Vector) -> int:
-        before, after = [(memoryview(each).cast("B"), "float32") for each in (self.saved, values)]
+        before, after = ((each.data.cast("B"), "float32") for each in (self.saved, values))
         (step,) = quantise(self._pipeline, [before], [after], kinds=[self._kind])
         if step is None:  # stored as it is
             self.saved = values.copy()
@@ -203,8 +203,8 @@ def checkpoints(text: str, start: State, block: int) -> Checkpoints | _Periodic:
     if text.startswith("full:"):
         return _Periodic(start, int(_number(text, 1, 1_000_000)))
     weights = _part(text, block)
-    moments: Make = {"exact": _Exact, "zeroed": _Zeroed}.get(treatment, weights)
-    return Checkpoints(start, weights, moments)
+    others: dict[str, Make] = {"exact": _Exact, "zeroed": _Zeroed}
+    return Checkpoints(start, weights, others.get(treatment, weights))
 
 
 def _part(text: str, block: int) -> Make:

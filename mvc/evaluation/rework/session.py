@@ -27,7 +27,7 @@ from mvc.io.process import cpu_count
 __all__ = ["Session", "draw"]
 
 _CASE_BATCH = 50
-_CASE_RATE = 1.0
+_CASE_RATE = 0.5
 
 Lines = Sequence[Mapping[str, Any]]
 

@@ -88,7 +88,8 @@ class Scores:
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean squared error."""
         users, items, values = batch
-        return functional.mse_loss(model(users, items), values)
+        loss: Tensor = functional.mse_loss(model(users, items), values)
+        return loss
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class _Product(nn.Module):
             nn.init.zeros_(bias.weight)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        products = (self.users(users) * self.items(items)).sum(1)
+        products: Tensor = (self.users(users) * self.items(items)).sum(1)
         biases: Tensor = self.user_bias(users)[:, 0] + self.item_bias(items)[:, 0]
         return self.mean + biases + products
 

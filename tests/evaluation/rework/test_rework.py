@@ -90,6 +90,21 @@ def test_sizes_and_buckets(call, tmp_path):
     assert cells(printed, "m=10")[1] == f"{lines[0]['errors'][0]:.2g}"
 
 
+def test_the_case_study(call, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    arguments = ("overhead", "lc:x=3", "--epochs", "8", "--out", tmp_path)
+    code, printed, error = call(*arguments)
+    assert (code, error) == (0, "")
+    row = cells(printed, "lc:x=3")
+    assert row[1] == "8" and row[-1] == "1"
+    made = json.loads((tmp_path / "tables" / "overhead.json").read_text())
+    (line,) = made["groups"][0]["lines"]
+    assert 0 < line["thread"] < line["all"]
+    assert 0 < line["grown"] < 0.2 * made["groups"][0]["setting"]["state"]
+    assert line["rework"] < 7
+    assert not (tmp_path / "overhead").exists()
+
+
 def test_errors(call, tmp_path):
     for arguments, said in (
         (("run", "--models", "vgg"), "there is no model vgg"),
