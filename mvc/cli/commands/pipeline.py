@@ -107,9 +107,11 @@ def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     if pipeline.operator == "none":
         facts = {"Stored as": f"{coding.text}, every version in full"}
     else:
-        deltas = f"{coding.text}, to be walked either way"
-        facts = {"Deltas as": deltas, "In full as": coding.full().text}
+        way = "forward only" if pipeline.forward_only else "to be walked either way"
+        facts = {"Deltas as": f"{coding.text}, {way}", "In full as": coding.full().text}
     weights = "production weights differ from training weights" if pipeline.lossy else "lossless"
+    if pipeline.forward_only:
+        weights = "what is stored differs from what was given"
     facts["Weights"] = weights
     if pipeline.decisions:
         facts["Saves"] = f"by {', '.join(s.text for s in pipeline.decisions)}"
@@ -136,7 +138,7 @@ def _json(pipeline: Pipeline, preset: str | None) -> dict[str, Any]:
         "pipeline": pipeline.text,
         "preset": preset,
         **fields(pipeline, "operator", "scope"),
-        "lossy": bool(pipeline.lossy),
+        "lossy": bool(pipeline.lossy) or pipeline.forward_only,
         "coding": coding.text,
         "full": coding.full().text,
         "stages": [fields(stage, "text", "scope", *_ABOUT) for stage in _stages(pipeline)],

@@ -48,12 +48,12 @@ def encode_joint(pipeline: Pipeline, steps: Sequence[Sequence[Step]]) -> list[by
     """One payload of consecutive steps: ``steps[t][i]`` is added to tensor i at time t.
 
     Parts to be written one after the other. WrongUsage unless all times have the same tensors,
-    and for more than ``MAX_JOINT`` of them.
+    and there are 1 to ``MAX_JOINT`` of them.
     """
     shapes = [[(step.dtype, step.nbytes) for step in at] for at in steps]
-    if any(shape != shapes[0] for shape in shapes) or len(steps) > MAX_JOINT:
+    if any(shape != shapes[0] for shape in shapes) or not 0 < len(steps) <= MAX_JOINT:
         raise WrongUsage(
-            f"up to {MAX_JOINT} steps are stored together, all of them of the same tensors"
+            f"1 to {MAX_JOINT} steps are stored together, all of them of the same tensors"
         )
     by_member = [tuple(Table.of(step) for step in times) for times in zip(*steps, strict=True)]
     classes = list(dict.fromkeys(by_member))
@@ -76,13 +76,10 @@ def decode_joint(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> 
     coder = CODERS[coder_of(pipeline).coding]
     cursor = Cursor(data)
     times, count = cursor.varint(), cursor.varint()
-    if times > MAX_JOINT or times * count > cursor.left:
+    if not 0 < times <= MAX_JOINT or times * count > cursor.left:
         raise DamagedData("more steps or tables than there is data")
     classes = [[decode_table(cursor) for _ in range(times)] for _ in range(count)]
     members = decode_runs(cursor, len(sizes), count)
-    if times == 0:
-        cursor.end()
-        return []
     counts = [count_of(size, classes[m][0]) for size, m in zip(sizes, members, strict=True)]
     rows: list[list[Symbols]] = []
     for i, tables in enumerate(classes):

@@ -28,7 +28,7 @@ def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
     ``symbols`` is contiguous and a multiple of ``count`` long. One multiplication moves all of
     them into the highest byte.
     """
-    words = symbols.view(f"<u{count}") * _FACTORS[count]
+    words: NDArray[Any] = symbols.view(f"<u{count}") * _FACTORS[count]
     words >>= words.dtype.type(8 * (count - 1))
     return words
 

@@ -396,29 +396,35 @@ def _uniform(
     def chosen(fineness: float) -> Chosen:
         return [pair for each in levels for pair in each.steps(each.step(fineness))]
 
+    def estimate(fineness: float) -> float:
+        return sum(each.size(each.step(fineness)) for each in levels)
+
     assert quantiser.budget is not None
     allowed = int(raw * quantiser.budget)
     best, target = None, float(allowed)
+    low, high = _COARSEST, _FINEST  # low fits, or is taken whatever it costs
     for _ in range(_TRIES):
-        fineness = _bisect(
-            lambda f: sum(each.size(each.step(f)) for each in levels) <= target,  # noqa: B023
-            _COARSEST,
-            _FINEST,
-        )
+        fineness = _bisect(lambda f: estimate(f) <= target, low, high)  # noqa: B023
+        if best is not None and fineness - low < _NARROWER / 4:
+            break
         attempt = chosen(fineness)
         made = size(attempt)
         if made <= allowed:
-            best = attempt
-            if made >= _NEAR * allowed or fineness == _FINEST:
+            best, low = attempt, fineness
+            if made >= _NEAR * allowed or fineness == high:
                 break
         elif fineness == _COARSEST:
-            return best or attempt
+            return attempt
+        else:
+            high = fineness
         target *= (_NEAR + 1) / 2 * allowed / made
+        if not estimate(low) <= target < estimate(high):
+            target = (estimate(low) + estimate(high)) / 2
     return best or chosen(_COARSEST)
 
 
 _COARSEST, _FINEST = -10.0, 14.0  # log2 of the root mean square over the step
-_TRIES = 8
+_TRIES = 12
 _NEAR = 0.985  # of the budget
 
 
@@ -448,13 +454,14 @@ class _Levels:
         self.deviation = float(np.sqrt(self.squares / max(group.entries, 1)))
         # A step is not larger than the largest change, no subnormal change is a step long, and
         # no change lies beyond the last level.
-        self.most = float(np.abs(lowest.astype(pattern).view(form)).max(initial=0))
-        least = self.most * (1 + 2.0**-_FINER) / _MOST_LEVEL
+        largest = float(np.abs(lowest.astype(pattern).view(form)).max(initial=0))
+        self.most = largest * (1 - 2.0**-20)  # the quotient is rounded
+        least = largest * (1 + 2.0**-_FINER) / _MOST_LEVEL
         self.least = max(least, float(np.finfo(form).smallest_normal))
 
     def step(self, fineness: float) -> float:
         """The step of a fineness: the change's root mean square is 2^fineness steps."""
-        return max(min(self.deviation * 2.0**-fineness, self.most), self.least)
+        return max(min(self.deviation * float(2.0**-fineness), self.most), self.least)
 
     def size(self, step: float) -> float:
         """About the bytes of the symbols and their numbers."""
@@ -462,7 +469,8 @@ class _Levels:
         rest = self.group.entries - self.counts.sum()
         counts[0] += rest
         bits = _self_information(self.group.entries) - _self_information(counts).sum()
-        return float(bits) / 8 + _LEVEL_BYTES * np.count_nonzero(counts[1:])
+        width = 4 if self.group.kind.width == 8 else 2
+        return float(bits) / 8 + (width + _FREQUENCY) * int(np.count_nonzero(counts[1:]))
 
     def lost(self, step: float) -> float:
         """About the relative error, squared."""
@@ -470,14 +478,14 @@ class _Levels:
         explained = (sums[1:] ** 2 / np.maximum(counts[1:], 1)).sum()
         return 1 - float(explained) / self.squares if self.squares else 0.0
 
-    def _estimated(self, step: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _estimated(self, step: float) -> tuple[NDArray[Any], NDArray[Any]]:
         """About how many entries each level has, and their sums; those of zero are first."""
         levels = np.clip(np.trunc(self.values / step), -_MOST_LEVEL, _MOST_LEVEL)
         found, place = np.unique(np.append(0, levels), return_inverse=True)
         zero, place = int(place[0]), place[1:]
-        counts = np.bincount(place, self.counts, len(found))
-        sums = np.bincount(place, self.counts * self.values, len(found))
-        front = np.r_[zero, np.delete(np.arange(len(found)), zero)]
+        front = np.append(zero, np.delete(np.arange(len(found)), zero))
+        counts: NDArray[Any] = np.bincount(place, self.counts, len(found))
+        sums: NDArray[Any] = np.bincount(place, self.counts * self.values, len(found))
         return counts[front], sums[front]
 
     def within(self, error: float) -> Iterator[tuple[_Change, Step]]:
@@ -525,7 +533,7 @@ class _Levels:
 
 
 _MOST_LEVEL = 16383
-_LEVEL_BYTES = 3.5  # a number, and how often it occurs
+_FREQUENCY = 1.5  # bytes of a coder for one more symbol
 _NARROWER = 0.05
 
 

@@ -11,6 +11,7 @@ state that the encoder has after adding it, not the one that it was given.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import ClassVar, Literal
 
@@ -197,7 +198,7 @@ def _flags(name: str, parameter: str, known: tuple[str, ...]) -> list[str]:
     return [flag for flag in known if flag in said]
 
 
-def _text(stage: str, flags: list[str], colon: str = ":") -> str:
+def _text(stage: str, flags: Sequence[str], colon: str = ":") -> str:
     return stage + (colon + ",".join(flags) if flags else "")
 
 

@@ -155,7 +155,8 @@ def _encode(
         for at in reversed(range(0, len(block), lanes)):
             row = slice(at, at + lanes)
             divisor = f[row]
-            x, q, m = (a[: len(divisor)] for a in (state, quotients, full))
+            lane = slice(len(divisor))
+            x, q, m = state[lane], quotients[lane], full[lane]
             np.greater_equal(x, limit[row], out=m)
             moving = m.nonzero()[0]
             if len(moving):
@@ -219,7 +220,8 @@ def _decode(
         block = min(rows * lanes, count - first)
         for at in range(0, block, lanes):
             slot = slots[at : min(at + lanes, block)]
-            x, n, m = (a[: len(slot)] for a in (state, numbers, low))
+            lane = slice(len(slot))
+            x, n, m = state[lane], numbers[lane], low[lane]
             np.bitwise_and(x, mask, out=slot)
             x >>= precision
             share.take(slot, out=n, mode="clip")

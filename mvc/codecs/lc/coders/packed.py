@@ -62,7 +62,7 @@ def _encode(data: Bytes) -> Parts:
     if len(data) < _SMALL:
         return [bytes((RAW,)), data.tobytes()]
     code = zlib.compressobj(1, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
-    frames = {ZLIB: code.compress(data) + code.flush(), ZSTD: compress(data, HUFFMAN)}
+    frames = {ZLIB: code.compress(data.data) + code.flush(), ZSTD: compress(data, HUFFMAN)}
     form = min(frames, key=lambda f: len(frames[f]))
     frame = frames[form]
     if len(frame) >= len(data):
