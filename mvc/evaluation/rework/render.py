@@ -107,23 +107,19 @@ def _full(group: Group) -> int:
     return int(group.setting["state"])
 
 
-def _column(line: Mapping[str, Any], name: str) -> list[float]:
-    return [trial[name] for trial in line["trials"]]
-
-
 def _rework(group: Group) -> Iterator[str]:
     titles = ("scheme", "bytes", "largest", "rework", "fractional", "not back")
     rows = []
     for line in group.lines:
-        largest = max(_column(line, "largest"))
-        lost = _column(line, "back").count(False)
+        largest = max(line["largest"])
+        lost = line["back"].count(False)
         rows.append(
             (
                 line["scheme"],
-                _share(_column(line, "mean"), group),
+                _share(line["mean"], group),
                 _share([largest], group),
-                str(mean_of(_column(line, "rework"))),
-                str(mean_of(_column(line, "fractional"))),
+                str(mean_of(line["rework"])),
+                str(mean_of(line["fractional"])),
                 str(lost),
             )
         )
@@ -153,12 +149,12 @@ _OTHERS = ("scar", "scar-round", "topn", "topn-coded", "full")
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mean:
-    pairs = zip(_column(other, "fractional"), _column(one, "fractional"), strict=True)
+    pairs = zip(other["fractional"], one["fractional"], strict=True)
     return mean_of([theirs - ours for theirs, ours in pairs])
 
 
 def _times(one: Mapping[str, Any], other: Mapping[str, Any], kind: str) -> str:
-    theirs, ours = sum(_column(other, kind)), sum(_column(one, kind))
+    theirs, ours = sum(other[kind]), sum(one[kind])
     return f"{theirs / ours:.2f}" if ours else ""
 
 
@@ -203,8 +199,8 @@ def _overhead(group: Group) -> Iterator[str]:
 def _points(group: Group, panel: Any) -> None:
     """As the paper's Fig. 3: rework over the share of bytes, with intervals."""
     for number, line in enumerate(group.lines):
-        mean = mean_of(_column(line, "fractional"))
-        share = 100 * sum(_column(line, "mean")) / len(line["trials"]) / _full(group)
+        mean = mean_of(line["fractional"])
+        share = 100 * sum(line["mean"]) / len(line["mean"]) / _full(group)
         bars = [[mean.value - mean.low], [mean.high - mean.value]]
         panel.errorbar(
             [share], [mean.value], bars, fmt="o^s*Dvx"[number // 10 % 7], color=f"C{number % 10}",

@@ -19,7 +19,7 @@ from mvc.evaluation.rework.breakdown import bucket_errors, sizes
 from mvc.evaluation.rework.overhead import FAILURE, overhead
 from mvc.evaluation.rework.schemes import checkpoints
 from mvc.evaluation.rework.training import Experiment, Training
-from mvc.evaluation.rework.trials import results_name, trials
+from mvc.evaluation.rework.trials import Trial, results_name, trials
 from mvc.evaluation.rework.workloads import Source, workload_named
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count
@@ -56,10 +56,7 @@ class Session:
         for experiment in experiments:
             folder = self.out / "results"
             found = trials(experiment, chosen, count, folder, self.fs, self.tell)
-            lines = [
-                {"scheme": scheme, "trials": [asdict(each) for each in made]}
-                for scheme, made in found.items()
-            ]
+            lines = [{"scheme": scheme, **_columns(made)} for scheme, made in found.items()]
             groups.append(_group(experiment, lines, trials=count))
         return self._publish("rework", groups, plot=plot)
 
@@ -141,6 +138,12 @@ def _group(experiment: Experiment, lines: Lines, **more: Any) -> tables.Group:
         **more,
     }
     return tables.Group(setting, tuple(lines))
+
+
+def _columns(made: Sequence[Trial]) -> dict[str, list[Any]]:
+    """From the name of each figure to its values, trial by trial."""
+    rows = [asdict(each) for each in made]
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _machine() -> str:

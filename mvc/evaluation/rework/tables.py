@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -62,8 +63,9 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 
 def report_bytes(report: Report) -> bytes:
-    """A report as JSON, which ``read_report`` takes."""
-    return json.dumps({"schema": _SCHEMA, **asdict(report)}, indent=1).encode()
+    """A report as JSON, which ``read_report`` takes; rows of numbers are one line each."""
+    text = json.dumps({"schema": _SCHEMA, **asdict(report)}, indent=1)
+    return re.sub(r"\[[^][{}\"]*\]", lambda row: " ".join(row[0].split()), text).encode()
 
 
 def read_report(fs: FileSystem, path: Path) -> Report:

@@ -54,7 +54,7 @@ def test_run_then_table_and_plot(call, tmp_path):
     made = json.loads((tmp_path / "tables" / "rework.json").read_text())
     assert made["schema"] == "mvc.evaluation.rework/1"
     assert [line["scheme"] for line in made["groups"][0]["lines"]] == list(schemes)
-    assert all(len(line["trials"]) == 2 for line in made["groups"][1]["lines"])
+    assert all(len(line["fractional"]) == 2 for line in made["groups"][1]["lines"])
     assert (tmp_path / "tables" / "rework.png").read_bytes().startswith(b"\x89PNG")
     assert call(*arguments)[1] == printed
     file = tmp_path / "tables" / "rework.json"
