@@ -87,7 +87,7 @@ def quantise(
         change = _Change.between(i, old, new, root=kind in _ON_ROOT)
         if change is not None:
             key = i if quantiser.own else (old[1], kind)
-            groups.setdefault(key, _Group(quantiser)).add(change)
+            groups.setdefault(key, _Group()).add(change)
     steps: list[Step | None] = [None] * len(before)
     for change, step in _choose(pipeline, quantiser, [g for g in groups.values() if g.changes]):
         if change.stays_finite(step):
@@ -158,12 +158,13 @@ def _half_ulp(kind: Format) -> float:
 class _Group:
     """Tensors that share a table, and how often each pattern of high bits occurs among them.
 
-    The high bits are sign and exponent, and for ``uniform`` the five highest of the fraction.
+    The high bits are sign, exponent, and some of the fraction: where the least and the largest
+    of a bucket lie is then known well enough to look for them among few entries, and the sizes
+    of equal steps can be estimated.
     """
 
-    def __init__(self, quantiser: Quantiser) -> None:
+    def __init__(self) -> None:
         self.changes: list[_Change] = []
-        self.finer = 0 if isinstance(quantiser, ExpQ) else _FINER
         self.counts: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def add(self, change: _Change) -> None:
@@ -172,17 +173,17 @@ class _Group:
         counts = np.zeros(size, np.int64)
         for _, _, patterns in change.blocks():
             counts += np.bincount(patterns >> shift, minlength=size)
-        exponents = _exponents(np.flatnonzero(counts) >> self.finer, change.kind)
+        exponents = _exponents(np.flatnonzero(counts), change.kind)
         if len(exponents) and int(exponents.max()) >= _too_large(change.kind):
             return
         self.changes.append(change)
         self.counts = counts if not len(self.counts) else self.counts + counts
 
-    def _scale(self, kind: Format) -> tuple[int, int]:
+    @staticmethod
+    def _scale(kind: Format) -> tuple[int, int]:
         """By how much patterns are shifted, and how many there are then."""
-        width = _pattern_width(kind)
-        shift = _pattern_fraction(kind) - self.finer
-        return shift, 1 << 8 * width - shift
+        shift = _pattern_fraction(kind) - _finer(kind)
+        return shift, 1 << 8 * _pattern_width(kind) - shift
 
     @property
     def kind(self) -> Format:
@@ -204,7 +205,9 @@ class _Group:
             yield change, Step(symbols, words, kind.name, change.root)
 
 
-_FINER = 5  # bits of the fraction
+def _finer(kind: Format) -> int:
+    """Bits of the fraction that are counted by."""
+    return 4 if kind.width == 8 else 5
 
 
 def _pattern_width(kind: Format) -> int:
@@ -216,9 +219,9 @@ def _pattern_fraction(kind: Format) -> int:
 
 
 def _exponents(keys: NDArray[Any], kind: Format) -> NDArray[Any]:
-    """Biased exponents of patterns of sign and exponent."""
+    """Biased exponents of patterns of high bits."""
     mask = (1 << 8 * _pattern_width(kind) - 1 - _pattern_fraction(kind)) - 1
-    exponents: NDArray[Any] = keys & mask
+    exponents: NDArray[Any] = keys >> _finer(kind) & mask
     return exponents
 
 
@@ -264,7 +267,7 @@ def _buckets(
     def chosen(count: int) -> Chosen:
         return [pair for r in ranked for pair in r.steps(count)]
 
-    most = max((len(r.order) for r in ranked), default=0)
+    most = max((len(r.counts) for r in ranked), default=0)
     if promote is None or promote.budget is None or not most:
         return chosen(most)
     allowed = int(raw * promote.budget)
@@ -290,12 +293,19 @@ class _Ranked:
         keys = np.flatnonzero(group.counts)
         exponents = _exponents(keys, group.kind)
         keys, exponents = keys[exponents > 0], exponents[exponents > 0]
-        order = keys[np.lexsort((keys, -exponents))]
-        self.order = order[: (1 << bits) - 1] if bits else order
-        ranks = np.zeros(len(group.counts), _symbol_type(len(self.order)))
-        ranks[self.order] = np.arange(1, len(self.order) + 1)
+        buckets, first = np.unique(keys >> _finer(group.kind), return_index=True)
+        order = np.lexsort((buckets, -exponents[first]))
+        order = order[: (1 << bits) - 1] if bits else order
+        last = np.append(first[1:], len(keys)) - 1
+        self.counts = np.add.reduceat(group.counts[keys], first)[order] if len(keys) else order
+        self.tally = _Tally(len(order) + 1, group.kind, mean=mean, errors=errors)
+        ranks = np.zeros(len(group.counts), np.uint8 if len(order) < 128 else np.uint16)
+        for rank, bucket in enumerate(order.tolist(), 1):
+            ends = keys[[first[bucket], last[bucket]]]
+            ranks[keys[first[bucket] : last[bucket] + 1]] = rank
+            if not mean:
+                ranks[ends] |= self.tally.flag(ranks.dtype)
         self.rows: list[Symbols] = []
-        self.tally = _Tally(len(self.order) + 1, group.kind, mean=mean, errors=errors)
         for change in group.changes:
             row = np.empty(len(change), ranks.dtype)
             for at, values, patterns in change.blocks():
@@ -303,19 +313,19 @@ class _Ranked:
                 ranks.take(patterns >> group.shift, out=symbols, mode="clip")
                 self.tally.add(symbols, values)
             self.rows.append(row)
-        self.table = self.tally.table()
+        self.table = self.tally.table(self.counts)
 
     def steps(self, count: int) -> Iterator[tuple[_Change, Step]]:
         """Steps that keep the first ``count`` buckets."""
         rows = self.rows
-        if count < len(self.order):
-            kind = _symbol_type(count)
-            rows = [(row * (row <= count)).astype(kind, copy=False) for row in rows]
+        if count < len(self.counts):
+            rows = [row * (row <= count) for row in rows]
+        rows = [row.astype(_symbol_type(count), copy=False) for row in rows]
         return self.group.steps(rows, self.table[: count + 1])
 
     def sizes(self, most: int) -> NDArray[np.float64]:
         """About the bytes for 1, 2, ... ``most`` buckets: entropy of the symbols, and table."""
-        counts = self.group.counts[self.order].astype(np.float64)
+        counts = self.counts.astype(np.float64)
         kept = np.cumsum(counts)
         rest = self.group.entries - kept
         bits = _self_information(self.group.entries) - np.cumsum(_self_information(counts))
@@ -330,9 +340,9 @@ class _Ranked:
         The error is the norm of what is lost, over the norm of the delta. All buckets, if even
         these lose more.
         """
-        left = self.tally.squares - np.cumsum(self.tally.explained(self.table)[1:])
+        left = self.tally.squares - np.cumsum(self.tally.explained(self.table, self.counts))
         within = np.flatnonzero(left <= error**2 * self.tally.squares)
-        return int(within[0]) + 1 if len(within) else len(self.order)
+        return int(within[0]) + 1 if len(within) else len(self.counts)
 
 
 def _symbol_type(symbols: int) -> Any:
@@ -346,42 +356,49 @@ def _self_information(counts: Any) -> Any:
 
 
 class _Tally:
-    """Representatives of symbols: the middle between least and largest, or the mean."""
+    """Representatives of symbols: the middle between least and largest, or the mean.
+
+    For the middle, the symbols of entries that may be either are flagged in their highest bit.
+    """
 
     def __init__(self, symbols: int, kind: Format, *, mean: bool, errors: bool) -> None:
         self.mean, self.errors = mean, errors
         self.squares = 0.0  # of all entries, also of symbol 0
-        self.counts = np.zeros(symbols, np.int64)
         self.sums = np.zeros(symbols, np.float64)
         self.low = np.full(symbols, np.inf, number_type(kind))
         self.high = np.full(symbols, -np.inf, number_type(kind))
 
+    @staticmethod
+    def flag(kind: np.dtype[Any]) -> int:
+        return 1 << 8 * kind.itemsize - 1
+
     def add(self, symbols: Symbols, values: Numbers) -> None:
+        """Takes note of a block, and takes the flags away."""
+        if not self.mean:
+            flag = self.flag(symbols.dtype)
+            at = np.flatnonzero(symbols >= flag)
+            symbols &= flag - 1
+            ends, extremes = symbols.take(at), values.take(at)
+            np.minimum.at(self.low, ends, extremes)
+            np.maximum.at(self.high, ends, extremes)
+        if self.mean or self.errors:
+            self.sums += np.bincount(symbols, values, minlength=len(self.sums))
         if self.errors:
             wide = values.astype(np.float64)
             self.squares += float(wide @ wide)
-        at = np.flatnonzero(symbols)
-        kept, values = symbols.take(at), values.take(at)
-        if self.mean or self.errors:
-            self.counts += np.bincount(kept, minlength=len(self.counts))
-            self.sums += np.bincount(kept, values, minlength=len(self.sums))
-        if not self.mean:
-            np.minimum.at(self.low, kept, values)
-            np.maximum.at(self.high, kept, values)
 
-    def table(self) -> Numbers:
-        """A float64 for each symbol; 0 for symbol 0."""
-        table = np.zeros(len(self.counts), np.float64)
+    def table(self, counts: NDArray[Any]) -> Numbers:
+        """A float64 for each symbol, 0 for symbol 0; the others occur ``counts`` times."""
         if self.mean:
-            table[1:] = self.sums[1:] / self.counts[1:]
+            numbers_of = self.sums[1:] / counts
         else:
             low = self.low[1:].astype(np.float64)
-            table[1:] = low + (self.high[1:] - low) / 2
-        return table
+            numbers_of = low + (self.high[1:] - low) / 2
+        return np.append(0.0, numbers_of)
 
-    def explained(self, table: Numbers) -> NDArray[np.float64]:
-        """By how much each symbol's number makes the sum of squares smaller."""
-        explained: NDArray[np.float64] = table * (2 * self.sums - table * self.counts)
+    def explained(self, table: Numbers, counts: NDArray[Any]) -> NDArray[np.float64]:
+        """By how much each symbol's number, but that of 0, makes the sum of squares smaller."""
+        explained: NDArray[np.float64] = table[1:] * (2 * self.sums[1:] - table[1:] * counts)
         return explained
 
 
@@ -424,8 +441,8 @@ def _uniform(
 
 
 _COARSEST, _FINEST = -10.0, 14.0  # log2 of the root mean square over the step
-_TRIES = 12
-_NEAR = 0.985  # of the budget
+_TRIES = 8
+_NEAR = 0.97  # of the budget
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
@@ -444,7 +461,7 @@ class _Levels:
     def __init__(self, group: _Group) -> None:
         self.group = group
         kind, keys = group.kind, np.flatnonzero(group.counts)
-        keys = keys[_exponents(keys >> group.finer, kind) > 0]
+        keys = keys[_exponents(keys, kind) > 0]
         self.counts = group.counts[keys].astype(np.float64)
         pattern, form = (f"<{c}{_pattern_width(kind)}" for c in "uf")
         lowest = keys << group.shift
@@ -456,7 +473,7 @@ class _Levels:
         # no change lies beyond the last level.
         largest = float(np.abs(lowest.astype(pattern).view(form)).max(initial=0))
         self.most = largest * (1 - 2.0**-20)  # the quotient is rounded
-        least = largest * (1 + 2.0**-_FINER) / _MOST_LEVEL
+        least = largest * (1 + 2.0 ** -_finer(kind)) / _MOST_LEVEL
         self.least = max(least, float(np.finfo(form).smallest_normal))
 
     def step(self, fineness: float) -> float:
@@ -510,6 +527,7 @@ class _Levels:
         kind = self.group.kind
         tally = _Tally(2 * _MOST_LEVEL + 1, kind, mean=True, errors=True)
         rows, scale = [], number_type(kind).type(1 / step)
+        counts = np.zeros(2 * _MOST_LEVEL + 1, np.int64)
         for change in self.group.changes:
             row = np.empty(len(change), np.uint16)
             for at, values, _ in change.blocks():
@@ -519,14 +537,15 @@ class _Levels:
                 outwards -= level > 0
                 row[at : at + BLOCK] = outwards
                 tally.add(row[at : at + BLOCK], values)
+                counts += np.bincount(row[at : at + BLOCK], minlength=len(counts))
             rows.append(row)
-        used = np.flatnonzero(tally.counts)
+        used = np.flatnonzero(counts)
         used = used[used > 0]
         symbols = np.zeros(2 * _MOST_LEVEL + 1, _symbol_type(len(used)))
         symbols[used] = np.arange(1, len(used) + 1)
         numbers_of = np.zeros(len(symbols))
-        numbers_of[used] = _shortened(tally.sums[used] / tally.counts[used], kind)
-        lost = tally.squares - tally.explained(numbers_of).sum()
+        numbers_of[used] = _shortened(tally.sums[used] / counts[used], kind)
+        lost = tally.squares - tally.explained(numbers_of, counts[1:]).sum()
         table = np.append(0, numbers_of[used])
         made = [symbols.take(row) for row in rows]
         return made, table, float(lost) / tally.squares if tally.squares else 0.0

@@ -194,7 +194,7 @@ def test_a_budget_is_kept_in_true_bytes(dtype, budget, form):
     least = max(len(s.table) for s in steps) == 2  # one bucket was too much
     assert used <= allowed or (least and form != "lc:uniform,")
     if form == "lc:uniform," and dtype in ("float32", "float64"):
-        assert used > 0.9 * allowed
+        assert used > (0.9 if allowed > 1000 else 0.8) * allowed
 
 
 def test_more_budget_less_error():
