@@ -28,7 +28,6 @@ _KINDS = {
     "first": "exp_avg",
     "second": "exp_avg_sq",
 }
-_TREATMENTS = ("quantised", "exact", "zeroed")
 
 DEFAULT = (
     *("lc:x=2,huffman", "lc:x=3,huffman", "lc:mean,budget=0.05"),
@@ -198,12 +197,12 @@ def checkpoints(text: str, start: State, block: int) -> Checkpoints | _Periodic:
     otherwise kept as the weights are. Raises WrongUsage.
     """
     text, _, treatment = text.partition("@")
-    if treatment not in ("", *_TREATMENTS):
-        raise WrongUsage(f"moments are {', '.join(_TREATMENTS)}, not {treatment}")
+    others: dict[str, Make] = {"exact": _Exact, "zeroed": _Zeroed}
+    if treatment and treatment not in others:
+        raise WrongUsage(f"moments are kept as the weights are, @exact or @zeroed, not @{treatment}")
     if text.startswith("full:"):
         return _Periodic(start, int(_number(text, 1, 1_000_000)))
     weights = _part(text, block)
-    others: dict[str, Make] = {"exact": _Exact, "zeroed": _Zeroed}
     return Checkpoints(start, weights, others.get(treatment, weights))
 
 
