@@ -199,7 +199,7 @@ def checkpoints(text: str, start: State, block: int) -> Checkpoints | _Periodic:
     text, _, treatment = text.partition("@")
     others: dict[str, Make] = {"exact": _Exact, "zeroed": _Zeroed}
     if treatment and treatment not in others:
-        raise WrongUsage(f"moments are kept as the weights are, @exact or @zeroed, not @{treatment}")
+        raise WrongUsage(f"moments are kept like the weights, @exact or @zeroed, not @{treatment}")
     if text.startswith("full:"):
         return _Periodic(start, int(_number(text, 1, 1_000_000)))
     weights = _part(text, block)
