@@ -94,7 +94,7 @@ def measure(text, old, new):
 
 
 def main(megabytes="64", *files):
-    columns = "data pipeline ratio entropy-x error enc-MB/s dec-MB/s".split()
+    columns = ["data", "pipeline", "ratio", "entropy-x", "error", "enc-MB/s", "dec-MB/s"]
     print("{:6} {:28} {:>9} {:>9} {:>6} {:>8} {:>8}".format(*columns))
     for name, old, new in series(int(megabytes), files):
         for text in PIPELINES:

@@ -1,5 +1,8 @@
 """Many tensors in one payload, consecutive steps in one, and damage to either."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,8 +14,10 @@ from mvc.codecs.lc.quantise import quantise
 from mvc.codecs.lc.step import Step
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData, WrongUsage
+from tests.codecs.lc.reference import Reader
 from tests.codecs.lc.states import DTYPES, random_pair
 
+DTYPES_BY_CODE = ("float32", "float64", "float16", "bfloat16")
 CODINGS = ("huffman", "packed", "ans")
 PIPELINES = [Pipeline.parse(f"expq | {coding}") for coding in CODINGS]
 
@@ -149,3 +154,42 @@ def test_joint_is_smaller_where_changes_repeat():
             series.append(steps)
             single += len(encoded(pipeline, steps))
         assert sum(map(len, encode_joint(pipeline, series))) <= share * single + 16
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@given(steps=models())
+def test_the_document_describes_the_bytes(coding, steps):
+    pipeline = Pipeline.parse(f"expq | {coding}")
+    found = Reader(encoded(pipeline, steps)).steps(coding, [step.nbytes for step in steps])
+    for step, (kind, row, table) in zip(steps, found, strict=True):
+        assert kind == DTYPES_BY_CODE.index(step.dtype) | 4 * step.root
+        assert row == step.symbols.tolist()
+        assert b"".join(table) == step.table.tobytes()
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("symbols", [2, 4, 12, 50, 700])
+def test_the_document_describes_long_rows(coding, symbols):
+    """Long enough for compressed frames, letters of several symbols, and rows of lanes."""
+    rng = np.random.default_rng(symbols)
+    row = np.minimum(rng.geometric(0.6, 30_000) - 1, symbols - 1)
+    row = row.astype(np.uint8 if symbols <= 256 else np.uint16)
+    table = np.append(0, rng.normal(size=symbols - 1)).astype(np.float32)
+    pipeline = Pipeline.parse(f"expq | {coding}")
+    data = encoded(pipeline, [Step(row, table, "float32")])
+    ((_, found, _),) = Reader(data).steps(coding, [4 * len(row)])
+    assert found == row.tolist()
+
+
+def test_the_example_of_the_document():
+    text = (Path(__file__).parents[3] / "docs" / "format.md").read_text()
+    (block,) = re.findall(r"^```hex payload-steps-lc\n(.*?)^```", text, re.S | re.M)
+    data = b"".join(bytes.fromhex(line.split("  ")[0]) for line in block.splitlines())
+    after = [np.array(x, np.float32).tobytes() for x in ([0.3, 0.4, 0.1, 0], [0.4, 0])]
+    pipeline = Pipeline.parse("expq | promote:2 | packed")
+    steps = quantise(
+        pipeline, [(bytes(len(x)), "float32") for x in after], [(x, "float32") for x in after]
+    )
+    assert encoded(pipeline, steps) == data
+    found = Reader(data).steps("packed", [16, 8])
+    assert [row for _, row, _ in found] == [[1, 1, 2, 0], [1, 0]]

@@ -14,7 +14,8 @@ by as much, and also finds what neighbours have in common.
 Stored: the form, one byte. ``CONSTANT``: the symbol, as a variable-length integer. ``RAW``: the
 symbols. ``CODED``: symbols a letter and p, one byte each; the number of lanes; the number of
 frequencies and the frequencies; the states, 4 bytes each for p = 12, else 5; the number of
-words, and the words.
+words, and the words. ``PACKED``: what ``mvc.codecs.lc.coders.packed`` makes of the symbols,
+where they are so few or so alike that lanes would cost more than they save.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.codecs.lc.coders import packed
 from mvc.codecs.lc.packing import pack, per_byte, unpack
 from mvc.codecs.lc.step import BLOCK, Symbols
 from mvc.codecs.streams import Parts
@@ -34,14 +36,15 @@ __all__ = ["decode", "encode"]
 
 Letters = NDArray[Any]
 
-CONSTANT, RAW, CODED = range(3)
+CONSTANT, RAW, CODED, PACKED = range(4)
 _WORD = 16  # bits
 _SPARE = 4  # bits of a state above p: what is lost is below a tenth of a per cent
 _PRECISION = (12, 16)
-_LANE_SHARE = 1 / 300  # lanes a byte: about 1 % for their states
+_LANE_SHARE = 0.0125  # of the bytes, for the states of lanes
 _ROWS = (256, 8192)  # letters of a lane, where the number of lanes may be chosen
 _LANES = (4, 2048)  # at least; and at most, as long as no lane has more letters than that
 _WORTH = 1.005  # of the least bytes: what speed may cost
+_DEAR = 1.05  # of the bytes without lanes: above it another coder may be smaller
 
 
 def encode(symbols: Symbols, alphabet: int) -> Parts:
@@ -51,12 +54,18 @@ def encode(symbols: Symbols, alphabet: int) -> Parts:
     if bool((symbols == symbols[0]).all()):
         return [bytes((CONSTANT,)) + varint(int(symbols[0]))]
     together, letters, counts, size = _letters(symbols, alphabet)
-    if size + _LANES[0] * 5 >= len(symbols) * _width(alphabet):
-        return [bytes((RAW,)), symbols.astype(f"<u{_width(alphabet)}").tobytes()]
     precision = _precision(len(letters))
-    frequencies = _frequencies(counts, precision)
     least, most = -(-len(letters) // _ROWS[1]), len(letters) // _ROWS[0]
-    lanes = max(min(int(size * _LANE_SHARE), most, _LANES[1]), least, _LANES[0])
+    cost = _state_bytes(precision)
+    lanes = max(min(int(size * _LANE_SHARE / cost), most, _LANES[1]), least, _LANES[0])
+    expected = size + lanes * cost
+    if expected > _DEAR * size:
+        parts = packed.encode(symbols, alphabet)
+        if sum(map(len, parts)) <= expected:
+            return [bytes((PACKED,)), *parts]
+    if expected >= len(symbols) * _width(alphabet):
+        return [bytes((RAW,)), symbols.astype(f"<u{_width(alphabet)}").tobytes()]
+    frequencies = _frequencies(counts, precision)
     states, words = _encode(letters, frequencies, precision, lanes)
     return [
         bytes((CODED, together, precision)) + varint(lanes) + varint(len(frequencies)),
@@ -79,6 +88,8 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
         return np.full(count, value, np.uint8 if width == 1 else np.uint16)
     if form == RAW:
         symbols: Symbols = np.frombuffer(cursor.take(count * width), f"<u{width}")
+    elif form == PACKED:
+        symbols = packed.decode(cursor, count, alphabet)
     elif form == CODED:
         symbols = _decode_coded(cursor, count, alphabet)
     else:
@@ -98,10 +109,10 @@ def _letters(symbols: Symbols, alphabet: int) -> tuple[int, Letters, NDArray[Any
     size = _size(counts)
     together = per_byte(alphabet)
     if together > 1:
-        packed = pack(symbols.astype(np.uint8, copy=False), together)
-        of_packed = np.bincount(packed)
-        if (packed_size := _size(of_packed)) <= _WORTH * size:
-            return together, packed, of_packed, packed_size
+        letters = pack(symbols.astype(np.uint8, copy=False), together)
+        of_letters = np.bincount(letters)
+        if (joined_size := _size(of_letters)) <= _WORTH * size:
+            return together, letters, of_letters, joined_size
     return 1, symbols, counts, size
 
 
