@@ -30,7 +30,8 @@ def sizes(experiment: Experiment, seed: int = 0) -> Iterator[Mapping[str, Any]]:
     the paper's formulas, with whole bits; the others are encoded bytes.
     """
     training = Training(experiment, seed)
-    saved = dict.fromkeys(_PROMOTIONS, training.state["weights"])  # a copy each
+    start = training.state["weights"]
+    saved = {x: start.copy() for x in _PROMOTIONS}
     pipelines = {
         (x, coder): Pipeline.parse(f"expq | promote:{x} | {coder}")
         for x in _PROMOTIONS

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from mvc.evaluation import __main__ as program
+from mvc.evaluation.rework.schemes import checkpoints
 from mvc.evaluation.rework.tables import mean_of
+from mvc.evaluation.rework.training import Training
 from mvc.evaluation.rework.workloads import WORKLOADS
+from tests.evaluation.rework.small import experiment
 
 
 @pytest.fixture
@@ -88,6 +91,23 @@ def test_sizes_and_buckets(call, tmp_path):
         assert 0 < len(line["errors"]) == len(line["counts"]) <= 10
         assert max(line["errors"]) > 0
     assert cells(printed, "m=10")[1] == f"{lines[0]['errors'][0]:.2g}"
+
+
+def test_sizes_are_those_of_the_checkpoints(call, tmp_path):
+    common = ("--models", "mlr", "--threads", "1", "--no-plot", "--out", tmp_path)
+    call("sizes", *common)
+    made = json.loads((tmp_path / "tables" / "sizes.json").read_text())
+    measured = experiment()
+    training = Training(measured, 0)
+    schemes = [checkpoints(f"lc:x={x},huffman", training.state, 16) for x in (1, 2, 3)]
+    sizes = [[], [], []]
+    for number in range(1, 9):
+        training.step()
+        for scheme, each in zip(schemes, sizes, strict=True):
+            each.append(scheme.save(number, training.state) / (4 * 7850))
+    found = [line["E+P+H"] for line in made["groups"][0]["lines"]]
+    for line, each in zip(found, sizes, strict=True):
+        assert line == pytest.approx([sum(each) / len(each), max(each)])
 
 
 def test_the_case_study(call, tmp_path, monkeypatch):
