@@ -8,8 +8,9 @@ file. So the file is restored exactly even if the parser misread the rest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, SourceChanged
@@ -20,9 +21,12 @@ from mvc.model.manifest import Check, View
 from mvc.model.names import check_key
 from mvc.model.tensor import TensorSpec
 
+if TYPE_CHECKING:
+    from mvc.codecs.lc.step import Step
+
 __all__ = [
     "CHECK_BYTES", "FileParts", "MemorySource", "ParsedContent", "ParsedFile", "ParsedTensor",
-    "Source", "SourceFile", "gaps", "read_exactly",
+    "Source", "SourceFile", "StepFrom", "gaps", "read_exactly",
 ]  # fmt: skip
 
 CHECK_BYTES = 4
@@ -87,6 +91,21 @@ class FileParts(NamedTuple):
     checks: tuple[Check, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StepFrom:
+    """A content is the stored blob ``base`` plus ``step``, coded by the pipeline ``coding``."""
+
+    base: BlobId
+    step: Step
+    coding: str
+
+    def part(self, start: int, length: int) -> Step:
+        """What is added to so many bytes of the base."""
+        width = self.step.nbytes // max(1, len(self.step.symbols))
+        symbols = self.step.symbols[start // width : (start + length) // width]
+        return replace(self.step, symbols=symbols)
+
+
 class ParsedFile(ABC):
     """One file, or one Python state seen as a file of ``size`` bytes."""
 
@@ -97,6 +116,8 @@ class ParsedFile(ABC):
     tensors: tuple[ParsedTensor, ...]
     ids: Sequence[BlobId] | None = None
     """Ids of the contents, if they were hashed before and nobody has written to them since."""
+    steps: Mapping[int, StepFrom] | None = None
+    """How the contents were made that are stored values plus approximate steps."""
 
     @abstractmethod
     def read(self, content: int, start: int, out: memoryview) -> None:

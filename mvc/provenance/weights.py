@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from mvc.adapters.python.state import from_state
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import (
     Busy,
     CannotRetrain,
@@ -31,6 +30,7 @@ from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.lookup import commits, manifests, weights
+from mvc.repo.maintenance.rewrite_plan import encoding_policy
 from mvc.repo.repack.goal import Proven
 from mvc.store.journal.entries import Entry, Weights
 from mvc.store.publishing.publish import ConcurrentRewrite
@@ -258,7 +258,7 @@ def _store(
     where = "" if done is None else done.where
     mark = Weights(commit, "restored", gone.path, round(seconds * 1000), where)
     get = context.config.get
-    pipeline = Pipeline.parse(str(get("commit.pipeline"))).coding()
+    pipeline = encoding_policy(context).pipeline
     policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), True)
     for _ in range(_TRIES):
         with suppress(ConcurrentRewrite):

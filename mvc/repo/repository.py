@@ -360,9 +360,12 @@ class Repository:
         request: CommitRequest,
         options: CommitOptions,
     ) -> CommitResult:
+        from mvc.repo.lossy.approximate import approximating
+
         changes = self._changes(given)
         live: Any = given.get(path)
-        lossy = self._lossy(request, options, request.pipeline)
+        setting = None if live is None else approximating(self.context)
+        lossy = self._lossy(request, options, request.pipeline or setting)
         if lossy is None:
             return replace(self._publish(request, changes, options), state=live)
         if live is None:
@@ -383,27 +386,36 @@ class Repository:
         options: CommitOptions,
     ) -> CommitResult:
         from mvc.repo.commit.inputs import of_files
+        from mvc.repo.lossy.approximate import approximating
 
         changes, further = of_files(self.context, paths, options), self._changes(given)
         output = None if options.output is None else Path(options.output)
-        setting = None
-        if output is not None or options.in_place:
+        written = output is not None or options.in_place
+        setting = approximating(self.context)
+        if written:
             setting = str(self.config.get("commit.pipeline"))
         lossy = self._lossy(request, options, request.pipeline or setting)
         if lossy is None:
             return self._publish(request, [*changes, *further], options)
-        lossy.check_places(changes, output, in_place=options.in_place)
+        # Training goes on from its own weights: an approximation is only written on request.
+        written = written or not lossy.pipeline.forward_only
+        if written:
+            lossy.check_places(changes, output, in_place=options.in_place)
         changes = [*lossy.changes(changes, given_back=False), *further]
         with lossy.explained():
             done = self._publish(replace(request, produced_by=lossy.text), changes, options)
-        lossy.write(done, output)
+        if written:
+            lossy.write(done, output)
         return done
 
     def _changes(self, given: Mapping[str, Mapping[str, Any]]) -> list[Change]:
+        from mvc.adapters.python.state import ParsedState
         from mvc.repo.commit.inputs import of_state
 
         budget = bytes_to_hold(str(self.config.get("python.keep_base")))
-        caches = self._last.select(given, self.context.store.graph, budget)
+        # Whoever parsed a state before holds what it was made of.
+        paths = [path for path, state in given.items() if not isinstance(state, ParsedState)]
+        caches = self._last.select(paths, self.context.store.graph, budget)
         return [of_state(state, path, caches.get(path)) for path, state in given.items()]
 
     def _publish(
@@ -424,7 +436,8 @@ class Repository:
         from mvc.codecs.pipeline import Pipeline
 
         parsed = Pipeline.parse(text or "lossless")
-        if options.produced_by is None and (parsed.decisions or parsed.lossy):
+        makes = parsed.decisions or parsed.lossy or parsed.forward_only
+        if options.produced_by is None and makes:
             from mvc.repo.lossy.commit import LossyCommit
 
             return LossyCommit.of(self.context, str(text), request, options.exact)

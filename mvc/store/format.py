@@ -19,7 +19,7 @@ FORMAT = "format"
 _NAME = "mvc-repository"
 _VERSION = 1
 _KNOWN = frozenset(
-    {"codings-2", "commit-2", "commit-3", "compacted", "entry-2", "entry-3", "entry-4"}
+    {"codings-2", "commit-2", "commit-3", "compacted", "entry-2", "entry-3", "entry-4", "lc"}
 )
 _MAX_SIZE = 4096
 

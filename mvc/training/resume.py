@@ -23,7 +23,7 @@ from mvc.repo.repository import Repository
 from mvc.training.checks import check_objects
 from mvc.training.state import parts
 from mvc.training.state.component_types import check_type
-from mvc.training.state.optimizers import Placement
+from mvc.training.state.optimizers import Placement, bound_moments
 from mvc.training.state.rng import check_rng, set_rng_state
 
 __all__ = [
@@ -105,7 +105,7 @@ def resume(
     if scaler is not None:
         scaler.load_state_dict(kept["scaler"])
     set_rng_state(kept["rng"])
-    differs = (*differences(kept["setting"]), *more)
+    differs = (*differences(kept["setting"]), *more, *approximation(kept))
     return Resumed(commit, kept["step"], kept["batch"], differs)
 
 
@@ -161,6 +161,8 @@ def training_state(
         )
     if kept["schema"] == parts.PRODUCTION:
         _check_production(commit, kept, production, by.weights)
+    if kept.get("approximated"):
+        bound_moments(kept.get("optimizer"))
     return kept
 
 
@@ -279,6 +281,12 @@ def differences(kept: Mapping[str, str]) -> tuple[str, ...]:
     here = parts.setting()
     pairs = ((what, here.get(what), value) for what, value in kept.items())
     return tuple(f"{what}: {mine}, not {value}" for what, mine, value in pairs if mine != value)
+
+
+def approximation(kept: Mapping[str, Any]) -> tuple[str, ...]:
+    """``state: approximated by PIPELINE, not exact``, if the version was recorded so."""
+    pipeline = kept.get("approximated")
+    return (f"state: approximated by {pipeline}, not exact",) if pipeline else ()
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from mvc.errors import WrongUsage
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.hashing import hash_file
+from mvc.repo.lossy.approximate import approximating
 from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import RecorderOptions
+from mvc.training.lossy.approximator import Approximated, Approximator
 from mvc.training.lossy.production import StateReducer
 from mvc.training.staging import Item, Queue, Slot
 from mvc.training.state.parts import PRODUCTION, StateSource, training_path
@@ -40,9 +42,18 @@ class WriterThread(threading.Thread):
         super().__init__(name="mvc-recorder", daemon=True)
         self._repo = repo
         self._queue = queue
+        if options.pipeline is None:
+            options = replace(options, pipeline=approximating(repo.context))
         self._options = options
         self._weights = source.weights
         self.reducer = _reducer_for(repo, source, options)
+        self._approximator: Approximator | None = None
+        self._exact: frozenset[str] = frozenset()
+        if options.stages.forward_only:
+            buffers = getattr(source, "exact", tuple)
+            self._exact = frozenset({*buffers(), *(options.exact or ())})
+            self._approximator = Approximator(repo, options.stages, options.branch)
+        self._stored: Approximated | None = None  # the model of the last version
         self._coding = options.stages.coding()
         self.production: ServedVersion | None = None
         self.durable = 0
@@ -72,6 +83,8 @@ class WriterThread(threading.Thread):
                     self.newest = item.step, replace(made, state=None)
                     self.durable += 1
                     self._hand_out(item, made)
+                    if self._approximator is not None:
+                        self._approximator.committed()
             except BaseException as error:
                 # Later versions are complete states and are still committed.
                 self.failed += not done
@@ -104,20 +117,31 @@ class WriterThread(threading.Thread):
         options = self._options
         training = item.slot.state["training"]
         reduced = self.reducer is not None
+        self._stored = None
         if self.reducer is not None:
             kept = item.slot.state["model"] if options.keep_training else None
             training |= {"of": training.get("schema"), "schema": PRODUCTION, "weights": kept}
             training |= {"pipeline": options.pipeline, "decisions": self.reducer.memory()}
         if options.origin is not None:
             training["origin"] = str(options.origin)
-        states = {training_path(options.name): training}
-        if self._weights:
+        states: dict[str, Mapping[str, Any]] = {}
+        if self._weights and self._approximator is not None:
+            self._stored = self._approximator.approximated(options.name, model, self._exact)
+            training["root"] = self._stored.entry.state.root.hex()
+            if not self._stored.is_exact:
+                training["approximated"] = options.pipeline
+            states[options.name] = self._stored.state
+        elif self._weights:
             entry = hash_file(from_state(model), options.name)
             training["root"] = entry.state.root.hex()
-            hashed = HashedState(model, [content.id for content in entry.contents])
-            states = {options.name: hashed, **states}
-        # Production weights are made here, so they were not live when the step was called.
-        as_of_call = options.deploy is not None and not reduced
+            states[options.name] = HashedState(model, [content.id for content in entry.contents])
+        path = training_path(options.name)
+        states[path] = training
+        if self._approximator is not None:
+            states[path] = self._approximator.approximated(path, training).state
+        # What is made here was not live when the step was called.
+        made_here = reduced or self._approximator is not None
+        as_of_call = options.deploy is not None and not made_here
         return self._repo.commit(
             path=options.name,
             states=states,
@@ -131,7 +155,7 @@ class WriterThread(threading.Thread):
                 author=options.author,
                 time=item.called_ns,
                 max_recovery=options.max_recovery,
-                produced_by=options.pipeline if reduced else None,
+                produced_by=options.pipeline if made_here else None,
                 branch=options.branch,
                 new_branch=options.branch is not None,
             ),
@@ -149,7 +173,10 @@ class WriterThread(threading.Thread):
         act = self._options.on_deploy
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return
-        state = self.reducer.live_state() if self.reducer else _copy(item.slot.state["model"])
+        if self._stored is not None:
+            state = self._stored.copy()
+        else:
+            state = self.reducer.live_state() if self.reducer else _copy(item.slot.state["model"])
         moment = made.commit.time_ns if made.deployment is None else made.deployment.time_ns
         self.production = ServedVersion(state, made.id, moment)
         if act is not None:
@@ -168,6 +195,12 @@ def _reducer_for(
 ) -> StateReducer | None:
     stages = options.stages
     if options.pipeline is None or not (stages.lossy or stages.decisions):
+        if options.keep_training and stages.forward_only:
+            raise WrongUsage(
+                f"keep_training keeps exact weights beside production weights, but {stages.text} "
+                "approximates the training's own",
+                hint="leave it out; record with another pipeline for exact weights",
+            )
         if options.keep_training:
             raise WrongUsage("keep_training is for lossy pipelines: others keep them anyway")
         return None

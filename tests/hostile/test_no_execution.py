@@ -171,6 +171,7 @@ def test_the_tables_are_closed() -> None:
         "every", "drift", "topk", "topk-all", "sub", "xor", "lsb", "dsed", "zigzag", "elide",
         "planes", "sparse", "grid", "steps", "gaps", "lattice",
         "zstd", "zlib", "bz2", "lzma", "brotli", "raw",
+        "expq", "promote", "uniform", "huffman", "packed", "ans",
     }  # fmt: skip
     assert all(Pipeline.parse(text) for text in PRESETS.values())
 

@@ -45,7 +45,9 @@ from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import check_key, printable
 from mvc.model.tensor import DTYPES, TensorSpec
 
-__all__ = ["Buffers", "Deferred", "HashedState", "from_state", "to_state", "values"]
+__all__ = [
+    "Buffers", "Deferred", "HashedState", "ParsedState", "from_state", "to_state", "values",
+]  # fmt: skip
 
 Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
@@ -81,6 +83,14 @@ class HashedState(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.state)
+
+
+class ParsedState(HashedState):
+    """A state that was parsed and hashed before, and whose contents may have been replaced."""
+
+    def __init__(self, state: Mapping[str, Any], parsed: ParsedFile) -> None:
+        super().__init__(state, parsed.ids or ())
+        self.parsed = parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +189,8 @@ def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
     Raises UnsupportedTensor naming the place of anything that cannot be kept
     exactly, and InvalidName for a name that mvc does not accept.
     """
+    if isinstance(obj, ParsedState):
+        return obj.parsed
     if not isinstance(obj, Mapping):
         raise WrongUsage(
             f"a state is a dictionary, not a {type(obj).__qualname__}",

@@ -56,13 +56,14 @@ def encode_joint(pipeline: Pipeline, steps: Sequence[Sequence[Step]]) -> list[by
             f"1 to {MAX_JOINT} steps are stored together, all of them of the same tensors"
         )
     by_member = [tuple(Table.of(step) for step in times) for times in zip(*steps, strict=True)]
-    classes = list(dict.fromkeys(by_member))
+    classes: dict[tuple[Table, ...], list[int]] = {}
+    for i, tables in enumerate(by_member):
+        classes.setdefault(tables, []).append(i)
     place = {tables: i for i, tables in enumerate(classes)}
     parts: Parts = [varint(len(steps)), varint(len(classes))]
     parts += [encode_table(table) for tables in classes for table in tables]
     parts.append(encode_runs([place[tables] for tables in by_member]))
-    for tables in classes:
-        own = [i for i, other in enumerate(by_member) if other == tables]
+    for tables, own in classes.items():
         rows = [joined([at[i].symbols for i in own]) for at in steps]
         parts += _smallest(coder_of(pipeline).coding, rows, [len(table) for table in tables])
     return parts
@@ -81,18 +82,20 @@ def decode_joint(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> 
     classes = [[decode_table(cursor) for _ in range(times)] for _ in range(count)]
     members = decode_runs(cursor, len(sizes), count)
     counts = [count_of(size, classes[m][0]) for size, m in zip(sizes, members, strict=True)]
+    totals = [0] * len(classes)
+    for own, member in zip(counts, members, strict=True):
+        totals[member] += own
     rows: list[list[Symbols]] = []
-    for i, tables in enumerate(classes):
+    for total, tables in zip(totals, classes, strict=True):
         if len({table.dtype for table in tables}) > 1:
             raise DamagedData("a tensor changes its dtype between steps")
-        own = sum(n for n, member in zip(counts, members, strict=True) if member == i)
         limit = cursor.byte()
         if limit >= len(_LIMITS):
             raise DamagedData("joint symbols of no known kind")
         alphabets = [len(table) for table in tables]
         rows.append([])
         for run in _letters(alphabets, _LIMITS[limit]):
-            letters = coder.decode(cursor, own, _product(run))
+            letters = coder.decode(cursor, total, _product(run))
             rows[-1] += _apart(letters, run)
     cursor.end()
     steps: list[list[Step]] = [[] for _ in range(times)]

@@ -13,12 +13,14 @@ each class as the coder writes them. Numbers without a width are variable-length
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.lc.coders import CODERS
+from mvc.codecs.lc.coders import CODERS, huffman
+from mvc.codecs.lc.coders.huffman import CodeTables
 from mvc.codecs.lc.step import Step, Symbols
 from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline
@@ -60,21 +62,28 @@ class Table:
         return Step(symbols, np.frombuffer(self.data, form), self.dtype, self.root)
 
 
-def encode_steps(pipeline: Pipeline, steps: Sequence[Step]) -> list[bytes | memoryview]:
+def encode_steps(
+    pipeline: Pipeline, steps: Sequence[Step], *, known: CodeTables | None = None
+) -> list[bytes | memoryview]:
     """One payload of all steps: parts to be written one after the other.
 
-    The pipeline names the coder. The numbers of a table count in full: a step that uses few of
-    its table's symbols should come with a smaller table.
+    The pipeline names the coder; ``huffman`` uses the codes that are ``known``, if given. The
+    numbers of a table count in full: a step that uses few of its table's symbols should come
+    with a smaller table.
     """
     coder = CODERS[coder_of(pipeline).coding]
+    encode = coder.encode
+    if known is not None and coder is huffman:
+        encode = partial(huffman.encode, tables=known)
     tables = [Table.of(step) for step in steps]
-    classes = list(dict.fromkeys(tables))
-    place = {table: i for i, table in enumerate(classes)}
-    parts: Parts = [varint(len(classes)), *(encode_table(table) for table in classes)]
+    rows: dict[Table, list[Symbols]] = {}
+    for table, step in zip(tables, steps, strict=True):
+        rows.setdefault(table, []).append(step.symbols)
+    place = {table: i for i, table in enumerate(rows)}
+    parts: Parts = [varint(len(rows)), *map(encode_table, rows)]
     parts.append(encode_runs([place[table] for table in tables]))
-    for table in classes:
-        members = [s.symbols for s, own in zip(steps, tables, strict=True) if own == table]
-        parts += coder.encode(joined(members), len(table))
+    for table, members in rows.items():
+        parts += encode(joined(members), len(table))
     return parts
 
 
@@ -89,10 +98,13 @@ def decode_steps(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> 
     classes = _decode_tables(cursor)
     members = decode_runs(cursor, len(sizes), len(classes))
     counts = [count_of(size, classes[member]) for size, member in zip(sizes, members, strict=True)]
-    rows: list[Symbols] = []
-    for i, table in enumerate(classes):
-        own = sum(n for n, member in zip(counts, members, strict=True) if member == i)
-        rows.append(coder.decode(cursor, own, len(table)))
+    totals = [0] * len(classes)
+    for own, member in zip(counts, members, strict=True):
+        totals[member] += own
+    rows = [
+        coder.decode(cursor, total, len(table))
+        for total, table in zip(totals, classes, strict=True)
+    ]
     cursor.end()
     steps = []
     for count, member in zip(counts, members, strict=True):

@@ -304,7 +304,7 @@ class _Ranked:
             ends = keys[[first[bucket], last[bucket]]]
             ranks[keys[first[bucket] : last[bucket] + 1]] = rank
             if not mean:
-                ranks[ends] |= self.tally.flag(ranks.dtype)
+                ranks[ends] = rank | self.tally.flag(ranks.dtype)
         self.rows: list[Symbols] = []
         for change in group.changes:
             row = np.empty(len(change), ranks.dtype)
@@ -509,29 +509,30 @@ class _Levels:
         """Steps whose relative error is at most ``error``, or as small as it gets."""
         allowed = error**2
         coarse = _bisect(lambda c: self.lost(self.step(-c)) <= allowed, -_FINEST, -_COARSEST)
-        rows, table, lost = self._made(self.step(-coarse))
+        rows, table, lost = self._made(self.step(-coarse), errors=True)
         while lost > allowed and coarse > -_FINEST:
             coarse -= _NARROWER
-            rows, table, lost = self._made(self.step(-coarse))
+            rows, table, lost = self._made(self.step(-coarse), errors=True)
         return self.group.steps(rows, table)
 
     def steps(self, step: float) -> Iterator[tuple[_Change, Step]]:
-        rows, table, _ = self._made(step)
+        rows, table, _ = self._made(step, errors=False)
         return self.group.steps(rows, table)
 
-    def _made(self, step: float) -> tuple[list[Symbols], Numbers, float]:
-        """Symbols, their numbers, and the relative error, squared.
+    def _made(self, step: float, *, errors: bool) -> tuple[list[Symbols], Numbers, float]:
+        """Symbols, their numbers, and (with ``errors``) the relative error, squared.
 
         The levels that occur are numbered outwards: 0, 1, -1, 2, -2, ...
         """
         kind = self.group.kind
-        tally = _Tally(2 * _MOST_LEVEL + 1, kind, mean=True, errors=True)
+        most = min(int(2 * self.most / step) + 1, _MOST_LEVEL)
+        tally = _Tally(2 * most + 1, kind, mean=True, errors=errors)
         rows, scale = [], number_type(kind).type(1 / step)
-        counts = np.zeros(2 * _MOST_LEVEL + 1, np.int64)
+        counts = np.zeros(2 * most + 1, np.int64)
         for change in self.group.changes:
             row = np.empty(len(change), np.uint16)
             for at, values, _ in change.blocks():
-                level = np.clip(np.trunc(values * scale), -_MOST_LEVEL, _MOST_LEVEL)
+                level = np.clip(np.trunc(values * scale), -most, most)
                 outwards = np.abs(level)
                 outwards += outwards
                 outwards -= level > 0
@@ -541,7 +542,7 @@ class _Levels:
             rows.append(row)
         used = np.flatnonzero(counts)
         used = used[used > 0]
-        symbols = np.zeros(2 * _MOST_LEVEL + 1, _symbol_type(len(used)))
+        symbols = np.zeros(2 * most + 1, _symbol_type(len(used)))
         symbols[used] = np.arange(1, len(used) + 1)
         numbers_of = np.zeros(len(symbols))
         numbers_of[used] = _shortened(tally.sums[used] / counts[used], kind)

@@ -45,7 +45,7 @@ from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
 from mvc.store.publishing.publish import ConcurrentRewrite
-from mvc.store.writing.full_or_delta import Policy
+from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import Layout
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
@@ -108,8 +108,9 @@ def _recorded_pipeline(request: CommitRequest, text: str) -> str:
     A lossy pipeline is recorded only if the weights were produced by it.
     """
     pipeline = Pipeline.parse(text)
-    if request.produced_by is None and pipeline.coding() != pipeline:
-        text = pipeline.coding().text
+    coding = exactly(pipeline.coding())
+    if request.produced_by is None and coding != pipeline:
+        text = coding.text
     return text if text in PRESETS else Pipeline.parse(text).text
 
 
@@ -128,8 +129,12 @@ class _Work:
         self.generation = min([self.generation, *(c.generation for c in _caches(request))])
         self.head = self._tip()
         self.parent = manifests.of_commit(context, self.head.commit)
-        policy = _policy(context, request, self.parent, Pipeline.parse(text).coding())
-        self.files = StateWriter(context, packs, policy, self.parent, progress)
+        coding = Pipeline.parse(text).coding()
+        policy = _policy(context, request, self.parent, coding)
+        self.files = StateWriter(
+            context, packs, policy, self.parent, progress,
+            features=coding.features if request.produced_by else frozenset(),
+        )  # fmt: skip
         self.kept: dict[str, FileEntry] = {}
         self.attached: dict[str, FileEntry] = {}
         self.raw_bytes = 0
@@ -379,7 +384,7 @@ def _policy(
     if weight is not None:
         saving = _seconds(context, pipeline, PIECE) * 1e9 / (PIECE * weight)
         reset = reset or _is_paid(context, chains, pipeline, layout, float(weight))
-    return Policy(pipeline, layout, float(get("store.max_chain")), reset, saving)
+    return Policy(exactly(pipeline), layout, float(get("store.max_chain")), reset, saving)
 
 
 def _seconds(context: Context, pipeline: Pipeline, nbytes: int) -> float:
@@ -444,11 +449,13 @@ def _within_bound(
     for content in (content for entry in parent.entries for content in entry.contents):
         spec = content.spec
         for start, length in pieces(spec):
-            base = layout.base(graph.chain(content.id, start), graph.next_sequence)
-            steps = graph.path(content.id, start).steps[: base.depth + 1]
+            steps = graph.path(content.id, start).steps
+            if not pipeline.forward_only:
+                base = layout.base(graph.chain(content.id, start), graph.next_sequence)
+                steps = steps[: base.depth + 1]
             walks.append((length, spec, steps))
             new.append(timing.coding(pipeline, length, spec))
-            full.append((length, timing.coding(pipeline.full(), length, spec)))
+            full.append((length, timing.coding(exactly(pipeline).full(), length, spec)))
     least = timing.version(full, files, nbytes)
     if least > bound:
         raise InvalidConfig(

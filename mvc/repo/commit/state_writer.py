@@ -53,8 +53,9 @@ class StateWriter:
 
     def __init__(
         self, context: Context, packs: PackWriter, policy: Policy, parent: Manifest,
-        progress: Progress | None = None,
+        progress: Progress | None = None, features: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
+        """``features``: those of the format that steps of contents need."""
         store = context.store
         self._new = Arena(_ARENA)
         self._old = Arena(_ARENA)
@@ -62,7 +63,7 @@ class StateWriter:
         self._pool = store.pool
         self._packs = packs
         self._recovery = store.recovery
-        store.require(policy.pipeline.features)
+        store.require(features | policy.pipeline.features)
         self.writer = ObjectWriter(
             store.graph, packs, store.pool, policy, store.arenas, self._older
         )
@@ -155,11 +156,17 @@ class StateWriter:
         if borrowed is not None and memory is None:
             self._unproven[i] = name
         self.writer.begin(id_)
+        made = parsed.steps.get(i) if parsed.steps and master is None else None
         for start, length in pieces(spec):
             if borrowed is not None:
                 self._room(length)
             part = data[start : start + length]
-            self.writer.put(id_, spec, start, part, base, memory)
+            if made is None:
+                self.writer.put(id_, spec, start, part, base, memory)
+                continue
+            stored = StoredBase(made.base, spec, self._recovery, self._old, self._graph)
+            step = made.part(start, length)
+            self.writer.put_step(id_, spec, start, part, stored, step, made.coding, memory)
         return id_
 
     def _wanted(self, id_: BlobId) -> bool:

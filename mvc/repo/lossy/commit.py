@@ -31,6 +31,7 @@ from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
+from mvc.repo.lossy.approximate import approximate
 from mvc.repo.lossy.reduce import ProducedFile, Weights, is_optimizer, reduce, weights_before
 
 __all__ = ["LossyCommit"]
@@ -114,6 +115,12 @@ class LossyCommit:
                 f"there is no tensor {sorted(self._unknown)[0]} to be kept exactly",
                 hint="'mvc ls' lists the names",
             )
+        at = tip(self.context, self.branch)
+        entry = manifests.of_commit(self.context, at.commit).by_path.get(path)
+        if self.pipeline.forward_only:
+            return approximate(
+                self.context, self.pipeline, parsed, entry, exact=self.exact, last=last
+            )
         weights = Weights.of(parsed)
         names = [
             name
@@ -122,8 +129,6 @@ class LossyCommit:
             and name not in self.exact
             and not is_optimizer(name)
         ]
-        at = tip(self.context, self.branch)
-        entry = manifests.of_commit(self.context, at.commit).by_path.get(path)
         made = reduce(
             self.pipeline,
             weights_before(self.context, entry, names, last) or None,

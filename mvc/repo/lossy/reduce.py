@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.parsed import ParsedFile, StepFrom
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.reduce import produce
@@ -136,11 +136,20 @@ def weights_before(
 
 
 class ProducedFile(ParsedFile):
-    """A file with some contents replaced; ``made`` has the new ones by position."""
+    """A file with some contents replaced; ``made`` has the new ones by position.
 
-    def __init__(self, parsed: ParsedFile, made: Mapping[int, memoryview]) -> None:
+    ``steps``: as of ``ParsedFile``.
+    """
+
+    def __init__(
+        self,
+        parsed: ParsedFile,
+        made: Mapping[int, memoryview],
+        steps: Mapping[int, StepFrom] | None = None,
+    ) -> None:
         self._parsed = parsed
         self._made = made
+        self.steps = steps
         self.format = parsed.format
         self.size = parsed.size
         self.contents = parsed.contents

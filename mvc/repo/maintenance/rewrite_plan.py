@@ -10,7 +10,7 @@ the tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from typing import Protocol, TypeVar
@@ -28,11 +28,13 @@ from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.arena import Arena
+from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
-from mvc.store.writing.full_or_delta import Policy
+from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.object_writer import ObjectWriter
+from mvc.types import Bytes
 
 __all__ = [
     "EncodeRequest",
@@ -55,6 +57,15 @@ class ObjectSource(Recovers, Protocol):
     def manifest(self, id_: bytes) -> bytes: ...
 
 
+class JointRecord(Protocol):
+    """A record that takes the place of stored ones, as part of the entry ``entry_index``."""
+
+    @property
+    def entry_index(self) -> int: ...
+
+    def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class EncodeRequest:
     """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
@@ -74,6 +85,8 @@ class RewritePlan:
     codings of them that are not dropped move to new packs. ``records`` (pack, offset) move as
     well although their packs stay, so that no entry names the dropped codings in them.
 
+    ``joint``: records to make of stored ones, which ``leave`` names.
+
     ``edits``: the new entries by position in the inventory, None to drop an entry. ``specs``:
     every blob to encode or to take as a base. ``source`` gives their bytes, by default the
     repository itself.
@@ -86,9 +99,11 @@ class RewritePlan:
     specs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
     source: ObjectSource | None = None
     records: set[tuple[int, int]] = field(default_factory=set)
+    joint: list[JointRecord] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.leave or self.add or self.packs or self.records or self.edits)
+        changed = self.leave or self.add or self.packs or self.records or self.edits
+        return bool(changed or self.joint)
 
 
 def check_writable(context: Context, what: str) -> None:
@@ -107,7 +122,7 @@ def check_writable(context: Context, what: str) -> None:
 def encoding_policy(context: Context) -> Policy:
     """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
     pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
-    return Policy(pipeline)
+    return Policy(exactly(pipeline))
 
 
 def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:
@@ -216,6 +231,10 @@ class _Execution:
             place = found.entry_of(request.id) if place is None else place
             self._add.setdefault(place, []).append(request)
 
+        self._joint: dict[int, list[JointRecord]] = {}
+        for joint in plan.joint:
+            self._joint.setdefault(joint.entry_index, []).append(joint)
+
     def entry(self, entry_index: int, recorded: Recorded) -> Entry | None:
         """The new form of an entry, with its moved records and its new codings; None to drop it."""
         plan = self._plan
@@ -230,6 +249,8 @@ class _Execution:
                 regions.append(Region(record.pack, record.offset, record.header.size))
         requests += self._add.get(entry_index, ())
         self.encoder.encode(requests)
+        for joint in self._joint.get(entry_index, ()):
+            self._new.append(*joint.encode(self._old))
         regions += self._new.cut()
         if entry is None:
             if not regions:

@@ -175,7 +175,7 @@ class StorageGraph:
         """
         kind = _MANIFEST if member.kind == MANIFEST else 0
         if member.base:
-            kind |= (_DELTA | _FORWARD) if member.coding.transform else _DELTA
+            kind |= (_DELTA | _FORWARD) if member.coding.forward_only else _DELTA
         at = len(self._kinds) if entry is None else entry
         self._append(member.id, member.base, at, member.start, member.nbytes, seconds, kind)
 

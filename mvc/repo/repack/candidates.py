@@ -72,7 +72,7 @@ class Candidates:
                 coding.reversible,
                 coding.place,
                 coding.record.header.group,
-                forward_only=bool(member.coding.transform),
+                forward_only=member.coding.forward_only,
             )
             self._by_node[candidate.node].append(candidate)
             if candidate.grouped:
@@ -85,6 +85,11 @@ class Candidates:
     def of(self, node: Node) -> list[Candidate]:
         """All stored codings of a piece."""
         return self._by_node.get(node, [])
+
+    def added(self, id_: bytes, nbytes: int) -> list[Candidate]:
+        """All codings of an object that approximate steps lead to; nothing of others."""
+        found = [o for start in starts_of(nbytes) for o in self.of((id_, start))]
+        return found if any(o.forward_only and o.grouped for o in found) else []
 
     def full(self, id_: bytes, nbytes: int) -> list[Candidate] | None:
         """The smallest full record of each piece; None if a piece has none."""

@@ -11,6 +11,7 @@ from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.repo.maintenance.inventory import StoredRecord
+from mvc.repo.maintenance.rewrite_plan import encoding_policy
 from mvc.repo.repack.candidates import Candidate, Node, starts_of
 from mvc.repo.repack.costs import Costs
 from mvc.repo.repack.selection import Selection
@@ -103,7 +104,7 @@ def _packed(costs: Costs, selection: Selection) -> int:
     fresh: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
         fresh[found.entry_of(candidate.id)].append(candidate)
-    pipeline = Pipeline.parse(costs.survey.context.config.get("commit.pipeline")).coding()
+    pipeline = encoding_policy(costs.survey.context).pipeline
     return total + sum(_added(candidates, pipeline) for candidates in fresh.values())
 
 

@@ -20,7 +20,8 @@ class RepackPlan:
 
     ``full_*`` and ``deltas_*`` count codings of tensors. ``costs``: what the plan was made from.
     ``given_up``: versions that a recipe makes from then on, in place of their weights. ``prices``:
-    before and after in seconds, if the goal is the lowest price.
+    before and after in seconds, if the goal is the lowest price. ``joined``: approximate steps of
+    tensors that go into super-steps.
     """
 
     goal: Goal
@@ -34,6 +35,7 @@ class RepackPlan:
     costs: Costs = field(repr=False)
     given_up: tuple[CommitId, ...] = ()
     prices: tuple[float, float] | None = None
+    joined: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.rewrite or self.given_up)

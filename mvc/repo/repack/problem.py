@@ -72,11 +72,17 @@ class RepackProblem:
         found = []
         for i in range(len(self.survey.versions)):
             depth = self.survey.generation(i)
-            if depth and depth % step == 0 and step > 1:
+            if depth and depth % step == 0 and step > 1 and not self._adds(i):
                 start = self.survey.ancestor(i, step)
                 assert start is not None
                 found.append((start, i, step))
         return found
+
+    def _adds(self, i: int) -> bool:
+        """Whether a version is stored by approximate steps, which have super-steps of their own."""
+        added, size = self.costs.candidates.added, self.survey.size
+        blobs = self.survey.versions[i].blobs
+        return any(added(id_, size(id_)) for id_ in blobs if self.costs.first[id_] == i)
 
     def versions(self, *, full: bool) -> tuple[Versions, Layout]:
         """The planner's graph and the stored layout, after some trials.

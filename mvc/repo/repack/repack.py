@@ -26,6 +26,7 @@ from mvc.repo.repack.solve import layouts
 from mvc.repo.repack.solve.bounded import fastest, smallest, within_bytes, within_time
 from mvc.repo.repack.solve.model import Layout, Price, Versions
 from mvc.repo.repack.solve.priced import cheapest
+from mvc.repo.repack.super_steps import super_steps
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.writing.layout import ENDLESS
@@ -104,10 +105,25 @@ def make_plan(context: Context, goal: Goal, progress: Progress | None = None) ->
     """
     problem = RepackProblem(context, goal, progress)
     plan = _chosen(problem) if problem.survey.versions else problem.unchanged()
-    if _is_worth(plan):
+    if not _is_worth(plan):
+        prices = plan.prices and (plan.prices[0], plan.prices[0])
+        plan = replace(problem.unchanged(), prices=prices)
+    return plan if goal.super_step is None else _with_super_steps(problem, plan, goal.super_step)
+
+
+def _with_super_steps(problem: RepackProblem, plan: RepackPlan, step: int) -> RepackPlan:
+    """The plan, and super-steps of versions that are stored as approximate steps."""
+    rewrite, made = plan.rewrite, super_steps(problem.survey, step)
+    if not made:
         return plan
-    prices = plan.prices and (plan.prices[0], plan.prices[0])
-    return replace(problem.unchanged(), prices=prices)
+    left = {pack for pack, _, _ in made.leave}
+    rewrite = replace(
+        rewrite, leave=rewrite.leave | made.leave, add=[*rewrite.add, *made.shortcuts],
+        packs=rewrite.packs | left, joint=list(made.joint),
+    )  # fmt: skip
+    after = replace(plan.after, bytes=plan.after.bytes - made.saved)
+    joined = sum(len(each.chains) * len(each.chains[0]) for each in made.joint)
+    return replace(plan, rewrite=rewrite, after=after, joined=joined)
 
 
 def _chosen(problem: RepackProblem) -> RepackPlan:

@@ -256,7 +256,7 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
 
     Each blob is coded once, against the blob in its place in the version that the layout names;
     those of a reset point also in full. A delta that is stored already does where that one is not
-    worth it, unless it makes a long chain.
+    worth it, unless it makes a long chain. Approximate steps stay: another delta would be larger.
     """
     made, survey = Selection(costs), costs.survey
     made.add(candidate for candidate in costs.candidates if candidate.id not in survey.specs)
@@ -267,7 +267,7 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
         if base is not None:
             span = survey.generation(i) - survey.generation(base)
             for id_, candidates in costs.between(base, i, span).items():
-                if costs.first[id_] != i:
+                if costs.first[id_] != i or costs.candidates.added(id_, survey.size(id_)):
                     continue
                 if not any(candidate.base for candidate in candidates):
                     size = survey.size(id_)
@@ -276,6 +276,8 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
                     candidates = stored if stored and under <= most else candidates
                 made.add(candidates)
                 depths[id_] = max(depths.get(c.base, 0) + 1 if c.base else 0 for c in candidates)
+        for id_ in version.blobs:
+            made.add(costs.candidates.added(id_, survey.size(id_)))
         if len(way) == 1:
             for id_ in version.blobs:
                 made.add(costs.full(i, id_))

@@ -13,14 +13,14 @@ from collections import defaultdict
 from mvc.codecs import cast
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
-from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
 from mvc.limits import CHUNK, PIECE
 from mvc.model.tensor import TensorSpec
+from mvc.repo.maintenance.rewrite_plan import encoding_policy
 from mvc.repo.repack.candidates import Candidate, found_from_base, starts_of
 from mvc.repo.repack.survey import Survey
 from mvc.store.packs.records import BASE_BYTES
-from mvc.store.writing.full_or_delta import BasePiece, Choice, Policy, choose, fitted
+from mvc.store.writing.full_or_delta import BasePiece, Choice, choose, fitted
 
 __all__ = ["Sizes"]
 
@@ -42,8 +42,7 @@ class Sizes:
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
-        pipeline = Pipeline.parse(survey.context.config.get("commit.pipeline")).coding()
-        self._policy = Policy(pipeline)
+        self._policy = encoding_policy(survey.context)
         self._timing = survey.context.store.timing
         self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])

@@ -115,7 +115,7 @@ class SoundGraph(Graph):
             if (pack, at, i) in damaged:
                 continue
             self._to.setdefault(member.id, []).append(Step(pack, at, header, member, False))
-            if member.base and not member.coding.transform:
+            if member.base and not member.coding.forward_only:
                 undone = Step(pack, at, header, member, True)
                 self._from.setdefault(member.base, []).append(undone)
 

@@ -364,7 +364,7 @@ class _Planning:
         for member in kept:
             base = self._known_base(member.base)
             if base is not None or not member.base:
-                reversible = base in named and not member.coding.transform
+                reversible = base in named and not member.coding.forward_only
                 reached.add(member.id, member.start, base, reversible=reversible)
         return reached
 

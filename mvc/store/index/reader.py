@@ -154,7 +154,7 @@ class IndexReader:
         headers = [header for _, _, header in records.of_entry(offset)]
         yield from keys.blob_keys(offset, headers)
         members = [member for header in headers for member in header.members]
-        bases = {m.base for m in members if m.base and not m.coding.transform}
+        bases = {m.base for m in members if m.base and not m.coding.forward_only}
         if known is not None:
             for member in members:
                 known.setdefault(member.id[:8], offset)

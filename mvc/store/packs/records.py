@@ -23,6 +23,7 @@ from mvc.types import Bytes
 __all__ = [
     "BASE_BYTES",
     "BLOB",
+    "JOINT",
     "MANIFEST",
     "Coding",
     "Member",
@@ -47,6 +48,10 @@ _NAMED = 33  # flags and id
 _ALL_FLAGS = 15
 BLOB, MANIFEST = 1, 2
 _KINDS = (BLOB, MANIFEST)
+JOINT = "joint"
+_ADDS = frozenset({JOINT, "expq", "uniform"})
+"""How codings begin that add floats to a base."""
+_MOST_JOINT_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,9 @@ class Coding:
     """How payload bytes become an object.
 
     ``text`` is ``[transform |] pipeline``. Without a transform a coding with a base is an
-    undirected delta between pieces of equal length. The transforms are forward only:
+    undirected delta between pieces of equal length, unless it adds approximate steps
+    (``mvc.codecs.lc``): a sum of floats cannot be undone. ``joint:M`` before such a pipeline:
+    the members are M consecutive steps of some objects. The transforms are forward only, too:
     ``resize`` (the base is cut or zero-filled first), ``cast:A>B`` (converted first)
     and ``patch`` (a zstd dictionary).
     """
@@ -66,14 +73,38 @@ class Coding:
         return _transform_of(self.text)
 
     @property
+    def forward_only(self) -> bool:
+        """Whether the base cannot be made of the object."""
+        return _is_forward_only(self.text)
+
+    @property
+    def joint(self) -> int:
+        """How many steps of each object follow each other in one payload; 0 for no super-step."""
+        return _joint_of(self.text)
+
+    @property
     def pipeline(self) -> str:
-        return self.text.partition(" | ")[2] if self.transform not in {"", "patch"} else self.text
+        prefixed = self.joint or self.transform not in {"", "patch"}
+        return self.text.partition(" | ")[2] if prefixed else self.text
 
 
 @lru_cache(maxsize=256)
 def _transform_of(text: str) -> str:
     head = text.split(" | ", 1)[0]
     return head if head in {"resize", "patch"} or head.startswith("cast:") else ""
+
+
+@lru_cache(maxsize=256)
+def _joint_of(text: str) -> int:
+    head, colon, count = text.split(" | ", 1)[0].partition(":")
+    known = head == JOINT and colon and count.isdecimal() and len(count) <= _MOST_JOINT_DIGITS
+    return int(count) if known else 0
+
+
+@lru_cache(maxsize=256)
+def _is_forward_only(text: str) -> bool:
+    # Not by ``Pipeline.parse``: reading a history imports no codecs.
+    return bool(_transform_of(text)) or text.partition(" | ")[0].partition(":")[0] in _ADDS
 
 
 class Member(NamedTuple):
@@ -139,7 +170,7 @@ class RecordHeader:
         """Positions of undirected deltas, by the bytes that name their base."""
         table: dict[bytes, list[int]] = {}
         for i, member in enumerate(self.members):
-            if member.base and not member.coding.transform:
+            if member.base and not member.coding.forward_only:
                 table.setdefault(member.base, []).append(i)
         return table
 

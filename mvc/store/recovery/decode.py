@@ -41,6 +41,8 @@ def pipeline_of(step: Step) -> Pipeline:
         pipeline = Pipeline.parse(member.coding.pipeline)
     except InvalidPipeline as error:
         raise DamagedData(f"{short_name(step)} names a coding that does not exist") from error
+    if member.coding.joint and not pipeline.forward_only:
+        raise DamagedData(f"{short_name(step)} names a super-step of what cannot be added")
     if (pipeline.operator == "none") == bool(member.base) or (
         (pipeline.scope == "group") != step.header.group or pipeline is not pipeline.coding()
     ):

@@ -14,6 +14,9 @@ from concurrent.futures import Executor, Future
 from typing import TypeAlias
 
 from mvc.codecs.group import decode_group
+from mvc.codecs.lc.joint import decode_joint
+from mvc.codecs.lc.payload import decode_steps
+from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.words import combine
 from mvc.errors import DamagedData
 from mvc.io.process import cpu_count
@@ -37,7 +40,8 @@ def is_grouped(path: Path) -> bool:
 
 _Together: TypeAlias = Sequence[tuple[Step, memoryview]]
 """One step of every path in a cluster, each with the buffer that it fills."""
-_Decoded: TypeAlias = list[tuple[memoryview, int]]
+_Decoded: TypeAlias = list[tuple[memoryview, int]] | list[Addition]
+"""Bytes or deltas and the width of their elements; or what is added to floats."""
 
 
 def walk_together(
@@ -132,7 +136,11 @@ def _apply(
     # By id and start: a header may have been read again since the path was planned.
     places = {(member.id, member.start): i for i, member in enumerate(step.header.members)}
     for each, out in together:
-        delta, width = decoded[places[each.member.id, each.member.start]]
+        found = decoded[places[each.member.id, each.member.start]]
+        if isinstance(found, Addition):
+            found.apply(out)
+            continue
+        delta, width = found
         if each.member.base:
             combine(operator, out, delta, width, reverse=each.reverse)
         else:
@@ -140,10 +148,26 @@ def _apply(
 
 
 def decode_shared(packs: PackReader, step: Step, *, check: bool = True) -> _Decoded:
-    """All members of a group, as ``decode_group``. Raises DamagedData."""
+    """All members of a group, as ``decode_group`` or ``decode_steps``. Raises DamagedData."""
     pipeline = pipeline_of(step)
     sizes = [member.nbytes for member in step.header.members]
-    if sum(sizes) > _MOST:
+    joint = step.member.coding.joint
+    if sum(sizes) > _MOST * max(1, joint):
         raise DamagedData(f"{short_name(step)} claims another length than there can be")
     payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
+    if joint:
+        times = decode_joint(pipeline, payload, _sizes_of_one(step, sizes, joint))
+        if len(times) != joint:
+            raise DamagedData(f"{short_name(step)} has another number of steps than it names")
+        return [added for time in times for added in time]
+    if pipeline.forward_only:
+        return decode_steps(pipeline, payload, sizes)
     return decode_group(pipeline, payload, sizes)
+
+
+def _sizes_of_one(step: Step, sizes: list[int], joint: int) -> list[int]:
+    """Raw bytes of the objects of which a super-step has ``joint`` steps each, in turn."""
+    one = sizes[: len(sizes) // joint]
+    if not step.member.base or one * joint != sizes:
+        raise DamagedData(f"{short_name(step)} is a super-step of objects that do not line up")
+    return one

@@ -17,7 +17,7 @@ from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 
-__all__ = ["Base", "BasePiece", "Choice", "Policy", "choose"]
+__all__ = ["Base", "BasePiece", "Choice", "Policy", "choose", "exactly"]
 
 _WORTH = 0.9  # a delta larger than this share of the full record is not worth its chain
 _SAMPLE = 64 << 10
@@ -43,6 +43,11 @@ class Policy:
         if self.pipeline.operator != "none":
             return True
         return spec.dtype == "raw" and self.pipeline.text != "raw"
+
+
+def exactly(pipeline: Pipeline) -> Pipeline:
+    """How a pipeline's tensors are stored where it adds no approximate step."""
+    return Pipeline.parse("lossless") if pipeline.forward_only else pipeline
 
 
 @dataclass(frozen=True, slots=True)

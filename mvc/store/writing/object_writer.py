@@ -14,6 +14,8 @@ from functools import lru_cache
 
 from mvc.codecs import cast
 from mvc.codecs.group import encode_group
+from mvc.codecs.lc.payload import encode_steps
+from mvc.codecs.lc.step import Step
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
@@ -146,6 +148,44 @@ class ObjectWriter:
             for waiting in gathered:
                 copy_kept(waiting)
         self._flush_full()
+
+    def put_step(
+        self,
+        id_: bytes,
+        spec: TensorSpec,
+        start: int,
+        new: memoryview,
+        base: Base,
+        step: Step,
+        coding: str,
+        kept: Kept | None = None,
+    ) -> None:
+        """Adds a piece that is the base's piece plus ``step``, by the pipeline ``coding``.
+
+        As ``put``; stored in full where a chain ends, and as a delta where nothing can be added to
+        the base.
+        """
+        chain: tuple[Link, ...] = ()
+        with suppress(DamagedData):
+            chain = base.chain(start)
+        full = self._policy.reset or (chain and self._ends(chain, len(new)))
+        if full or not chain or base.id == id_ or not self._nameable(base.id):
+            self.put(id_, spec, start, new, None if full else base, kept)
+            return
+        if not self.added(base.id):
+            self.bases.add(base.id)
+        waiting = Waiting(
+            BLOB, id_, start, len(new), coding, base.id[:BASE_BYTES], spec.width, [],
+            (new, None), chain, kept, step=step,
+        )  # fmt: skip
+        self._grouped.pieces.append(waiting)
+        self._grouped.raw += waiting.nbytes
+        self._flush_full()
+
+    def _ends(self, chain: Sequence[Link], size: int) -> bool:
+        """Whether the version after ``chain``, of ``size`` bytes, is to be stored in full."""
+        long = self._policy.layout.ends(chain, self._sequence)
+        return long or chain[-1].stored > self._policy.max_chain * size
 
     def put_zeros(self, id_: bytes, spec: TensorSpec, start: int, length: int) -> None:
         """Adds a piece of zeros, in full: no delta is smaller. A chunk of them is encoded once."""
@@ -364,8 +404,13 @@ class ObjectWriter:
         """One payload per coding text, since full and delta members decode differently."""
         for text in dict.fromkeys(piece.text for piece in pieces):
             chosen = [piece for piece in pieces if piece.text == text]
-            members = [group_member(piece) for piece in chosen]
-            body: list[Bytes] = list(encode_group(Pipeline.parse(Coding(text).pipeline), members))
+            pipeline = Pipeline.parse(Coding(text).pipeline)
+            body: list[Bytes] = []
+            if pipeline.forward_only:
+                steps = [piece.step for piece in chosen if piece.step is not None]
+                body += encode_steps(pipeline, steps)
+            else:
+                body += encode_group(pipeline, [group_member(piece) for piece in chosen])
             check, size = payload_check(body), sum(len(part) for part in body)
             raw = sum(piece.nbytes for piece in chosen) or 1
             for piece in chosen:

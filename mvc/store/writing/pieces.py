@@ -8,6 +8,7 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Protocol
 
+from mvc.codecs.lc.step import Step
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
@@ -72,6 +73,7 @@ class Waiting:
     under: tuple[Link, ...]
     kept: Kept | None
     copied: bool = False
+    step: Step | None = None  # what is added to the base, in place of a delta
 
     @property
     def is_encoded(self) -> bool:

@@ -14,10 +14,11 @@ import torch
 
 from mvc.errors import CannotResume, UnsupportedTensor
 
-__all__ = ["Placement", "optimizer_state"]
+__all__ = ["Placement", "bound_moments", "optimizer_state"]
 
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 _GROUPS = "give the optimizer the parameters and groups that it had when it was recorded"
+_ROUNDING = 1.01  # so that no exact moment is changed
 _OWN = {"params", "param_names"}  # positions in a group, replaced by names
 
 
@@ -80,6 +81,32 @@ def _parameters(
     for g, (group, short) in enumerate(pairs):
         both = zip(group["params"], short["params"], strict=True)
         yield from ((g, i, parameter, number) for i, (parameter, number) in enumerate(both))
+
+
+def bound_moments(kept: Any) -> None:
+    """Raises second moments of Adam that are too small for the first, in an approximated state.
+
+    Where exact, |m| is at most c sqrt(v), with c from the betas (Cauchy-Schwarz). Each of the two
+    is approximated on its own scale; where v was left out and m was not, a step would be m / eps.
+    """
+    if not isinstance(kept, Mapping) or not isinstance(kept.get("groups"), list):
+        return
+    for group in kept["groups"]:
+        betas = group["values"].get("betas")
+        if not isinstance(betas, tuple | list) or len(betas) != 2:
+            continue
+        first, second = map(float, betas)
+        if not 0 <= first * first < second < 1:
+            continue
+        most = (1 - first) ** 2 / ((1 - second) * (1 - first * first / second))
+        for name in group["names"]:
+            values = kept["state"].get(name, {})
+            if not {"exp_avg", "exp_avg_sq"} <= values.keys():
+                continue
+            least = values["exp_avg"].square() / (most * _ROUNDING)
+            for key in ("exp_avg_sq", "max_exp_avg_sq"):
+                if key in values:
+                    values[key] = torch.maximum(values[key], least.to(values[key].dtype))
 
 
 class Placement:

@@ -31,6 +31,17 @@ def test_explains_one(mvc) -> None:
     assert "every version in full" in mvc("pipeline", "none").out
 
 
+def test_explains_what_leads_forward_only(mvc) -> None:
+    out = mvc("pipeline", "lc:x=2").out
+    assert out.startswith("expq | promote:2 | packed\n")
+    assert "Deltas as:  expq | promote:2 | packed, forward only\n" in out
+    assert "In full as: planes | zstd:huff\n" in out
+    assert "Weights:    what is stored differs from what was given\n" in out
+    found = mvc("pipeline", "lc", "--json").json
+    assert (found["preset"], found["lossy"], found["operator"]) == ("lc", True, "add")
+    assert [s["lossy"] for s in found["stages"]] == [True, True, False]
+
+
 def test_explains_as_json(mvc) -> None:
     found = mvc("pipeline", "vsol-1-slow", "--json").json
     assert (found["preset"], found["lossy"], found["set"]) == ("vsol-1-slow", True, False)

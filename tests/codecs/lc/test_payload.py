@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mvc.codecs.lc.coders.huffman import CodeTables
 from mvc.codecs.lc.joint import MAX_JOINT, decode_joint, encode_joint
 from mvc.codecs.lc.payload import decode_steps, encode_steps
 from mvc.codecs.lc.quantise import quantise
@@ -56,6 +57,7 @@ def models(draw, members=5):
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
+@settings(max_examples=40)
 @given(steps=models())
 def test_there_and_back(pipeline, steps):
     data = encoded(pipeline, steps)
@@ -65,6 +67,7 @@ def test_there_and_back(pipeline, steps):
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
+@settings(max_examples=40)
 @given(steps=models(), times=st.integers(1, 9), seed=st.integers(0, 1 << 32))
 def test_consecutive_steps_there_and_back(pipeline, steps, times, seed):
     """Also where the table of a tensor is another one at each time."""
@@ -86,6 +89,7 @@ def test_consecutive_steps_there_and_back(pipeline, steps, times, seed):
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("joint", [False, True])
+@settings(max_examples=60)
 @given(steps=models(), at=st.floats(0, 1), bit=st.integers(0, 7), how=st.integers(0, 3))
 def test_damage_is_told_or_harmless(pipeline, joint, steps, at, bit, how):
     """A flipped bit, a cut, a byte more, or other members: DamagedData, or steps that fit."""
@@ -119,6 +123,23 @@ def test_members_share_a_table():
     # one class; float32, 2 symbols, 2 bytes of each; 50 members of class 0; constant 0
     assert encoded(PIPELINES[1], steps).hex() == "01" + "000202003f80be" + "3200" + "0000"
     assert encoded(PIPELINES[0], []).hex() == "00"
+
+
+def test_known_codes():
+    """The code of an earlier payload serves a later one, which any reader decodes."""
+    pipeline, known = PIPELINES[0], CodeTables()
+    table = np.array([0, 1, 2, 3], np.float32)
+    first = Step(np.repeat([0, 1, 2, 3], [60, 10, 10, 20]).astype(np.uint8), table, "float32")
+    later = Step(np.repeat([0, 1, 2, 3], [30, 14, 26, 30]).astype(np.uint8), table, "float32")
+    own = encoded(pipeline, [later])
+    assert b"".join(encode_steps(pipeline, [first], known=known)) == encoded(pipeline, [first])
+    data = b"".join(encode_steps(pipeline, [later], known=known))
+    assert len(data) == len(own)  # 210 bits are more than 200 of fixed width: its own code
+    flat = Step(first.symbols[::-1].copy(), table, "float32")
+    for step in (later, flat):
+        data = b"".join(encode_steps(pipeline, [step], known=known))
+        assert same(decode_steps(pipeline, memoryview(data), [400])[0], step)
+    assert len(data) > len(encoded(pipeline, [flat]))  # two bits each, of the code before
 
 
 def test_limits():
@@ -157,6 +178,7 @@ def test_joint_is_smaller_where_changes_repeat():
 
 
 @pytest.mark.parametrize("coding", CODINGS)
+@settings(max_examples=30)
 @given(steps=models())
 def test_the_document_describes_the_bytes(coding, steps):
     pipeline = Pipeline.parse(f"expq | {coding}")
@@ -193,3 +215,10 @@ def test_the_example_of_the_document():
     assert encoded(pipeline, steps) == data
     found = Reader(data).steps("packed", [16, 8])
     assert [row for _, row, _ in found] == [[1, 1, 2, 0], [1, 0]]
+
+
+def test_the_example_of_the_page(capsys):
+    text = (Path(__file__).parents[3] / "docs" / "lc.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
+    exec(code, {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r"print.*  # (.*)", code)

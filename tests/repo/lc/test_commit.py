@@ -1,0 +1,218 @@
+"""Approximated versions: what is stored is what comes back, bit for bit, whatever the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import mvc
+from mvc.errors import InvalidConfig, UnsupportedFormat, WrongUsage
+from mvc.store import format as store_format
+from tests.repo.lc.histories import bits, check, first, grow, moved, start
+
+PIPELINES = ["lc", "lc:x=2", "lc:x=3,huffman", "lc:x=2,tensor", "lc:uniform,budget=0.05"]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_every_version_is_what_its_commit_returned(tmp_path: Path, pipeline: str) -> None:
+    with start(tmp_path) as repo:
+        made, last = grow(repo, first(), 6, pipeline)
+        assert repo.fsck(full=True).sound
+        check(repo, made)
+        *_, state = made.values()
+        exact = bits(repo.commit(last, pipeline="lossless").state)
+    assert exact["layer.weight"] != state["layer.weight"]
+
+
+def test_approximated_are_weights_and_nothing_else(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        given = first()
+        assert bits(repo.commit(given, pipeline="lc:x=2").state) == bits(given)  # the first one
+        given = moved(given)
+        given["new"] = torch.randn(9)
+        given["layer.bias"][3] = float("nan")
+        stored = bits(repo.commit(given, pipeline="lc:x=2").state)
+    same = {name for name, value in bits(given).items() if stored[name] == value}
+    assert {"norm.running_var", "count", "new", "layer.bias"} <= same
+    assert not {"wide", "layer.weight", "half", "brain"} & same
+
+
+def test_the_error_does_not_add_up(tmp_path: Path) -> None:
+    """Each step is taken from what is stored, so the error of one is part of the next."""
+    with start(tmp_path) as repo:
+        torch.manual_seed(1)
+        state, errors = {"w": torch.randn(5000)}, []
+        for _ in range(40):
+            stored = repo.commit(state, pipeline="lc:x=3").state
+            errors.append(float((stored["w"] - state["w"]).square().mean().sqrt()))
+            state = moved(state)
+    assert max(errors[20:]) < 2 * max(errors[1:20])
+
+
+def test_tied_weights_stay_equal(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        shared = torch.randn(300)
+        for _ in range(3):
+            stored = repo.commit({"in": shared, "out": shared}, pipeline="lc:x=2").state
+            assert torch.equal(stored["in"], stored["out"])
+            shared = shared + 0.01 * torch.randn(300)
+
+
+def test_exact_names_what_stays(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        repo.commit(first(), pipeline="lc")
+        state = moved(first())
+        done = repo.commit(state, pipeline="lc", options=mvc.CommitOptions(exact=["wide"]))
+    assert bits(done.state)["wide"] == bits(state)["wide"]
+
+
+def test_numpy_states(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        state = {"w": np.linspace(-1, 1, 999, dtype=np.float32).reshape(3, 333)}
+        made = []
+        for _ in range(3):
+            made.append(repo.commit(state, pipeline="lc:x=2"))
+            state = {"w": state["w"] * np.float32(1.01)}
+        for done in made:
+            assert repo.checkout(done.id)["w"].tobytes() == done.state["w"].tobytes()
+
+
+def test_files_are_read_and_not_written(tmp_path: Path) -> None:
+    safe, pickled = tmp_path / "model.safetensors", tmp_path / "model.pt"
+    with start(tmp_path) as repo:
+        state = first()
+        for number in range(3):
+            save_file(state, safe)
+            torch.save(state, pickled)
+            before = safe.read_bytes(), pickled.read_bytes()
+            done = repo.commit([safe, pickled], pipeline="lc:x=2")
+            assert (safe.read_bytes(), pickled.read_bytes()) == before
+            repo.restore(done.id, output=tmp_path / "out", everything=True, force=True)
+            stored = load_file(tmp_path / "out/model.safetensors")
+            again = torch.load(tmp_path / "out/model.pt", weights_only=True)
+            assert bits(stored) == bits(again)
+            assert (bits(stored) == bits(state)) == (number == 0)
+            state = moved(state)
+        save_file(state, safe)
+        done = repo.commit([safe], pipeline="lc:x=2", options=mvc.CommitOptions(in_place=True))
+        assert bits(load_file(safe)) == bits(repo.checkout(done.id, path=safe.name))
+        assert repo.fsck(full=True).sound
+
+
+def test_an_optimizer_in_a_file(tmp_path: Path) -> None:
+    """Moments are approximated, the second one on the scale of its root; counters are exact."""
+    with start(tmp_path) as repo:
+        torch.manual_seed(0)
+        state = {
+            "model": {"w": torch.randn(500)},
+            "optimizer": {
+                "w": {
+                    "step": torch.tensor(7.0),
+                    "exp_avg": 1e-3 * torch.randn(500),
+                    "exp_avg_sq": 1e-6 * torch.rand(500),
+                }
+            },
+        }
+        repo.commit(state, pipeline="lc:x=3")
+        slot = state["optimizer"]["w"]
+        slot["step"] += 1
+        slot["exp_avg"] = slot["exp_avg"] + 1e-4 * torch.randn(500)
+        slot["exp_avg_sq"] = slot["exp_avg_sq"] * 1.3
+        stored = repo.commit(state, pipeline="lc:x=3").state["optimizer"]["w"]
+    assert float(stored["step"]) == 8
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert not torch.equal(stored[name], slot[name])
+        torch.testing.assert_close(stored[name], slot[name], rtol=0.5, atol=3e-4)
+    assert bool((stored["exp_avg_sq"] >= 0).all())
+
+
+def test_lossless_and_approximated_versions_follow_each_other(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        made, state = {}, first()
+        for pipeline in ("lc:x=2", "lossless", "lc:x=2", "lc:x=2", "vsol", "lossless", "lc"):
+            more, state = grow(repo, state, 2, pipeline)
+            made |= more
+        check(repo, made)
+        assert repo.fsck(full=True).sound
+        reset = repo.commit(state, pipeline="lc:x=2", reset_point=True)
+        check(repo, made | {reset.id: bits(reset.state)})
+        assert reset.id in set(repo.repack(interval=1000, dry_run=True).plan.before.reset_points)
+
+
+def test_branches(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        made, state = grow(repo, first(), 3)
+        repo.branch("other")
+        more, _ = grow(repo, state, 3)
+        made |= more
+        repo.switch("other")
+        more, _ = grow(repo, moved(state, 0.1), 3)
+        check(repo, made | more)
+
+
+def test_the_setting(tmp_path: Path) -> None:
+    with start(tmp_path, {"commit.pipeline": "lc:x=2"}) as repo:
+        repo.commit(first())
+        state = moved(first())
+        done = repo.commit(state)
+        assert bits(done.state) != bits(state)
+        assert done.commit.pipeline == "expq | promote:2 | packed"
+        check(repo, {done.id: bits(done.state)})
+        assert bits(repo.commit(state, pipeline="lossless").state) == bits(state)
+        assert repo.gc(grace="0") is not None  # maintenance codes losslessly
+
+
+def test_older_programs_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with start(tmp_path) as repo:
+        repo.commit(first(), pipeline="lossless")
+        assert "lc" not in store_format.read_features(repo.context.store.fs, tmp_path / ".mvc")
+        repo.commit(moved(first()), pipeline="lc")
+    monkeypatch.setattr(store_format, "_KNOWN", store_format._KNOWN - {"lc"})
+    with pytest.raises(UnsupportedFormat, match="it uses lc"):
+        mvc.Repository.open(tmp_path)
+
+
+def test_states_without_the_one_to_approximate(tmp_path: Path) -> None:
+    with start(tmp_path) as repo, pytest.raises(WrongUsage, match="which is not given"):
+        repo.commit(states={"other": first()}, pipeline="lc")
+
+
+def test_reset_points_end_a_chain(tmp_path: Path) -> None:
+    for layout in ("chain", "skip:4"):
+        folder = tmp_path / layout.partition(":")[0]
+        folder.mkdir()
+        with start(folder, {"store.layout": layout, "store.reset_interval": 8}) as repo:
+            made, _ = grow(repo, first(), 30)
+            check(repo, made)
+            assert repo.stats().deltas_worst == 7
+            assert repo.stats().reset_points == 4
+
+
+def test_a_bound_on_recovery(tmp_path: Path) -> None:
+    with start(tmp_path, {"store.max_recovery": 10}) as repo:
+        made, state = grow(repo, first(), 3)
+        least = repo.stats().recovery_worst
+        assert repo.stats().reset_points == 1
+        bound = mvc.CommitOptions(max_recovery=least * 1.5)
+        for _ in range(40):
+            done = repo.commit(state, pipeline="lc:x=2", options=bound)
+            made[done.id] = bits(done.state)
+            state = moved(state)
+        assert repo.stats().reset_points > 1
+        assert repo.stats().recovery_worst < least * 3
+        check(repo, made)
+        with pytest.raises(InvalidConfig, match="max_recovery"):
+            repo.commit(state, pipeline="lc", options=mvc.CommitOptions(max_recovery=1e-6))
+
+
+def test_several_pieces(tmp_path: Path) -> None:
+    """A tensor of more than 32 MiB is stored in pieces, each with its part of the step."""
+    with start(tmp_path) as repo:
+        torch.manual_seed(0)
+        state = {"large": torch.randn(9_000_000), "small": torch.randn(7)}
+        made, _ = grow(repo, state, 2)
+        check(repo, made)

@@ -1,0 +1,156 @@
+"""gc, forget, repack, fsck and repair over chains of approximate steps, and damage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import mvc
+from mvc.errors import DamagedData
+from tests.repo.lc.histories import bits, check, first, grow, moved, start
+
+
+def stored(root: Path) -> int:
+    packs = root / ".mvc/packs"
+    return sum((packs / name).stat().st_size for name in os.listdir(packs))
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_forgetting_some_versions(tmp_path: Path, joined: bool) -> None:
+    """A version whose base is forgotten goes on through it, or is stored anew."""
+    with start(tmp_path) as repo:
+        made, _ = grow(repo, first(), 20)
+        if joined:
+            repo.repack(super_step=8)
+        ids = list(made)
+        for id_ in ids[3:7] + ids[12:13]:
+            repo.forget(id_)
+            del made[id_]
+        repo.gc(grace="0")
+        check(repo, made)
+        assert repo.fsck(full=True).sound
+        repo.forget(keep_last=2)
+        repo.gc(grace="0")
+        check(repo, {id_: made[id_] for id_ in ids[-2:]})
+        assert repo.fsck(full=True).sound
+
+
+@pytest.mark.parametrize("goal", [{"interval": 5}, {"max_recovery": 5.0}, {"super_step": 4}, {}])
+def test_repacking(tmp_path: Path, goal: dict[str, float]) -> None:
+    with start(tmp_path) as repo:
+        made, state = grow(repo, first(), 14)
+        more, state = grow(repo, state, 3, "lossless")
+        made |= more
+        repo.repack(**goal)  # type: ignore[arg-type]
+        check(repo, made)
+        assert repo.fsck(full=True).sound
+        more, _ = grow(repo, state, 3)
+        check(repo, made | more)
+
+
+def test_the_layout_of_the_settings_leaves_steps_alone(tmp_path: Path) -> None:
+    """Lossless deltas in their place would take several times the bytes."""
+    with start(tmp_path) as repo:
+        made, _ = grow(repo, first(), 20)
+        before = stored(tmp_path)
+        repo.repack()
+        assert stored(tmp_path) <= before
+        check(repo, made)
+
+
+def test_adding_and_removing_reset_points(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        made, _ = grow(repo, first(), 9)
+        middle = list(made)[4]
+        repo.repack(add=[middle])
+        assert repo.stats().reset_points == 2
+        check(repo, made)
+        repo.repack(remove=[middle])
+        assert repo.stats().reset_points == 1
+        check(repo, made)
+
+
+def test_what_nothing_leads_to_is_collected(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        made, state = grow(repo, first(), 3)
+        kept = dict(made)
+        repo.branch("side")
+        repo.switch("side")
+        grow(repo, state, 10)
+        repo.switch("main")
+        repo.delete_branch("side", force=True)
+        before = stored(tmp_path)
+        repo.gc(grace="0")
+        assert stored(tmp_path) < before
+        check(repo, kept)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_flipped_bits_are_reported(tmp_path: Path, joined: bool) -> None:
+    """No bit of a step can change without being noticed, and no wrong weights come out."""
+    with start(tmp_path) as repo:
+        made, _ = grow(repo, first(), 9)
+        if joined:
+            repo.repack(super_step=8)
+    (pack,) = (path for path in (tmp_path / ".mvc/packs").iterdir())
+    whole = pack.read_bytes()
+    random = torch.Generator().manual_seed(3)
+    for at in torch.randint(len(whole) // 2, len(whole), (12,), generator=random).tolist():
+        pack.write_bytes(whole[:at] + bytes((whole[at] ^ 0x10,)) + whole[at + 1 :])
+        with mvc.Repository.open(tmp_path) as repo:
+            assert not repo.fsck().sound
+            for id_, expected in made.items():
+                try:
+                    assert bits(repo.checkout(id_)) == expected
+                except DamagedData:
+                    continue
+    pack.write_bytes(whole)
+    with mvc.Repository.open(tmp_path) as repo:
+        check(repo, made)
+
+
+def test_repair_takes_what_another_repository_has(tmp_path: Path) -> None:
+    import shutil
+
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    with start(one) as repo:
+        made, _ = grow(repo, first(), 6)
+    shutil.copytree(one, other)
+    (pack,) = (one / ".mvc/packs").iterdir()
+    data = bytearray(pack.read_bytes())
+    data[-200] ^= 255
+    pack.write_bytes(data)
+    with mvc.Repository.open(one) as repo:
+        assert not repo.fsck().sound
+        repo.repair(other=other)
+        assert repo.fsck(full=True).sound
+        check(repo, made)
+
+
+def test_a_version_after_a_lost_one_is_stored_exactly(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        made, state = grow(repo, first(), 3)
+    (pack,) = (tmp_path / ".mvc/packs").iterdir()
+    data = bytearray(pack.read_bytes())
+    data[200:4000] = bytes(3800)
+    pack.write_bytes(data)
+    with mvc.Repository.open(tmp_path) as repo:
+        try:
+            done = repo.commit(state, pipeline="lc:x=2")
+        except DamagedData:
+            return  # the list of files is lost, too
+        assert bits(repo.checkout(done.id)) == bits(done.state)
+    assert made
+
+
+def test_the_index_can_be_made_anew(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        made, _ = grow(repo, first(), 5)
+        repo.repack(super_step=2)
+        repo.rebuild_index()
+        check(repo, made)
+        assert moved(first())

@@ -1,0 +1,212 @@
+"""The Recorder with approximated checkpoints: asynchronous, resumable, joined meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mvc
+from mvc.errors import WrongUsage
+from mvc.repo.lossy import approximate as approximating
+from mvc.serving.served_version import ServedVersion
+from mvc.training.lossy import approximator
+from tests.fresh import fresh_process, open_quietly
+from tests.training.runs import Run, tensor_bits
+
+LC = "lc:x=3"
+TRAINING = "model.training.safetensors"
+
+
+def adam() -> Run:
+    return Run(
+        lambda model: torch.optim.Adam(model.parameters(), 0.01, amsgrad=True),
+        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 3),
+    )
+
+
+def momentum() -> Run:
+    return Run(lambda model: torch.optim.SGD(model.parameters(), 0.05, momentum=0.9))
+
+
+def open_repo(folder: Path, interval: int = 1000) -> mvc.Repository:
+    mvc.Repository.init(folder).close()
+    (folder / ".mvc/config.yaml").write_text(f"store:\n  reset_interval: {interval}\n")
+    return mvc.Repository.open(folder)
+
+
+def record(
+    repo: mvc.Repository, run: Run, steps: int, pipeline: str | None = LC, **options: Any
+) -> dict[Any, dict[str, bytes]]:
+    """Records a training; what each version stored of the model, by commit."""
+    served = {}
+
+    def told(version: ServedVersion) -> None:
+        served[version.commit] = tensor_bits(version.state)
+
+    with mvc.Recorder(
+        repo, run.model, run.optimizer, pipeline=pipeline, on_deploy=told, **run.parts, **options
+    ) as recorder:
+        for number in range(steps):
+            recorder.step(run.train(), batch=number)
+    assert recorder.report.durable == steps
+    return served
+
+
+def check(repo: mvc.Repository, served: dict[Any, dict[str, bytes]]) -> None:
+    fresh_process()
+    with open_quietly(repo.root) as other:
+        for commit, expected in served.items():
+            state = other.checkout(commit, path="model.safetensors")
+            assert tensor_bits(state) == expected
+
+
+@pytest.mark.parametrize("make", [adam, momentum])
+def test_resuming_gives_an_approximate_state_and_exact_counters(tmp_path: Path, make: Any) -> None:
+    with open_repo(tmp_path) as repo:
+        run = make()
+        served = record(repo, run, 12)
+        check(repo, served)
+        expected = torch.get_rng_state(), np.random.get_state()[1].tobytes()
+        other = make()
+        resumed = repo.resume(other.model, other.optimizer, **other.parts)
+        assert (resumed.step, resumed.batch) == (12, 11)
+        assert "state: approximated by lc:x=3, not exact" in resumed.differs
+        assert torch.equal(torch.get_rng_state(), expected[0])
+        assert np.random.get_state()[1].tobytes() == expected[1]
+        if run.scheduler is not None:
+            assert other.scheduler.state_dict() == run.scheduler.state_dict()
+        for name, mine in run.model.state_dict().items():
+            theirs = other.model.state_dict()[name]
+            if name.startswith("norm.running") or not mine.is_floating_point():
+                assert torch.equal(mine, theirs)  # buffers are no weights
+            else:
+                torch.testing.assert_close(theirs, mine, rtol=0.2, atol=0.02)
+        slots, others = run.optimizer.state.values(), other.optimizer.state.values()
+        for name in next(iter(slots)):
+            scale = max(float(values[name].abs().max()) for values in slots)
+            for mine, theirs in zip(slots, others, strict=True):
+                if name == "step":
+                    assert torch.equal(mine[name], theirs[name])
+                    continue
+                error = float((mine[name] - theirs[name]).abs().max())
+                assert error < 0.3 * scale
+                assert "sq" not in name or bool((theirs[name] >= 0).all())
+
+
+def test_the_training_itself_is_not_changed(tmp_path: Path) -> None:
+    with open_repo(tmp_path) as repo:
+        one, other = adam(), adam()
+        for _ in range(6):
+            other.train()
+        torch.manual_seed(0), np.random.seed(0)
+        one = adam()
+        record(repo, one, 6)
+        assert tensor_bits(one.model.state_dict()) == tensor_bits(other.model.state_dict())
+
+
+def test_training_goes_on_and_is_recorded_again(tmp_path: Path) -> None:
+    with open_repo(tmp_path) as repo:
+        served = record(repo, adam(), 5)
+        other = adam()
+        resumed = repo.resume(other.model, other.optimizer, **other.parts)
+        served |= record(repo, other, 5, start=resumed)
+        check(repo, served)
+        messages = [entry.commit.message for entry in repo.log()]
+        assert f"step 6 (resumed from {resumed.commit.short})" in messages
+        assert repo.fsck(full=True).sound
+        served |= record(repo, other, 2, pipeline="lossless")
+        served |= record(repo, other, 2)
+        check(repo, served)
+
+
+def test_only_the_writer_thread_quantises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+    quantise = approximating.quantise
+
+    def noted(*args: Any, **options: Any) -> Any:
+        threads.add(threading.current_thread().name)
+        return quantise(*args, **options)
+
+    monkeypatch.setattr(approximating, "quantise", noted)
+    with open_repo(tmp_path) as repo:
+        record(repo, momentum(), 3)
+    assert threads == {"mvc-recorder"}
+
+
+def test_steps_are_joined_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approximator, "_DUE", 8)
+    with open_repo(tmp_path) as repo:
+        served = record(repo, momentum(), 26, "lc:x=2,huffman")
+        check(repo, served)
+        assert repo.fsck(full=True).sound
+        assert "repack" in {operation.entry.operation for operation in repo.oplog()}
+
+
+def test_the_setting_is_for_recorders_too(tmp_path: Path) -> None:
+    open_repo(tmp_path).close()
+    with (tmp_path / ".mvc/config.yaml").open("a") as file:
+        file.write("commit:\n  pipeline: lc:x=2\n")
+    with mvc.Repository.open(tmp_path) as repo:
+        run = momentum()
+        served = record(repo, run, 3, None)
+        check(repo, served)
+        assert list(served.values())[-1] != tensor_bits(run.model.state_dict())
+
+
+def test_reset_points(tmp_path: Path) -> None:
+    with open_repo(tmp_path, 4) as repo:
+        served = record(repo, momentum(), 10)
+        check(repo, served)
+        assert repo.stats().reset_points == 3
+
+
+def test_the_model_alone_or_the_rest(tmp_path: Path) -> None:
+    with open_repo(tmp_path) as repo:
+        served = record(repo, adam(), 3, include=["model"])
+        check(repo, served)
+        run = adam()
+        with mvc.Recorder(
+            repo, run.model, run.optimizer, pipeline=LC, include=["optimizer", "rng"]
+        ) as recorder:
+            for _ in range(3):
+                run.train()
+                recorder.step()
+        assert repo.checkout(path=TRAINING)["optimizer"]["state"]
+
+
+def test_production_weights_are_something_else(tmp_path: Path) -> None:
+    with open_repo(tmp_path) as repo, pytest.raises(WrongUsage, match="keep_training"):
+        mvc.Recorder(repo, adam().model, pipeline=LC, keep_training=True)
+
+
+def test_no_step_is_divided_by_a_second_moment_that_was_left_out(tmp_path: Path) -> None:
+    """Rows that are trained for the first time late: their moments begin at zero."""
+    torch.manual_seed(0)
+    table = torch.nn.Embedding(2000, 4)
+    optimizer = torch.optim.Adam(table.parameters(), 1e-3)
+
+    def train(rows: torch.Tensor, scale: float) -> None:
+        optimizer.zero_grad()
+        (scale * table(rows)).sum().backward()
+        optimizer.step()
+
+    with open_repo(tmp_path) as repo:
+        with mvc.Recorder(repo, table, optimizer, pipeline="lc:x=1") as recorder:
+            for number in range(8):
+                train(torch.arange(number * 200, number * 200 + 200), 2.0**-number)
+                recorder.step()
+        other = torch.nn.Embedding(2000, 4)
+        again = torch.optim.Adam(other.parameters(), 1e-3)
+        repo.resume(other, again)
+        before = other.weight.detach().clone()
+        again.zero_grad()
+        (other.weight * 0).sum().backward()
+        again.step()
+    assert float((other.weight.detach() - before).abs().max()) < 0.02
