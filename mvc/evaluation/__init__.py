@@ -1,6 +1,7 @@
-"""Experiments: virtual drift, and models derived from one another; what their versions cost.
+"""Experiments: virtual drift, models derived from one another, trainings that die; what it costs.
 
-``python -m mvc.evaluation --help`` runs them; docs/evaluation.md and docs/mmlib.md explain them.
+``python -m mvc.evaluation --help`` runs them; docs/evaluation.md, docs/mmlib.md and docs/rework.md
+explain them.
 ``first_change`` is public and finds the version that first labels a sample differently.
 """
 

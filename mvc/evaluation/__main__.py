@@ -88,8 +88,9 @@ _settings = _with(_OPTIONS)
 
 @click.group(name=_PROGRAM)
 def cli() -> None:
-    """The experiments of two theses, with mvc: lossy versions of a model that learns online
-    (drift), and ten models derived from one another, kept in several ways (mmlib).
+    """The experiments of two theses and a paper, with mvc: lossy versions of a model that learns
+    online (drift), ten models derived from one another, kept in several ways (mmlib), and
+    trainings that die and come back from lossy checkpoints (rework).
     """
 
 
@@ -291,6 +292,126 @@ def plot_mmlib(file: Path, out: Path) -> None:
     from mvc.evaluation.provenance.session import draw
 
     click.echo(draw(FileSystem(), file, out))
+
+
+_TRAININGS: _Options = {
+    "--models": (
+        "mlr, mf, lenet, alexnet, with commas.",
+        {"default": "mlr,mf,lenet", **_NAMES},
+    ),
+    "--optimizers": ("sgd, momentum, adam, with commas.", {"default": "sgd", **_NAMES}),
+    "--data": (
+        "A folder of IDX files. Default: scikit-learn's digits, grown to 28 x 28.",
+        {"type": _PATH, "metavar": "FOLDER"},
+    ),
+    "--ratings": (
+        "A CSV file with userId, movieId, rating. Default: synthetic ratings.",
+        {"type": _PATH, "metavar": "FILE"},
+    ),
+    **{name: _OPTIONS[name] for name in ("--out", "--threads")},
+}
+
+
+@cli.group()
+def rework() -> None:
+    """A training dies and comes back from a lossy checkpoint: the LC-Checkpoint paper.
+
+    LC, SCAR, TOPN and full checkpoints see the same trainings and failures. Whatever is
+    interrupted goes on when it is called again.
+    """
+
+
+@rework.command(name="run")
+@_with(_TRAININGS)
+@click.argument("schemes", nargs=-1, metavar="[SCHEME]...")
+@click.option(
+    "--trials",
+    type=int,
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Trainings, each with one failure. The paper has 50.",
+)
+@_plot
+def run_rework(schemes: tuple[str, ...], trials: int, plot: bool, **options: Any) -> None:
+    """Measure iterations that are done again, by SCHEME.
+
+    A SCHEME is a pipeline (lc:x=2,huffman), scar:SHARE, scar-round:SHARE, topn:SHARE,
+    topn-coded:SHARE or full:ITERATIONS; behind it may stand @exact or @zeroed for the
+    optimizer's moments. Default: eight of them.
+    """
+    from mvc.evaluation.rework.schemes import DEFAULT
+
+    with _rework(options) as session:
+        click.echo(session.rework(schemes or DEFAULT, trials, plot=plot))
+
+
+@rework.command(name="sizes")
+@_with(_TRAININGS)
+@_plot
+def sizes_rework(plot: bool, **options: Any) -> None:
+    """Measure what each stage and each coder of LC saves."""
+    with _rework(options) as session:
+        click.echo(session.sizes(plot=plot))
+
+
+@rework.command(name="buckets")
+@_with(_TRAININGS)
+@_plot
+def buckets_rework(plot: bool, **options: Any) -> None:
+    """Measure the loss without each bucket of a change."""
+    with _rework(options) as session:
+        click.echo(session.buckets(plot=plot))
+
+
+@rework.command(name="overhead")
+@_with({name: _TRAININGS[name] for name in ("--ratings", "--out", "--threads")})
+@click.argument("pipelines", nargs=-1, metavar="[PIPELINE]...")
+@click.option("--epochs", type=int, default=10, show_default=True, metavar="N", help="Recorded.")
+@_plot
+def overhead_rework(pipelines: tuple[str, ...], epochs: int, plot: bool, **options: Any) -> None:
+    """Measure what recording every epoch of a matrix factorisation costs."""
+    with _rework({"models": "mf", "optimizers": "sgd", "data": None, **options}) as session:
+        click.echo(session.overhead(pipelines or ("lc:x=3", "lc"), epochs, plot=plot))
+
+
+@rework.command(name="table")
+@click.argument("file", type=_PATH)
+def table_rework(file: Path) -> None:
+    """Print a FILE of JSON that these commands wrote, without measuring anything."""
+    from mvc.evaluation.rework.render import markdown
+    from mvc.evaluation.rework.tables import read_report
+
+    click.echo(markdown(read_report(FileSystem(), file)))
+
+
+@rework.command(name="plot")
+@click.argument("file", type=_PATH)
+@click.option("--out", help=_OPTIONS["--out"][0], **_OPTIONS["--out"][1])
+def plot_rework(file: Path, out: Path) -> None:
+    """Draw a FILE of JSON that these commands wrote, as SVG."""
+    from mvc.evaluation.rework.session import draw
+
+    click.echo(draw(FileSystem(), file, out))
+
+
+@contextmanager
+def _rework(options: dict[str, Any]) -> Iterator[Any]:
+    from mvc.evaluation.rework.ratings import load_ratings
+    from mvc.evaluation.rework.session import Session
+    from mvc.evaluation.rework.workloads import Images, Scores, Source, workload_named
+
+    _set_threads(options["threads"])
+    fs, models = FileSystem(), _words(options["models"])
+    kinds = {workload_named(name).kind for name in models}
+    sources: dict[str, Source] = {}
+    if "images" in kinds:
+        sources["images"] = Images(load_data(fs, options["data"]))
+    if "ratings" in kinds:
+        sources["ratings"] = Scores(load_ratings(fs, options["ratings"]))
+    with _bar() as tell:
+        optimizers = _words(options["optimizers"])
+        yield Session(fs, options["out"], sources, models, optimizers, tell)
 
 
 def _set_threads(count: int | None) -> None:

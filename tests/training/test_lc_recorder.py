@@ -150,9 +150,9 @@ def test_steps_are_joined_in_the_background(
 
 
 def test_the_setting_is_for_recorders_too(tmp_path: Path) -> None:
-    with open_repo(tmp_path) as repo:
-        with (tmp_path / ".mvc/config.yaml").open("a") as file:
-            file.write("commit:\n  pipeline: lc:x=2\n")
+    open_repo(tmp_path).close()
+    with (tmp_path / ".mvc/config.yaml").open("a") as file:
+        file.write("commit:\n  pipeline: lc:x=2\n")
     with mvc.Repository.open(tmp_path) as repo:
         run = momentum()
         served = record(repo, run, 3, None)

@@ -243,14 +243,16 @@ def _give_up_proven(session: Session, done: CommitResult) -> None:
 
 
 def _tell_of_setting(session: Session, done: CommitResult) -> None:
-    """Says that a lossy pipeline of the settings does not act by itself."""
+    """Says that a pipeline of the settings approximates, or that a lossy one does not act."""
     from mvc.codecs.pipeline import Pipeline
 
     text = str(session.repository.config.get("commit.pipeline"))
     pipeline = Pipeline.parse(text)
-    if (pipeline.lossy or pipeline.decisions) and any(
-        entry.tensors for entry in done.entries.values()
-    ):
+    if not any(entry.tensors for entry in done.entries.values()):
+        return
+    if pipeline.forward_only:
+        session.out.note(f"Approximated: commit.pipeline is {printable(text)}")
+    elif pipeline.lossy or pipeline.decisions:
         session.out.note(
             f"Stored exactly: commit.pipeline is {printable(text)}, whose production weights are "
             "made with -o FILE or --in-place"

@@ -46,6 +46,7 @@ _RUNS = 8
 """Runs that a shortcut leads over."""
 _MARGIN = 1.05  # a shortcut's size is estimated from samples
 
+
 @dataclass(frozen=True, slots=True)
 class SuperStep:
     """A record to be made of stored ones, as part of the entry ``entry_index``.

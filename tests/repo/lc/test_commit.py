@@ -140,9 +140,7 @@ def test_lossless_and_approximated_versions_follow_each_other(tmp_path: Path) ->
         assert repo.fsck(full=True).sound
         reset = repo.commit(state, pipeline="lc:x=2", reset_point=True)
         check(repo, made | {reset.id: bits(reset.state)})
-        assert reset.id in {
-            v for v in repo.repack(interval=1000, dry_run=True).plan.before.reset_points
-        }
+        assert reset.id in set(repo.repack(interval=1000, dry_run=True).plan.before.reset_points)
 
 
 def test_branches(tmp_path: Path) -> None:
