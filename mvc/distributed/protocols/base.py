@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from mvc.dataclasses import dataclass
 from mvc.distributed import messages as m
-from mvc.distributed.codecs import Wire
 from mvc.distributed.safe import SafeFunction
 from mvc.errors import BadMessage, WrongUsage
 
@@ -455,7 +454,7 @@ class Worker(ABC):
 
         Raises BadMessage if it holds numbers that are not finite.
         """
-        drift = np.subtract(self.model, self.reference, dtype=np.float64)
+        drift: Vector = np.subtract(self.model, self.reference, dtype=np.float64)
         if self._residual is not None:
             drift += self._residual
         return drift
@@ -464,7 +463,10 @@ class Worker(ABC):
         """The safe function of what the coordinator will decode, as its perspective
         ``share * phi(X / share)``. Raises BadMessage if it is not finite.
         """
-        drift = self._up.rounded(self.drift())
+        drift = self.drift()
+        if not self._up.codec.exact:
+            self._check(drift)
+        drift = self._up.rounded(drift)
         value = safe.of(drift) if share == 1 else share * safe.of(drift / share)
         if not np.isfinite(value):
             raise self._not_finite()
@@ -478,13 +480,16 @@ class Worker(ABC):
     def _drift(self, alarm: int) -> m.Drift:
         """The message with the drift. The worker waits from now on."""
         drift = self.drift()
-        if not np.isfinite(drift).all():
-            raise self._not_finite()
+        self._check(drift)
         data, decoded = self._up.encode(drift)
         if not self._up.codec.exact:
             self._residual = drift - decoded
         self.waiting = self.waiting_for_model = True
         return m.Drift(self.number, self.round, self.subround, alarm, data)
+
+    def _check(self, drift: Vector) -> None:
+        if not np.isfinite(drift).all():
+            raise self._not_finite()
 
     def _train_on(self) -> None:
         self.waiting = self.waiting_for_model = False

@@ -129,7 +129,7 @@ class FunctionalWorker(Worker):
         """Since the round began, or since the last flush."""
         if self._anchor is None:
             return super().drift()
-        drift = np.subtract(self.model, self._anchor, dtype=np.float64)
+        drift: Vector = np.subtract(self.model, self._anchor, dtype=np.float64)
         return drift if self._residual is None else drift + self._residual
 
     def _now(self) -> float:

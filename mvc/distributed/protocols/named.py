@@ -139,7 +139,7 @@ def protocol_named(name: str, **options: Any) -> Protocol:
         raise WrongUsage(f"there is no protocol {name}: it must be one of {', '.join(PROTOCOLS)}")
     *_, preset, chosen = _KINDS[name]
     given = {key: value for key, value in options.items() if value is not None}
-    known = {field.name for field in fields(Protocol)}  # type: ignore[arg-type]
+    known = {field.name for field in fields(Protocol)}
     for key in given:
         if key not in known:
             raise WrongUsage(f"there is no option {key}")

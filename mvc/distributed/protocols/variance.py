@@ -120,10 +120,10 @@ class VarianceWorker(Worker):
         return answers
 
     def _watch(self) -> list[m.Message]:
-        drift = self._up.rounded(self.drift())
+        drift = self.drift()
+        self._check(drift)
+        drift = self._up.rounded(drift)
         square = float(np.sum(np.square(drift)))
-        if not math.isfinite(square):
-            raise self._not_finite()
         if self.protocol.summary == "sketch":
             if self._sketch is None:
                 self._sketch = Sketch(self.layout.measured, self.protocol.seed)
