@@ -75,14 +75,16 @@ def test_the_spherical_cap_has_the_values_worked_out_by_hand(drift, value):
 def test_fgm_follows_the_trace_made_by_hand():
     net = Net(protocol_named("fgm", threshold=CAP, safe="cap"), E, 2)
     assert net.workers[0]._quantum == 1.25
-    assert net.update(0, E + (0.6, 0.8)) == []
-    assert amounts(net.update(0, E + (1.2, 1.6))) == [1]
-    assert kinds(net.update(1, E + (1.2, 1.6))) == ["Increment"]  # c = 2 is not above k = 2
-    third = net.update(0, E + (1.5, 2))
+    assert net.update(0, E + np.array([0.6, 0.8])) == []
+    assert amounts(net.update(0, E + np.array([1.2, 1.6]))) == [1]
+    assert kinds(net.update(1, E + np.array([1.2, 1.6]))) == [
+        "Increment"
+    ]  # c = 2 is not above k = 2
+    third = net.update(0, E + np.array([1.5, 2]))
     assert amounts(third) == [1]
     assert [each.quantum for each in third if isinstance(each, m.Quantum)] == [0.125, 0.125]
     assert net.hub.counts.rounds == 0
-    last = net.update(1, E + (1.5, 2))
+    last = net.update(1, E + np.array([1.5, 2]))
     assert amounts(last) == [4]  # in float32 the quotient would be 3.9999985, and this 3
     assert net.hub.counts.rounds == 1
     assert net.hub.reference.tolist() == [4.5, 6.0]

@@ -1,4 +1,4 @@
-"""The simulator: exact bytes, replays, and figures that must hold whatever the number of workers."""
+"""The simulator: exact bytes, replays, and figures at any number of workers."""
 
 import subprocess
 import sys
@@ -130,7 +130,7 @@ def test_codecs_decode_what_they_say_they_will(codec, length):
         assert decoded.tobytes() == made_codec.rounded(values, F4).tobytes() or codec == "none"
         assert np.abs(decoded - values).max() <= np.abs(values).max()
         for wrong in (data[:-1], data + b"\0", b""):
-            with pytest.raises(ValueError):  # noqa: PT011 - the caller names the worker
+            with pytest.raises(ValueError):
                 made_codec.decode(wrong, length, F4)
 
 
