@@ -201,3 +201,21 @@ def test_protocols_and_simulator_import_neither_torch_nor_the_repository():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("common", "wins"), [(0.0, True), (0.3, False)])
+def test_rebalancing_saves_bytes_only_where_drifts_have_no_common_direction(common, wins):
+    def sent(name, **options):
+        protocol = protocol_named(name, threshold=Threshold(rho=10, rate=0.01), **options)
+        simulation = Simulation(protocol, np.ones(200, np.float32), 32)
+        random = np.random.default_rng(0)
+        towards = random.choice([-1, 1], 200) * common
+
+        def train(models, active):
+            models += (0.01 * (random.normal(size=models.shape) + towards)).astype(np.float32)
+            return ()
+
+        return simulation.run(train, 400).counts.bytes
+
+    share = sent("fgm-rebalancing", rebalance=0.7) / sent("fgm")
+    assert (share < 0.95) == wins
