@@ -237,14 +237,19 @@ class Coordinator(ABC):
         change = mean + self._residual
         change[:measured] = self._outer.step(mean[:measured]) + self._residual[:measured]
         before = self.reference.astype(np.float64)
-        data, decoded = self._down.encode(change)
+        data = b""
         if self._down.codec.exact:
-            self.reference = (before + change).astype(self.layout.dtype)
-            data = b""
+            moved = before + change
         else:
-            self.reference = (before + decoded).astype(self.layout.dtype)
-            self._residual = before + change - self.reference.astype(np.float64)
+            data, decoded = self._down.encode(change)
+            moved = before + decoded
+        with np.errstate(over="ignore"):  # looked at below
+            self.reference = moved.astype(self.layout.dtype)
+        if data:
+            self._residual = before + change - self.reference
         self._change = self.reference.astype(np.float64) - before
+        if not np.isfinite(self._change).all():
+            raise BadMessage("the next global model would hold numbers that are not finite")
         self.counts.rounds += 1
         if self._ending:
             self._stop()
