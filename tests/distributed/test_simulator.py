@@ -1,7 +1,9 @@
 """The simulator: exact bytes, replays, and figures at any number of workers."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -219,3 +221,15 @@ def test_rebalancing_saves_bytes_only_where_drifts_have_no_common_direction(comm
 
     share = sent("fgm-rebalancing", rebalance=0.7) / sent("fgm")
     assert (share < 0.95) == wins
+
+
+def test_the_example_in_the_documentation_runs(capsys):
+    text = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
+    (code,) = re.findall(r"```python\n(import numpy.*?)```", text, re.DOTALL)
+    exec(compile(code, "distributed.md", "exec"), {})
+    threshold, counts, away = capsys.readouterr().out.splitlines()
+    assert threshold == "r = 3.162, T = 0.1, rho = 10"
+    rounds, up, down = map(int, counts.split())
+    assert rounds > 3
+    assert 0 < up + down < 2 * 8 * 4 * 1000 * 300 / 20
+    assert float(away) < 0.2
