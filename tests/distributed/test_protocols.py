@@ -449,6 +449,25 @@ def test_every_safe_function_is_negative_at_zero_and_convex():
 # ---- members that come and go
 
 
+def test_the_others_begin_without_a_worker_that_was_refused_before_the_first_round():
+    hub = protocol_named("sync").coordinator(np.zeros(2), range(3))
+    workers = [protocol_named("sync").worker(each, np.zeros(2 + (each == 1))) for each in range(3)]
+    for worker in workers[:2]:
+        hub.on_messages(worker.join())
+    begun = hub.on_messages(workers[2].join())
+    assert [(type(each).__name__, each.worker) for each in begun] == [("Begin", 0), ("Begin", 2)]
+
+
+def test_who_joins_after_the_end_is_told_so():
+    net = Net(protocol_named("sync"), [0.0, 0.0], 2)
+    net.pass_on([each for worker in net.workers for each in worker.end()])
+    assert net.hub.finished
+    late = net.workers[0].protocol.worker(0, np.zeros(2))
+    net.workers[0] = late
+    net.pass_on(late.join())
+    assert late.finished
+
+
 def test_a_worker_that_dies_is_left_out_and_may_join_again():
     net = Net(protocol_named("fgm", threshold=Threshold(radius=1.0)), [0.0, 0.0], 3)
     net.update(0, (0.5, 0))

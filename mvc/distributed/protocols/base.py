@@ -121,6 +121,7 @@ class Coordinator(ABC):
 
     def remove(self, worker: int) -> list[m.Message]:
         """A worker is gone; the round goes on without it. It may join again."""
+        self.expected.discard(worker)
         self._forget(worker)
         return self._answers()
 
@@ -286,6 +287,9 @@ class Coordinator(ABC):
             )
         if message.layout != layout.digest:
             raise BadMessage(f"worker {worker} has a model with other names, shapes or types")
+        if self.finished:
+            self._send(m.Stop(worker, self.round, 0))
+            return
         self._forget(worker)
         self._joiners.add(worker)
 
@@ -304,6 +308,7 @@ class Coordinator(ABC):
     def _refuse(self, worker: int, reason: str) -> None:
         self.refusals.append(Refusal(worker, reason))
         self._send(m.Refused(worker, self.round, 0, reason.encode()))
+        self.expected.discard(worker)
         self._forget(worker)
 
     def _forget(self, worker: int) -> None:
@@ -388,10 +393,10 @@ class Worker(ABC):
             raise BadMessage(message.data.decode(errors="replace"))
         if isinstance(message, m.Begin):
             return self._begin(message)
-        if message.round != self.round or message.up:
-            return []
         if isinstance(message, m.Stop):
             self.finished = self.waiting = True
+            return []
+        if message.round != self.round or message.up:
             return []
         if isinstance(message, m.Fetch):
             late = self.waiting_for_model or message.subround != self.subround
