@@ -1,0 +1,180 @@
+"""Frames of bytes between the coordinator and one worker, over torch.distributed.
+
+Each worker shares a gloo group of two with the coordinator, in place of one group of all: when a
+process dies, only its own group breaks, and it comes back with a new one. They meet at a TCPStore
+that the coordinator serves; nothing else goes through it.
+
+This module alone uses names of torch that are not documented (``ProcessGroupGloo`` and its
+options, TCPStore's queues).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from mvc.dataclasses import dataclass
+from mvc.errors import BadMessage, CannotDistribute
+from mvc.limits import MAX_FRAME
+
+__all__ = [
+    "CONTROL",
+    "FINAL",
+    "MESSAGE",
+    "MODEL",
+    "Frame",
+    "Link",
+    "LinkLost",
+    "connect",
+    "serve",
+]
+
+CONTROL, MESSAGE, MODEL, FINAL = 1, 2, 3, 4
+"""Kinds of frames: JSON of the runner, a message of the protocol, tensors of a model; and the last
+model, after which a worker receives nothing more.
+"""
+
+_HEAD = struct.Struct("<BxxxII")
+_INLINE = 52  # bytes of a short frame that travel with its head
+_FOR_EVER = timedelta(days=3650)  # gloo closes the connection of a receive that times out
+
+
+class LinkLost(Exception):
+    """The process at the other end has gone, or does not read."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """``step``: how many steps the sender had trained; 0 from the coordinator."""
+
+    kind: int
+    step: int
+    data: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The content of a CONTROL frame. Raises BadMessage."""
+        try:
+            value = json.loads(self.data)
+        except ValueError:
+            value = None
+        if self.kind != CONTROL or not isinstance(value, dict):
+            raise BadMessage("a message of the runner cannot be read")
+        return value
+
+
+class Link:
+    """One end of a connection. One thread may receive while another one sends."""
+
+    def __init__(self, store: dist.Store, name: str, rank: int, seconds: float) -> None:
+        """Waits for the other end. Raises LinkLost after ``seconds``, which also bound a flush."""
+        self._peer = 1 - rank
+        self._limit = timedelta(seconds=seconds)
+        self._sending: list[tuple[Any, torch.Tensor]] = []
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = self._limit
+        options._devices = [_device(store)]
+        try:
+            self._group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, options)
+        except RuntimeError as error:
+            raise LinkLost(str(error)) from error
+
+    def post(self, kind: int, data: bytes, step: int = 0) -> None:
+        """Begins to send a frame. Raises LinkLost."""
+        head = torch.zeros(_HEAD.size + _INLINE, dtype=torch.uint8)
+        raw = head.numpy()
+        _HEAD.pack_into(raw, 0, kind, step, len(data))
+        short = len(data) <= _INLINE
+        if short:
+            raw[_HEAD.size : _HEAD.size + len(data)] = memoryview(data)
+        self._send(head)
+        if not short:
+            self._send(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+
+    def post_json(self, **fields: Any) -> None:
+        """Begins to send a CONTROL frame."""
+        self.post(CONTROL, json.dumps(fields).encode())
+
+    def _send(self, tensor: torch.Tensor) -> None:
+        try:
+            self._sending.append((self._group.send([tensor], self._peer, 0), tensor))
+        except RuntimeError as error:
+            raise LinkLost(str(error)) from error
+
+    def flush(self) -> None:
+        """Waits until the other end has everything. Raises LinkLost."""
+        sending, self._sending = self._sending, []
+        try:
+            for work, _ in sending:
+                work.wait(self._limit)
+        except RuntimeError as error:
+            raise LinkLost(str(error)) from error
+
+    def receive(self) -> Frame:
+        """Waits for a frame. Raises LinkLost; BadMessage for one longer than ``MAX_FRAME``."""
+        head = torch.empty(_HEAD.size + _INLINE, dtype=torch.uint8)
+        self._fill(head)
+        raw = head.numpy().tobytes()
+        kind, step, length = _HEAD.unpack_from(raw)
+        if length > MAX_FRAME:
+            raise BadMessage(f"a frame has {length} bytes, more than {MAX_FRAME}")
+        if length <= _INLINE:
+            return Frame(kind, step, raw[_HEAD.size : _HEAD.size + length])
+        body = torch.empty(length, dtype=torch.uint8)
+        self._fill(body)
+        return Frame(kind, step, body.numpy().tobytes())
+
+    def _fill(self, tensor: torch.Tensor) -> None:
+        try:
+            self._group.recv([tensor], self._peer, 0).wait(_FOR_EVER)
+        except RuntimeError as error:
+            raise LinkLost(str(error)) from error
+
+
+def serve(host: str, port: int) -> dist.TCPStore:
+    """The store at which workers meet the coordinator; port 0 takes a free one.
+
+    Raises CannotDistribute if the port is in use.
+    """
+    try:
+        listening = socket.create_server((host, port))
+    except OSError as error:
+        raise CannotDistribute(
+            f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}",
+            hint="name another --port, or leave it out to take a free one",
+        ) from error
+    number = listening.getsockname()[1]
+    return dist.TCPStore(
+        host,
+        number,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=30),
+        master_listen_fd=listening.detach(),
+    )
+
+
+def connect(host: str, port: int, seconds: float) -> dist.TCPStore:
+    """A client of that store. Raises LinkLost if nobody serves it within ``seconds``."""
+    try:
+        return dist.TCPStore(
+            host,
+            port,
+            is_master=False,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=seconds),
+        )
+    except RuntimeError as error:
+        raise LinkLost(str(error)) from error
+
+
+def _device(store: dist.Store) -> Any:
+    """Loopback if the store is there, else the interface that gloo takes (GLOO_SOCKET_IFNAME)."""
+    if getattr(store, "host", "") in {"localhost", "127.0.0.1"}:
+        return dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
+    return dist.ProcessGroupGloo.create_default_device()
