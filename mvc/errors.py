@@ -129,6 +129,10 @@ class DoesNotFit(MvcError):
     """A version's tensors do not fit the module that they were to be loaded into."""
 
 
+class BadMessage(MvcError):
+    """A message of distributed training, or a model in it, that does not fit; nothing used it."""
+
+
 class CannotRecord(MvcError):
     """Code or an argument that cannot be kept so that it could be run again."""
 

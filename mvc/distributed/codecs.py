@@ -1,0 +1,246 @@
+"""How drifts and changes of the model travel: vectors to bytes and back (numpy only)."""
+
+from __future__ import annotations
+
+import zlib
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.dataclasses import dataclass
+from mvc.errors import BadMessage, WrongUsage
+
+__all__ = ["CODECS", "DriftCodec", "Plain", "Wire", "codec_named"]
+
+Vector = NDArray[np.float64]
+
+
+class DriftCodec(ABC):
+    """Encodes float64 vectors. What is lost is the caller's to feed back."""
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = False
+    """True if what is decoded is what was encoded, up to the rounding of the element type."""
+
+    @abstractmethod
+    def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:
+        """The bytes of a vector whose model has elements of this type."""
+
+    @abstractmethod
+    def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:
+        """The vector of these bytes. Raises ValueError if they do not make one of that length."""
+
+    def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:
+        """What the other side will decode."""
+        return self.decode(self.encode(values, dtype), len(values), dtype)
+
+
+class Plain(DriftCodec):
+    """The numbers themselves, in the model's element type."""
+
+    name = "none"
+    exact = True
+
+    def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:
+        return values.astype(dtype).tobytes()
+
+    def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:
+        if len(data) != length * dtype.itemsize:
+            raise ValueError(f"{len(data)} bytes are not {length} numbers of {dtype}")
+        return np.frombuffer(data, dtype).astype(np.float64)
+
+
+class Int8(DriftCodec):
+    """Eight bits a number, in blocks of 256 with a float32 scale each: 8.125 bits in all."""
+
+    name = "int8"
+
+    def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:  # noqa: ARG002
+        scales, levels = self._levels(values)
+        return scales.tobytes() + levels.tobytes()
+
+    def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
+        blocks = -(-length // _BLOCK)
+        if len(data) != 4 * blocks + length:
+            raise ValueError(f"{len(data)} bytes are not {length} numbers as int8")
+        scales = np.frombuffer(data, np.float32, blocks)
+        return self._values(scales, np.frombuffer(data, np.int8, length, 4 * blocks))
+
+    def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
+        return self._values(*self._levels(values))
+
+    @staticmethod
+    def _levels(values: Vector) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
+        blocks = -(-len(values) // _BLOCK)
+        padded = np.zeros((blocks, _BLOCK))
+        padded.reshape(-1)[: len(values)] = values
+        scales = (np.abs(padded).max(axis=1) / 127).astype(np.float32)
+        steps = np.where(scales > 0, scales, np.inf).astype(np.float64)
+        levels = np.clip(np.rint(padded / steps[:, None]), -127, 127).astype(np.int8)
+        return scales, levels.reshape(-1)[: len(values)]
+
+    @staticmethod
+    def _values(scales: NDArray[np.float32], levels: NDArray[np.int8]) -> Vector:
+        steps = np.repeat(scales.astype(np.float64), _BLOCK)[: len(levels)]
+        return steps * levels
+
+
+class Exponent(DriftCodec):
+    """Sign and exponent: a number becomes the mean magnitude of those with its exponent.
+
+    Numbers below 2^-14 of the largest become zero. The symbols, a byte each, are Huffman coded by
+    zlib (whose tables are in its stream), after a table of up to 15 magnitudes as float32.
+    """
+
+    name = "exponent"
+
+    def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:  # noqa: ARG002
+        table, symbols = self._symbols(values)
+        coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+        return table.tobytes() + coder.compress(symbols.tobytes()) + coder.flush()
+
+    def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
+        table = np.frombuffer(data, np.float32, _RANKS)
+        symbols = np.frombuffer(_inflated(data[table.nbytes :], length), np.uint8)
+        if len(symbols) and int(symbols.max()) > 2 * _RANKS:
+            raise ValueError("a symbol stands for no exponent")
+        return self._values(table, symbols)
+
+    def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
+        return self._values(*self._symbols(values))
+
+    @staticmethod
+    def _symbols(values: Vector) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """0 is zero; then two for each rank below the largest exponent, plus and minus."""
+        magnitudes = np.abs(values)
+        _, exponents = np.frexp(magnitudes)
+        ranks = int(exponents[magnitudes.argmax()]) - exponents
+        ranks[(magnitudes == 0) | (ranks >= _RANKS)] = _RANKS
+        sums = np.bincount(ranks, magnitudes, _RANKS + 1)[:_RANKS]
+        counts = np.bincount(ranks, minlength=_RANKS + 1)[:_RANKS]
+        table = (sums / np.maximum(counts, 1)).astype(np.float32)
+        symbols = np.where(ranks < _RANKS, 1 + 2 * ranks + (values < 0), 0).astype(np.uint8)
+        return table, symbols
+
+    @staticmethod
+    def _values(table: NDArray[np.float32], symbols: NDArray[np.uint8]) -> Vector:
+        signed = np.zeros(2 * _RANKS + 1)
+        signed[1::2], signed[2::2] = table, -table
+        return signed[symbols]
+
+
+class TopK(DriftCodec):
+    """The share of numbers with the largest magnitudes, as float32, and zero for the others.
+
+    Where they are is a bit for each number, compressed by zlib.
+    """
+
+    name = "topk"
+
+    def __init__(self, share: str = "0.05") -> None:
+        """Raises WrongUsage unless it is a number above 0 and at most 1."""
+        try:
+            self._share = float(share)
+        except ValueError:
+            self._share = 0.0
+        if not 0 < self._share <= 1:
+            raise WrongUsage(f"topk keeps a share of the numbers, such as topk:0.05, not {share}")
+
+    def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:  # noqa: ARG002
+        kept = self._kept(values)
+        mask = zlib.compress(np.packbits(kept).tobytes(), 9)
+        return values[kept].astype(np.float32).tobytes() + mask
+
+    def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
+        cut = 4 * self._count(length)
+        mask = np.frombuffer(_inflated(data[cut:], -(-length // 8), zlib.MAX_WBITS), np.uint8)
+        kept = np.unpackbits(mask, count=length).view(np.bool_)
+        found = np.frombuffer(data[:cut], np.float32)
+        if int(kept.sum()) != len(found):
+            raise ValueError(f"{len(found)} numbers have {int(kept.sum())} places")
+        values = np.zeros(length)
+        values[kept] = found
+        return values
+
+    def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
+        return np.where(self._kept(values), values.astype(np.float32), 0).astype(np.float64)
+
+    def _count(self, length: int) -> int:
+        return max(1, round(self._share * length))
+
+    def _kept(self, values: Vector) -> NDArray[np.bool_]:
+        count = self._count(len(values))
+        kept = np.zeros(len(values), np.bool_)
+        kept[np.argpartition(-np.abs(values), count - 1)[:count]] = True
+        return kept
+
+
+def _inflated(data: bytes, length: int, bits: int = -15) -> bytes:
+    """Exactly so many bytes of a deflate stream; ValueError for any other."""
+    stream = zlib.decompressobj(bits)
+    try:
+        found = stream.decompress(data, length + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if len(found) != length or not stream.eof or stream.unused_data:
+        raise ValueError(f"a compressed stream does not hold {length} bytes")
+    return found
+
+
+_BLOCK = 256
+_RANKS = 15
+
+CODECS: dict[str, type[DriftCodec]] = {each.name: each for each in (Plain, Int8, Exponent, TopK)}
+
+
+def codec_named(text: str) -> DriftCodec:
+    """``none``, ``int8``, ``exponent``, ``topk`` or ``topk:SHARE``. Raises WrongUsage."""
+    name, _, parameter = text.partition(":")
+    made = CODECS.get(name)
+    if made is None:
+        raise WrongUsage(f"there is no codec {name}: it must be one of {', '.join(CODECS)}")
+    if made is TopK:
+        return TopK(parameter or "0.05")
+    if parameter:
+        raise WrongUsage(f"the codec {name} takes no parameter")
+    return made()
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How one direction travels. The first ``measured`` of ``length`` numbers are parameters and
+    go through the codec; the rest are statistics (of BatchNorm, say) and go as they are.
+    """
+
+    codec: DriftCodec
+    measured: int
+    length: int
+    dtype: np.dtype[Any]
+
+    def encode(self, values: Vector) -> tuple[bytes, Vector]:
+        """The bytes of a vector, and what the other side will decode."""
+        data = self.codec.encode(values[: self.measured], self.dtype)
+        data += values[self.measured :].astype(self.dtype).tobytes()
+        return data, self.decode(data)
+
+    def decode(self, data: bytes) -> Vector:
+        """The vector. Raises BadMessage for other lengths and for numbers that are not finite."""
+        tail = (self.length - self.measured) * self.dtype.itemsize
+        if len(data) < tail:
+            raise BadMessage(f"{len(data)} bytes are no vector of {self.length} numbers")
+        cut = len(data) - tail
+        try:
+            head = self.codec.decode(data[:cut], self.measured, self.dtype)
+        except (ValueError, OverflowError) as error:
+            raise BadMessage(f"no vector of {self.length} numbers: {error}") from None
+        vector = np.concatenate((head, np.frombuffer(data[cut:], self.dtype)), dtype=np.float64)
+        if not np.isfinite(vector).all():
+            raise BadMessage("the vector holds numbers that are not finite")
+        return vector
+
+    def rounded(self, drift: Vector) -> Vector:
+        """The parameters of a drift as the other side will decode them."""
+        head = drift[: self.measured]
+        return head if self.codec.exact else self.codec.rounded(head, self.dtype)

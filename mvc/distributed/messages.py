@@ -1,0 +1,206 @@
+"""What coordinator and workers say to each other, with its exact size in bytes.
+
+A message is a header (kind, worker, round, sub-round), then its numbers, then its data. The
+runner sends exactly the bytes of ``to_bytes``; ``size`` counts them without making them.
+``worker`` is who sends it (up) or who is to have it (down).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, ClassVar
+
+from mvc.dataclasses import dataclass
+from mvc.errors import BadMessage
+
+__all__ = [
+    "MAX_WORKERS",
+    "Balance",
+    "Begin",
+    "Collect",
+    "Continue",
+    "Done",
+    "Drift",
+    "Fetch",
+    "Increment",
+    "Join",
+    "LocalState",
+    "Message",
+    "Quantum",
+    "Refused",
+    "Stop",
+    "Value",
+    "from_bytes",
+]
+
+MAX_WORKERS = 0xFFFF
+_HEADER = struct.Struct("<BHII")
+
+
+@dataclass(frozen=True)
+class Message:
+    """The header that every message has."""
+
+    kind: ClassVar[int] = 0
+    up: ClassVar[bool] = False
+    numbers: ClassVar[struct.Struct] = struct.Struct("<")
+    has_data: ClassVar[bool] = False
+
+    worker: int
+    round: int
+    subround: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of this message: the length of ``to_bytes()``."""
+        return _HEADER.size + self.numbers.size + len(getattr(self, "data", b""))
+
+    def to_bytes(self) -> bytes:
+        """The message as it travels."""
+        values = list(vars(self).values())
+        data = values.pop() if self.has_data else b""
+        header = _HEADER.pack(self.kind, *values[:3])
+        return b"".join((header, self.numbers.pack(*values[3:]), data))
+
+
+@dataclass(frozen=True)
+class Join(Message):
+    """Up: a worker is there. ``length``: numbers in its vector; ``layout``: 16 bytes, the digest
+    of names, shapes and types. The coordinator answers with Begin or Refused.
+    """
+
+    kind, up, numbers = 1, True, struct.Struct("<Q16s")
+    length: int
+    layout: bytes
+
+
+@dataclass(frozen=True)
+class Increment(Message):
+    """Up: the counter of a worker has risen by ``amount`` in this sub-round."""
+
+    kind, up, numbers = 2, True, struct.Struct("<I")
+    amount: int
+
+
+@dataclass(frozen=True)
+class Value(Message):
+    """Up: the value of the safe function, the answer to Collect."""
+
+    kind, up, numbers = 3, True, struct.Struct("<d")
+    value: float
+
+
+@dataclass(frozen=True)
+class LocalState(Message):
+    """Up: the squared norm of the drift, and a summary of it as float32 in ``data``."""
+
+    kind, up, numbers, has_data = 4, True, struct.Struct("<d"), True
+    square: float
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Drift(Message):
+    """Up: the encoded drift. ``alarm`` is 1 if nobody asked for it. The worker then waits."""
+
+    kind, up, numbers, has_data = 5, True, struct.Struct("<B"), True
+    alarm: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Done(Message):
+    """Up: the worker will not train any more; it still answers. ``pending``: 1 if it has trained
+    since the round began.
+    """
+
+    kind, up, numbers = 6, True, struct.Struct("<B")
+    pending: int
+
+
+@dataclass(frozen=True)
+class Begin(Message):
+    """Down: a round begins. With ``full`` the data are the model, else its encoded change."""
+
+    kind, numbers, has_data = 16, struct.Struct("<Bd"), True
+    full: int
+    quantum: float
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Quantum(Message):
+    """Down: a sub-round begins."""
+
+    kind, numbers = 17, struct.Struct("<d")
+    quantum: float
+
+
+@dataclass(frozen=True)
+class Collect(Message):
+    """Down: say the value of your safe function."""
+
+    kind = 18
+
+
+@dataclass(frozen=True)
+class Fetch(Message):
+    """Down: send your drift, and wait."""
+
+    kind = 19
+
+
+@dataclass(frozen=True)
+class Balance(Message):
+    """Down: your model is now the reference plus the encoded change; the round goes on."""
+
+    kind, has_data = 20, True
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Continue(Message):
+    """Down: train on, nothing is to be synchronised."""
+
+    kind = 21
+
+
+@dataclass(frozen=True)
+class Stop(Message):
+    """Down: training has ended, and the last model is made."""
+
+    kind = 22
+
+
+@dataclass(frozen=True)
+class Refused(Message):
+    """Down: the worker does not take part any more. ``data``: why, in UTF-8."""
+
+    kind, has_data = 23, True
+    data: bytes
+
+
+_KINDS: dict[int, type[Message]] = {
+    each.kind: each
+    for each in (
+        *(Join, Increment, Value, LocalState, Drift, Done),
+        *(Begin, Quantum, Collect, Fetch, Balance, Continue, Stop, Refused),
+    )
+}
+
+
+def from_bytes(raw: bytes) -> Message:
+    """The message of these bytes. Raises BadMessage; data are not decoded here."""
+    if len(raw) < _HEADER.size:
+        raise BadMessage(f"a message has {len(raw)} bytes: its header alone has {_HEADER.size}")
+    kind, *header = _HEADER.unpack_from(raw)
+    made = _KINDS.get(kind)
+    if made is None:
+        raise BadMessage(f"a message is of kind {kind}, which this version does not know")
+    least = _HEADER.size + made.numbers.size
+    if len(raw) < least or (len(raw) > least and not made.has_data):
+        raise BadMessage(f"a message {made.__name__} has {len(raw)} bytes instead of {least}")
+    values: list[Any] = [*header, *made.numbers.unpack_from(raw, _HEADER.size)]
+    if made.has_data:
+        values.append(bytes(raw[least:]))
+    return made(*values)

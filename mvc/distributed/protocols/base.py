@@ -1,0 +1,521 @@
+"""What every protocol shares: who takes part, rounds, the average, and guards against the unfit.
+
+Both sides are pure state machines: messages in, messages out, no I/O, no clock. A channel from one
+to the other keeps the order of its messages and loses none; nothing else is assumed of the network.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.dataclasses import dataclass
+from mvc.distributed import messages as m
+from mvc.distributed.safe import SafeFunction
+from mvc.errors import BadMessage, WrongUsage
+
+if TYPE_CHECKING:
+    from mvc.distributed.protocols.named import Protocol
+
+__all__ = ["Coordinator", "Counts", "Layout", "Refusal", "Vector", "Worker"]
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the flat vector of a model holds: parameters first, then statistics of its layers.
+
+    ``measured``: how many numbers are parameters. The statistics (running means and variances of
+    BatchNorm) are averaged as they are, without codec and outer step, and safe functions do not see
+    them. ``digest``: 16 bytes that tell this network from others. Integer buffers and the state of
+    the optimizer are not part of the vector: they stay where they are.
+    """
+
+    length: int
+    measured: int
+    dtype: np.dtype[Any]
+    digest: bytes
+
+    @staticmethod
+    def of(model: NDArray[Any], measured: int | None = None, digest: bytes = bytes(16)) -> Layout:
+        """Raises WrongUsage unless the model is a flat vector of finite float32 or float64."""
+        if model.ndim != 1 or model.dtype not in (np.float32, np.float64) or not len(model):
+            shape = "x".join(map(str, model.shape)) or "()"
+            raise WrongUsage(
+                f"a model is {model.dtype} {shape}: it must be a flat vector of float32 or float64"
+            )
+        if not np.isfinite(model).all():
+            raise WrongUsage("the model holds numbers that are not finite")
+        measured = len(model) if measured is None else measured
+        if not 0 < measured <= len(model) or len(digest) != 16:
+            raise WrongUsage(f"{measured} of {len(model)} numbers cannot be parameters")
+        return Layout(len(model), measured, model.dtype, digest)
+
+
+@dataclass
+class Counts:
+    """What a run has done so far. Bytes are those of whole messages, late ones included."""
+
+    rounds: int = 0
+    subrounds: int = 0
+    balances: int = 0
+    up: int = 0
+    down: int = 0
+    messages_up: int = 0
+    messages_down: int = 0
+    late: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """In both directions."""
+        return self.up + self.down
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A worker that does not take part any more, and why, in one line."""
+
+    worker: int
+    reason: str
+
+
+class Coordinator(ABC):
+    """Holds the global model, ``reference``: a vector in the model's element type.
+
+    Feed it with ``on_messages`` and send what it returns. ``counts.rounds`` grows by one with every
+    new global model; more than one new model never comes from one call. ``finished`` is true when
+    all workers are done and the last average is made. What a misfit worker sends is not used: the
+    worker is removed, and ``refusals`` (which the caller empties) says why.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        model: NDArray[Any],
+        workers: Iterable[int],
+        layout: Layout | None = None,
+        memory: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``workers``: for whom the first round waits. ``memory``: of a coordinator before this
+        one, to go on from its last model. Raises WrongUsage for fewer than two workers.
+        """
+        self.protocol = protocol
+        self.layout = layout or Layout.of(model)
+        self.reference = model.copy()
+        self.counts = Counts()
+        self.refusals: list[Refusal] = []
+        self.finished = False
+        self.expected = set(workers)
+        if len(self.expected) < 2:
+            raise WrongUsage(f"{len(self.expected)} worker: averaging needs at least two")
+        if not all(0 <= each < m.MAX_WORKERS for each in self.expected):
+            raise WrongUsage(f"workers are numbered from 0 to {m.MAX_WORKERS - 1}")
+        self.round = 0
+        self.subround = 0
+        self.members: set[int] = set()
+        self.done: set[int] = set()
+        self.drifts: dict[int, Vector] = {}
+        self._asked: set[int] = set()
+        self._joiners: set[int] = set()
+        self._pending: set[int] = set()  # of those done: with a drift that is in no average
+        self._started = False
+        self._ending = False
+        self._outbox: list[m.Message] = []
+        self._safe: SafeFunction | None = None
+        self._up, self._down = protocol.wires(self.layout)
+        self._outer = protocol.outer_step()
+        self._residual = np.zeros(self.layout.length)
+        self._change = np.zeros(self.layout.length)
+        if memory is not None:
+            self.round = int(memory["round"])
+            self._residual[:] = memory["residual"]
+            self._change[:] = memory["change"]
+            self._outer.velocity = np.asarray(memory["velocity"], np.float64)
+        self._new_round()
+
+    # ---- the caller's side
+
+    def on_messages(self, batch: Sequence[m.Message]) -> list[m.Message]:
+        """Takes messages that arrived together, in this order; gives the answers."""
+        for message in batch:
+            self.counts.up += message.size
+            self.counts.messages_up += 1
+            try:
+                self._receive(message)
+            except BadMessage as error:
+                self._refuse(message.worker, error.message)
+        return self._answers()
+
+    def remove(self, worker: int) -> list[m.Message]:
+        """A worker is gone; the round goes on without it. It may join again."""
+        self._forget(worker)
+        return self._answers()
+
+    def memory(self) -> dict[str, Any]:
+        """What, beside the reference, a coordinator needs to go on from here between rounds."""
+        return {
+            "round": self.round,
+            "residual": self._residual.copy(),
+            "change": self._change.copy(),
+            "velocity": np.array(self._outer.velocity),
+        }
+
+    # ---- what a protocol defines
+
+    @abstractmethod
+    def _new_round(self) -> None:
+        """A round begins: what was counted is void."""
+
+    @abstractmethod
+    def _take(self, message: m.Message) -> None:
+        """A message of this sub-round that is no drift. Raises BadMessage if it cannot be one."""
+
+    @abstractmethod
+    def _decide(self) -> None:
+        """All that has arrived is taken: send what follows from it."""
+
+    def _on_drift(self, message: m.Drift) -> None:  # noqa: B027 - most need nothing
+        """A drift has been taken."""
+
+    def _on_removal(self, worker: int) -> None:  # noqa: B027
+        """A worker is no member any more."""
+
+    def _idle(self) -> bool:
+        """True if no answer is awaited."""
+        return not self.drifts and not self._asked
+
+    def _may_join(self) -> bool:
+        """True if a worker may join within the round; it waits for the next one else."""
+        return self._idle()
+
+    def _unaveraged(self) -> bool:
+        """True if, all being done, there is something that is in no average."""
+        return bool(self._pending)
+
+    def _subround_of(self, worker: int) -> int:  # noqa: ARG002 - geometric monitoring needs it
+        """The sub-round in which this worker must be."""
+        return self.subround
+
+    def _quantum(self) -> float:
+        """The quantum that a worker begins with."""
+        return 0.0
+
+    # ---- what protocols use
+
+    @property
+    def safe(self) -> SafeFunction:
+        """The safe function of this round."""
+        if self._safe is None:
+            reference = self.reference[: self.layout.measured].astype(np.float64)
+            self._safe = self.protocol.safe_function(reference)
+        return self._safe
+
+    def _send(self, message: m.Message) -> None:
+        self._outbox.append(message)
+
+    def _fetch(self, workers: Iterable[int]) -> None:
+        """Asks for the drifts that are neither here nor asked for."""
+        for worker in sorted(set(workers) - set(self.drifts) - self._asked):
+            self._asked.add(worker)
+            self._send(m.Fetch(worker, self.round, self._subround_of(worker)))
+
+    def _mean(self) -> Vector:
+        """The mean of the drifts here, added in the order of the workers' numbers."""
+        total = np.zeros(self.layout.length)
+        for worker in sorted(self.drifts):
+            total += self.drifts[worker]
+        return total / len(self.drifts)
+
+    def _end_round(self, mean: Vector) -> None:
+        """The reference moves by the mean drift, or as the outer step says; a round begins."""
+        measured = self.layout.measured
+        change = mean + self._residual
+        change[:measured] = self._outer.step(mean[:measured]) + self._residual[:measured]
+        before = self.reference.astype(np.float64)
+        data, decoded = self._down.encode(change)
+        if self._down.codec.exact:
+            self.reference = (before + change).astype(self.layout.dtype)
+            data = b""
+        else:
+            self.reference = (before + decoded).astype(self.layout.dtype)
+            self._residual = before + change - self.reference.astype(np.float64)
+        self._change = self.reference.astype(np.float64) - before
+        self.counts.rounds += 1
+        if self._ending:
+            self._stop()
+            return
+        self._begin(self.members, data)
+
+    def _stop(self) -> None:
+        self.finished = True
+        for worker in sorted(self.members):
+            self._send(m.Stop(worker, self.round, 0))
+
+    def _begin(self, members: Iterable[int], change: bytes = b"") -> None:
+        """A round begins for these members and who has joined meanwhile."""
+        self.round += 1
+        self.subround = 0
+        self.drifts.clear()
+        self._asked.clear()
+        self._pending.clear()
+        self._safe = None
+        self._new_round()
+        quantum = self._quantum()
+        full = 0 if change else 1
+        data = change or self.reference.tobytes()
+        for worker in sorted(members):
+            self._send(m.Begin(worker, self.round, 0, full, quantum, data))
+        self._admit()
+
+    # ---- the rest
+
+    def _admit(self) -> None:
+        for worker in sorted(self._joiners):
+            self.members.add(worker)
+            data = self.reference.tobytes()
+            subround = self._subround_of(worker)
+            self._send(m.Begin(worker, self.round, subround, 1, self._quantum(), data))
+        self._joiners.clear()
+
+    def _receive(self, message: m.Message) -> None:
+        worker = message.worker
+        if not message.up:
+            raise BadMessage(f"worker {worker} sends {type(message).__name__}, which only it gets")
+        if isinstance(message, m.Join):
+            self._join(message)
+        elif isinstance(message, m.Done):
+            if worker in self.members | self._joiners:
+                self.done.add(worker)
+                if message.pending and message.round == self.round:
+                    self._pending.add(worker)
+        elif (
+            worker not in self.members
+            or message.round != self.round
+            or message.subround != self._subround_of(worker)
+            or self.finished
+        ):
+            self.counts.late += 1
+        elif isinstance(message, m.Drift):
+            self._take_drift(message)
+        else:
+            self._take(message)
+
+    def _join(self, message: m.Join) -> None:
+        worker, layout = message.worker, self.layout
+        if message.length != layout.length:
+            raise BadMessage(
+                f"worker {worker} has a model of {message.length} numbers, not {layout.length}"
+            )
+        if message.layout != layout.digest:
+            raise BadMessage(f"worker {worker} has a model with other names, shapes or types")
+        self._forget(worker)
+        self._joiners.add(worker)
+
+    def _take_drift(self, message: m.Drift) -> None:
+        worker = message.worker
+        if worker in self.drifts:
+            self.counts.late += 1
+            return
+        try:
+            self.drifts[worker] = self._up.decode(message.data)
+        except BadMessage as error:
+            raise BadMessage(f"the drift of worker {worker}: {error.message}") from None
+        self._asked.discard(worker)
+        self._on_drift(message)
+
+    def _refuse(self, worker: int, reason: str) -> None:
+        self.refusals.append(Refusal(worker, reason))
+        self._send(m.Refused(worker, self.round, 0, reason.encode()))
+        self._forget(worker)
+
+    def _forget(self, worker: int) -> None:
+        was_member = worker in self.members
+        for group in (self.members, self.done, self._joiners, self._asked, self._pending):
+            group.discard(worker)
+        self.drifts.pop(worker, None)
+        if was_member:
+            self._on_removal(worker)
+
+    def _answers(self) -> list[m.Message]:
+        if not self._started and self._joiners and self.expected <= self._joiners:
+            self._started = True
+            self._begin(())
+        elif self._started and self._joiners and not self.finished and self._may_join():
+            self._admit()
+        if self.members and not self.finished:
+            self._decide()
+        everyone = bool(self.members) and self.members <= self.done and not self._joiners
+        if everyone and not self.finished and not self._ending and self._idle():
+            self._ending = True
+            if self._unaveraged():
+                self._fetch(self.members)
+            else:
+                self._stop()
+        answers, self._outbox = self._outbox, []
+        for message in answers:
+            self.counts.down += message.size
+            self.counts.messages_down += 1
+        return answers
+
+
+class Worker(ABC):
+    """Trains ``model``, a flat vector that it shares with the caller.
+
+    The caller sends ``join()``, and then, whenever ``waiting`` is false, trains, writes the new
+    parameters into ``model`` and calls ``on_update``. It passes every message to ``on_message``; if
+    ``changed`` is true afterwards, ``model`` has been overwritten: it sets ``changed`` to false and
+    loads the vector into its network. The optimizer's state stays as it is.
+    """
+
+    def __init__(
+        self, protocol: Protocol, number: int, model: NDArray[Any], layout: Layout | None = None
+    ) -> None:
+        self.protocol = protocol
+        self.number = number
+        self.model = model
+        self.layout = layout or Layout.of(model)
+        self.reference = model.copy()
+        self.waiting = True
+        self.changed = False
+        self.finished = False
+        self.round = -1
+        self.subround = 0
+        self.updates = 0
+        self._trained = False  # since the round began
+        self._up, self._down = protocol.wires(self.layout)
+        self._residual: Vector | None = None
+
+    # ---- the caller's side
+
+    def join(self) -> list[m.Message]:
+        """Asks to take part. What the model holds is lost: the coordinator's takes its place."""
+        self.round, self.waiting, self._residual = -1, True, None
+        return [m.Join(self.number, 0, 0, self.layout.length, self.layout.digest)]
+
+    def on_update(self) -> list[m.Message]:
+        """The model has been trained: says what must be said.
+
+        Raises BadMessage if the model holds numbers that are not finite; nothing is sent then.
+        """
+        if self.waiting:
+            raise WrongUsage(f"worker {self.number} waits for an answer: it must not train now")
+        self.updates += 1
+        self._trained = True
+        return self._watch()
+
+    def on_message(self, message: m.Message) -> list[m.Message]:
+        """Takes one message; gives the answers. Raises BadMessage if the worker was refused."""
+        if isinstance(message, m.Refused):
+            self.finished = True
+            raise BadMessage(message.data.decode(errors="replace"))
+        if isinstance(message, m.Begin):
+            return self._begin(message)
+        if message.round != self.round or message.up:
+            return []
+        if isinstance(message, m.Stop):
+            self.finished = self.waiting = True
+            return []
+        if isinstance(message, m.Fetch):
+            late = self.waiting_for_model or message.subround != self.subround
+            return [] if late else [self._drift(alarm=0)]
+        return self._take(message)
+
+    def end(self) -> list[m.Message]:
+        """There is nothing more to train on. The worker still answers until it is ``finished``."""
+        pending = int(self._trained)
+        return [m.Done(self.number, max(self.round, 0), self.subround, pending)]
+
+    # ---- what a protocol defines
+
+    @abstractmethod
+    def _watch(self) -> list[m.Message]:
+        """The model has changed."""
+
+    @abstractmethod
+    def _take(self, message: m.Message) -> list[m.Message]:
+        """A message of this round that is neither Begin, Fetch nor Stop."""
+
+    def _on_begin(self, message: m.Begin) -> list[m.Message]:  # noqa: ARG002
+        """A round has begun: the model is the reference."""
+        return []
+
+    # ---- what protocols use
+
+    waiting_for_model = False
+    """True between a drift and the model that answers it."""
+
+    def drift(self) -> Vector:
+        """What is to be sent: the way from the reference, and what was lost when last sent.
+
+        Raises BadMessage if it holds numbers that are not finite.
+        """
+        drift: Vector = np.subtract(self.model, self.reference, dtype=np.float64)
+        if self._residual is not None:
+            drift += self._residual
+        return drift
+
+    def value(self, safe: SafeFunction, share: float = 1.0) -> float:
+        """The safe function of what the coordinator will decode, as its perspective
+        ``share * phi(X / share)``. Raises BadMessage if it is not finite.
+        """
+        drift = self.drift()
+        if not self._up.codec.exact:
+            self._check(drift)
+        drift = self._up.rounded(drift)
+        value = safe.of(drift) if share == 1 else share * safe.of(drift / share)
+        if not np.isfinite(value):
+            raise self._not_finite()
+        return value
+
+    def safe_function(self) -> SafeFunction:
+        """The safe function of this round."""
+        reference = self.reference[: self.layout.measured].astype(np.float64)
+        return self.protocol.safe_function(reference)
+
+    def _drift(self, alarm: int) -> m.Drift:
+        """The message with the drift. The worker waits from now on."""
+        drift = self.drift()
+        self._check(drift)
+        data, decoded = self._up.encode(drift)
+        if not self._up.codec.exact:
+            self._residual = drift - decoded
+        self.waiting = self.waiting_for_model = True
+        return m.Drift(self.number, self.round, self.subround, alarm, data)
+
+    def _check(self, drift: Vector) -> None:
+        if not np.isfinite(drift).all():
+            raise self._not_finite()
+
+    def _train_on(self) -> None:
+        self.waiting = self.waiting_for_model = False
+
+    def _load(self, model: NDArray[Any]) -> None:
+        self.model[:] = model
+        self.changed = True
+
+    def _begin(self, message: m.Begin) -> list[m.Message]:
+        if message.round <= self.round:
+            return []
+        if message.full:
+            if len(message.data) != self.layout.length * self.layout.dtype.itemsize:
+                raise BadMessage(f"worker {self.number} got a model of another length")
+            self.reference = np.frombuffer(message.data, self.layout.dtype)
+        else:
+            change = self._down.decode(message.data)
+            self.reference = (self.reference + change).astype(self.layout.dtype)
+        self.round, self.subround = message.round, message.subround
+        self._load(self.reference)
+        self._trained = False
+        self._train_on()
+        return self._on_begin(message)
+
+    def _not_finite(self) -> BadMessage:
+        return BadMessage(
+            f"worker {self.number}: its model holds numbers that are not finite after update "
+            f"{self.updates}; nothing was sent"
+        )

@@ -1,0 +1,173 @@
+"""The protocols by name, with their options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.dataclasses import dataclass
+from mvc.distributed.codecs import Wire, codec_named
+from mvc.distributed.protocols.base import Coordinator, Layout, Vector, Worker
+from mvc.distributed.protocols.functional import FunctionalCoordinator, FunctionalWorker
+from mvc.distributed.protocols.geometric import GeometricCoordinator, GeometricWorker
+from mvc.distributed.protocols.periodic import PeriodicCoordinator, PeriodicWorker
+from mvc.distributed.protocols.variance import VarianceCoordinator, VarianceWorker
+from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold
+from mvc.errors import WrongUsage
+
+__all__ = ["PROTOCOLS", "OuterStep", "Protocol", "protocol_named"]
+
+
+class OuterStep:
+    """What the coordinator makes of the mean drift: Nesterov's momentum, or the drift itself."""
+
+    def __init__(self, rate: float, momentum: float) -> None:
+        self._rate, self._momentum = rate, momentum
+        self.velocity: Any = 0.0
+
+    def step(self, mean: Vector) -> Vector:
+        """The change of the parameters."""
+        if self._momentum == 0:
+            return self._rate * mean
+        self.velocity = self._momentum * self.velocity + mean
+        change: Vector = self._rate * (mean + self._momentum * self.velocity)
+        return change
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol with all its options. Make one with ``protocol_named``.
+
+    ``threshold``, ``safe``: of gm, fgm and fda (which takes the radius alone). ``every``: updates
+    between averages, of the periodic ones. ``balancing``: random, hedge or none (gm). ``barrier``:
+    a round ends when psi has come that near to zero, as a share of its first value (fgm).
+    ``rebalance``: c_r, or None for no rebalancing (fgm): the round goes on after a flush if psi is
+    below that share of its first value. ``summary``: linear or sketch (fda). ``outer_rate``,
+    ``outer_momentum``: of the coordinator's step; 1 and 0 are plain averaging. ``up``, ``down``:
+    codecs of drifts and of the model's changes.
+    """
+
+    name: str
+    threshold: Threshold | None = None
+    safe: str = "norm"
+    every: int = 16
+    balancing: str = "random"
+    barrier: float = 0.01
+    rebalance: float | None = None
+    summary: str = "linear"
+    outer_rate: float = 1.0
+    outer_momentum: float = 0.0
+    up: str = "none"
+    down: str = "none"
+    seed: int = 0
+
+    def coordinator(
+        self,
+        model: NDArray[Any],
+        workers: Iterable[int],
+        layout: Layout | None = None,
+        memory: Mapping[str, Any] | None = None,
+    ) -> Coordinator:
+        """The coordinator that starts from this model; see ``Coordinator``."""
+        return _KINDS[self.name][0](self, model, workers, layout, memory)
+
+    def worker(self, number: int, model: NDArray[Any], layout: Layout | None = None) -> Worker:
+        """The worker that trains this vector in place; see ``Worker``."""
+        return _KINDS[self.name][1](self, number, model, layout)
+
+    def describe(self, model: NDArray[Any]) -> str:
+        """The threshold in all units at this model, or the period."""
+        if self.threshold is None:
+            return f"every {self.every} updates"
+        return self.threshold.describe(model.astype(np.float64))
+
+    def safe_function(self, reference: Vector) -> SafeFunction:
+        """The safe function of a round that begins with these parameters."""
+        assert self.threshold is not None
+        return SAFE_FUNCTIONS[self.safe](reference, self.threshold.radius_at(reference))
+
+    def wires(self, layout: Layout) -> tuple[Wire, Wire]:
+        """How vectors travel up and down."""
+        up, down = (
+            Wire(codec_named(name), layout.measured, layout.length, layout.dtype)
+            for name in (self.up, self.down)
+        )
+        return up, down
+
+    def outer_step(self) -> OuterStep:
+        """A new one, at rest."""
+        return OuterStep(self.outer_rate, self.outer_momentum)
+
+
+_MONITORS = {"threshold", "safe"}
+_OUTER = {"outer_rate", "outer_momentum"}
+_ALL = {"up", "down", "seed"}
+_NESTEROV = {"outer_rate": 0.7, "outer_momentum": 0.9}
+_GM = (GeometricCoordinator, GeometricWorker)
+_FGM = (FunctionalCoordinator, FunctionalWorker)
+_PERIODIC = (PeriodicCoordinator, PeriodicWorker)
+_FDA = (VarianceCoordinator, VarianceWorker)
+
+_KINDS: dict[str, tuple[type[Coordinator], type[Worker], dict[str, Any], set[str]]] = {
+    "gm": (*_GM, {}, _MONITORS),
+    "gm-hedge": (*_GM, {"balancing": "hedge"}, _MONITORS),
+    "gm-full": (*_GM, {"balancing": "none"}, _MONITORS),
+    "fgm": (*_FGM, {}, _MONITORS | {"barrier"}),
+    "fgm-rebalancing": (*_FGM, {"rebalance": 0.7}, _MONITORS | {"barrier", "rebalance"}),
+    "fgm-nesterov": (*_FGM, _NESTEROV, _MONITORS | {"barrier"} | _OUTER),
+    "fda": (*_FDA, {}, {"threshold"}),
+    "fda-sketch": (*_FDA, {"summary": "sketch"}, {"threshold"}),
+    "sync": (*_PERIODIC, {"every": 1}, set()),
+    "local-sgd": (*_PERIODIC, {}, {"every"}),
+    "diloco": (*_PERIODIC, _NESTEROV, {"every"} | _OUTER),
+}
+"""Of each: coordinator, worker, what it presets, and what else can be chosen."""
+
+PROTOCOLS = tuple(_KINDS)
+
+
+def protocol_named(name: str, **options: Any) -> Protocol:
+    """The protocol of this name. Raises WrongUsage for names, options and values it does not take.
+
+    ``options``: as of ``Protocol``; None stands for the default.
+    """
+    if name not in _KINDS:
+        raise WrongUsage(f"there is no protocol {name}: it must be one of {', '.join(PROTOCOLS)}")
+    *_, preset, chosen = _KINDS[name]
+    given = {key: value for key, value in options.items() if value is not None}
+    known = {field.name for field in fields(Protocol)}
+    for key in given:
+        if key not in known:
+            raise WrongUsage(f"there is no option {key}")
+        if key not in chosen | _ALL:
+            raise WrongUsage(f"the protocol {name} takes no {key}")
+    if "threshold" in chosen and "threshold" not in given:
+        raise WrongUsage(
+            f"the protocol {name} needs a threshold", hint="radius, relative (T) or rho"
+        )
+    made = Protocol(name, **{**preset, **given})
+    _check(made)
+    return made
+
+
+def _check(made: Protocol) -> None:
+    if made.safe not in SAFE_FUNCTIONS:
+        known = ", ".join(SAFE_FUNCTIONS)
+        raise WrongUsage(f"there is no safe function {made.safe}: it must be one of {known}")
+    if made.every < 1:
+        raise WrongUsage(f"every is {made.every}: it must be at least 1")
+    for name, value, most in (
+        ("barrier", made.barrier, 1.0),
+        ("rebalance", 0.5 if made.rebalance is None else made.rebalance, 1.0),
+        ("outer_rate", made.outer_rate, 10.0),
+    ):
+        if not 0 < value < most:
+            raise WrongUsage(f"{name} is {value}: it must be more than 0 and less than {most:g}")
+    if not 0 <= made.outer_momentum < 1:
+        raise WrongUsage(f"outer_momentum is {made.outer_momentum}: it must be in [0, 1)")
+    for codec in (made.up, made.down):
+        codec_named(codec)

@@ -1,0 +1,44 @@
+"""Averaging after a fixed number of updates: fully synchronous (1), local SGD, and DiLoCo.
+
+Every worker sends its drift after ``every`` updates and waits for the new model. DiLoCo is local
+SGD whose coordinator applies the mean drift with Nesterov's momentum.
+"""
+
+from __future__ import annotations
+
+from mvc.distributed import messages as m
+from mvc.distributed.protocols.base import Coordinator, Worker
+from mvc.errors import BadMessage
+
+__all__ = ["PeriodicCoordinator", "PeriodicWorker"]
+
+
+class PeriodicCoordinator(Coordinator):
+    """Waits for all; who is done is asked."""
+
+    def _new_round(self) -> None:
+        pass
+
+    def _take(self, message: m.Message) -> None:
+        raise BadMessage(f"worker {message.worker} sends {type(message).__name__} in averaging")
+
+    def _decide(self) -> None:
+        if self.drifts.keys() >= self.members:
+            self._end_round(self._mean())
+        elif self.drifts:
+            self._fetch(self.done)
+
+
+class PeriodicWorker(Worker):
+    """Counts its updates since the round began."""
+
+    def _on_begin(self, message: m.Begin) -> list[m.Message]:  # noqa: ARG002
+        self._steps = 0
+        return []
+
+    def _watch(self) -> list[m.Message]:
+        self._steps += 1
+        return [self._drift(alarm=1)] if self._steps >= self.protocol.every else []
+
+    def _take(self, message: m.Message) -> list[m.Message]:  # noqa: ARG002
+        return []

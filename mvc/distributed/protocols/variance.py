@@ -1,0 +1,142 @@
+"""Federated dynamic averaging (FDA): synchronise when the variance of the models is too large.
+
+After every update each worker sends the squared norm of its drift and a summary of the drift. The
+variance is the mean of the squared norms less the squared norm of the mean drift, which the
+coordinator estimates from the mean of the summaries: ``linear``, the length of the drift along the
+last change of the global model; ``sketch``, an AMS sketch of ``ROWS`` x ``WIDTH`` numbers.
+(Theologitis, Frangias, Anestis, Samoladas, Deligiannakis, arXiv 2405.20988.)
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.distributed import messages as m
+from mvc.distributed.protocols.base import Coordinator, Vector, Worker
+from mvc.distributed.safe import norm_of
+from mvc.errors import BadMessage
+
+__all__ = ["ROWS", "WIDTH", "VarianceCoordinator", "VarianceWorker"]
+
+ROWS, WIDTH = 5, 250
+_EPSILON = 1 / math.sqrt(WIDTH)  # the relative error that the estimate of a sketch allows for
+
+
+class Sketch:
+    """An AMS sketch: each row adds the numbers, with random signs, into random buckets."""
+
+    def __init__(self, length: int, seed: int) -> None:
+        random = np.random.default_rng([seed, length])
+        self._buckets = random.integers(0, WIDTH, (ROWS, length), np.int64)
+        self._signs = random.integers(0, 2, (ROWS, length)) * 2.0 - 1
+
+    def of(self, drift: Vector) -> NDArray[np.float32]:
+        """``ROWS * WIDTH`` numbers."""
+        rows = (
+            np.bincount(buckets, signs * drift, WIDTH)
+            for buckets, signs in zip(self._buckets, self._signs, strict=True)
+        )
+        return np.concatenate(list(rows)).astype(np.float32)
+
+
+def square_of(sketch: Vector) -> float:
+    """The squared norm, at least nearly: the median over the rows."""
+    return float(np.median(np.sum(np.square(sketch.reshape(ROWS, WIDTH)), axis=1)))
+
+
+class VarianceCoordinator(Coordinator):
+    """``counts.subrounds``: estimates made."""
+
+    def _new_round(self) -> None:
+        self._states: dict[int, tuple[float, Vector]] = {}
+        self._over = False
+
+    def _idle(self) -> bool:
+        return super()._idle() and not self._states
+
+    def _take(self, message: m.Message) -> None:
+        if not isinstance(message, m.LocalState):
+            raise BadMessage(f"worker {message.worker} sends {type(message).__name__} in averaging")
+        expected = 4 * (ROWS * WIDTH if self.protocol.summary == "sketch" else 1)
+        if len(message.data) != expected:
+            raise BadMessage(f"worker {message.worker} sends a summary of another length")
+        summary = np.frombuffer(message.data, np.float32).astype(np.float64)
+        if not (math.isfinite(message.square) and np.isfinite(summary).all()):
+            raise BadMessage(f"worker {message.worker} sends a summary that is not finite")
+        if message.worker in self._states:
+            self.counts.late += 1
+        else:
+            self._states[message.worker] = message.square, summary
+
+    def _on_removal(self, worker: int) -> None:
+        self._states.pop(worker, None)
+
+    def _decide(self) -> None:
+        if self.drifts and self.drifts.keys() >= self.members:
+            self._end_round(self._mean())
+        elif self._states and not self._over and self._states.keys() >= self.members - self.done:
+            if self._estimate() > self.safe.radius**2:
+                self._over = True
+                self._fetch(self.members)
+            else:
+                self._go_on()
+
+    def _go_on(self) -> None:
+        senders = sorted(self._states)
+        self._states.clear()
+        self.subround += 1
+        self.counts.subrounds += 1
+        for worker in sorted(self.members):
+            if worker in senders or worker in self.done:
+                self._send(m.Continue(worker, self.round, self.subround))
+
+    def _estimate(self) -> float:
+        squares, summaries = zip(
+            *(self._states[each] for each in sorted(self._states)), strict=True
+        )
+        mean = sum(squares) / len(squares)
+        summary = sum(summaries) / len(summaries)
+        if self.protocol.summary == "sketch":
+            return mean - square_of(summary) / (1 + _EPSILON)
+        return mean - float(summary[0]) ** 2
+
+
+class VarianceWorker(Worker):
+    """Waits for the answer after every update."""
+
+    _sketch: Sketch | None = None
+    _direction: Vector | None = None
+
+    def _begin(self, message: m.Begin) -> list[m.Message]:
+        before = self.reference[: self.layout.measured].astype(np.float64)
+        known = self.round >= 0
+        answers = super()._begin(message)
+        change = self.reference[: self.layout.measured] - before
+        norm = norm_of(change)
+        self._direction = change / norm if known and norm else None
+        return answers
+
+    def _watch(self) -> list[m.Message]:
+        drift = self.drift()
+        self._check(drift)
+        drift = self._up.rounded(drift)
+        square = float(np.sum(np.square(drift)))
+        if self.protocol.summary == "sketch":
+            if self._sketch is None:
+                self._sketch = Sketch(self.layout.measured, self.protocol.seed)
+            summary = self._sketch.of(drift)
+        else:
+            along = 0.0 if self._direction is None else float(np.sum(drift * self._direction))
+            summary = np.array([along], np.float32)
+        self.waiting = True
+        return [m.LocalState(self.number, self.round, self.subround, square, summary.tobytes())]
+
+    def _take(self, message: m.Message) -> list[m.Message]:
+        if isinstance(message, m.Continue) and message.subround == self.subround + 1:
+            self.subround = message.subround
+            if not self.waiting_for_model:
+                self.waiting = False
+        return []
