@@ -21,13 +21,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from mvc.distributed import messages as m
 from mvc.distributed.protocols import base
 from mvc.distributed.runner.layout import Carried, Layout, Vector
-from mvc.distributed.runner.link import CONTROL, FINAL, MESSAGE, MODEL, Frame, Link, LinkLost
-from mvc.distributed.runner.link import connect, serve
+from mvc.distributed.runner.link import (
+    CONTROL,
+    FINAL,
+    MESSAGE,
+    MODEL,
+    Frame,
+    Link,
+    LinkLost,
+    connect,
+    serve,
+)
 from mvc.distributed.runner.script import end_with_stdin
 from mvc.distributed.runner.settings import checked, protocol_of
 from mvc.distributed.runner.sockets import Traffic
@@ -150,9 +158,7 @@ class Service:
         while True:
             number += 1
             store.wait([f"link/{number}"], timedelta(days=3650))
-            threading.Thread(
-                target=self._attend, args=(host, port, number), daemon=True
-            ).start()
+            threading.Thread(target=self._attend, args=(host, port, number), daemon=True).start()
 
     def _attend(self, host: str, port: int, number: int) -> None:
         """Receives from one worker, in a thread of its own."""
@@ -177,7 +183,7 @@ class Service:
     def _of(self, link: Link) -> int | None:
         return next((w for w, seat in self._seats.items() if seat.link is link), None)
 
-    # -- the beginning ---------------------------------------------------------------------------
+    # -- the beginning -------------------------------------------------------------------------
 
     def _gather(self) -> None:
         """Waits for all workers. Raises CannotDistribute if they do not come or do not fit."""
@@ -261,7 +267,7 @@ class Service:
         seat.say(welcome=self._settings, steps=seat.steps)
         seat.send(MODEL, _packed(self._carried))
 
-    # -- the training ------------------------------------------------------------------------------
+    # -- the training --------------------------------------------------------------------------
 
     def _handle_next(self) -> None:
         event = self._next(self._deadline())
@@ -370,7 +376,7 @@ class Service:
             bytes_down=done.down,
         )
 
-    # -- who goes and who comes --------------------------------------------------------------------
+    # -- who goes and who comes ----------------------------------------------------------------
 
     def _come_back(self, link: Link, said: Mapping[str, Any]) -> None:
         worker = self._seat(link, said)
@@ -430,7 +436,7 @@ class Service:
         if not self._missing:
             self._release()
 
-    # -- the end -------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------
 
     def _conclude(self) -> None:
         """Gives everybody the last model, hears what each did, and reports."""

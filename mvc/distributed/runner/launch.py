@@ -59,7 +59,7 @@ class Coordinator:
 
     def __init__(self, job: Mapping[str, Any], tell: Tell) -> None:
         command = [sys.executable, "-m", "mvc.distributed.runner.coordinator", json.dumps(job)]
-        self.process = subprocess.Popen(
+        self.process = subprocess.Popen(  # noqa: S603 (this program)
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -183,7 +183,7 @@ class _Run:
             "WORLD_SIZE": str(wanted.workers),
         }
         command = [sys.executable, "-m", "mvc.distributed.runner.script", wanted.script]
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 (this program)
             [*command, *wanted.arguments],
             stdin=subprocess.PIPE,
             stdout=sys.__stderr__.fileno() if sys.__stderr__ else None,
@@ -199,7 +199,7 @@ class _Run:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment; the processes import this very package."""
+    """The environment of the processes; they import this very package."""
     home = str(Path(__file__).parents[3])
     kept = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     threads = max(1, cpu_count() // max(1, int(variables.get("WORLD_SIZE", "1"))))

@@ -61,7 +61,7 @@ def join(model: torch.nn.Module, *, timeout: float = 60.0, **settings: Any) -> P
 
 
 class Participant:
-    """This process's part. ``rank``: its number, from 0; ``workers``: how many there are."""
+    """The part of one process. ``rank``: its number, from 0; ``workers``: how many there are."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Participant:
 
     def _listen(self, awaited: Callable[[], bool]) -> None:
         """Takes what has arrived, and waits for more as long as ``awaited`` says so."""
-        while True:
+        while not self._worker.finished:
             try:
                 frame = self._inbox.get(block=awaited())
             except queue.Empty:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mvc.distributed.protocols.named import Protocol, protocol_named
+from mvc.distributed.protocols.named import PROTOCOLS, Protocol, protocol_named
 from mvc.distributed.safe import Threshold
 from mvc.errors import WrongUsage
 
-__all__ = ["checked", "protocol_of"]
+__all__ = ["PROTOCOLS", "checked", "protocol_of"]
 
 _THRESHOLD = ("radius", "relative", "rho", "rate")
 _PROTOCOL = (
