@@ -53,13 +53,19 @@ def _number(name: str, help_: str) -> _Decorator:
 @click.option("--branch", metavar="NAME", help="The branch of global models; made if need be.")
 @click.option("--worker-models", is_flag=True, help="Also deploy each worker's, to worker-I.")
 @click.option("--resume", is_flag=True, help="Go on from what is live on the target.")
-@click.option("--restarts", type=click.IntRange(0), default=3, metavar="N",
-              help="Start killed processes again, N in all; by default 3.")  # fmt: skip
-@click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS",
-              help="How long an answer or a lost worker is waited for; by default 120.")  # fmt: skip
+@click.option(
+    "--restarts", type=click.IntRange(0), default=3, metavar="N",
+    help="Start killed processes again, N in all; by default 3.",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=click.FloatRange(1), metavar="SECONDS",
+    help="How long an answer or a lost worker is waited for; by default 120.",
+)  # fmt: skip
 @click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N",
-              help="The coordinator's port; by default a free one.")  # fmt: skip
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N",
+    help="The coordinator's port; by default a free one.",
+)  # fmt: skip
 @click.option("--log", metavar="FILE", help="Write the order of events, for a replay.")
 def command(
     session: Session,

@@ -59,28 +59,6 @@ class Seat:
         self.link, self.layout, self.settings = link, layout, settings
         self.steps = 0
         self.asked: float | None = None
-        self.ended = False
-        self._outbox: queue.Queue[tuple[int, bytes] | None] = queue.Queue()
-        self.writer = threading.Thread(target=self._write, daemon=True)
-        self.writer.start()
-
-    def send(self, kind: int, data: bytes) -> None:
-        """Sends a frame in the background, in order; never blocks."""
-        self._outbox.put((kind, data))
-
-    def say(self, **fields: Any) -> None:
-        self.send(CONTROL, json.dumps(fields).encode())
-
-    def no_more(self, seconds: float) -> None:
-        """Waits until everything is sent."""
-        self._outbox.put(None)
-        self.writer.join(seconds)
-
-    def _write(self) -> None:
-        with suppress(LinkLost):  # the thread that receives reports it
-            while (frame := self._outbox.get()) is not None:
-                self.link.post(*frame)
-                self.link.flush()
 
 
 class Service:
@@ -105,10 +83,20 @@ class Service:
             )
 
     def run(self) -> None:
-        """From the first worker to the last global model."""
+        """Trains, from the first worker to the last global model. All workers hear of an error."""
+        try:
+            self._train()
+        except Exception as error:
+            for seat in self._seats.values():
+                seat.link.say(failed=str(error))
+            for seat in self._seats.values():
+                seat.link.finish(5.0)
+            raise
+
+    def _train(self) -> None:
         host = str(self._job.get("host", "127.0.0.1"))
         store = serve(host, int(self._job.get("port", 0)))
-        self._tell("listening", port=store.port)
+        self._tell("listening", port=store.port, pid=os.getpid())
         threading.Thread(target=self._accept, args=(host, store.port), daemon=True).start()
         self._gather()
         layout = self._layout = self._seats[0].layout
@@ -143,13 +131,6 @@ class Service:
                 self._handle_next()
             self._conclude()
 
-    def fail(self, message: str) -> None:
-        """Tells all workers why the training ends."""
-        for seat in self._seats.values():
-            seat.say(failed=message)
-        for seat in self._seats.values():
-            seat.no_more(5.0)
-
     # -- connections ---------------------------------------------------------------------------
 
     def _accept(self, host: str, port: int) -> None:
@@ -157,7 +138,10 @@ class Service:
         number = 0
         while True:
             number += 1
-            store.wait([f"link/{number}"], timedelta(days=3650))
+            try:
+                store.wait([f"link/{number}"], timedelta(days=3650))
+            except RuntimeError:  # the training has ended, and its store
+                return
             threading.Thread(target=self._attend, args=(host, port, number), daemon=True).start()
 
     def _attend(self, host: str, port: int, number: int) -> None:
@@ -221,10 +205,10 @@ class Service:
         elif worker in self._seats:
             reason = f"a process takes part as worker {worker} already"
         if reason is not None:
-            seat.say(failed=reason)
+            seat.link.say(failed=reason)
             return None
         self._seats[worker] = seat
-        self._tell("joined", worker=worker)
+        self._tell("joined", worker=worker, pid=said.get("pid"))
         return worker
 
     def _start(self, layout: Layout) -> Round:
@@ -235,7 +219,7 @@ class Service:
             if found is not None:
                 self._tell("resumed", round=found.number)
                 return found
-        self._seats[0].say(give=True)
+        self._seats[0].link.say(give=True)
         vector = np.frombuffer(self._given(), np.float32)
         carried = layout.unpack(self._given())
         if len(vector) != layout.length:
@@ -264,8 +248,8 @@ class Service:
     def _welcome(self, worker: int) -> None:
         seat = self._seats[worker]
         seat.steps = self._committed[worker]
-        seat.say(welcome=self._settings, steps=seat.steps)
-        seat.send(MODEL, _packed(self._carried))
+        seat.link.say(welcome=self._settings, steps=seat.steps)
+        seat.link.send(MODEL, _packed(self._carried))
 
     # -- the training --------------------------------------------------------------------------
 
@@ -335,7 +319,7 @@ class Service:
             if seat is not None:
                 if isinstance(message, m.Fetch | m.Collect):
                     seat.asked = time.monotonic()
-                seat.send(MESSAGE, message.to_bytes())
+                seat.link.send(MESSAGE, message.to_bytes())
         refusals, machine.refusals[:] = list(machine.refusals), []
         for refusal in refusals:
             self._dismiss(refusal.worker, refusal.reason)
@@ -402,7 +386,7 @@ class Service:
         self._follow_up(self._machine.remove(worker), before, rounds)
 
     def _refuse(self, worker: int, reason: str) -> None:
-        self._seats[worker].say(failed=reason)
+        self._seats[worker].link.say(failed=reason)
         self._dismiss(worker, reason)
         self._remove(worker)
 
@@ -425,7 +409,7 @@ class Service:
         now = time.monotonic()
         for worker, seat in list(self._seats.items()):
             if seat.asked is not None and now >= seat.asked + self._timeout:
-                seat.say(again=True)
+                seat.link.say(again=True)
                 self._lose(worker, f"it did not answer within {self._timeout:g} seconds")
         for worker, since in list(self._missing.items()):
             if now >= since + self._timeout:
@@ -442,7 +426,7 @@ class Service:
         """Gives everybody the last model, hears what each did, and reports."""
         machine = self._machine
         for seat in self._seats.values():
-            seat.send(FINAL, machine.reference.tobytes())
+            seat.link.send(FINAL, machine.reference.tobytes())
         orders: dict[int, Any] = {}
         until = time.monotonic() + _LAST_WORDS
         while orders.keys() < self._seats.keys() and (event := self._next(until)) is not None:
@@ -455,7 +439,7 @@ class Service:
                 orders.setdefault(worker, None)
         self._traffic.look()
         for seat in self._seats.values():
-            seat.no_more(_LAST_WORDS)
+            seat.link.finish(_LAST_WORDS)
         if "log" in self._settings:
             _write_log(Path(self._settings["log"]), self._log, orders)
         counts, traffic = machine.counts, self._traffic
@@ -506,10 +490,8 @@ def main(text: str) -> int:
     def tell(event: str, **fields: Any) -> None:
         print(json.dumps({"event": event, **fields}), file=events, flush=True)
 
-    service = None
     try:
-        service = Service(json.loads(text), tell)
-        service.run()
+        Service(json.loads(text), tell).run()
         return 0
     except MvcError as error:
         failure = (error.message, error.hint, type(error).__name__, error.exit_code)
@@ -518,8 +500,6 @@ def main(text: str) -> int:
         failure = (f"{type(error).__name__}: {error}", None, "CannotDistribute", 3)
     message, hint, kind, code = failure
     tell("failed", message=message, hint=hint, kind=kind)
-    if service is not None:
-        service.fail(message)
     return code
 
 

@@ -11,8 +11,11 @@ options, TCPStore's queues).
 from __future__ import annotations
 
 import json
+import queue
 import socket
 import struct
+import threading
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -69,13 +72,15 @@ class Frame:
 
 
 class Link:
-    """One end of a connection. One thread may receive while another one sends."""
+    """One end of a connection. Frames are sent in order, by a thread of its own.
+
+    Only ``receive`` tells that the other end has gone: a frame that was sent may not arrive.
+    """
 
     def __init__(self, store: dist.Store, name: str, rank: int, seconds: float) -> None:
-        """Waits for the other end. Raises LinkLost after ``seconds``, which also bound a flush."""
+        """Waits for the other end. Raises LinkLost after ``seconds``."""
         self._peer = 1 - rank
         self._limit = timedelta(seconds=seconds)
-        self._sending: list[tuple[Any, torch.Tensor]] = []
         options = dist.ProcessGroupGloo._Options()
         options._timeout = self._limit
         options._devices = [_device(store)]
@@ -83,37 +88,37 @@ class Link:
             self._group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, options)
         except RuntimeError as error:
             raise LinkLost(str(error)) from error
+        self._outbox: queue.Queue[Frame | None] = queue.Queue()
+        self._writer = threading.Thread(target=self._write, daemon=True)
+        self._writer.start()
 
-    def post(self, kind: int, data: bytes, step: int = 0) -> None:
-        """Begins to send a frame. Raises LinkLost."""
-        head = torch.zeros(_HEAD.size + _INLINE, dtype=torch.uint8)
-        raw = head.numpy()
-        _HEAD.pack_into(raw, 0, kind, step, len(data))
-        short = len(data) <= _INLINE
-        if short:
-            raw[_HEAD.size : _HEAD.size + len(data)] = memoryview(data)
-        self._send(head)
-        if not short:
-            self._send(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    def send(self, kind: int, data: bytes, step: int = 0) -> None:
+        """Sends a frame in the background; never blocks."""
+        self._outbox.put(Frame(kind, step, data))
 
-    def post_json(self, **fields: Any) -> None:
-        """Begins to send a CONTROL frame."""
-        self.post(CONTROL, json.dumps(fields).encode())
+    def say(self, **fields: Any) -> None:
+        """Sends a CONTROL frame."""
+        self.send(CONTROL, json.dumps(fields).encode())
 
-    def _send(self, tensor: torch.Tensor) -> None:
-        try:
-            self._sending.append((self._group.send([tensor], self._peer, 0), tensor))
-        except RuntimeError as error:
-            raise LinkLost(str(error)) from error
+    def finish(self, seconds: float) -> None:
+        """Sends what is left, for so long at most; nothing can be sent afterwards."""
+        self._outbox.put(None)
+        self._writer.join(seconds)
 
-    def flush(self) -> None:
-        """Waits until the other end has everything. Raises LinkLost."""
-        sending, self._sending = self._sending, []
-        try:
-            for work, _ in sending:
-                work.wait(self._limit)
-        except RuntimeError as error:
-            raise LinkLost(str(error)) from error
+    def _write(self) -> None:
+        with suppress(RuntimeError):
+            while (frame := self._outbox.get()) is not None:
+                data = frame.data
+                head = torch.zeros(_HEAD.size + _INLINE, dtype=torch.uint8)
+                raw = head.numpy()
+                _HEAD.pack_into(raw, 0, frame.kind, frame.step, len(data))
+                if len(data) <= _INLINE:
+                    raw[_HEAD.size : _HEAD.size + len(data)] = memoryview(data)
+                parts = [head]
+                if len(data) > _INLINE:
+                    parts.append(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+                for work in [self._group.send([part], self._peer, 0) for part in parts]:
+                    work.wait(self._limit)
 
     def receive(self) -> Frame:
         """Waits for a frame. Raises LinkLost; BadMessage for one longer than ``MAX_FRAME``."""

@@ -29,6 +29,7 @@ __all__ = ["Dismissed", "Participant", "join"]
 
 _Batch = TypeVar("_Batch")
 
+_LAST_WORDS = 10.0  # seconds that the last messages may take
 _PAUSE = 0.1  # seconds between two attempts to reach the coordinator
 
 
@@ -134,12 +135,11 @@ class Participant:
         self._say(self._worker.end())
         self._listen(lambda: not self._worker.finished)
         self._closed = True
-        with suppress(LinkLost):
-            self._link.post_json(order=self._order, steps=self._steps)
-            self._link.flush()
+        self._link.say(order=self._order)
         while (frame := self._inbox.get()) is not None:
             if frame.kind == FINAL:
                 self._layout.write(self._model, np.frombuffer(frame.data, np.float32))
+        self._link.finish(_LAST_WORDS)
 
     def __enter__(self) -> Self:
         return self
@@ -170,12 +170,8 @@ class Participant:
             self._order.append([what, 1])
 
     def _say(self, answers: Sequence[messages.Message]) -> None:
-        try:
-            for message in answers:
-                self._link.post(MESSAGE, message.to_bytes(), self._steps)
-            self._link.flush()
-        except LinkLost:
-            pass  # the thread that receives notices it, too
+        for message in answers:
+            self._link.send(MESSAGE, message.to_bytes(), self._steps)
 
     def _listen(self, awaited: Callable[[], bool]) -> None:
         """Takes what has arrived, and waits for more as long as ``awaited`` says so."""
@@ -204,9 +200,8 @@ class Participant:
 
     def _leave(self, reason: str) -> None:
         self._closed = True
-        with suppress(LinkLost):
-            self._link.post_json(leave=reason[:1000])
-            self._link.flush()
+        self._link.say(leave=reason[:1000])
+        self._link.finish(_LAST_WORDS)
 
     # -- coming and coming back ------------------------------------------------------------------
 
@@ -241,10 +236,12 @@ class Participant:
         self._link = Link(store, f"gloo/{number}", 1, left)
         self._inbox: queue.Queue[Frame | None] = queue.Queue()
         threading.Thread(target=_receive, args=(self._link, self._inbox), daemon=True).start()
-        self._link.post_json(
-            hello=self.rank, layout=self._layout.to_json(), settings=dict(self._settings)
+        self._link.say(
+            hello=self.rank,
+            pid=os.getpid(),
+            layout=self._layout.to_json(),
+            settings=dict(self._settings),
         )
-        self._link.flush()
         self._be_welcomed()
 
     def _be_welcomed(self) -> None:
@@ -259,9 +256,8 @@ class Participant:
             said = frame.json()
             self._control(said)
             if "give" in said:
-                self._link.post(MODEL, layout.read(self._model).tobytes())
-                self._link.post(MODEL, layout.pack(self._model))
-                self._link.flush()
+                self._link.send(MODEL, layout.read(self._model).tobytes())
+                self._link.send(MODEL, layout.pack(self._model))
             if "welcome" in said and self._machine is None:
                 vector = layout.read(self._model)
                 kind = base.Layout(layout.length, layout.measured, vector.dtype, layout.digest)
