@@ -75,6 +75,7 @@ class Service:
         self._held: list[m.Message] = []
         self._log: list[Event] = []
         self._traffic = Traffic()
+        self._over = False
         self._drifts: dict[int, m.Drift] = {}
         self._timeout = float(self._settings.get("timeout", _TIMEOUT))
         if self._workers < 2:
@@ -84,6 +85,11 @@ class Service:
 
     def run(self) -> None:
         """Trains, from the first worker to the last global model. All workers hear of an error."""
+        host = str(self._job.get("host", "127.0.0.1"))
+        store = serve(host, int(self._job.get("port", 0)))
+        self._tell("listening", port=store.port, pid=os.getpid())
+        accepting = threading.Thread(target=self._accept, args=(host, store.port), daemon=True)
+        accepting.start()
         try:
             self._train()
         except Exception as error:
@@ -92,12 +98,12 @@ class Service:
             for seat in self._seats.values():
                 seat.link.finish(5.0)
             raise
+        finally:
+            self._over = True
+            store.set(f"link/{store.add('links', 1)}", b"")
+            accepting.join(5.0)
 
     def _train(self) -> None:
-        host = str(self._job.get("host", "127.0.0.1"))
-        store = serve(host, int(self._job.get("port", 0)))
-        self._tell("listening", port=store.port, pid=os.getpid())
-        threading.Thread(target=self._accept, args=(host, store.port), daemon=True).start()
         self._gather()
         layout = self._layout = self._seats[0].layout
         self._settings = checked({**self._seats[0].settings, **self._settings})
@@ -138,9 +144,8 @@ class Service:
         number = 0
         while True:
             number += 1
-            try:
-                store.wait([f"link/{number}"], timedelta(days=3650))
-            except RuntimeError:  # the training has ended, and its store
+            store.wait([f"link/{number}"], timedelta(days=3650))
+            if self._over:
                 return
             threading.Thread(target=self._attend, args=(host, port, number), daemon=True).start()
 
