@@ -86,8 +86,9 @@ _settings = _with(_OPTIONS)
 
 @click.group(name="python -m mvc.evaluation")
 def cli() -> None:
-    """The experiments of two theses, with mvc: lossy versions of a model that learns online
-    (drift), and ten models derived from one another, kept in several ways (mmlib).
+    """The experiments of three theses, with mvc: lossy versions of a model that learns online
+    (drift), ten models derived from one another, kept in several ways (mmlib), and one model that
+    workers train together, talking as little as possible (fgm).
     """
 
 
@@ -289,6 +290,133 @@ def plot_mmlib(file: Path, out: Path) -> None:
     from mvc.evaluation.provenance.session import draw
 
     click.echo(draw(FileSystem(), file, out))
+
+
+_FGM: _Options = {
+    "--data": (
+        "A folder with Toronto's crimes (train.csv.gz, test.csv.gz), a folder of IDX files, or a "
+        "file of JSON lines. Default: scikit-learn's digits.",
+        {"type": _PATH, "metavar": "PATH"},
+    ),
+    "--limit": ("Training samples. Default: all.", _NUMBER),
+    "--batch-size": (
+        "Samples of an update.",
+        {"type": int, "default": 4, "show_default": True, "metavar": "N"},
+    ),
+    "--epochs": (
+        "Of the workers' stream.",
+        {"type": float, "default": 10.0, "show_default": True, "metavar": "N"},
+    ),
+    "--warm-epochs": (
+        "On 5 % of the samples, before workers begin.",
+        {"type": int, "default": 5, "show_default": True, "metavar": "N"},
+    ),
+    "--rates": (
+        "Learning rates, with commas; the best is taken for each protocol.",
+        {"default": "0.002,0.005,0.01", **_NAMES},
+    ),
+    "--seeds": (
+        "Runs of which the figures are means.",
+        {"type": int, "default": 5, "show_default": True, "metavar": "N"},
+    ),
+    **{name: _OPTIONS[name] for name in ("--out", "--threads")},
+}
+_workers = click.option(
+    "--workers", default="8", show_default=True, metavar="N,N", help="How many, with commas."
+)
+
+
+def _protocols(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    text = "Such as fgm@10 (rho), fgm:cap@T0.5, local-sgd@16 (every), gm@10+int8; with commas."
+    return click.option("--protocols", default=default, metavar="NAMES", help=text)
+
+
+@cli.group()
+def fgm() -> None:
+    """GM, FGM and other protocols on simulated workers: bytes against accuracy.
+
+    Whatever is interrupted goes on when it is called again.
+    """
+
+
+@fgm.command(name="compare")
+@_with(_FGM)
+@_workers
+@_protocols("")
+@_plot
+def compare_fgm(workers: str, protocols: str, plot: bool, **options: Any) -> None:
+    """Compare protocols on one task."""
+    from mvc.evaluation.distributed.session import COMPARED
+
+    with _fgm_session(options) as session:
+        counts = _labels(workers)
+        click.echo(session.compare(_words(protocols or COMPARED), counts, plot=plot))
+
+
+@fgm.command(name="drift")
+@_with(_FGM)
+@click.option("--workers", type=int, default=8, show_default=True, metavar="N")
+@click.option("--sites", type=int, default=2, show_default=True, help="Workers with the new class.")
+@click.option("--label", default=0, show_default=True, metavar="N", help="The new class.")
+@_protocols("")
+@_plot
+def drift_fgm(
+    workers: int, sites: int, label: int, protocols: str, plot: bool, **options: Any
+) -> None:
+    """Let a class come online, at all workers and then at some only."""
+    from mvc.evaluation.distributed.session import DRIFTING
+
+    with _fgm_session(options, workers=workers) as session:
+        click.echo(session.drift(_words(protocols or DRIFTING), label, sites, plot=plot))
+
+
+@fgm.command(name="appendix")
+@_with(_FGM)
+@_protocols("gm:norm,gm:cap,fgm:norm,fgm:cap")
+@_plot
+def appendix_fgm(protocols: str, plot: bool, **options: Any) -> None:
+    """Run the settings of the thesis's appendix, one seed each, its rows beside ours."""
+    with _fgm_session(options) as session:
+        click.echo(session.appendix(_words(protocols), plot=plot))
+
+
+@fgm.command(name="table")
+@click.argument("file", type=_PATH)
+def table_fgm(file: Path) -> None:
+    """Print a FILE of JSON that these commands wrote as a table, without measuring anything."""
+    from mvc.evaluation.distributed import report
+
+    found = report.read_report(FileSystem(), file)
+    click.echo((report.appendix if "appendix" in file.stem else report.markdown)(found))
+
+
+@fgm.command(name="plot")
+@click.argument("file", type=_PATH)
+@click.option("--out", help=_OPTIONS["--out"][0], **_OPTIONS["--out"][1])
+def plot_fgm(file: Path, out: Path) -> None:
+    """Draw a FILE of JSON that these commands wrote: bytes against accuracy."""
+    from mvc.evaluation.distributed.session import draw
+
+    click.echo(draw(FileSystem(), file, out))
+
+
+@contextmanager
+def _fgm_session(options: dict[str, Any], **changed: Any) -> Iterator[Any]:
+    from mvc.evaluation.distributed.measure import Training
+    from mvc.evaluation.distributed.session import Session
+    from mvc.evaluation.distributed.tasks import load_task
+
+    _set_threads(options["threads"])
+    names = ("batch_size", "epochs", "warm_epochs")
+    training = Training(**{name: options[name] for name in names}, **changed)
+    try:
+        rates = [float(word) for word in _words(options["rates"])]
+    except ValueError:
+        raise WrongUsage(f"rates is {options['rates']!r}: it must be numbers with commas") from None
+    fs = FileSystem()
+    task = load_task(fs, options["data"], options["limit"])
+    with _bar() as tell:
+        yield Session(fs, options["out"], task, training, rates, options["seeds"], tell)
 
 
 def _set_threads(count: int | None) -> None:

@@ -100,8 +100,8 @@ class VarianceCoordinator(Coordinator):
         mean = sum(squares) / len(squares)
         summary = sum(summaries) / len(summaries)
         if self.protocol.summary == "sketch":
-            return mean - square_of(summary) / (1 + _EPSILON)
-        return mean - float(summary[0]) ** 2
+            return float(mean - square_of(summary)) / (1 + _EPSILON)
+        return float(mean) - float(summary[0]) ** 2
 
 
 class VarianceWorker(Worker):

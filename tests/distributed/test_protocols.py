@@ -1,0 +1,452 @@
+"""Protocols: traces made by hand, safety, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from mvc.distributed import messages as m
+from mvc.distributed.protocols.base import Layout
+from mvc.distributed.protocols.named import PROTOCOLS, protocol_named
+from mvc.distributed.safe import SAFE_FUNCTIONS, Cap, Norm, Threshold, Variance
+from mvc.distributed.simulator import Simulation
+from mvc.errors import BadMessage, WrongUsage
+
+E = np.array([3.0, 4.0])
+CAP = Threshold(relative=0.5)
+
+
+class Net:
+    """A coordinator and workers, and every message that went by."""
+
+    def __init__(self, protocol, model, count):
+        self.models = np.tile(np.asarray(model, np.float64), (count, 1))
+        self.hub = protocol.coordinator(np.asarray(model, np.float64), range(count))
+        self.workers = [protocol.worker(i, row) for i, row in enumerate(self.models)]
+        self.seen = []
+        self.pass_on([each for worker in self.workers for each in worker.join()])
+        self.seen.clear()
+
+    def pass_on(self, sent):
+        while sent:
+            self.seen += sent
+            up = [each for each in sent if each.up]
+            answers = [
+                answer
+                for each in sent
+                if not each.up
+                for answer in self.workers[each.worker].on_message(each)
+            ]
+            sent = answers + (self.hub.on_messages(up) if up else [])
+
+    def update(self, worker, model):
+        """The messages that follow; the model is given from the start of the trace, as a drift."""
+        self.seen.clear()
+        self.models[worker] = model
+        self.pass_on(self.workers[worker].on_update())
+        return list(self.seen)
+
+
+def kinds(seen):
+    return [type(each).__name__ for each in seen]
+
+
+def amounts(seen):
+    return [each.amount for each in seen if isinstance(each, m.Increment)]
+
+
+@pytest.mark.parametrize(
+    ("drift", "value"),
+    [
+        ((0, 0), -2.5),
+        ((0.6, 0.8), -1.5),
+        ((1.2, 1.6), -0.5),
+        ((1.5, 2), 0),
+        ((3, 4), 2.5),
+        ((-1.5, -2), 0),
+        ((-1.8, -2.4), 0.5),
+        ((-4, 3), math.sqrt(50) - 7.5),
+    ],
+)
+def test_the_spherical_cap_has_the_values_worked_out_by_hand(drift, value):
+    assert Cap(E, 2.5).of(np.array(drift, np.float64)) == pytest.approx(value, abs=1e-12)
+
+
+def test_fgm_follows_the_trace_made_by_hand():
+    net = Net(protocol_named("fgm", threshold=CAP, safe="cap"), E, 2)
+    assert net.workers[0]._quantum == 1.25
+    assert net.update(0, E + np.array([0.6, 0.8])) == []
+    assert amounts(net.update(0, E + np.array([1.2, 1.6]))) == [1]
+    assert kinds(net.update(1, E + np.array([1.2, 1.6]))) == [
+        "Increment"
+    ]  # c = 2 is not above k = 2
+    third = net.update(0, E + np.array([1.5, 2]))
+    assert amounts(third) == [1]
+    assert [each.quantum for each in third if isinstance(each, m.Quantum)] == [0.125, 0.125]
+    assert net.hub.counts.rounds == 0
+    last = net.update(1, E + np.array([1.5, 2]))
+    assert amounts(last) == [4]  # in float32 the quotient would be 3.9999985, and this 3
+    assert net.hub.counts.rounds == 1
+    assert net.hub.reference.tolist() == [4.5, 6.0]
+    assert (net.models == [4.5, 6.0]).all()
+
+
+def test_a_single_jump_ends_the_round():
+    net = Net(protocol_named("fgm", threshold=CAP, safe="cap"), E, 2)
+    assert amounts(net.update(0, E * 2)) == [4]
+    assert net.hub.reference.tolist() == [4.5, 6.0]
+
+
+def test_gm_balances_two_of_three_and_keeps_the_sum_and_the_reference():
+    protocol = protocol_named("gm", threshold=Threshold(radius=1), seed=0)
+    for seed in range(20):  # the partner is drawn: take the seed that draws worker 1
+        protocol = protocol_named("gm", threshold=Threshold(radius=1), seed=seed)
+        net = Net(protocol, [0, 0], 3)
+        net.update(1, (0, 0.3))
+        net.update(2, (-0.1, 0))
+        seen = net.update(0, (1.2, 0))
+        if [each.worker for each in seen if isinstance(each, m.Fetch)] == [1]:
+            break
+    assert kinds(seen) == ["Drift", "Fetch", "Drift", "Balance", "Balance"]
+    np.testing.assert_allclose(net.models, [[0.6, 0.15], [0.6, 0.15], [-0.1, 0]], atol=1e-15)
+    np.testing.assert_allclose(net.models.sum(axis=0), [1.1, 0.3], atol=1e-15)
+    assert net.hub.reference.tolist() == [0, 0]
+    assert (net.hub.counts.rounds, net.hub.counts.balances) == (0, 1)
+
+
+def test_gm_grows_to_all_and_only_then_moves_the_reference():
+    net = Net(protocol_named("gm", threshold=Threshold(radius=1)), [0, 0], 3)
+    for each in net.workers[1:]:  # their models count, though they have not spoken yet
+        each.model[:] = (3 - each.number, 0)
+    net.update(0, (3, 0))
+    assert net.hub.reference.tolist() == [2, 0]
+    assert net.hub.counts.rounds == 1
+
+
+def test_gm_with_full_synchronisation_asks_all_at_the_first_violation():
+    net = Net(protocol_named("gm-full", threshold=Threshold(radius=1)), [0, 0], 4)
+    seen = net.update(2, (1.2, 0))
+    assert kinds(seen) == ["Drift", *["Fetch"] * 3, *["Drift"] * 3, *["Begin"] * 4]
+    assert net.hub.reference.tolist() == [0.3, 0]
+
+
+def test_the_hedge_asks_for_twice_as_many_and_for_all_at_half():
+    def asked(workers, drift):
+        net = Net(protocol_named("gm-hedge", threshold=Threshold(radius=1)), [0, 0], workers)
+        return [type(each).__name__ for each in net.update(0, drift)].count("Fetch")
+
+    assert asked(8, (1.2, 0)) == 2  # three of eight are less than half
+    assert asked(6, (1.2, 0)) == 5  # three of six are half: all
+
+
+def test_k_violations_synchronise_all():
+    net = Net(protocol_named("gm", threshold=Threshold(radius=1)), [0, 0], 3)
+    sent = []
+    for number, worker in enumerate(net.workers):
+        worker.model[:] = np.array([(1.2, 0), (-1.2, 0), (0, 1.2)])[number]
+        sent += worker.on_update()
+    net.pass_on(sent)
+    assert net.hub.counts.rounds == 1
+    np.testing.assert_allclose(net.hub.reference, [0, 0.4], atol=1e-15)
+
+
+@pytest.mark.parametrize("rebalance", [None, 0.1, 0.5, 0.9])
+def test_while_the_counters_are_at_most_k_the_mean_is_safe(rebalance):
+    """10,000 trials in all, each a random network, safe function and walk."""
+    for trial in range(2500):
+        random = np.random.default_rng([trial, 0 if rebalance is None else int(100 * rebalance)])
+        count, length = int(random.integers(2, 6)), int(random.integers(1, 4))
+        safe = ("norm", "variance", "cap")[trial % 3]
+        model = random.normal(size=length) + 2
+        options = {"threshold": Threshold(relative=0.4), "safe": safe, "rebalance": rebalance}
+        name = "fgm" if rebalance is None else "fgm-rebalancing"
+        simulation = Simulation(protocol_named(name, **options), model, count)
+        hub, common = simulation.coordinator, random.normal(size=length)
+        scale = 0.4 * np.linalg.norm(model) / 10 ** random.uniform(0, 1.5)
+        for _ in range(10):
+
+            def walk(models, active, random=random, common=common, scale=scale):
+                steps = random.normal(size=models.shape) * 0.5 + common
+                models[:] += scale * steps * (random.random(len(models)) < 0.7)[:, None]
+                return ()
+
+            simulation.tick(walk)
+            mean = simulation.models.mean(axis=0) - hub.reference
+            assert hub.safe.of(mean) < 1e-9, (trial, rebalance)
+
+
+@pytest.mark.parametrize("codec", ["none", "int8", "exponent", "topk:0.3"])
+@pytest.mark.parametrize("balancing", ["gm", "gm-hedge"])
+def test_balancing_preserves_the_sum_of_models(codec, balancing):
+    protocol = protocol_named(balancing, threshold=Threshold(radius=1.0), up=codec, down=codec)
+    random = np.random.default_rng(0)
+    simulation = Simulation(protocol, np.zeros(300), 12)
+    hub, sums, balanced = simulation.coordinator, [], 0
+
+    def walk(models, active):
+        models[:] += random.normal(size=models.shape) * 0.02
+        sums.append(models.sum(axis=0))
+        return ()
+
+    def held():
+        """All that workers have and have not sent yet, and the coordinator has kept back."""
+        lost = [each._residual for each in simulation.workers if each._residual is not None]
+        return simulation.models.sum(axis=0) + sum(lost) + 12 * hub._residual
+
+    before = np.zeros(300)
+    for _ in range(30):
+        rounds, balances = hub.counts.rounds, hub.counts.balances
+        kept = held() - simulation.models.sum(axis=0)
+        simulation.tick(walk)
+        if hub.counts.balances > balances and hub.counts.rounds == rounds:
+            balanced += 1
+            np.testing.assert_allclose(held(), sums[-1] + kept, atol=1e-9)
+        before = held()
+    assert balanced > 3
+    assert np.isfinite(before).all()
+
+
+def test_the_mean_is_that_of_the_drifts_and_outer_momentum_is_nesterovs():
+    options = {"every": 1, "outer_rate": 0.5, "outer_momentum": 0.5}
+    net = Net(protocol_named("diloco", **options), [0.0, 0.0], 2)
+    net.models[1] = (2, 0)
+    net.pass_on(net.workers[1].on_update())
+    net.update(0, (0, 4))
+    assert net.hub.reference.tolist() == [0.5 * (1 + 0.5 * 1), 0.5 * (2 + 0.5 * 2)]
+    first = net.hub.reference.copy()
+    net.pass_on([each for worker in net.workers for each in worker.on_update()])
+    assert (net.hub.reference - first).tolist() == [0.5 * 0.5 * 0.5, 0.5 * 0.5 * 1]
+
+
+def test_fda_synchronises_when_the_variance_is_above_the_square_of_the_radius():
+    for name in ("fda", "fda-sketch"):
+        simulation = Simulation(
+            protocol_named(name, threshold=Threshold(radius=1)), np.zeros(40), 4
+        )
+        ticks = 0
+        while simulation.coordinator.counts.rounds == 0:
+
+            def apart(models, active):
+                models[:] += np.eye(4, 40) * 0.1
+                return ()
+
+            simulation.tick(apart)
+            ticks += 1
+        # |X|^2 = (t/10)^2, and the mean's squared norm is a fourth of it: at linear nothing is
+        # known of the first mean, so its variance is taken too high, never too low
+        assert ticks == {"fda": 11, "fda-sketch": 12}[name]
+
+
+def test_statistics_are_averaged_but_not_measured():
+    layout = Layout.of(np.zeros(4), measured=2)
+    protocol = protocol_named("fgm", threshold=Threshold(radius=1.0))
+    simulation = Simulation(protocol, np.zeros(4), 2, layout=layout)
+
+    def statistics(models, active):
+        models[0, 2:] = 100
+        return ()
+
+    simulation.tick(statistics)
+    assert simulation.coordinator.counts.rounds == 0
+
+    def parameters(models, active):
+        models[:, :2] = 3
+        return ()
+
+    simulation.tick(parameters)
+    assert simulation.coordinator.reference.tolist() == [3, 3, 50, 50]
+
+
+# ---- what is refused
+
+
+def test_late_and_repeated_messages_change_nothing():
+    net = Net(protocol_named("fgm", threshold=CAP, safe="cap"), E, 2)
+    net.update(0, E * 1.5)
+    first = net.update(1, E * 1.4)
+    old = [each for each in first if each.up]
+    assert net.hub.counts.rounds == 0
+    assert net.hub.counts.subrounds == 1
+    assert net.hub.on_messages(old) == []
+    assert net.hub.counts.late == len(old)
+    seen = net.update(0, E * 2)
+    assert net.hub.counts.rounds == 1
+    reference = net.hub.reference.tolist()
+    assert net.hub.on_messages([each for each in seen if each.up]) == []
+    assert net.hub.reference.tolist() == reference
+    for each in seen:
+        if not each.up:  # a worker does not take them twice either
+            assert net.workers[each.worker].on_message(each) == []
+    assert (net.models == net.hub.reference).all()
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_model_with_nan_is_not_averaged(name):
+    options = (
+        {"threshold": Threshold(radius=0.1)} if name[:3] in {"fgm", "gm", "gm-", "fda"} else {}
+    )
+    if name in {"local-sgd", "diloco"}:
+        options["every"] = 2
+    simulation = Simulation(protocol_named(name, **options), np.ones(50), 3)
+
+    def train(models, active):
+        models[active] += 0.01
+        models[1] = np.nan
+        return ()
+
+    simulation.run(train, 4)
+    ((worker, line),) = simulation.failures
+    assert worker == 1
+    assert "worker 1: its model holds numbers that are not finite after update" in line
+    assert "\n" not in line
+    assert np.isfinite(simulation.coordinator.reference).all()
+    assert simulation.coordinator.finished
+
+
+def test_a_drift_that_is_not_finite_or_of_another_length_is_refused_by_the_coordinator():
+    for data, said in (
+        (np.array([np.nan, 0]).tobytes(), "the drift of worker 1: the vector holds numbers that"),
+        (bytes(8), "the drift of worker 1: no vector of 2 numbers: 8 bytes are not 2 numbers"),
+    ):
+        net = Net(protocol_named("local-sgd", every=1), [0.0, 0.0], 3)
+        answers = net.hub.on_messages([m.Drift(1, 1, 0, 1, data)])
+        (refusal,) = net.hub.refusals
+        assert refusal.worker == 1
+        assert said in refusal.reason
+        refused = [each for each in answers if isinstance(each, m.Refused)]
+        with pytest.raises(BadMessage, match="worker 1"):
+            net.workers[1].on_message(refused[0])
+        net.update(0, (2, 0))
+        net.update(2, (0, 2))
+        assert net.hub.reference.tolist() == [1, 1]  # the two others', without it
+
+
+@pytest.mark.parametrize(
+    ("length", "digest", "said"),
+    [
+        (3, bytes(16), "worker 1 has a model of 3 numbers, not 2"),
+        (2, b"x" * 16, "worker 1 has a model with other names, shapes or types"),
+    ],
+)
+def test_a_worker_with_another_model_does_not_join(length, digest, said):
+    protocol = protocol_named("sync")
+    hub = protocol.coordinator(np.zeros(2), range(2))
+    worker = protocol.worker(1, np.zeros(length), Layout.of(np.zeros(length), digest=digest))
+    (answer,) = hub.on_messages(worker.join())
+    assert isinstance(answer, m.Refused)
+    assert hub.refusals[0].reason == said
+    assert hub.members == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("fmg", {}, "there is no protocol fmg: it must be one of gm, gm-hedge"),
+        ("fgm", {}, "the protocol fgm needs a threshold"),
+        ("sync", {"every": 3}, "the protocol sync takes no every"),
+        ("local-sgd", {"every": 0}, "every is 0"),
+        ("gm", {"threshold": CAP, "safe": "cup"}, "there is no safe function cup"),
+        ("sync", {"up": "int9"}, "there is no codec int9: it must be one of none, int8"),
+        ("sync", {"up": "topk:2"}, "topk keeps a share"),
+        ("sync", {"whatever": 1}, "there is no option whatever"),
+        ("diloco", {"outer_momentum": 1.0}, "outer_momentum is 1.0"),
+        ("fgm-rebalancing", {"threshold": CAP, "rebalance": 1.5}, "rebalance is 1.5"),
+    ],
+)
+def test_options_that_make_no_protocol(name, options, said):
+    with pytest.raises(WrongUsage, match=said):
+        protocol_named(name, **options)
+
+
+def test_one_worker_is_no_distributed_training():
+    with pytest.raises(WrongUsage, match="1 worker: averaging needs at least two"):
+        protocol_named("sync").coordinator(np.zeros(3), [0])
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (np.zeros((2, 2)), "a model is float64 2x2: it must be a flat vector"),
+        (np.zeros(2, np.int64), "a model is int64 2"),
+        (np.array([np.nan]), "the model holds numbers that are not finite"),
+    ],
+)
+def test_models_that_cannot_be_trained(model, said):
+    with pytest.raises(WrongUsage, match=said):
+        protocol_named("sync").coordinator(model, range(2))
+
+
+def test_the_cap_is_refused_where_the_reference_is_zero():
+    with pytest.raises(WrongUsage, match="not defined around a model that is zero"):
+        protocol_named("fgm", threshold=Threshold(radius=1), safe="cap").coordinator(
+            np.zeros(3), range(2)
+        )
+
+
+def test_thresholds_name_all_three_units():
+    reference = np.full(100, 0.5)  # of norm 5
+    for given in (
+        Threshold(radius=1.5, rate=0.01),
+        Threshold(relative=0.3, rate=0.01),
+        Threshold(rho=15, rate=0.01),
+    ):
+        assert given.radius_at(reference) == pytest.approx(1.5)
+        assert given.describe(reference) == "r = 1.5, T = 0.3, rho = 15"
+    said = Threshold(radius=1.0).describe(np.zeros(4))
+    assert said == "r = 1, T = not defined (the model is zero), rho = unknown (no learning rate)"
+    for wrong in ({}, {"radius": 1, "rho": 1, "rate": 1}, {"rho": 1}, {"radius": -1}):
+        with pytest.raises(WrongUsage):
+            Threshold(**wrong)
+
+
+def test_every_safe_function_is_negative_at_zero_and_convex():
+    random = np.random.default_rng(0)
+    assert list(SAFE_FUNCTIONS.values()) == [Norm, Variance, Cap]
+    for kind in SAFE_FUNCTIONS.values():
+        safe = kind(E, 1.5)
+        assert safe.at_zero < 0
+        a, b = random.normal(size=(2, 500, 2)) * 3
+        for x, y in zip(a, b, strict=True):
+            assert safe.of((x + y) / 2) <= (safe.of(x) + safe.of(y)) / 2 + 1e-9
+
+
+# ---- members that come and go
+
+
+def test_a_worker_that_dies_is_left_out_and_may_join_again():
+    net = Net(protocol_named("fgm", threshold=Threshold(radius=1.0)), [0.0, 0.0], 3)
+    net.update(0, (0.5, 0))
+    net.seen.clear()
+    net.pass_on(net.hub.remove(2))
+    assert kinds(net.seen)[:2] == ["Collect", "Collect"]
+    net.update(0, (3, 0))
+    assert net.hub.reference.tolist() == [1.5, 0]
+    net.workers[2] = net.workers[2].protocol.worker(2, net.models[2])
+    net.pass_on(net.workers[2].join())
+    assert net.models[2].tolist() == [1.5, 0]
+    net.update(2, (1.5, 6))
+    assert net.hub.reference.tolist() == [1.5, 2]
+
+
+def test_a_coordinator_goes_on_from_the_memory_of_another():
+    options = {"threshold": Threshold(radius=1.0), "up": "int8", "down": "int8"}
+    protocol = protocol_named("fgm-nesterov", **options)
+    random = np.random.default_rng(3)
+    straight = Simulation(protocol, np.zeros(20), 3)
+
+    def train(models, active):
+        models[:] += random.normal(size=models.shape) * 0.1 + 0.03
+        return ()
+
+    while straight.coordinator.counts.rounds < 2:
+        straight.tick(train)
+    hub = straight.coordinator
+    again = protocol.coordinator(hub.reference, range(3), memory=hub.memory())
+    assert again.round == hub.round
+    workers = [protocol.worker(each, np.zeros(20)) for each in range(3)]
+    begun = again.on_messages([each for worker in workers for each in worker.join()])
+    assert [each.full for each in begun if isinstance(each, m.Begin)] == [1, 1, 1]
+    mean = random.normal(size=20)
+    for each in (hub, again):
+        each._end_round(mean)
+    assert again.reference.tobytes() == hub.reference.tobytes()
