@@ -53,12 +53,18 @@ Tell = Callable[..., None]
 
 
 class Seat:
-    """A worker's connection. ``asked``: since when an answer is awaited; None if none is."""
+    """A worker's connection. Times are of the monotonic clock.
+
+    ``asked``: since when an answer is awaited; ``waiting``: since when the worker has waited for a
+    model; None if that is not so. ``heard``: when it last said something.
+    """
 
     def __init__(self, link: Link, layout: Layout, settings: Mapping[str, Any]) -> None:
         self.link, self.layout, self.settings = link, layout, settings
         self.steps = 0
         self.asked: float | None = None
+        self.waiting: float | None = None
+        self.heard = time.monotonic()
 
 
 class Service:
@@ -292,9 +298,10 @@ class Service:
         message = m.from_bytes(frame.data)
         if message.worker != worker:
             raise BadMessage(f"worker {worker} speaks for worker {message.worker}")
-        seat.steps, seat.asked = frame.step, None
+        seat.steps, seat.asked, seat.heard = frame.step, None, time.monotonic()
         if isinstance(message, m.Drift):
             self._drifts[worker] = message
+            seat.waiting = seat.heard
         if isinstance(message, m.Done) and self._missing:
             self._held.append(message)  # the training does not end without those who may come back
             return
@@ -324,6 +331,8 @@ class Service:
             if seat is not None:
                 if isinstance(message, m.Fetch | m.Collect):
                     seat.asked = time.monotonic()
+                else:
+                    seat.waiting = None
                 seat.link.send(MESSAGE, message.to_bytes())
         refusals, machine.refusals[:] = list(machine.refusals), []
         for refusal in refusals:
@@ -404,17 +413,29 @@ class Service:
         if not self._seats and not self._missing:
             raise CannotDistribute(reason)
 
+    def _owing(self) -> dict[int, float]:
+        """Workers whose word is awaited, by themselves or because others wait; and since when."""
+        waiting = [seat.waiting for seat in self._seats.values() if seat.waiting is not None]
+        found = {}
+        for worker, seat in self._seats.items():
+            if seat.asked is not None:
+                found[worker] = seat.asked
+            elif waiting and seat.waiting is None:
+                found[worker] = max(seat.heard, min(waiting))
+        return found
+
     def _deadline(self) -> float | None:
         """When somebody's time is up next."""
-        asked = [seat.asked for seat in self._seats.values() if seat.asked is not None]
-        waiting = asked + (list(self._missing.values()) if self._held or not self._seats else [])
-        return min(waiting) + self._timeout if waiting else None
+        since = [*self._owing().values()]
+        if self._held or not self._seats:
+            since += self._missing.values()
+        return min(since) + self._timeout if since else None
 
     def _overdue(self) -> None:
         now = time.monotonic()
-        for worker, seat in list(self._seats.items()):
-            if seat.asked is not None and now >= seat.asked + self._timeout:
-                seat.link.say(again=True)
+        for worker, since in self._owing().items():
+            if now >= since + self._timeout:
+                self._seats[worker].link.say(again=True)
                 self._lose(worker, f"it did not answer within {self._timeout:g} seconds")
         for worker, since in list(self._missing.items()):
             if now >= since + self._timeout:

@@ -102,6 +102,7 @@ class _Run:
         self._port = int(wanted.job.get("port", 0))
         self._finished: dict[str, Any] | None = None
         self._failure: MvcError | None = None
+        self._begun = False
 
     def __enter__(self) -> Self:
         self._start_coordinator(resume=False)
@@ -143,17 +144,22 @@ class _Run:
             if len(self._processes) == 1 and self._finished is None:
                 for worker in range(self._wanted.workers):
                     self._start_worker(worker)
+        elif kind == "begins":
+            self._begun = True
         elif kind == "finished":
             self._finished = dict(event)
         if kind != "failed":
             self._tell(event)
 
     def _ended(self, worker: int | None, code: int) -> None:
+        """A process has ended: it is started again, or that is the coordinator's matter, or fails.
+
+        Once a worker takes part, the coordinator knows what to do without it, and reports it.
+        """
         del self._processes[worker]
-        who = "the coordinator" if worker is None else f"worker {worker}"
         if self._failure is not None or (code == 0 and self._finished is not None):
             return
-        if code < 0 and (worker is None or self._finished is None) and self._left > 0:
+        if code < 0 and self._finished is None and self._left > 0:
             self._left -= 1
             self._tell({"event": "restarted", "worker": worker, "by": _signal(code)})
             if worker is None:
@@ -161,10 +167,13 @@ class _Run:
             else:
                 self._start_worker(worker)
             return
+        if worker is not None and self._finished is None and (self._begun or code == REFUSED):
+            return
+        who = "the coordinator" if worker is None else f"worker {worker}"
         self._failure = CannotDistribute(
             f"{who} {_how(code)}", hint=_advice(worker, code, self._wanted.script)
         )
-        if code != REFUSED and None in self._processes:
+        if None in self._processes:
             self._processes[None].kill()
 
     def _start_coordinator(self, *, resume: bool) -> None:

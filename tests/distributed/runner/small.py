@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -60,20 +61,40 @@ def accuracy(state: dict[str, torch.Tensor]) -> float:
         return (model(inputs).argmax(1) == labels).double().mean().item()
 
 
+def once(flag: str) -> bool:
+    """True the first time that any process asks, ever."""
+    try:
+        Path(flag).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def coordinator() -> int:
+    """The process of the coordinator, which the same command has started."""
+    for pid in Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split():
+        if "mvc.distributed.runner.coordinator" in Path(f"/proc/{pid}/cmdline").read_text():
+            return int(pid)
+    raise ProcessLookupError
+
+
 def main() -> None:
     import mvc.distributed
 
     torch.set_num_threads(1)
-    options = dict(each[2:].split("=") for each in sys.argv[1:])
+    options = dict(each[2:].split("=", 1) for each in sys.argv[1:])
     rank = int(os.environ["RANK"])
     width = int(options.get("width", 32))
     if options.get("other") == str(rank):
         width += 1
+    settings = dict(each.split(":") for each in options.get("settings", "").split(",") if each)
     trainer = Trainer(rank, width, int(options.get("count", BATCHES)))
     pause = float(options.get("pause", 0))
     if options.get("unjoined") == str(rank):
         return
-    with mvc.distributed.join(trainer.model) as worker:
+    with mvc.distributed.join(
+        trainer.model, **{name: float(value) for name, value in settings.items()}
+    ) as worker:
         for batch in worker.batches(trainer.stream):
             trainer.step(batch)
             time.sleep(pause)
@@ -82,11 +103,10 @@ def main() -> None:
                     trainer.model[0].bias[3] = float("nan")
             if options.get("fail") == str(rank) and worker.steps == 9:
                 raise ValueError("no such thing")
-            if options.get("kill") == f"{rank}:{worker.steps}" and "killed" not in os.environ:
-                flag = options["flag"]
-                if not os.path.exists(flag):
-                    open(flag, "w").close()
-                    os.kill(os.getpid(), signal.SIGKILL)
+            if options.get("kill") == f"{rank}:{worker.steps}" and once("killed-worker"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if options.get("decapitate") == f"{rank}:{worker.steps}" and once("killed-hub"):
+                os.kill(coordinator(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

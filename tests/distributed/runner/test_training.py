@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,6 @@ from mvc.repo.repository import Repository
 from tests.distributed.runner import small
 from tests.distributed.runner.small import Trainer
 from tests.distributed.runner.team import Team, global_models, ordinary, replayed
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def team_of(count: int, batches: int = 30) -> list[Trainer]:
@@ -58,9 +49,10 @@ def test_replay_of_the_log_gives_the_same_models_and_bytes(
 ) -> None:
     log = tmp_path / "log"
     team = Team(tmp_path / "repo", log=str(log), **settings)
-    assert team.run(team_of(3)) == [None] * 3
+    count = 6 if settings.get("protocol") == "sync" else 30
+    assert team.run(team_of(3, count)) == [None] * 3
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    coordinator, models = replayed(lines, team_of(3), **settings)
+    coordinator, models = replayed(lines, team_of(3, count), **settings)
     kept = global_models(tmp_path / "repo")
     assert len(models) == len(kept) == team.finished["rounds"] + 1 > 2
     assert all(same(a, b) for a, b in zip(models, kept, strict=True))

@@ -1,0 +1,215 @@
+"""Real processes: the command, killed workers and coordinators, what is left afterwards."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mvc.distributed.runner.launch import Launch, launch
+from mvc.errors import CannotDistribute, UnknownPath
+from mvc.repo.repository import Repository
+from tests.cli.program import ROOT, Mvc
+from tests.distributed.runner import small
+from tests.distributed.runner.team import global_models
+
+SCRIPT = small.__file__
+FGM = {"rho": 0.3, "rate": 0.05}
+
+
+class Killing:
+    """Trains in processes, and kills one of them after certain rounds.
+
+    ``plan``: by the number of a round, who is killed when it has been reported, and how many
+    seconds later; None is the coordinator.
+    """
+
+    def __init__(
+        self, folder: Path, plan: Mapping[int, tuple[int | None, float]] | None = None
+    ) -> None:
+        Repository.init(folder).close()
+        self.folder, self.plan = folder, dict(plan or {})
+        self.events: list[dict[str, Any]] = []
+        self._pids: dict[int | None, int] = {}
+
+    def run(self, *arguments: str, workers: int = 2, **job: Any) -> dict[str, Any]:
+        settings = {"repo": str(self.folder), "timeout": 60, **FGM, **job.pop("settings", {})}
+        wanted = Launch(SCRIPT, arguments, workers, {"settings": settings, **job}, 50)
+        try:
+            return launch(wanted, self._tell)
+        finally:
+            for pid in self.pids:
+                assert not Path(f"/proc/{pid}").exists()
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
+
+    @property
+    def pids(self) -> list[int]:
+        return [event["pid"] for event in self.events if "pid" in event]
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        self.events.append(dict(event))
+        if "pid" in event:
+            self._pids[event.get("worker")] = event["pid"]
+        if event["event"] == "round" and event["round"] in self.plan:
+            victim, seconds = self.plan.pop(event["round"])
+            time.sleep(seconds)
+            with suppress(ProcessLookupError):
+                os.kill(self._pids[victim], signal.SIGKILL)
+
+    def check(self) -> float:
+        """Every commit that was told of is there, in order; returns the last one's accuracy."""
+        told = [event["commit"] for event in self.of("round")]
+        with Repository.open(self.folder) as repo:
+            kept = [deployed.commit.hex() for deployed in repo.deployments("global")]
+            rounds = [int(repo.version(commit).metrics["round"]) for commit in kept]
+            assert repo.fsck(full=True).sound
+        assert [commit for commit in kept if commit in told] == told
+        assert rounds == list(range(len(kept)))
+        return small.accuracy(global_models(self.folder)[-1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_twenty_kills(tmp_path: Path, seed: int) -> None:
+    """Even seeds kill a worker somewhere in a round, odd ones the coordinator after a round."""
+    draw = random.Random(seed)
+    victim = None if seed % 2 else draw.randrange(3)
+    plan = {draw.randrange(1, 5): (victim, 0.0 if seed % 2 else draw.uniform(0, 0.2))}
+    killing = Killing(tmp_path, plan)
+    done = killing.run("--pause=0.02", workers=3)
+    assert len(killing.of("restarted")) == 1
+    assert done["steps"] == [60] * 3
+    assert killing.check() > 0.95
+
+
+@pytest.mark.long
+def test_real_bytes_of_four_workers(tmp_path: Path) -> None:
+    """Headers of TCP and IP included, the wire carries at most 10 % more than the payload."""
+    killing = Killing(tmp_path)
+    done = killing.run("--width=4000", workers=4, settings={"protocol": "local-sgd", "every": 2})
+    payload = done["bytes_up"] + done["bytes_down"]
+    assert payload < done["wire_bytes"] < 1.1 * payload
+
+
+@pytest.mark.long
+def test_torchrun(tmp_path: Path) -> None:
+    Repository.init(tmp_path).close()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=2", SCRIPT, "--settings=rho:0.3,rate:0.05"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert small.accuracy(global_models(tmp_path)[-1]) > 0.95
+
+
+def test_the_command_survives_kills_of_a_worker_and_of_the_coordinator(mvc: Mvc) -> None:
+    options = ("--workers", 2, "--rho", 0.3, "--rate", 0.05, "--target", "site", "--branch", "b")
+    script = ("--kill=1:20", "--decapitate=0:40", "--pause=0.01")
+    done = mvc("train-distributed", SCRIPT, *options, "--", *script)
+    assert "warning: worker 1 was killed by SIGKILL; it starts again" in done.err
+    assert "warning: the coordinator was killed by SIGKILL; it starts again" in done.err
+    assert "2 workers, fgm, r = 0.4" in done.err
+    assert "rho = 0.3\n" in done.err
+    assert re.search(r"^\d+ rounds, \d+ sub-rounds; .* up, .* down in \d+ messages$", done.out)
+    assert Path("killed-worker").exists()
+    assert Path("killed-hub").exists()
+    with Repository.open(mvc.folder) as repo:
+        deployed = repo.deployments("site")
+        versions = [repo.version(each.commit) for each in deployed]
+        assert [version.metrics["round"] for version in versions] == list(range(len(versions)))
+        assert all(a.id == b.parents[0] for a, b in pairwise(versions))
+        assert len({version.params["run"] for version in versions}) == 1
+        assert repo.find("b") == versions[-1].id
+    assert small.accuracy(global_models(mvc.folder, "site")[-1]) > 0.95
+
+
+def test_refusals_of_the_command(mvc: Mvc) -> None:
+    command = ("train-distributed", SCRIPT)
+    assert mvc(*command, "--workers", 1, code=2).err.count("\n") == 2
+    gossip = mvc(*command, "--workers", 2, "--protocol", "gossip", code=2)
+    assert "mvc: there is no protocol gossip: it must be one of gm" in gossip.err
+    assert mvc("train-distributed", "no.py", "--workers", 2, code=3).err == (
+        "mvc: there is no file no.py\n"
+    )
+    mvc("train-distributed", SCRIPT, "--workers", 2, "--rho", "wide", code=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--other=1",), "worker 1 trains another model than worker 0: its 0.weight is 33x20"),
+        (("--unjoined=1",), "worker 1 ended before the training did"),
+        (("--nothing",), "worker . failed with exit code 1"),
+    ],
+)
+def test_failing_processes(
+    tmp_path: Path, arguments: tuple[str, ...], text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    killing = Killing(tmp_path)
+    with pytest.raises(CannotDistribute, match=text):
+        killing.run(*arguments)
+    assert "FATAL" not in capfd.readouterr().err
+
+
+@pytest.mark.long
+def test_a_worker_that_fails_is_named_at_the_end(mvc: Mvc) -> None:
+    command = ("train-distributed", SCRIPT, "--workers", 2, "--rho", 0.3, "--rate", 0.05)
+    done = mvc(*command, "--json", "--", "--nan=1", code=3)
+    assert done.json["kind"] == "cannot-distribute"
+    assert done.json["message"].startswith(
+        "trained to the end, but without worker 1: worker 1: its model holds numbers that are not"
+    )
+    done = mvc(*command, "--", "--fail=1", code=3)
+    assert done.err.endswith("without worker 1: worker 1 failed: ValueError: no such thing\n")
+
+
+def test_a_script_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(UnknownPath, match=r"there is no file .*no\.py"):
+        launch(Launch(str(tmp_path / "no.py"), (), 2, {}))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_when_the_command_is_killed(tmp_path: Path, how: int) -> None:
+    Repository.init(tmp_path).close()
+    program = [sys.executable, "-c", "from mvc.cli.main import main; main()"]
+    command = ["train-distributed", SCRIPT, "--workers", "2", "--rho", "0.3", "--rate", "0.05"]
+    process = subprocess.Popen(
+        [*program, *command, "--", "--pause=0.2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    while "round 0" not in process.stderr.readline():
+        assert process.poll() is None
+    children = _children(process.pid)
+    assert len(children) == 3
+    process.send_signal(how)
+    process.wait(20)
+    until = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def _children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(each) for each in text.split()]
