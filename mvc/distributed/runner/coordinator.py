@@ -219,6 +219,7 @@ class Service:
             seat.link.say(failed=reason)
             return None
         self._seats[worker] = seat
+        self._refused.pop(worker, None)
         self._tell("joined", worker=worker, pid=said.get("pid"))
         return worker
 
@@ -390,6 +391,7 @@ class Service:
         """The round goes on without the worker, which may come back."""
         del self._seats[worker]
         self._missing[worker] = time.monotonic()
+        self._held = [message for message in self._held if message.worker != worker]
         self._log.append(Event(HUB, "lost", (worker,)))
         self._tell("lost", worker=worker, reason=reason)
         self._remove(worker)

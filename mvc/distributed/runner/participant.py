@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -79,7 +79,7 @@ class Participant:
         self._address, self._timeout = (host, int(port)), timeout
         self._steps = self._skip = 0
         self._order: list[list[Any]] = []
-        self._closed = False
+        self._closed = self._ending = False
         self._machine: base.Worker | None = None
         self._connect()
 
@@ -120,19 +120,16 @@ class Participant:
         machine = self._worker
         machine.model[:] = self._layout.read(self._model)
         self._did("update")
-        try:
+        with self._fitting():
             self._say(machine.on_update())
-            self._listen(lambda: machine.waiting)
-        except BadMessage as error:
-            self._leave(error.message)
-            raise Dismissed(error.message) from None
+        self._listen(lambda: machine.waiting)
 
     def close(self) -> None:
         """Waits until all workers are done; then ``model`` holds the last global model."""
         if self._closed:
             return
-        self._did("end")
-        self._say(self._worker.end())
+        self._ending = True
+        self._end()
         self._listen(lambda: not self._worker.finished)
         self._closed = True
         self._link.say(order=self._order)
@@ -184,7 +181,8 @@ class Participant:
                 self._connect()
             elif frame.kind == MESSAGE:
                 self._did("message")
-                self._say(self._worker.on_message(messages.from_bytes(frame.data)))
+                with self._fitting():
+                    self._say(self._worker.on_message(messages.from_bytes(frame.data)))
             elif frame.kind == CONTROL:
                 self._control(frame.json())
         if self._worker.changed:
@@ -197,6 +195,19 @@ class Participant:
             raise Dismissed(str(said["failed"]))
         if "again" in said:
             self._connect()
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Leaves the training if a message, or the model, does not fit."""
+        try:
+            yield
+        except BadMessage as error:
+            self._leave(error.message)
+            raise Dismissed(error.message) from None
+
+    def _end(self) -> None:
+        self._did("end")
+        self._say(self._worker.end())
 
     def _leave(self, reason: str) -> None:
         self._closed = True
@@ -223,6 +234,8 @@ class Participant:
         self._did("join")
         self._say(self._worker.join())
         self._listen(lambda: self._worker.waiting)
+        if self._ending:  # this coordinator has not heard of it
+            self._end()
 
     def _meet(self, deadline: float) -> None:
         socket.create_connection(self._address, timeout=self._timeout).close()

@@ -88,7 +88,8 @@ def main() -> None:
     if options.get("other") == str(rank):
         width += 1
     settings = dict(each.split(":") for each in options.get("settings", "").split(",") if each)
-    trainer = Trainer(rank, width, int(options.get("count", BATCHES)))
+    count = 10 if options.get("short") == str(rank) else int(options.get("count", BATCHES))
+    trainer = Trainer(rank, width, count)
     pause = float(options.get("pause", 0))
     if options.get("unjoined") == str(rank):
         return

@@ -96,6 +96,18 @@ def test_twenty_kills(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.long
+def test_a_worker_that_is_done_when_the_coordinator_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    killing = Killing(tmp_path)
+    done = killing.run("--short=1", "--decapitate=0:40", "--pause=0.01")
+    assert [event["worker"] for event in killing.of("restarted")] == [None]
+    assert done["steps"] == [60, 10]
+    killing.check()
+
+
+@pytest.mark.long
 def test_real_bytes_of_four_workers(tmp_path: Path) -> None:
     """Headers of TCP and IP included, the wire carries at most 10 % more than the payload."""
     killing = Killing(tmp_path)
