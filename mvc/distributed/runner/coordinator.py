@@ -81,7 +81,7 @@ class Service:
         self._held: list[m.Message] = []
         self._log: list[Event] = []
         self._traffic = Traffic()
-        self._over = False
+        self._over = self._running = False
         self._drifts: dict[int, m.Drift] = {}
         self._timeout = float(self._settings.get("timeout", _TIMEOUT))
         if self._workers < 2:
@@ -115,6 +115,11 @@ class Service:
         self._settings = checked({**self._seats[0].settings, **self._settings})
         self._timeout = float(self._settings.get("timeout", _TIMEOUT))
         protocol = self._protocol = protocol_of(self._settings)
+        if self._settings.get("worker_models") and protocol.rebalance is not None:
+            raise WrongUsage(
+                f"with {protocol.name} the coordinator does not know the models of workers",
+                hint="leave --worker-models out, or take another protocol",
+            )
         with Repository.open(self._settings.get("repo", ".")) as repo:
             self._versions = Versions(
                 repo,
@@ -125,6 +130,8 @@ class Service:
             start = self._start(layout)
             self._carried: Carried = start.carried
             self._begun_with = start
+            now = time.monotonic()
+            self._missing = {w: now for w in range(self._workers) if w not in self._seats}
             self._committed = list(start.steps)
             kind = base.Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             self._machine = protocol.coordinator(
@@ -329,6 +336,7 @@ class Service:
             self._commit(before)
         for message in answers:
             seat = self._seats.get(message.worker)
+            self._running = self._running or isinstance(message, m.Begin)
             if seat is not None:
                 if isinstance(message, m.Fetch | m.Collect):
                     seat.asked = time.monotonic()
@@ -429,7 +437,7 @@ class Service:
     def _deadline(self) -> float | None:
         """When somebody's time is up next."""
         since = [*self._owing().values()]
-        if self._held or not self._seats:
+        if self._held or not self._seats or not self._running:
             since += self._missing.values()
         return min(since) + self._timeout if since else None
 
@@ -441,6 +449,8 @@ class Service:
                 self._lose(worker, f"it did not answer within {self._timeout:g} seconds")
         for worker, since in list(self._missing.items()):
             if now >= since + self._timeout:
+                if not self._running:
+                    raise CannotDistribute(f"worker {worker} has gone before the training began")
                 del self._missing[worker]
                 self._refused[worker] = "it did not come back"
         if not self._seats and not self._missing:

@@ -167,7 +167,7 @@ class _Run:
             else:
                 self._start_worker(worker)
             return
-        if worker is not None and self._finished is None and (self._begun or code == REFUSED):
+        if worker is not None and (code == REFUSED or self._reported(worker)):
             return
         who = "the coordinator" if worker is None else f"worker {worker}"
         self._failure = CannotDistribute(
@@ -175,6 +175,12 @@ class _Run:
         )
         if None in self._processes:
             self._processes[None].kill()
+
+    def _reported(self, worker: int) -> bool:
+        """Whether the coordinator knows, or will know, that this worker has failed."""
+        if self._finished is None:
+            return self._begun
+        return str(worker) in self._finished["refused"]
 
     def _start_coordinator(self, *, resume: bool) -> None:
         job = {**self._wanted.job, "port": self._port, "run": self._run}
@@ -237,7 +243,7 @@ def _signal(code: int) -> str:
 
 def _how(code: int) -> str:
     if code < 0:
-        return f"was killed by {_signal(code)}, and no restart is left"
+        return f"was killed by {_signal(code)}"
     if code == 0:
         return "ended before the training did"
     return f"failed with exit code {code}"

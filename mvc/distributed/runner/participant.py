@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import socket
@@ -30,6 +31,7 @@ __all__ = ["Dismissed", "Participant", "join"]
 _Batch = TypeVar("_Batch")
 
 _LAST_WORDS = 10.0  # seconds that the last messages may take
+_LAST = {"failed", "again"}  # what the coordinator says last
 _PAUSE = 0.1  # seconds between two attempts to reach the coordinator
 
 
@@ -81,6 +83,7 @@ class Participant:
         self._order: list[list[Any]] = []
         self._closed = self._ending = False
         self._machine: base.Worker | None = None
+        atexit.register(self._abandon)
         self._connect()
 
     # -- the script's side -------------------------------------------------------------------
@@ -137,6 +140,7 @@ class Participant:
             if frame.kind == FINAL:
                 self._layout.write(self._model, np.frombuffer(frame.data, np.float32))
         self._link.finish(_LAST_WORDS)
+        self._finish()
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +195,7 @@ class Participant:
 
     def _control(self, said: Mapping[str, Any]) -> None:
         if "failed" in said:
-            self._closed = True
+            self._finish()
             raise Dismissed(str(said["failed"]))
         if "again" in said:
             self._connect()
@@ -209,10 +213,20 @@ class Participant:
         self._did("end")
         self._say(self._worker.end())
 
+    def _abandon(self) -> None:
+        """The script ends without having left the block."""
+        if not self._closed:
+            self._leave(f"the script of worker {self.rank} ended before its training did")
+
     def _leave(self, reason: str) -> None:
-        self._closed = True
         self._link.say(leave=reason[:1000])
         self._link.finish(_LAST_WORDS)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._closed = True
+        atexit.unregister(self._abandon)
+        self._reader.join(_LAST_WORDS)  # gloo aborts a process that ends while a thread receives
 
     # -- coming and coming back ------------------------------------------------------------------
 
@@ -225,6 +239,8 @@ class Participant:
                 break
             except (LinkLost, OSError):
                 if time.monotonic() > deadline:
+                    self._closed = True
+                    atexit.unregister(self._abandon)
                     raise CannotDistribute(
                         f"the coordinator at {self._address[0]}:{self._address[1]} is not there",
                         hint="every global model until now is in its repository; "
@@ -248,7 +264,10 @@ class Participant:
             raise LinkLost(str(error)) from error
         self._link = Link(store, f"gloo/{number}", 1, left)
         self._inbox: queue.Queue[Frame | None] = queue.Queue()
-        threading.Thread(target=_receive, args=(self._link, self._inbox), daemon=True).start()
+        self._reader = threading.Thread(
+            target=_receive, args=(self._link, self._inbox), daemon=True
+        )
+        self._reader.start()
         self._link.say(
             hello=self.rank,
             pid=os.getpid(),
@@ -285,7 +304,7 @@ def _receive(link: Link, inbox: queue.Queue[Frame | None]) -> None:
         while True:
             frame = link.receive()
             inbox.put(frame)
-            if frame.kind == FINAL:
+            if frame.kind == FINAL or (frame.kind == CONTROL and _LAST & frame.json().keys()):
                 break
     inbox.put(None)
 

@@ -44,7 +44,7 @@ class Killing:
         self._pids: dict[int | None, int] = {}
 
     def run(self, *arguments: str, workers: int = 2, **job: Any) -> dict[str, Any]:
-        settings = {"repo": str(self.folder), "timeout": 60, **FGM, **job.pop("settings", {})}
+        settings = {"repo": str(self.folder), "timeout": 60, **(job.pop("settings", None) or FGM)}
         wanted = Launch(SCRIPT, arguments, workers, {"settings": settings, **job}, 50)
         try:
             return launch(wanted, self._tell)
@@ -176,7 +176,7 @@ def test_failing_processes(
     killing = Killing(tmp_path)
     with pytest.raises(CannotDistribute, match=text):
         killing.run(*arguments)
-    assert "FATAL" not in capfd.readouterr().err
+    assert "terminate" not in capfd.readouterr().err
 
 
 @pytest.mark.long
