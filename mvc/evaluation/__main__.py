@@ -313,7 +313,7 @@ _FGM: _Options = {
     ),
     "--rates": (
         "Learning rates, with commas; the best is taken for each protocol.",
-        {"default": "0.002,0.005,0.01", **_NAMES},
+        {"default": "0.002,0.005,0.01,0.02", **_NAMES},
     ),
     "--seeds": (
         "Runs of which the figures are means.",

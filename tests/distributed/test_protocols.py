@@ -175,6 +175,42 @@ def test_while_the_counters_are_at_most_k_the_mean_is_safe(rebalance):
             assert hub.safe.of(mean) < 1e-9, (trial, rebalance)
 
 
+@pytest.mark.parametrize("codec", ["int8", "exponent", "topk:0.3"])
+def test_with_a_codec_the_mean_of_what_will_be_decoded_is_safe(codec):
+    for trial in range(30):
+        random = np.random.default_rng(trial)
+        protocol = protocol_named("fgm", threshold=Threshold(radius=1.0), up=codec, down=codec)
+        simulation = Simulation(protocol, np.ones(40), 4)
+        common = random.normal(size=40) * 0.02
+
+        def walk(models, active, random=random, common=common):
+            models += common + random.normal(size=models.shape) * 0.03
+            return ()
+
+        for _ in range(20):
+            simulation.tick(walk)
+            wire = protocol.wires(simulation.layout)[0]
+            sent = [wire.rounded(worker.drift()) for worker in simulation.workers]
+            hub = simulation.coordinator
+            assert hub.safe.of(np.mean(sent, axis=0)) < 1e-9
+        assert hub.counts.rounds > 0
+
+
+def test_a_model_that_would_not_be_finite_is_not_made():
+    net = Net(protocol_named("sync"), np.zeros(2), 2)
+    hub = protocol_named("diloco", every=1, outer_rate=9.0).coordinator(
+        np.zeros(2, np.float32), range(2)
+    )
+    rows = np.zeros((2, 2), np.float32)
+    net.hub = hub
+    net.workers = [hub.protocol.worker(each, rows[each]) for each in range(2)]
+    net.pass_on([each for worker in net.workers for each in worker.join()])
+    rows[:] = 3e38
+    sent = [each for worker in net.workers for each in worker.on_update()]
+    with np.errstate(over="ignore"), pytest.raises(BadMessage, match="next global model would"):
+        net.pass_on(sent)
+
+
 @pytest.mark.parametrize("codec", ["none", "int8", "exponent", "topk:0.3"])
 @pytest.mark.parametrize("balancing", ["gm", "gm-hedge"])
 def test_balancing_preserves_the_sum_of_models(codec, balancing):
@@ -411,6 +447,25 @@ def test_every_safe_function_is_negative_at_zero_and_convex():
 
 
 # ---- members that come and go
+
+
+def test_the_others_begin_without_a_worker_that_was_refused_before_the_first_round():
+    hub = protocol_named("sync").coordinator(np.zeros(2), range(3))
+    workers = [protocol_named("sync").worker(each, np.zeros(2 + (each == 1))) for each in range(3)]
+    for worker in workers[:2]:
+        hub.on_messages(worker.join())
+    begun = hub.on_messages(workers[2].join())
+    assert [(type(each).__name__, each.worker) for each in begun] == [("Begin", 0), ("Begin", 2)]
+
+
+def test_who_joins_after_the_end_is_told_so():
+    net = Net(protocol_named("sync"), [0.0, 0.0], 2)
+    net.pass_on([each for worker in net.workers for each in worker.end()])
+    assert net.hub.finished
+    late = net.workers[0].protocol.worker(0, np.zeros(2))
+    net.workers[0] = late
+    net.pass_on(late.join())
+    assert late.finished
 
 
 def test_a_worker_that_dies_is_left_out_and_may_join_again():

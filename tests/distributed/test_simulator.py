@@ -1,7 +1,9 @@
 """The simulator: exact bytes, replays, and figures at any number of workers."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,3 +203,33 @@ def test_protocols_and_simulator_import_neither_torch_nor_the_repository():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("common", "wins"), [(0.0, True), (0.3, False)])
+def test_rebalancing_saves_bytes_only_where_drifts_have_no_common_direction(common, wins):
+    def sent(name, **options):
+        protocol = protocol_named(name, threshold=Threshold(rho=10, rate=0.01), **options)
+        simulation = Simulation(protocol, np.ones(200, np.float32), 32)
+        random = np.random.default_rng(0)
+        towards = random.choice([-1, 1], 200) * common
+
+        def train(models, active):
+            models += (0.01 * (random.normal(size=models.shape) + towards)).astype(np.float32)
+            return ()
+
+        return simulation.run(train, 400).counts.bytes
+
+    share = sent("fgm-rebalancing", rebalance=0.7) / sent("fgm")
+    assert (share < 0.95) == wins
+
+
+def test_the_example_in_the_documentation_runs(capsys):
+    text = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
+    (code,) = re.findall(r"```python\n(import numpy.*?)```", text, re.DOTALL)
+    exec(compile(code, "distributed.md", "exec"), {})
+    threshold, counts, away = capsys.readouterr().out.splitlines()
+    assert threshold == "r = 3.162, T = 0.1, rho = 10"
+    rounds, up, down = map(int, counts.split())
+    assert rounds > 3
+    assert 0 < up + down < 2 * 8 * 4 * 1000 * 300 / 20
+    assert float(away) < 0.2

@@ -8,53 +8,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mvc.dataclasses import dataclass
 from mvc.distributed import messages as m
+from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.protocols.options import Options
 from mvc.distributed.safe import SafeFunction
 from mvc.errors import BadMessage, WrongUsage
-
-if TYPE_CHECKING:
-    from mvc.distributed.protocols.named import Protocol
 
 __all__ = ["Coordinator", "Counts", "Layout", "Refusal", "Vector", "Worker"]
 
 Vector = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What the flat vector of a model holds: parameters first, then statistics of its layers.
-
-    ``measured``: how many numbers are parameters. The statistics (running means and variances of
-    BatchNorm) are averaged as they are, without codec and outer step, and safe functions do not see
-    them. ``digest``: 16 bytes that tell this network from others. Integer buffers and the state of
-    the optimizer are not part of the vector: they stay where they are.
-    """
-
-    length: int
-    measured: int
-    dtype: np.dtype[Any]
-    digest: bytes
-
-    @staticmethod
-    def of(model: NDArray[Any], measured: int | None = None, digest: bytes = bytes(16)) -> Layout:
-        """Raises WrongUsage unless the model is a flat vector of finite float32 or float64."""
-        if model.ndim != 1 or model.dtype not in (np.float32, np.float64) or not len(model):
-            shape = "x".join(map(str, model.shape)) or "()"
-            raise WrongUsage(
-                f"a model is {model.dtype} {shape}: it must be a flat vector of float32 or float64"
-            )
-        if not np.isfinite(model).all():
-            raise WrongUsage("the model holds numbers that are not finite")
-        measured = len(model) if measured is None else measured
-        if not 0 < measured <= len(model) or len(digest) != 16:
-            raise WrongUsage(f"{measured} of {len(model)} numbers cannot be parameters")
-        return Layout(len(model), measured, model.dtype, digest)
 
 
 @dataclass
@@ -95,7 +63,7 @@ class Coordinator(ABC):
 
     def __init__(
         self,
-        protocol: Protocol,
+        protocol: Options,
         model: NDArray[Any],
         workers: Iterable[int],
         layout: Layout | None = None,
@@ -153,6 +121,7 @@ class Coordinator(ABC):
 
     def remove(self, worker: int) -> list[m.Message]:
         """A worker is gone; the round goes on without it. It may join again."""
+        self.expected.discard(worker)
         self._forget(worker)
         return self._answers()
 
@@ -237,14 +206,19 @@ class Coordinator(ABC):
         change = mean + self._residual
         change[:measured] = self._outer.step(mean[:measured]) + self._residual[:measured]
         before = self.reference.astype(np.float64)
-        data, decoded = self._down.encode(change)
+        data = b""
         if self._down.codec.exact:
-            self.reference = (before + change).astype(self.layout.dtype)
-            data = b""
+            moved = before + change
         else:
-            self.reference = (before + decoded).astype(self.layout.dtype)
-            self._residual = before + change - self.reference.astype(np.float64)
+            data, decoded = self._down.encode(change)
+            moved = before + decoded
+        with np.errstate(over="ignore"):  # looked at below
+            self.reference = moved.astype(self.layout.dtype)
+        if data:
+            self._residual = before + change - self.reference
         self._change = self.reference.astype(np.float64) - before
+        if not np.isfinite(self._change).all():
+            raise BadMessage("the next global model would hold numbers that are not finite")
         self.counts.rounds += 1
         if self._ending:
             self._stop()
@@ -313,6 +287,9 @@ class Coordinator(ABC):
             )
         if message.layout != layout.digest:
             raise BadMessage(f"worker {worker} has a model with other names, shapes or types")
+        if self.finished:
+            self._send(m.Stop(worker, self.round, 0))
+            return
         self._forget(worker)
         self._joiners.add(worker)
 
@@ -331,6 +308,7 @@ class Coordinator(ABC):
     def _refuse(self, worker: int, reason: str) -> None:
         self.refusals.append(Refusal(worker, reason))
         self._send(m.Refused(worker, self.round, 0, reason.encode()))
+        self.expected.discard(worker)
         self._forget(worker)
 
     def _forget(self, worker: int) -> None:
@@ -373,7 +351,7 @@ class Worker(ABC):
     """
 
     def __init__(
-        self, protocol: Protocol, number: int, model: NDArray[Any], layout: Layout | None = None
+        self, protocol: Options, number: int, model: NDArray[Any], layout: Layout | None = None
     ) -> None:
         self.protocol = protocol
         self.number = number
@@ -415,10 +393,10 @@ class Worker(ABC):
             raise BadMessage(message.data.decode(errors="replace"))
         if isinstance(message, m.Begin):
             return self._begin(message)
-        if message.round != self.round or message.up:
-            return []
         if isinstance(message, m.Stop):
             self.finished = self.waiting = True
+            return []
+        if message.round != self.round or message.up:
             return []
         if isinstance(message, m.Fetch):
             late = self.waiting_for_model or message.subround != self.subround

@@ -23,6 +23,7 @@ SHARE = 0.5
 """Of the safe zone, the workers' part after a flush (lambda); the rest is the coordinator's."""
 
 _TOLERANCE = 1e-9  # added to a quotient before the floor
+_MOST = 2.0**32 - 1  # a counter is a number of 32 bits
 
 
 class FunctionalCoordinator(Coordinator):
@@ -138,11 +139,12 @@ class FunctionalWorker(Worker):
     def _watch(self) -> list[m.Message]:
         if self._quantum == 0:  # values are being collected: what rises now is seen afterwards
             return []
-        risen = math.floor((self._now() - self._zero) / self._quantum + _TOLERANCE)
+        quotient = (self._now() - self._zero) / self._quantum + _TOLERANCE
+        risen = math.floor(max(-1.0, min(quotient, _MOST)))
         if risen <= self._counter:
             return []
         amount, self._counter = risen - self._counter, risen
-        return [m.Increment(self.number, self.round, self.subround, min(amount, 0xFFFFFFFF))]
+        return [m.Increment(self.number, self.round, self.subround, amount)]
 
     def _take(self, message: m.Message) -> list[m.Message]:
         if isinstance(message, m.Collect) and message.subround == self.subround:

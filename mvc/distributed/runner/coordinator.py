@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols import base
-from mvc.distributed.runner.layout import Carried, Layout, Vector
+from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.link import (
     CONTROL,
     FINAL,
@@ -59,7 +59,7 @@ class Seat:
     model; None if that is not so. ``heard``: when it last said something.
     """
 
-    def __init__(self, link: Link, layout: Layout, settings: Mapping[str, Any]) -> None:
+    def __init__(self, link: Link, layout: ModelLayout, settings: Mapping[str, Any]) -> None:
         self.link, self.layout, self.settings = link, layout, settings
         self.steps = 0
         self.asked: float | None = None
@@ -133,7 +133,7 @@ class Service:
             now = time.monotonic()
             self._missing = {w: now for w in range(self._workers) if w not in self._seats}
             self._committed = list(start.steps)
-            kind = base.Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
+            kind = Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             self._machine = protocol.coordinator(
                 start.vector, range(self._workers), kind, start.memory or None
             )
@@ -214,7 +214,7 @@ class Service:
         """Takes a worker in; None if it cannot take part, and has been told so."""
         try:
             worker = int(said["hello"])
-            seat = Seat(link, Layout.from_json(said["layout"]), dict(said["settings"]))
+            seat = Seat(link, ModelLayout.from_json(said["layout"]), dict(said["settings"]))
         except (KeyError, TypeError, ValueError, BadMessage):
             return None
         reason = None
@@ -230,7 +230,7 @@ class Service:
         self._tell("joined", worker=worker, pid=said.get("pid"))
         return worker
 
-    def _start(self, layout: Layout) -> Round:
+    def _start(self, layout: ModelLayout) -> Round:
         """The newest round of the repository if the training goes on, else worker 0's model."""
         resume = self._job.get("resume")
         if resume:
@@ -314,8 +314,10 @@ class Service:
             self._held.append(message)  # the training does not end without those who may come back
             return
         self._take(message)
-        if isinstance(message, m.Join) and self._missing.pop(worker, None) and not self._missing:
-            self._release()
+        if isinstance(message, m.Join) and worker in self._missing:
+            del self._missing[worker]
+            if not self._missing:
+                self._release()
 
     def _take(self, message: m.Message) -> None:
         self._log.append(Event(HUB, "batch", (message.worker,)))
@@ -500,7 +502,7 @@ class Service:
 
 def base_checked(vector: Vector) -> Vector:
     """Raises WrongUsage if a model holds numbers that are not finite."""
-    base.Layout.of(vector)
+    Layout.of(vector)
     return vector
 
 

@@ -25,7 +25,7 @@ from mvc.dataclasses import dataclass
 from mvc.errors import CannotDistribute, MvcError, UnknownPath
 from mvc.io.process import cpu_count
 
-__all__ = ["ADDRESS", "REFUSED", "Coordinator", "Launch", "Tell", "launch"]
+__all__ = ["ADDRESS", "REFUSED", "CoordinatorProcess", "Launch", "Tell", "launch"]
 
 ADDRESS = "MVC_COORDINATOR"
 """The variable that tells a worker where the coordinator is: host:port."""
@@ -51,7 +51,7 @@ class Launch:
     restarts: int = 3
 
 
-class Coordinator:
+class CoordinatorProcess:
     """The coordinator's process; ``tell`` gets its events in a thread of their own.
 
     The last call is ``{"event": "ended", "code": exit code}``.
@@ -187,7 +187,7 @@ class _Run:
         job["workers"] = self._wanted.workers
         if resume:
             job["resume"] = job.get("resume") or self._run
-        self._processes[None] = Coordinator(job, self._events.put).process
+        self._processes[None] = CoordinatorProcess(job, self._events.put).process
 
     def _start_worker(self, worker: int) -> None:
         wanted = self._wanted

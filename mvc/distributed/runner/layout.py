@@ -21,14 +21,14 @@ from safetensors.torch import load, save
 from mvc.dataclasses import dataclass
 from mvc.errors import BadMessage, CannotDistribute
 
-__all__ = ["Carried", "Layout", "Vector"]
+__all__ = ["Carried", "ModelLayout", "Vector"]
 
 Vector = NDArray[np.float32]
 Carried = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Layout:
+class ModelLayout:
     """``keys``: every name of the ``state_dict`` with the name of the tensor that it stands for
     (another one for tied weights). ``trained`` and ``statistics``: names and shapes in the order
     of the vector. ``carried``: names, shapes and dtypes of all other tensors.

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed
 
 from mvc.dataclasses import dataclass
 from mvc.errors import BadMessage, CannotDistribute
@@ -43,6 +43,7 @@ CONTROL, MESSAGE, MODEL, FINAL = 1, 2, 3, 4
 model, after which a worker receives nothing more.
 """
 
+_c10d: Any = torch.distributed  # its types say nothing of what is used here
 _HEAD = struct.Struct("<BxxxII")
 _INLINE = 52  # bytes of a short frame that travel with its head
 _FOR_EVER = timedelta(days=3650)  # gloo closes the connection of a receive that times out
@@ -77,15 +78,15 @@ class Link:
     Only ``receive`` tells that the other end has gone: a frame that was sent may not arrive.
     """
 
-    def __init__(self, store: dist.Store, name: str, rank: int, seconds: float) -> None:
+    def __init__(self, store: Any, name: str, rank: int, seconds: float) -> None:
         """Waits for the other end. Raises LinkLost after ``seconds``."""
         self._peer = 1 - rank
         self._limit = timedelta(seconds=seconds)
-        options = dist.ProcessGroupGloo._Options()
+        options = _c10d.ProcessGroupGloo._Options()
         options._timeout = self._limit
         options._devices = [_device(store)]
         try:
-            self._group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, options)
+            self._group = _c10d.ProcessGroupGloo(_c10d.PrefixStore(name, store), rank, 2, options)
         except RuntimeError as error:
             raise LinkLost(str(error)) from error
         self._outbox: queue.Queue[Frame | None] = queue.Queue()
@@ -109,15 +110,15 @@ class Link:
         with suppress(RuntimeError):
             while (frame := self._outbox.get()) is not None:
                 data = frame.data
-                head = torch.zeros(_HEAD.size + _INLINE, dtype=torch.uint8)
-                raw = head.numpy()
-                _HEAD.pack_into(raw, 0, frame.kind, frame.step, len(data))
-                if len(data) <= _INLINE:
-                    raw[_HEAD.size : _HEAD.size + len(data)] = memoryview(data)
+                head = bytearray(_HEAD.size + _INLINE)
+                _HEAD.pack_into(head, 0, frame.kind, frame.step, len(data))
                 parts = [head]
-                if len(data) > _INLINE:
-                    parts.append(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-                for work in [self._group.send([part], self._peer, 0) for part in parts]:
+                if len(data) <= _INLINE:
+                    head[_HEAD.size : _HEAD.size + len(data)] = data
+                else:
+                    parts.append(bytearray(data))
+                tensors = [torch.frombuffer(part, dtype=torch.uint8) for part in parts]
+                for work in [self._group.send([tensor], self._peer, 0) for tensor in tensors]:
                     work.wait(self._limit)
 
     def receive(self) -> Frame:
@@ -141,7 +142,7 @@ class Link:
             raise LinkLost(str(error)) from error
 
 
-def serve(host: str, port: int) -> dist.TCPStore:
+def serve(host: str, port: int) -> Any:
     """The store at which workers meet the coordinator; port 0 takes a free one.
 
     Raises CannotDistribute if the port is in use.
@@ -154,7 +155,7 @@ def serve(host: str, port: int) -> dist.TCPStore:
             hint="name another --port, or leave it out to take a free one",
         ) from error
     number = listening.getsockname()[1]
-    return dist.TCPStore(
+    return _c10d.TCPStore(
         host,
         number,
         is_master=True,
@@ -164,10 +165,10 @@ def serve(host: str, port: int) -> dist.TCPStore:
     )
 
 
-def connect(host: str, port: int, seconds: float) -> dist.TCPStore:
+def connect(host: str, port: int, seconds: float) -> Any:
     """A client of that store. Raises LinkLost if nobody serves it within ``seconds``."""
     try:
-        return dist.TCPStore(
+        return _c10d.TCPStore(
             host,
             port,
             is_master=False,
@@ -178,8 +179,8 @@ def connect(host: str, port: int, seconds: float) -> dist.TCPStore:
         raise LinkLost(str(error)) from error
 
 
-def _device(store: dist.Store) -> Any:
+def _device(store: Any) -> Any:
     """Loopback if the store is there, else the interface that gloo takes (GLOO_SOCKET_IFNAME)."""
     if getattr(store, "host", "") in {"localhost", "127.0.0.1"}:
-        return dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
-    return dist.ProcessGroupGloo.create_default_device()
+        return _c10d.ProcessGroupGloo.create_device(hostname="127.0.0.1")
+    return _c10d.ProcessGroupGloo.create_default_device()

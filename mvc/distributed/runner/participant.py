@@ -15,12 +15,12 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from mvc.distributed import messages
 from mvc.distributed.protocols import base
-from mvc.distributed.runner.launch import ADDRESS, Coordinator
-from mvc.distributed.runner.layout import Layout
+from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.runner.launch import ADDRESS, CoordinatorProcess
+from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.link import CONTROL, FINAL, MESSAGE, MODEL, Frame, Link, LinkLost
 from mvc.distributed.runner.link import connect as connect_store
 from mvc.distributed.runner.settings import checked, protocol_of
@@ -51,7 +51,7 @@ def join(model: torch.nn.Module, *, timeout: float = 60.0, **settings: Any) -> P
     """
     if not isinstance(model, torch.nn.Module):
         raise WrongUsage(f"join takes a torch.nn.Module, not a {type(model).__name__}")
-    layout, settings = Layout.of(model), checked(settings)
+    layout, settings = ModelLayout.of(model), checked(settings)
     try:
         rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         address = os.environ.get(ADDRESS) or _through_torchrun(rank, workers)
@@ -69,7 +69,7 @@ class Participant:
     def __init__(
         self,
         model: torch.nn.Module,
-        layout: Layout,
+        layout: ModelLayout,
         address: str,
         place: tuple[int, int],
         settings: Mapping[str, Any],
@@ -292,7 +292,7 @@ class Participant:
                 self._link.send(MODEL, layout.pack(self._model))
             if "welcome" in said and self._machine is None:
                 vector = layout.read(self._model)
-                kind = base.Layout(layout.length, layout.measured, vector.dtype, layout.digest)
+                kind = Layout(layout.length, layout.measured, vector.dtype, layout.digest)
                 protocol = protocol_of(said["welcome"])
                 self._machine = protocol.worker(self.rank, vector, kind)
                 self._steps = self._skip = int(said["steps"])
@@ -321,14 +321,14 @@ def _through_torchrun(rank: int, workers: int) -> str:
     if rank == 0:
         heard: queue.Queue[Mapping[str, Any]] = queue.Queue()
         job = {"host": host, "workers": workers, "resume": restarts != "0"}
-        _coordinators.append(Coordinator(job, heard.put))
+        _coordinators.append(CoordinatorProcess(job, heard.put))
         event = heard.get()
         if event["event"] != "listening":
             raise CannotDistribute(str(event.get("message", "the coordinator cannot start")))
         store.set(key, f"{host}:{event['port']}")
-    address: bytes = dist.Store.get(store, key)
+    address: bytes = store.get(key)
     return address.decode()
 
 
-_coordinators: list[Coordinator] = []
+_coordinators: list[CoordinatorProcess] = []
 """Keeps the pipe open that the coordinator lives by."""

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mvc.dataclasses import dataclass
-from mvc.distributed.runner.layout import Carried, Layout, Vector
+from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.errors import CannotDistribute, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE
@@ -55,7 +55,7 @@ class Versions:
         self._repo, self._target, self._params = repo, target, params
         self._branch = branch
 
-    def commit(self, layout: Layout, done: Round) -> CommitId:
+    def commit(self, layout: ModelLayout, done: Round) -> CommitId:
         """Commits and deploys a round; durable on return."""
         own = {
             "round": torch.tensor(done.number),
@@ -82,7 +82,7 @@ class Versions:
         return result.id
 
     def commit_local(
-        self, layout: Layout, worker: int, number: int, vector: Vector, carried: Carried
+        self, layout: ModelLayout, worker: int, number: int, vector: Vector, carried: Carried
     ) -> None:
         """Commits a worker's model at the end of a round, and deploys it to ``worker-I``."""
         name = f"worker-{worker}"
@@ -99,7 +99,7 @@ class Versions:
         new = branch is not None and branch not in {ref.name for ref in self._repo.branches()}
         return CommitOptions(branch=branch, new_branch=new)
 
-    def newest(self, layout: Layout, run: str | None) -> Round | None:
+    def newest(self, layout: ModelLayout, run: str | None) -> Round | None:
         """The round that is live on the target; None if nothing was ever deployed there.
 
         With ``run`` only a round of this run. Raises CannotDistribute if it does not fit the layout

@@ -1,4 +1,4 @@
 """Data sets and networks, progress, results and tables that the experiments share.
 
-The experiments: ``drift`` and ``provenance``.
+The experiments: ``drift``, ``provenance`` and ``distributed``.
 """

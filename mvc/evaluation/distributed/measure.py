@@ -40,7 +40,8 @@ class Setting:
     """A protocol as text: ``fgm@20``, ``fgm:cap@20+int8``, ``fgm-rebalancing:0.5@20``,
     ``local-sgd@16``, ``sync``, ``central``.
 
-    The number is rho, every, or with a T before it the threshold relative to the model's norm; ``:`` names a safe function or c_r; ``+`` a codec, both ways.
+    The number is rho, every, or with a T before it the threshold relative to the model's norm.
+    ``:`` names a safe function or c_r, ``+`` a codec for both ways.
     """
 
     text: str
@@ -258,8 +259,10 @@ def _ramp(
 
 @torch.no_grad()
 def _outputs(task: Task, model: NDArray[Any], samples: Tensor) -> Tensor:
-    one = torch.from_numpy(np.ascontiguousarray(model[None]))
-    parts = [task.network.logits(one, part[None])[0] for part in samples.split(2000)]
+    one, ends = torch.from_numpy(np.ascontiguousarray(model[None])), range(2000, len(samples), 2000)
+    parts = [
+        task.network.logits(one, part[None])[0] for part in torch.tensor_split(samples, list(ends))
+    ]
     return torch.cat(parts)
 
 

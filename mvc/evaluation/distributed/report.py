@@ -129,9 +129,9 @@ def appendix(report: Report) -> str:
         rows = list(_beside(table.protocol, table.safe, table.rows, ours))
         if any(row[-1] for row in rows):
             lines += [f"Table {number}: {table.data}, {table.protocol}, {table.safe}", ""]
-            titles = ("T", "b", "k", "rounds", "accuracy", "bytes", "2k models a round")
-            titles += ("our rounds", "our accuracy", "our bytes")
-            lines += [grid(titles, rows), ""]
+            columns = ["T", "b", "k", "rounds", "accuracy", "bytes", "2k models a round"]
+            columns += ["our rounds", "our accuracy", "our bytes"]
+            lines += [grid(columns, rows), ""]
     lines += ["Why the rows of the thesis cannot be reproduced:", ""]
     return "\n".join([*lines, *(f"- {reason}" for reason in REASONS)]) + "\n"
 

@@ -10,7 +10,7 @@ import csv
 import gzip
 import io
 import math
-from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -78,10 +78,12 @@ class Network:
 
     def logits(self, models: Tensor, samples: Tensor) -> Tensor:
         """``(k, batch, classes)`` of models ``(k, length)`` and samples ``(k, batch, ...)``."""
-        sizes = [math.prod(shape) for shape in self.shapes]
+        ends = list(accumulate(map(math.prod, self.shapes)))
         parts = [
             part.view(len(models), *(shape if len(shape) == 2 else (1, *shape)))
-            for part, shape in zip(models.split(sizes, 1), self.shapes, strict=True)
+            for part, shape in zip(
+                torch.tensor_split(models, ends[:-1], 1), self.shapes, strict=True
+            )
         ]
         values = samples
         if self.words:
@@ -207,10 +209,3 @@ def _crimes(fs: FileSystem, folder: Path) -> Task:
         pairs.append((samples, torch.from_numpy(labels[windows[:, -1]])))
     network = Network(inputs.shape[1], len(classes), 19, depth=1)
     return Task("toronto", network, pairs[0], pairs[1], classes)
-
-
-def chosen(names: Sequence[str], wanted: str) -> int:
-    """The position of a class. Raises WrongUsage."""
-    if wanted not in names:
-        raise WrongUsage(f"there is no class {wanted}: it must be one of {', '.join(names)}")
-    return names.index(wanted)

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from mvc.distributed.protocols import base
+from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.runner.coordinator import Service
-from mvc.distributed.runner.layout import Layout
+from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.participant import Participant
 from mvc.distributed.runner.settings import protocol_of
 from mvc.distributed.simulator import parse_event, replay
@@ -66,7 +67,7 @@ class Team:
                 try:
                     model = trainers[number].model
                     where = (f"127.0.0.1:{port}", places[number])
-                    with Participant(model, Layout.of(model), *where, {}, 20.0) as worker:
+                    with Participant(model, ModelLayout.of(model), *where, {}, 20.0) as worker:
                         loop(worker, trainers[number])
                 except BaseException as error:
                     outcomes[number] = error
@@ -105,8 +106,8 @@ def replayed(
     log: Sequence[Any], trainers: Sequence[Trainer], **settings: Any
 ) -> tuple[base.Coordinator, list[dict[str, torch.Tensor]]]:
     """The same training in the simulator: its coordinator, and the global models in order."""
-    layout = Layout.of(trainers[0].model)
-    kind = base.Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
+    layout = ModelLayout.of(trainers[0].model)
+    kind = Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
     protocol = protocol_of(settings)
     first, carried = layout.read(trainers[0].model), layout.unpack(layout.pack(trainers[0].model))
     coordinator = protocol.coordinator(first, range(len(trainers)), kind)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mvc.distributed import messages as m
-from mvc.distributed.runner.layout import Layout
+from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.link import CONTROL, MESSAGE, MODEL, Link, LinkLost, connect, serve
 from mvc.distributed.runner.participant import Dismissed, Participant, join
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
@@ -175,7 +175,7 @@ def test_messages_that_do_not_fit(tmp_path: Path, kind: int, message: Any, text:
 
 def test_late_and_repeated_messages_count_nothing(tmp_path: Path) -> None:
     def say(link: Link, worker: Participant, trainer: Trainer) -> None:
-        drift = Layout.of(trainer.model).read(trainer.model) * 0 + 1e6
+        drift = ModelLayout.of(trainer.model).read(trainer.model) * 0 + 1e6
         link.send(MESSAGE, m.Drift(2, 0, 0, 1, drift.tobytes()).to_bytes())  # of a round before
         link.send(MESSAGE, m.Drift(2, 9, 0, 1, drift.tobytes()).to_bytes())
         link.send(MESSAGE, m.Increment(2, 0, 7, 1000).to_bytes())
@@ -236,7 +236,9 @@ def test_nobody_serves() -> None:
     with pytest.raises(
         CannotDistribute, match=rf"the coordinator at 127\.0\.0\.1:{port} is not there"
     ):
-        Participant(trainer.model, Layout.of(trainer.model), f"127.0.0.1:{port}", (0, 2), {}, 0.3)
+        Participant(
+            trainer.model, ModelLayout.of(trainer.model), f"127.0.0.1:{port}", (0, 2), {}, 0.3
+        )
 
 
 def test_join_outside_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,200 @@
+"""``python -m mvc.evaluation fgm``: comparisons on digits, resumed, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from mvc.evaluation import __main__ as program
+from mvc.evaluation.distributed import measure, session
+from mvc.evaluation.distributed.report import row_of
+from mvc.evaluation.distributed.tasks import Network, load_task
+from mvc.evaluation.distributed.thesis import SETTINGS, TABLES
+from mvc.io.files import FileSystem
+
+TINY = ("--limit", "600", "--epochs", "1", "--warm-epochs", "1", "--seeds", "2", "--rates", "0.01")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["mvc.evaluation", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            program.main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return run
+
+
+def test_compare_measures_once_and_prints_the_same_again(call, tmp_path, monkeypatch):
+    arguments = ("fgm", "compare", *TINY, "--out", tmp_path, "--workers", "4", "--protocols")
+    arguments = (*arguments, "central,sync,fgm@4,gm:cap@T0.3,local-sgd@8+int8")
+    code, printed, error = call(*arguments)
+    assert (code, error) == (0, "")
+    for name in ("central", "sync", "fgm@4", "gm:cap@T0.3", "local-sgd@8+int8"):
+        assert f"\n| {name} " in printed
+    assert "- fgm@4, k = 4: r = " in printed
+    assert ", T = 0.3, rho = " in printed
+    monkeypatch.setattr(session, "run", None)  # nothing is run a second time
+    assert call(*arguments) == (0, printed, "")
+    file = tmp_path / "tables" / "fgm-compare.json"
+    assert call("fgm", "table", file)[1] == printed
+    assert call("fgm", "plot", file, "--out", tmp_path)[1].strip().endswith("fgm-compare.svg")
+    assert (tmp_path / "tables" / "fgm-compare.png").stat().st_size > 10_000
+    rows = {row["setting"]: row for row in json.loads(file.read_bytes())["rows"]}
+    sync, short = rows["sync"], rows["local-sgd@8+int8"]
+    models = 4 * (sync["rounds"] + 0.5) * 4 * sync["parameters"]  # up; the first model goes down
+    assert models <= sync["up"] + 2 * 4 * sync["parameters"]
+    assert 0 < short["bytes"] < sync["bytes"] / 8
+    assert sync["up"] + sync["down"] == sync["bytes"]
+    assert 0 < sync["accuracy"] <= 100
+    assert sync["accuracy_interval"] >= 0
+
+
+def test_the_best_rate_is_that_with_the_least_loss_on_held_out_samples(call, tmp_path):
+    arguments = ["fgm", "compare", *TINY, "--no-plot", "--out", tmp_path]
+    arguments[arguments.index("0.01")] = "0.000001,0.01"
+    call(*arguments, "--protocols", "sync")
+    (row,) = json.loads((tmp_path / "tables" / "fgm-compare.json").read_bytes())["rows"]
+    assert (row["rate"], row["rates"]) == (0.01, [0.000001, 0.01])
+
+
+def test_drift_shows_the_new_class_at_all_workers_and_at_some(call, tmp_path):
+    code, printed, _ = call(
+        *("fgm", "drift", *TINY, "--no-plot", "--out", tmp_path, "--protocols", "fgm@4"),
+        *("--sites", "1", "--label", "3"),
+    )
+    assert code == 0
+    assert "Class 3 of digits comes at all workers" in printed
+    assert "Class 3 of digits comes at 1 workers only" in printed
+    assert "rounds in the ramp / before" in printed
+
+
+def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
+    code, printed, _ = call(
+        *("fgm", "appendix", *TINY, "--no-plot", "--out", tmp_path, "--protocols", "fgm:cap")
+    )
+    assert code == 0
+    assert "Table B.4: SFCC, fgm, cap" in printed
+    assert "16,681,165" in printed
+    assert "Why the rows of the thesis cannot be reproduced" in printed
+    assert "Table B.1" not in printed
+    assert call("fgm", "table", tmp_path / "tables" / "fgm-appendix.json")[1] == printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--protocols", "fmg@3"), "there is no protocol fmg"),
+        (("--protocols", "fgm"), "the protocol fgm needs a threshold"),
+        (("--protocols", "FGM@3"), "FGM@3 is no protocol such as"),
+        (("--workers", "1"), "workers is 1: it must be at least 2"),
+        (("--rates", "quick"), "rates is 'quick'"),
+        (("--rates", "-1"), "rates must be positive"),
+        (("--seeds", "0"), "seeds is 0"),
+        (("--limit", "0"), "limit is 0"),
+        (("--limit", "20"), "samples are too few for 8 workers"),
+        (("--data", "nowhere"), "there is no nowhere"),
+    ],
+)
+def test_wrong_options_are_one_line(call, tmp_path, arguments, said):
+    code, printed, error = call("fgm", "compare", "--out", tmp_path, "--no-plot", *arguments)
+    assert code in {2, 3}
+    assert printed == ""
+    assert said in error
+    assert error.count("error:") == 1
+    assert "Traceback" not in error
+
+
+def test_every_table_of_the_thesis_has_its_settings():
+    assert len(SETTINGS) == 19
+    assert [len(table.rows) for table in TABLES.values()] == [19] * 8
+    assert TABLES["B.4"].rows[3] == (85, 638, 97.98, 16_681_165)
+    below = [
+        rounds * 2 * workers * 4 * 3041 > sent
+        for (_, _, workers), (rounds, _, _, sent) in zip(SETTINGS, TABLES["B.4"].rows, strict=True)
+    ]
+    assert [workers for (*_, workers), each in zip(SETTINGS, below, strict=True) if each] == [
+        *(16, 32, 64, 128),
+    ]
+
+
+def test_networks_learn_each_row_by_itself():
+    """The gradient of one worker's row is that of a network of its own, LSTMs included."""
+    torch.manual_seed(0)
+    for network in (Network(6, 3, 5), Network(6, 3, 5, depth=2), Network(4, 3, 5, 2, words=11)):
+        models = torch.from_numpy(np.stack([network.first(seed) for seed in range(3)]))
+        assert models.shape == (3, network.length)
+        samples = torch.randn(3, 7, 6) if not network.depth else torch.randn(3, 7, 4, 6)
+        if network.words:
+            samples = torch.randint(0, 11, (3, 7, 4))
+        together = network.logits(models, samples)
+        for row in range(3):
+            alone = network.logits(models[row : row + 1], samples[row : row + 1])
+            torch.testing.assert_close(alone[0], together[row])
+
+
+def test_the_lstm_is_that_of_torch():
+    network = Network(4, 3, 5, depth=1)
+    model = network.first(0)
+    into, within = model[: 4 * 20].reshape(4, 20), model[80 : 80 + 100].reshape(5, 20)
+    theirs = torch.nn.LSTM(4, 5, batch_first=True)
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(torch.from_numpy(into.T.copy()))
+        theirs.weight_hh_l0.copy_(torch.from_numpy(within.T.copy()))
+        theirs.bias_ih_l0.copy_(torch.from_numpy(model[180:200].copy()))
+        theirs.bias_hh_l0.zero_()
+        samples = torch.randn(1, 2, 6, 4)
+        last = theirs(samples[0])[0][:, -1]
+        weights, bias = model[200:215].reshape(5, 3), model[215:]
+        expected = last @ torch.from_numpy(weights.copy()) + torch.from_numpy(bias.copy())
+        torch.testing.assert_close(
+            network.logits(torch.from_numpy(model[None].copy()), samples)[0], expected
+        )
+
+
+def test_crimes_become_sequences_in_the_order_of_time(tmp_path):
+    head = "occurrencedate,occurrencehour,premises_type,occurrencedayofweek,MCI,occurrenceday,"
+    head += "occurrencedayofyear,Lat,Long\n"
+
+    def row(day):
+        kind = "Assault" if day % 2 else "Robbery"
+        return f"2014/03/{day:02} 05:00:00+00,{day % 24},House,Sunday    ,{kind},{day},{day},1,2\n"
+
+    for name, days in (("train", range(20, 0, -1)), ("test", range(28, 20, -1))):
+        with gzip.open(tmp_path / f"{name}.csv.gz", "wt") as file:
+            file.write(head + "".join(map(row, days)) + "2014/03/01,1,House,,Assault,1,1,1,2\n")
+    task = load_task(FileSystem(), tmp_path)
+    assert (len(task.train[1]), len(task.test[1])) == (16, 4)
+    assert task.classes == ("Assault", "Robbery")
+    days = task.train[0][:, :, 1]  # scaled, yet in order
+    assert (days.diff(dim=1) > 0).all()
+    assert not torch.equal(task.train[0][0], task.train[0][1])
+
+
+def test_intervals_are_students():
+    runs = [{"setting": "x", "workers": 2, "parameters": 1, "rate": 1, "accuracy": a}
+            for a in (1.0, 2.0, 3.0)]  # fmt: skip
+    row = row_of(runs, (1.0,))
+    assert row["accuracy"] == 2
+    assert row["accuracy_interval"] == pytest.approx(4.30 * 1 / 3**0.5)
+
+
+def test_a_run_depends_on_its_seed_alone():
+    pytest.importorskip("sklearn")
+    task = load_task(FileSystem(), None, 400)
+    training = measure.Training(workers=4, epochs=1, warm_epochs=1)
+    first, again, other = (
+        measure.run(task, measure.Setting("fgm@3+exponent"), training, 0.01, seed)
+        for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first["accuracy"] != other["accuracy"] or first["bytes"] != other["bytes"]
