@@ -347,6 +347,8 @@ class Service:
                 seat.link.send(MESSAGE, message.to_bytes())
         refusals, machine.refusals[:] = list(machine.refusals), []
         for refusal in refusals:
+            if refusal.worker in self._seats:
+                self._seats[refusal.worker].link.say(failed=refusal.reason)
             self._dismiss(refusal.worker, refusal.reason)
 
     def _commit(self, before: Vector) -> None:

@@ -101,9 +101,8 @@ def test_numbers_that_are_not_finite_in_a_drift(tmp_path: Path) -> None:
     team = Team(tmp_path, **FGM)
     outcomes = team.run([Trainer(n) for n in range(3)], loop)
     assert [type(each) for each in outcomes] == [type(None), Dismissed, type(None)]
-    assert "worker 1: its model holds numbers that are not finite after update 10" in str(
-        outcomes[1]
-    )
+    text = "worker 1: its model holds numbers that are not finite after update 1"
+    assert str(outcomes[1]).startswith(text)
     assert list(team.finished["refused"]) == ["1"]
     assert team.finished["steps"][0] == team.finished["steps"][2] == 60
     assert finite(tmp_path)
@@ -143,7 +142,7 @@ def as_worker_2(say: Callable[[Link, Participant, Trainer], object]) -> Any:
     def loop(worker: Participant, trainer: Trainer) -> None:
         for batch in worker.batches(trainer.stream):
             trainer.step(batch)
-            if worker.rank == 2 and worker.steps == 9:
+            if worker.rank == 2 and worker.steps == 4:
                 say(worker._link, worker, trainer)
 
     return loop
@@ -184,8 +183,8 @@ def test_late_and_repeated_messages_count_nothing(tmp_path: Path) -> None:
         Team(tmp_path / "plain", protocol="sync"),
         Team(tmp_path / "noisy", protocol="sync"),
     )
-    assert plain.run([Trainer(n, count=20) for n in range(3)]) == [None] * 3
-    assert noisy.run([Trainer(n, count=20) for n in range(3)], as_worker_2(say)) == [None] * 3
+    assert plain.run([Trainer(n, count=8) for n in range(3)]) == [None] * 3
+    assert noisy.run([Trainer(n, count=8) for n in range(3)], as_worker_2(say)) == [None] * 3
     for a, b in zip(
         global_models(tmp_path / "plain"), global_models(tmp_path / "noisy"), strict=True
     ):
