@@ -24,22 +24,22 @@ import numpy as np
 
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.layout import Layout
-from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
-from mvc.distributed.runner.link import (
+from mvc.distributed.runner.connection import (
     CONTROL,
     FINAL,
     MESSAGE,
     MODEL,
+    Connection,
+    ConnectionGone,
     Frame,
-    Link,
-    LinkLost,
     connect,
     serve,
 )
+from mvc.distributed.runner.global_models import GlobalModels, Round
+from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.script import end_with_stdin
 from mvc.distributed.runner.settings import checked, protocol_of
 from mvc.distributed.runner.sockets import Traffic
-from mvc.distributed.runner.versions import Round, Versions
 from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.repo.repository import Repository
@@ -59,7 +59,7 @@ class Seat:
     model; None if that is not so. ``heard``: when it last said something.
     """
 
-    def __init__(self, link: Link, layout: ModelLayout, settings: Mapping[str, Any]) -> None:
+    def __init__(self, link: Connection, layout: ModelLayout, settings: Mapping[str, Any]) -> None:
         self.link, self.layout, self.settings = link, layout, settings
         self.steps = 0
         self.asked: float | None = None
@@ -74,7 +74,7 @@ class Service:
         self._job, self._tell = job, tell
         self._settings: dict[str, Any] = dict(job.get("settings", {}))
         self._workers = int(job["workers"])
-        self._events: queue.Queue[tuple[str, Link, Any]] = queue.Queue()
+        self._events: queue.Queue[tuple[str, Connection, Any]] = queue.Queue()
         self._seats: dict[int, Seat] = {}
         self._missing: dict[int, float] = {}
         self._refused: dict[int, str] = {}
@@ -121,7 +121,7 @@ class Service:
                 hint="leave --worker-models out, or take another protocol",
             )
         with Repository.open(self._settings.get("repo", ".")) as repo:
-            self._versions = Versions(
+            self._versions = GlobalModels(
                 repo,
                 target=self._settings.get("target", "global"),
                 branch=self._settings.get("branch"),
@@ -164,25 +164,25 @@ class Service:
 
     def _attend(self, host: str, port: int, number: int) -> None:
         """Receives from one worker, in a thread of its own."""
-        with suppress(LinkLost):
-            link = Link(connect(host, port, 10.0), f"gloo/{number}", 0, self._timeout)
+        with suppress(ConnectionGone):
+            link = Connection(connect(host, port, 10.0), f"gloo/{number}", 0, self._timeout)
             try:
                 self._events.put(("hello", link, link.receive().json()))
                 while True:
                     self._events.put(("frame", link, link.receive()))
             except BadMessage as error:
                 self._events.put(("misfit", link, error.message))
-            except LinkLost:
+            except ConnectionGone:
                 self._events.put(("lost", link, None))
 
-    def _next(self, until: float | None) -> tuple[str, Link, Any] | None:
+    def _next(self, until: float | None) -> tuple[str, Connection, Any] | None:
         try:
             seconds = None if until is None else max(0.0, until - time.monotonic())
             return self._events.get(timeout=seconds)
         except queue.Empty:
             return None
 
-    def _of(self, link: Link) -> int | None:
+    def _of(self, link: Connection) -> int | None:
         return next((w for w, seat in self._seats.items() if seat.link is link), None)
 
     # -- the beginning -------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Service:
                     f"worker {worker} trains another model than worker 0: {difference}"
                 )
 
-    def _seat(self, link: Link, said: Mapping[str, Any]) -> int | None:
+    def _seat(self, link: Connection, said: Mapping[str, Any]) -> int | None:
         """Takes a worker in; None if it cannot take part, and has been told so."""
         try:
             worker = int(said["hello"])
@@ -389,7 +389,7 @@ class Service:
 
     # -- who goes and who comes ----------------------------------------------------------------
 
-    def _come_back(self, link: Link, said: Mapping[str, Any]) -> None:
+    def _come_back(self, link: Connection, said: Mapping[str, Any]) -> None:
         worker = self._seat(link, said)
         if worker is None:
             return

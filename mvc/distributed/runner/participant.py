@@ -19,10 +19,18 @@ import torch
 from mvc.distributed import messages
 from mvc.distributed.protocols import base
 from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.runner.connection import (
+    CONTROL,
+    FINAL,
+    MESSAGE,
+    MODEL,
+    Connection,
+    ConnectionGone,
+    Frame,
+)
+from mvc.distributed.runner.connection import connect as connect_store
 from mvc.distributed.runner.launch import ADDRESS, CoordinatorProcess
 from mvc.distributed.runner.layout import ModelLayout
-from mvc.distributed.runner.link import CONTROL, FINAL, MESSAGE, MODEL, Frame, Link, LinkLost
-from mvc.distributed.runner.link import connect as connect_store
 from mvc.distributed.runner.settings import checked, protocol_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
@@ -39,7 +47,7 @@ class Dismissed(CannotDistribute):
     """The coordinator has ended this worker's part, and said why."""
 
 
-def join(model: torch.nn.Module, *, timeout: float = 60.0, **settings: Any) -> Participant:
+def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> Participant:
     """Takes part in a training of several processes; use the result as a context manager.
 
     When it returns, all workers are there and ``model`` holds the global model. ``settings`` are
@@ -237,7 +245,7 @@ class Participant:
             try:
                 self._meet(deadline)
                 break
-            except (LinkLost, OSError):
+            except (ConnectionGone, OSError):
                 if time.monotonic() > deadline:
                     self._closed = True
                     atexit.unregister(self._abandon)
@@ -261,8 +269,8 @@ class Participant:
             number = store.add("links", 1)
             store.set(f"link/{number}", b"1")
         except RuntimeError as error:  # the coordinator died just now
-            raise LinkLost(str(error)) from error
-        self._link = Link(store, f"gloo/{number}", 1, left)
+            raise ConnectionGone(str(error)) from error
+        self._link = Connection(store, f"gloo/{number}", 1, left)
         self._inbox: queue.Queue[Frame | None] = queue.Queue()
         self._reader = threading.Thread(
             target=_receive, args=(self._link, self._inbox), daemon=True
@@ -281,7 +289,7 @@ class Participant:
         while True:
             frame = self._inbox.get()
             if frame is None:
-                raise LinkLost("the coordinator has gone")
+                raise ConnectionGone("the coordinator has gone")
             if frame.kind == MODEL:
                 layout.write_carried(self._model, layout.unpack(frame.data))
                 return
@@ -298,9 +306,9 @@ class Participant:
                 self._steps = self._skip = int(said["steps"])
 
 
-def _receive(link: Link, inbox: queue.Queue[Frame | None]) -> None:
+def _receive(link: Connection, inbox: queue.Queue[Frame | None]) -> None:
     """Puts what arrives into the inbox; None at the end."""
-    with suppress(LinkLost, BadMessage):
+    with suppress(ConnectionGone, BadMessage):
         while True:
             frame = link.receive()
             inbox.put(frame)

@@ -13,8 +13,16 @@ import pytest
 import torch
 
 from mvc.distributed import messages as m
+from mvc.distributed.runner.connection import (
+    CONTROL,
+    MESSAGE,
+    MODEL,
+    Connection,
+    ConnectionGone,
+    connect,
+    serve,
+)
 from mvc.distributed.runner.layout import ModelLayout
-from mvc.distributed.runner.link import CONTROL, MESSAGE, MODEL, Link, LinkLost, connect, serve
 from mvc.distributed.runner.participant import Dismissed, Participant, join
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.repo.repository import Repository
@@ -136,7 +144,7 @@ def test_everybody_diverges(tmp_path: Path) -> None:
     assert len(global_models(tmp_path)) == 1
 
 
-def as_worker_2(say: Callable[[Link, Participant, Trainer], object]) -> Any:
+def as_worker_2(say: Callable[[Connection, Participant, Trainer], object]) -> Any:
     """A loop in which worker 2 says something of its own at its tenth step."""
 
     def loop(worker: Participant, trainer: Trainer) -> None:
@@ -173,7 +181,7 @@ def test_messages_that_do_not_fit(tmp_path: Path, kind: int, message: Any, text:
 
 
 def test_late_and_repeated_messages_count_nothing(tmp_path: Path) -> None:
-    def say(link: Link, worker: Participant, trainer: Trainer) -> None:
+    def say(link: Connection, worker: Participant, trainer: Trainer) -> None:
         drift = ModelLayout.of(trainer.model).read(trainer.model) * 0 + 1e6
         link.send(MESSAGE, m.Drift(2, 0, 0, 1, drift.tobytes()).to_bytes())  # of a round before
         link.send(MESSAGE, m.Drift(2, 9, 0, 1, drift.tobytes()).to_bytes())
@@ -254,16 +262,16 @@ def test_join_outside_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_long_frame_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
     store = serve("127.0.0.1", 0)
-    ends: list[Link] = []
+    ends: list[Connection] = []
     other = threading.Thread(
-        target=lambda: ends.append(Link(connect("127.0.0.1", store.port, 5), "x", 1, 5))
+        target=lambda: ends.append(Connection(connect("127.0.0.1", store.port, 5), "x", 1, 5))
     )
     other.start()
-    link = Link(store, "x", 0, 5)
+    link = Connection(store, "x", 0, 5)
     other.join()
     ends[0].send(CONTROL, bytes(200))
     assert len(link.receive().data) == 200
-    monkeypatch.setattr("mvc.distributed.runner.link.MAX_FRAME", 100)
+    monkeypatch.setattr("mvc.distributed.runner.connection.MAX_FRAME", 100)
     ends[0].send(CONTROL, bytes(200))
     with pytest.raises(BadMessage, match="a frame has 200 bytes, more than 100"):
         link.receive()
@@ -271,5 +279,5 @@ def test_a_long_frame_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lost_link() -> None:
     store = serve("127.0.0.1", 0)
-    with pytest.raises(LinkLost):
-        Link(store, "nobody", 0, 0.2)
+    with pytest.raises(ConnectionGone):
+        Connection(store, "nobody", 0, 0.2)

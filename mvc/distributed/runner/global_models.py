@@ -16,7 +16,7 @@ from mvc.model.names import DEFAULT_STATE
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 
-__all__ = ["Round", "Versions"]
+__all__ = ["GlobalModels", "Round"]
 
 _OWN = "model.coordinator.safetensors"
 _MEMORY = "memory."
@@ -41,7 +41,7 @@ class Round:
     memory: Mapping[str, Any]
 
 
-class Versions:
+class GlobalModels:
     """Commits rounds onto a branch and deploys them; reads the newest one back."""
 
     def __init__(

@@ -31,9 +31,9 @@ __all__ = [
     "FINAL",
     "MESSAGE",
     "MODEL",
+    "Connection",
+    "ConnectionGone",
     "Frame",
-    "Link",
-    "LinkLost",
     "connect",
     "serve",
 ]
@@ -49,7 +49,7 @@ _INLINE = 52  # bytes of a short frame that travel with its head
 _FOR_EVER = timedelta(days=3650)  # gloo closes the connection of a receive that times out
 
 
-class LinkLost(Exception):
+class ConnectionGone(Exception):
     """The process at the other end has gone, or does not read."""
 
 
@@ -72,14 +72,14 @@ class Frame:
         return value
 
 
-class Link:
+class Connection:
     """One end of a connection. Frames are sent in order, by a thread of its own.
 
     Only ``receive`` tells that the other end has gone: a frame that was sent may not arrive.
     """
 
     def __init__(self, store: Any, name: str, rank: int, seconds: float) -> None:
-        """Waits for the other end. Raises LinkLost after ``seconds``."""
+        """Waits for the other end. Raises ConnectionGone after ``seconds``."""
         self._peer = 1 - rank
         self._limit = timedelta(seconds=seconds)
         options = _c10d.ProcessGroupGloo._Options()
@@ -88,7 +88,7 @@ class Link:
         try:
             self._group = _c10d.ProcessGroupGloo(_c10d.PrefixStore(name, store), rank, 2, options)
         except RuntimeError as error:
-            raise LinkLost(str(error)) from error
+            raise ConnectionGone(str(error)) from error
         self._outbox: queue.Queue[Frame | None] = queue.Queue()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
@@ -122,7 +122,7 @@ class Link:
                     work.wait(self._limit)
 
     def receive(self) -> Frame:
-        """Waits for a frame. Raises LinkLost; BadMessage for one longer than ``MAX_FRAME``."""
+        """Waits for a frame. Raises ConnectionGone; BadMessage for one longer than ``MAX_FRAME``."""
         head = torch.empty(_HEAD.size + _INLINE, dtype=torch.uint8)
         self._fill(head)
         raw = head.numpy().tobytes()
@@ -139,7 +139,7 @@ class Link:
         try:
             self._group.recv([tensor], self._peer, 0).wait(_FOR_EVER)
         except RuntimeError as error:
-            raise LinkLost(str(error)) from error
+            raise ConnectionGone(str(error)) from error
 
 
 def serve(host: str, port: int) -> Any:
@@ -166,7 +166,7 @@ def serve(host: str, port: int) -> Any:
 
 
 def connect(host: str, port: int, seconds: float) -> Any:
-    """A client of that store. Raises LinkLost if nobody serves it within ``seconds``."""
+    """A client of that store. Raises ConnectionGone if nobody serves it within ``seconds``."""
     try:
         return _c10d.TCPStore(
             host,
@@ -176,7 +176,7 @@ def connect(host: str, port: int, seconds: float) -> Any:
             timeout=timedelta(seconds=seconds),
         )
     except RuntimeError as error:
-        raise LinkLost(str(error)) from error
+        raise ConnectionGone(str(error)) from error
 
 
 def _device(store: Any) -> Any:
