@@ -122,7 +122,7 @@ class Connection:
                     work.wait(self._limit)
 
     def receive(self) -> Frame:
-        """Waits for a frame. Raises ConnectionGone; BadMessage for one longer than ``MAX_FRAME``."""
+        """Waits for a frame. Raises ConnectionGone, and BadMessage if it is too long."""
         head = torch.empty(_HEAD.size + _INLINE, dtype=torch.uint8)
         self._fill(head)
         raw = head.numpy().tobytes()

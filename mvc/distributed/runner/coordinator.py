@@ -42,6 +42,7 @@ from mvc.distributed.runner.settings import checked, protocol_of
 from mvc.distributed.runner.sockets import Traffic
 from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
+from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
 
 __all__ = ["Service"]
@@ -120,6 +121,8 @@ class Service:
                 f"with {protocol.name} the coordinator does not know the models of workers",
                 hint="leave --worker-models out, or take another protocol",
             )
+        if "log" in self._settings:  # where it cannot be written, nobody trains for nothing
+            _write_log(Path(self._settings["log"]), [], {})
         with Repository.open(self._settings.get("repo", ".")) as repo:
             self._versions = GlobalModels(
                 repo,
@@ -520,7 +523,8 @@ def _write_log(path: Path, hub: Sequence[Event], orders: Mapping[int, Any]) -> N
     for worker, order in sorted(orders.items()):
         for did, times in order or ():
             lines += [json.dumps(Event(worker, did).to_json())] * times
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = "".join(line + "\n" for line in lines).encode()
+    FileSystem().replace_file(path, lambda file: file.write([text]), mode=None, durable=False)
 
 
 def main(text: str) -> int:

@@ -20,7 +20,7 @@ import pytest
 from mvc.distributed.runner.launch import Launch, launch
 from mvc.errors import CannotDistribute, UnknownPath
 from mvc.repo.repository import Repository
-from tests.cli.program import ROOT, Mvc
+from tests.cli.program import ROOT, Mvc, spawn
 from tests.distributed.runner import small
 from tests.distributed.runner.team import global_models
 
@@ -126,6 +126,16 @@ def test_real_bytes_of_four_workers(tmp_path: Path) -> None:
     done = killing.run("--width=4000", workers=4, settings={"protocol": "local-sgd", "every": 2})
     payload = done["bytes_up"] + done["bytes_down"]
     assert payload < done["wire_bytes"] < 1.1 * payload
+
+
+@pytest.mark.long
+def test_the_example(mvc: Mvc) -> None:
+    example = ROOT / "examples" / "train_distributed.py"
+    options = ("--workers", 4, "--rho", 1, "--rate", 0.05)
+    done = spawn("train-distributed", example, *options, cwd=mvc.folder)
+    found = re.search(r"([\d.]+)% of 397 digits", done.stderr)
+    assert found is not None, done.stderr
+    assert float(found[1]) > 90
 
 
 @pytest.mark.long

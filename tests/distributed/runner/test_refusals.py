@@ -73,6 +73,7 @@ def test_another_model(tmp_path: Path) -> None:
         ({"radius": 1.0, "up": "gzip"}, "there is no codec gzip"),
         ({"radius": 1.0, "safe": "cube"}, "there is no safe function cube"),
         ({"radius": 1.0, "taget": "x"}, "there is no setting taget"),
+        ({"radius": 1.0, "log": "/no/such/folder/log"}, "/no/such/folder"),
         (
             {"protocol": "fgm-rebalancing", "radius": 1.0, "worker_models": True},
             "with fgm-rebalancing the coordinator does not know the models of workers",
