@@ -82,7 +82,12 @@ class ModelLayout:
                 tuple((str(n), tuple(map(int, shape)), str(d)) for n, shape, d in carried),
             )
             names = {name for name, *_ in (*made.vector, *made.carried)}
-            if made.measured <= 0 or not {name for _, name in made.keys} <= names:
+            sizes = [size for _, shape, *_ in (*made.vector, *made.carried) for size in shape]
+            if (
+                made.measured <= 0
+                or min(sizes, default=0) < 0
+                or not {name for _, name in made.keys} <= names
+            ):
                 raise ValueError
         except (TypeError, ValueError) as error:
             raise BadMessage("the description of a model cannot be read") from error
