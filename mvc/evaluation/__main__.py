@@ -308,8 +308,16 @@ _FGM: _Options = {
         {"type": float, "default": 10.0, "show_default": True, "metavar": "N"},
     ),
     "--warm-epochs": (
-        "On 5 % of the samples, before workers begin.",
+        "Of the first model, before workers begin.",
         {"type": int, "default": 5, "show_default": True, "metavar": "N"},
+    ),
+    "--warm-share": (
+        "Of the samples: those of the first model, which workers do not get.",
+        {"type": float, "default": 0.05, "show_default": True, "metavar": "SHARE"},
+    ),
+    "--optimizer": (
+        "Of the workers: adam or sgd.",
+        {"default": "adam", **_NAME},
     ),
     "--rates": (
         "Learning rates, with commas; the best is taken for each protocol.",
@@ -407,7 +415,7 @@ def _fgm_session(options: dict[str, Any], **changed: Any) -> Iterator[Any]:
     from mvc.evaluation.distributed.tasks import load_task
 
     _set_threads(options["threads"])
-    names = ("batch_size", "epochs", "warm_epochs")
+    names = ("batch_size", "epochs", "warm_epochs", "warm_share", "optimizer")
     training = Training(**{name: options[name] for name in names}, **changed)
     try:
         rates = [float(word) for word in _words(options["rates"])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from mvc.evaluation.distributed.tasks import Network, Task
 __all__ = ["CENTRAL", "Drifting", "Setting", "Training", "run"]
 
 CENTRAL = "central"
-_WARM_UP = 0.05  # of the training samples, which the workers do not get
 _VALIDATION = 0.1
 _BETAS = (0.9, 0.99)
 _EPSILON = 1e-8
@@ -89,13 +89,19 @@ class Drifting:
 
 @dataclass(frozen=True)
 class Training:
-    """How a run is trained; the state of Adam stays with each worker and is never reset."""
+    """How a run is trained; the state of Adam stays with each worker and is never reset.
+
+    ``warm_share``: of the training samples; the first model is trained on them with Adam, and the
+    workers do not get them. ``optimizer``: of the workers, adam or sgd.
+    """
 
     workers: int = 8
     batch_size: int = 4
     epochs: float = 10
     warm_epochs: int = 5
     warm_rate: float = 0.005
+    warm_share: float = 0.05
+    optimizer: str = "adam"
     drifting: Drifting | None = None
 
     def __post_init__(self) -> None:
@@ -103,36 +109,56 @@ class Training:
         for name, least in (("workers", 2), ("batch_size", 1), ("warm_epochs", 0)):
             if (value := getattr(self, name)) < least:
                 raise WrongUsage(f"{name} is {value}: it must be at least {least}")
-        if not 0 < self.epochs < 10_000:
-            raise WrongUsage(f"epochs is {self.epochs:g}: it must be more than 0")
+        if self.optimizer not in _OPTIMIZERS:
+            known = ", ".join(_OPTIMIZERS)
+            raise WrongUsage(f"there is no optimizer {self.optimizer}: it must be one of {known}")
+        if not 0 < self.warm_share <= 0.8:
+            raise WrongUsage(f"warm_share is {self.warm_share:g}: it must be in (0, 0.8]")
+        if not 0 <= self.epochs < 10_000:
+            raise WrongUsage(f"epochs is {self.epochs:g}: it must be at least 0")
 
 
-class Adam:
-    """Adam over rows: each worker has its own moments and its own count of steps."""
+class Sgd:
+    """Plain gradient descent over rows; each row is the model of a worker."""
 
-    def __init__(self, network: Network, rows: int, rate: float) -> None:
+    def __init__(self, network: Network, rows: int, rate: float) -> None:  # noqa: ARG002
         self._network, self._rate = network, rate
-        self._first, self._second = torch.zeros(2, rows, network.length)
-        self._steps = torch.zeros(rows, 1)
 
     def step(self, models: Tensor, active: list[int], samples: Tensor, labels: Tensor) -> None:
         """Trains these rows in place on ``(rows, batch, ...)``."""
-        everyone = len(active) == len(models)
-        rows = slice(None) if everyone else active
+        rows = slice(None) if len(active) == len(models) else active
         flat = models[rows].detach().requires_grad_()
         logits = self._network.logits(flat, samples)
-        size = labels.shape[1]
         loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        (gradient,) = torch.autograd.grad(loss / size, flat)
+        (gradient,) = torch.autograd.grad(loss / labels.shape[1], flat)
         with torch.no_grad():
-            self._steps[rows] += 1
-            steps = self._steps[rows]
-            first = self._first[rows] * _BETAS[0] + gradient * (1 - _BETAS[0])
-            second = self._second[rows] * _BETAS[1] + gradient.square() * (1 - _BETAS[1])
-            self._first[rows], self._second[rows] = first, second
-            first = first / (1 - _BETAS[0] ** steps)
-            second = second / (1 - _BETAS[1] ** steps)
-            models[rows] = flat - self._rate * first / (second.sqrt() + _EPSILON)
+            models[rows] = flat - self._rate * self._direction(gradient, rows)
+
+    def _direction(self, gradient: Tensor, rows: Any) -> Tensor:  # noqa: ARG002
+        return gradient
+
+
+class Adam(Sgd):
+    """Adam over rows: each worker has its own moments and its own count of steps."""
+
+    def __init__(self, network: Network, rows: int, rate: float) -> None:
+        super().__init__(network, rows, rate)
+        self._first, self._second = torch.zeros(2, rows, network.length)
+        self._steps = torch.zeros(rows, 1)
+
+    def _direction(self, gradient: Tensor, rows: Any) -> Tensor:
+        self._steps[rows] += 1
+        steps = self._steps[rows]
+        first = self._first[rows] * _BETAS[0] + gradient * (1 - _BETAS[0])
+        second = self._second[rows] * _BETAS[1] + gradient.square() * (1 - _BETAS[1])
+        self._first[rows], self._second[rows] = first, second
+        first = first / (1 - _BETAS[0] ** steps)
+        second = second / (1 - _BETAS[1] ** steps)
+        direction: Tensor = first / (second.sqrt() + _EPSILON)
+        return direction
+
+
+_OPTIMIZERS: dict[str, type[Sgd]] = {"adam": Adam, "sgd": Sgd}
 
 
 def run(task: Task, setting: Setting, training: Training, rate: float, seed: int) -> dict[str, Any]:
@@ -140,20 +166,20 @@ def run(task: Task, setting: Setting, training: Training, rate: float, seed: int
     protocol = setting.protocol(rate, seed)
     random = np.random.default_rng([seed, 1])
     order = random.permutation(len(task.train[1]))
-    warm, validation, rest = np.split(
-        order, [round(_WARM_UP * len(order)), round((_WARM_UP + _VALIDATION) * len(order))]
-    )
+    shares = training.warm_share, training.warm_share + _VALIDATION
+    warm, validation, rest = np.split(order, [round(share * len(order)) for share in shares])
     if training.drifting is not None:  # the first half knows nothing of the class, warm-up neither
         warm = warm[task.train[1][warm].numpy() != training.drifting.label]
     model = task.network.first(seed)
-    _central(task, model, warm, training, training.warm_rate, training.warm_epochs, random)
+    first = replace(training, optimizer="adam", epochs=training.warm_epochs)
+    _central(task, model, warm, first, training.warm_rate, random)
     figures: dict[str, Any] = {
         "setting": setting.text, "seed": seed, "rate": rate, "parameters": task.network.length,
         "workers": training.workers,
     }  # fmt: skip
     if protocol is None:
         # the same number of updates of one model, each on a batch of one worker's size
-        _central(task, model, rest, training, rate, training.epochs, random)
+        _central(task, model, rest, training, rate, random)
         held = tuple(each[validation] for each in task.train)
         return figures | {"bytes": 0, "ticks": 0} | _figures(task, model, held)
     if setting.text.startswith(("gm", "fgm", "fda")):
@@ -163,13 +189,13 @@ def run(task: Task, setting: Setting, training: Training, rate: float, seed: int
         protocol, model, training.workers, on_round=lambda _: rounds_at.append(simulation.ticks)
     )
     models = torch.from_numpy(simulation.models)
-    adam = Adam(task.network, training.workers, rate)
+    optimizer = _OPTIMIZERS[training.optimizer](task.network, training.workers, rate)
     ticks, batches = _batches(task, rest, training, random)
     curve: list[dict[str, Any]] = []
 
     def train(_: NDArray[Any], active: Any) -> tuple[int, ...]:
         rows = torch.from_numpy(next(batches)[list(active)])
-        adam.step(models, list(active), task.train[0][rows], task.train[1][rows])
+        optimizer.step(models, list(active), task.train[0][rows], task.train[1][rows])
         return ()
 
     for tick in range(ticks):
@@ -195,19 +221,19 @@ def _central(
     rows: NDArray[np.int64],
     training: Training,
     rate: float,
-    epochs: float,
     random: np.random.Generator,
 ) -> None:
     """Trains one model in place."""
     one = torch.from_numpy(model[None])
-    adam, size = Adam(task.network, 1, rate), min(training.batch_size, len(rows))
-    steps = round(epochs * len(rows) / size)
+    optimizer = _OPTIMIZERS[training.optimizer](task.network, 1, rate)
+    size = min(training.batch_size, len(rows))
+    steps = round(training.epochs * len(rows) / size)
     left = np.empty(0, np.int64)
     for _ in range(steps):
         if len(left) < size:
             left = np.concatenate((left, random.permutation(rows)))
         part, left = torch.from_numpy(left[:size]), left[size:]
-        adam.step(one, [0], task.train[0][part][None], task.train[1][part][None])
+        optimizer.step(one, [0], task.train[0][part][None], task.train[1][part][None])
 
 
 def _batches(

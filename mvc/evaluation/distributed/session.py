@@ -157,7 +157,9 @@ class Session:
             "training samples": len(self.task.train[1]),
             "test samples": len(self.task.test[1]),
             "batch": training.batch_size,
-            "epochs": f"{training.epochs:g} after {training.warm_epochs} of warm-up on 5 %",
+            "epochs": f"{training.epochs:g} after {training.warm_epochs} of warm-up on "
+            f"{100 * training.warm_share:g} %",
+            "optimizer": training.optimizer,
             "rates": "/".join(f"{rate:g}" for rate in self.rates),
             "seeds": self.seeds,
             "torch": torch.__version__,
