@@ -82,7 +82,8 @@ class ModelLayout:
                 tuple((str(n), tuple(map(int, shape)), str(d)) for n, shape, d in carried),
             )
             names = {name for name, *_ in (*made.vector, *made.carried)}
-            sizes = [size for _, shape, *_ in (*made.vector, *made.carried) for size in shape]
+            shapes = [shape for _, shape in made.vector] + [shape for _, shape, _ in made.carried]
+            sizes = [size for shape in shapes for size in shape]
             if (
                 made.measured <= 0
                 or min(sizes, default=0) < 0

@@ -71,7 +71,7 @@ def test_what_others_send_is_checked() -> None:
         layout.unpack(b"12345678")
     with pytest.raises(BadMessage, match="are not those of its model"):
         layout.unpack(ModelLayout.of(nn.BatchNorm1d(3)).pack(nn.BatchNorm1d(3)))
-    with pytest.raises(CannotDistribute, match="does not fit the model: words.weight"):
+    with pytest.raises(CannotDistribute, match=r"does not fit the model: words\.weight"):
         layout.split({"words.weight": torch.zeros(5, 4)})
 
 
