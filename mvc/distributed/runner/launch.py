@@ -25,7 +25,7 @@ from mvc.dataclasses import dataclass
 from mvc.errors import CannotDistribute, MvcError, UnknownPath
 from mvc.io.process import cpu_count
 
-__all__ = ["ADDRESS", "REFUSED", "CoordinatorProcess", "Launch", "Tell", "launch"]
+__all__ = ["ADDRESS", "REFUSED", "CoordinatorProcess", "Dismissed", "Launch", "Tell", "launch"]
 
 ADDRESS = "MVC_COORDINATOR"
 """The variable that tells a worker where the coordinator is: host:port."""
@@ -36,6 +36,10 @@ REFUSED = 23
 Tell = Callable[[Mapping[str, Any]], None]
 
 _PATIENCE = 10.0  # seconds that processes may take to end by themselves
+
+
+class Dismissed(CannotDistribute):
+    """The coordinator has ended a worker's part, and said why."""
 
 
 @dataclass(frozen=True)

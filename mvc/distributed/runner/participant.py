@@ -29,22 +29,18 @@ from mvc.distributed.runner.connection import (
     Frame,
 )
 from mvc.distributed.runner.connection import connect as connect_store
-from mvc.distributed.runner.launch import ADDRESS, CoordinatorProcess
+from mvc.distributed.runner.launch import ADDRESS, CoordinatorProcess, Dismissed
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.settings import checked, protocol_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
-__all__ = ["Dismissed", "Participant", "join"]
+__all__ = ["Participant", "join"]
 
 _Batch = TypeVar("_Batch")
 
 _LAST_WORDS = 10.0  # seconds that the last messages may take
 _LAST = {"failed", "again"}  # what the coordinator says last
 _PAUSE = 0.1  # seconds between two attempts to reach the coordinator
-
-
-class Dismissed(CannotDistribute):
-    """The coordinator has ended this worker's part, and said why."""
 
 
 def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> Participant:

@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from mvc.distributed.runner.launch import REFUSED
+from mvc.distributed.runner.launch import REFUSED, Dismissed
 from mvc.errors import MvcError
 
 __all__ = ["end_with_stdin"]
@@ -37,9 +37,9 @@ def main() -> int:
     sys.path[0] = str(Path(script).resolve().parent)
     try:
         runpy.run_path(script, run_name="__main__")
+    except Dismissed:  # the command says why
+        return REFUSED
     except MvcError as error:
-        if type(error).__name__ == "Dismissed":  # the command says why
-            return REFUSED
         sys.stderr.write(f"mvc: {error.message}\n")
         return error.exit_code
     return 0

@@ -22,8 +22,9 @@ from mvc.distributed.runner.connection import (
     connect,
     serve,
 )
+from mvc.distributed.runner.launch import Dismissed
 from mvc.distributed.runner.layout import ModelLayout
-from mvc.distributed.runner.participant import Dismissed, Participant, join
+from mvc.distributed.runner.participant import Participant, join
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.repo.repository import Repository
 from tests.distributed.runner.small import Trainer, make
