@@ -133,6 +133,10 @@ class BadMessage(MvcError):
     """A message of distributed training, or a model in it, that does not fit; nothing used it."""
 
 
+class CannotDistribute(MvcError):
+    """A training of several processes that cannot begin or go on; its global models are kept."""
+
+
 class CannotRecord(MvcError):
     """Code or an argument that cannot be kept so that it could be run again."""
 

@@ -35,6 +35,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "commit": "Record model files as a new version.",
         "rm": "Take files out of the next commit.",
         "data": "List data sets, store one, or show its files.",
+        "train-distributed": "Train one model in several processes that talk seldom.",
     },
     "Look": {
         "log": "Show the history of a version.",

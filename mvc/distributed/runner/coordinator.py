@@ -1,0 +1,556 @@
+"""The coordinator's process: ``python -m mvc.distributed.runner.coordinator JOB``.
+
+JOB is JSON. Events go to stdout, one JSON object a line. Every global model is committed before
+any worker gets it, so whatever has been trained on is in the repository, and a coordinator that
+starts again goes on from the newest version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mvc.distributed import messages as m
+from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.runner.connection import (
+    CONTROL,
+    FINAL,
+    MESSAGE,
+    MODEL,
+    Connection,
+    ConnectionGone,
+    Frame,
+    connect,
+    serve,
+)
+from mvc.distributed.runner.global_models import GlobalModels, Round
+from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
+from mvc.distributed.runner.script import end_with_stdin
+from mvc.distributed.runner.settings import checked, protocol_of
+from mvc.distributed.runner.sockets import Traffic
+from mvc.distributed.simulator import HUB, Event
+from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
+from mvc.io.files import FileSystem
+from mvc.repo.repository import Repository
+
+__all__ = ["Service"]
+
+_TIMEOUT = 120.0
+_LAST_WORDS = 30.0  # seconds that workers may take to end
+
+Tell = Callable[..., None]
+
+
+class Seat:
+    """A worker's connection. Times are of the monotonic clock.
+
+    ``asked``: since when an answer is awaited; ``waiting``: since when the worker has waited for a
+    model; None if that is not so. ``heard``: when it last said something.
+    """
+
+    def __init__(self, link: Connection, layout: ModelLayout, settings: Mapping[str, Any]) -> None:
+        self.link, self.layout, self.settings = link, layout, settings
+        self.steps = 0
+        self.asked: float | None = None
+        self.waiting: float | None = None
+        self.heard = time.monotonic()
+
+
+class Service:
+    """Runs one training. ``tell(event, **fields)`` reports."""
+
+    def __init__(self, job: Mapping[str, Any], tell: Tell) -> None:
+        self._job, self._tell = job, tell
+        self._settings: dict[str, Any] = dict(job.get("settings", {}))
+        self._workers = int(job["workers"])
+        self._events: queue.Queue[tuple[str, Connection, Any]] = queue.Queue()
+        self._seats: dict[int, Seat] = {}
+        self._missing: dict[int, float] = {}
+        self._refused: dict[int, str] = {}
+        self._held: list[m.Message] = []
+        self._log: list[Event] = []
+        self._traffic = Traffic()
+        self._over = self._running = False
+        self._drifts: dict[int, m.Drift] = {}
+        self._timeout = float(self._settings.get("timeout", _TIMEOUT))
+        if self._workers < 2:
+            raise WrongUsage(
+                f"{self._workers} worker: averaging needs at least two", hint="raise --workers"
+            )
+
+    def run(self) -> None:
+        """Trains, from the first worker to the last global model. All workers hear of an error."""
+        host = str(self._job.get("host", "127.0.0.1"))
+        store = serve(host, int(self._job.get("port", 0)))
+        self._tell("listening", port=store.port, pid=os.getpid())
+        accepting = threading.Thread(target=self._accept, args=(host, store.port), daemon=True)
+        accepting.start()
+        try:
+            self._train()
+        except Exception as error:
+            for seat in self._seats.values():
+                seat.link.say(failed=str(error))
+            for seat in self._seats.values():
+                seat.link.finish(5.0)
+            raise
+        finally:
+            self._over = True
+            store.set(f"link/{store.add('links', 1)}", b"")
+            accepting.join(5.0)
+
+    def _train(self) -> None:
+        self._gather()
+        layout = self._layout = self._seats[0].layout
+        self._settings = checked({**self._seats[0].settings, **self._settings})
+        self._timeout = float(self._settings.get("timeout", _TIMEOUT))
+        protocol = self._protocol = protocol_of(self._settings)
+        if self._settings.get("worker_models") and protocol.rebalance is not None:
+            raise WrongUsage(
+                f"with {protocol.name} the coordinator does not know the models of workers",
+                hint="leave --worker-models out, or take another protocol",
+            )
+        if "log" in self._settings:  # where it cannot be written, nobody trains for nothing
+            _write_log(Path(self._settings["log"]), [], {})
+        with Repository.open(self._settings.get("repo", ".")) as repo:
+            self._versions = GlobalModels(
+                repo,
+                target=self._settings.get("target", "global"),
+                branch=self._settings.get("branch"),
+                params={"run": self._job.get("run", ""), "protocol": protocol.name},
+            )
+            start = self._start(layout)
+            self._carried: Carried = start.carried
+            self._begun_with = start
+            now = time.monotonic()
+            self._missing = {w: now for w in range(self._workers) if w not in self._seats}
+            self._committed = list(start.steps)
+            kind = Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
+            self._machine = protocol.coordinator(
+                start.vector, range(self._workers), kind, start.memory or None
+            )
+            self._tell(
+                "begins",
+                protocol=protocol.name,
+                threshold=protocol.describe(start.vector[: layout.measured]),
+                workers=self._workers,
+                round=start.number,
+            )
+            for worker in sorted(self._seats):
+                self._welcome(worker)
+            while not self._machine.finished:
+                self._handle_next()
+            self._conclude()
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def _accept(self, host: str, port: int) -> None:
+        store = connect(host, port, 10.0)
+        number = 0
+        while True:
+            number += 1
+            store.wait([f"link/{number}"], timedelta(days=3650))
+            if self._over:
+                return
+            threading.Thread(target=self._attend, args=(host, port, number), daemon=True).start()
+
+    def _attend(self, host: str, port: int, number: int) -> None:
+        """Receives from one worker, in a thread of its own."""
+        with suppress(ConnectionGone):
+            link = Connection(connect(host, port, 10.0), f"gloo/{number}", 0, self._timeout)
+            try:
+                self._events.put(("hello", link, link.receive().json()))
+                while True:
+                    self._events.put(("frame", link, link.receive()))
+            except BadMessage as error:
+                self._events.put(("misfit", link, error.message))
+            except ConnectionGone:
+                self._events.put(("lost", link, None))
+
+    def _next(self, until: float | None) -> tuple[str, Connection, Any] | None:
+        try:
+            seconds = None if until is None else max(0.0, until - time.monotonic())
+            return self._events.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def _of(self, link: Connection) -> int | None:
+        return next((w for w, seat in self._seats.items() if seat.link is link), None)
+
+    # -- the beginning -------------------------------------------------------------------------
+
+    def _gather(self) -> None:
+        """Waits for all workers. Raises CannotDistribute if they do not come or do not fit."""
+        until = time.monotonic() + self._timeout
+        while len(self._seats) < self._workers:
+            event = self._next(until)
+            if event is None:
+                raise CannotDistribute(
+                    f"{len(self._seats)} of {self._workers} workers came within "
+                    f"{self._timeout:g} seconds",
+                    hint="does the script call mvc.distributed.join in every process?",
+                )
+            kind, link, said = event
+            if kind == "hello":
+                self._seat(link, said)
+            elif (worker := self._of(link)) is not None:
+                del self._seats[worker]
+        first = self._seats[0].layout
+        for worker, seat in sorted(self._seats.items()):
+            if (difference := first.difference(seat.layout)) is not None:
+                raise CannotDistribute(
+                    f"worker {worker} trains another model than worker 0: {difference}"
+                )
+
+    def _seat(self, link: Connection, said: Mapping[str, Any]) -> int | None:
+        """Takes a worker in; None if it cannot take part, and has been told so."""
+        try:
+            worker = int(said["hello"])
+            seat = Seat(link, ModelLayout.from_json(said["layout"]), dict(said["settings"]))
+        except (KeyError, TypeError, ValueError, BadMessage):
+            return None
+        reason = None
+        if not 0 <= worker < self._workers:
+            reason = f"there is no worker {worker}: they are numbered 0 to {self._workers - 1}"
+        elif worker in self._seats:
+            reason = f"a process takes part as worker {worker} already"
+        if reason is not None:
+            seat.link.say(failed=reason)
+            return None
+        self._seats[worker] = seat
+        self._refused.pop(worker, None)
+        self._tell("joined", worker=worker, pid=said.get("pid"))
+        return worker
+
+    def _start(self, layout: ModelLayout) -> Round:
+        """The newest round of the repository if the training goes on, else worker 0's model."""
+        resume = self._job.get("resume")
+        if resume:
+            found = self._versions.newest(layout, None if resume is True else str(resume))
+            if found is not None:
+                self._tell("resumed", round=found.number)
+                return found
+        self._seats[0].link.say(give=True)
+        vector = np.frombuffer(self._given(), np.float32)
+        carried = layout.unpack(self._given())
+        if len(vector) != layout.length:
+            raise BadMessage("the model that worker 0 sent does not have its own length")
+        steps = [0] * self._workers
+        start = Round(0, base_checked(vector), carried, steps, 0, 0, 0, {})
+        self._report(start, self._versions.commit(layout, start).hex())
+        return start
+
+    def _given(self) -> bytes:
+        """The next part of the model that worker 0 was asked for."""
+        until = time.monotonic() + self._timeout
+        while (event := self._next(until)) is not None:
+            kind, link, frame = event
+            if self._of(link) == 0 and kind == "frame" and frame.kind == MODEL:
+                data: bytes = frame.data
+                return data
+            if kind == "hello":
+                self._seat(link, frame)
+            elif self._of(link) == 0:
+                break
+            elif (worker := self._of(link)) is not None:  # it may come back
+                del self._seats[worker]
+        raise CannotDistribute("worker 0 has gone before the training began")
+
+    def _welcome(self, worker: int) -> None:
+        seat = self._seats[worker]
+        seat.steps = self._committed[worker]
+        seat.link.say(welcome=self._settings, steps=seat.steps)
+        seat.link.send(MODEL, _packed(self._carried))
+
+    # -- the training --------------------------------------------------------------------------
+
+    def _handle_next(self) -> None:
+        event = self._next(self._deadline())
+        if event is None:
+            self._overdue()
+            return
+        kind, link, content = event
+        if kind == "hello":
+            self._come_back(link, content)
+            return
+        worker = self._of(link)
+        if worker is None:
+            return  # of a connection that was given up
+        if kind == "frame":
+            try:
+                self._take_frame(worker, content)
+            except BadMessage as error:
+                self._refuse(worker, error.message)
+        elif kind == "misfit":
+            self._refuse(worker, content)
+        else:
+            self._lose(worker, "its process has gone")
+
+    def _take_frame(self, worker: int, frame: Frame) -> None:
+        seat = self._seats[worker]
+        if frame.kind == CONTROL:
+            said = frame.json()
+            if "leave" in said:
+                self._refuse(worker, str(said["leave"]))
+            return
+        if frame.kind != MESSAGE:
+            raise BadMessage(f"worker {worker} sends a model that nobody asked for")
+        message = m.from_bytes(frame.data)
+        if message.worker != worker:
+            raise BadMessage(f"worker {worker} speaks for worker {message.worker}")
+        seat.steps, seat.asked, seat.heard = frame.step, None, time.monotonic()
+        if isinstance(message, m.Drift):
+            self._drifts[worker] = message
+            seat.waiting = seat.heard
+        if isinstance(message, m.Done) and self._missing:
+            self._held.append(message)  # the training does not end without those who may come back
+            return
+        self._take(message)
+        if isinstance(message, m.Join) and worker in self._missing:
+            del self._missing[worker]
+            if not self._missing:
+                self._release()
+
+    def _take(self, message: m.Message) -> None:
+        self._log.append(Event(HUB, "batch", (message.worker,)))
+        before, rounds = self._machine.reference, self._machine.counts.rounds
+        self._follow_up(self._machine.on_messages([message]), before, rounds)
+
+    def _release(self) -> None:
+        """Nobody is waited for any more: those who are done may be told to end."""
+        held, self._held = self._held, []
+        for message in held:
+            if message.worker in self._seats:
+                self._take(message)
+
+    def _follow_up(self, answers: Sequence[m.Message], before: Vector, rounds: int) -> None:
+        """Commits the global model, if it is a new one, and only then sends what is to be sent."""
+        machine = self._machine
+        if machine.counts.rounds > rounds:
+            self._commit(before)
+        for message in answers:
+            seat = self._seats.get(message.worker)
+            self._running = self._running or isinstance(message, m.Begin)
+            if seat is not None:
+                if isinstance(message, m.Fetch | m.Collect):
+                    seat.asked = time.monotonic()
+                else:
+                    seat.waiting = None
+                seat.link.send(MESSAGE, message.to_bytes())
+        refusals, machine.refusals[:] = list(machine.refusals), []
+        for refusal in refusals:
+            if refusal.worker in self._seats:
+                self._seats[refusal.worker].link.say(failed=refusal.reason)
+            self._dismiss(refusal.worker, refusal.reason)
+
+    def _commit(self, before: Vector) -> None:
+        counts, start, machine = self._machine.counts, self._begun_with, self._machine
+        for worker, seat in self._seats.items():
+            self._committed[worker] = seat.steps
+        number = start.number + counts.rounds
+        done = Round(
+            number,
+            machine.reference,
+            self._carried,
+            list(self._committed),
+            start.subrounds + counts.subrounds,
+            start.up + counts.up,
+            start.down + counts.down,
+            machine.memory(),
+        )
+        if self._settings.get("worker_models"):
+            ended = machine.round if machine.finished else machine.round - 1
+            wire, _ = self._protocol.wires(machine.layout)
+            for worker, drift in sorted(self._drifts.items()):
+                if drift.round == ended:
+                    local = (before.astype(np.float64) + wire.decode(drift.data)).astype(np.float32)
+                    self._versions.commit_local(self._layout, worker, number, local, self._carried)
+        commit = self._versions.commit(self._layout, done)
+        self._traffic.look()
+        self._report(done, commit.hex())
+
+    def _report(self, done: Round, commit: str) -> None:
+        self._tell(
+            "round",
+            round=done.number,
+            commit=commit,
+            subrounds=done.subrounds,
+            bytes_up=done.up,
+            bytes_down=done.down,
+        )
+
+    # -- who goes and who comes ----------------------------------------------------------------
+
+    def _come_back(self, link: Connection, said: Mapping[str, Any]) -> None:
+        worker = self._seat(link, said)
+        if worker is None:
+            return
+        difference = self._layout.difference(self._seats[worker].layout)
+        if difference is not None:
+            self._refuse(worker, f"worker {worker} trains another model: {difference}")
+            return
+        self._welcome(worker)
+
+    def _lose(self, worker: int, reason: str) -> None:
+        """The round goes on without the worker, which may come back."""
+        del self._seats[worker]
+        self._missing[worker] = time.monotonic()
+        self._held = [message for message in self._held if message.worker != worker]
+        self._log.append(Event(HUB, "lost", (worker,)))
+        self._tell("lost", worker=worker, reason=reason)
+        self._remove(worker)
+
+    def _remove(self, worker: int) -> None:
+        before, rounds = self._machine.reference, self._machine.counts.rounds
+        self._log.append(Event(HUB, "remove", (worker,)))
+        self._follow_up(self._machine.remove(worker), before, rounds)
+
+    def _refuse(self, worker: int, reason: str) -> None:
+        self._seats[worker].link.say(failed=reason)
+        self._dismiss(worker, reason)
+        self._remove(worker)
+
+    def _dismiss(self, worker: int, reason: str) -> None:
+        """A worker takes part no more."""
+        self._seats.pop(worker, None)
+        self._missing.pop(worker, None)
+        self._refused[worker] = reason
+        self._tell("refused", worker=worker, reason=reason)
+        if not self._seats and not self._missing:
+            raise CannotDistribute(reason)
+
+    def _owing(self) -> dict[int, float]:
+        """Workers whose word is awaited, by themselves or because others wait; and since when."""
+        waiting = [seat.waiting for seat in self._seats.values() if seat.waiting is not None]
+        found = {}
+        for worker, seat in self._seats.items():
+            if seat.asked is not None:
+                found[worker] = seat.asked
+            elif waiting and seat.waiting is None:
+                found[worker] = max(seat.heard, min(waiting))
+        return found
+
+    def _deadline(self) -> float | None:
+        """When somebody's time is up next."""
+        since = [*self._owing().values()]
+        if self._held or not self._seats or not self._running:
+            since += self._missing.values()
+        return min(since) + self._timeout if since else None
+
+    def _overdue(self) -> None:
+        now = time.monotonic()
+        for worker, since in self._owing().items():
+            if now >= since + self._timeout:
+                self._seats[worker].link.say(again=True)
+                self._lose(worker, f"it did not answer within {self._timeout:g} seconds")
+        for worker, since in list(self._missing.items()):
+            if now >= since + self._timeout:
+                if not self._running:
+                    raise CannotDistribute(f"worker {worker} has gone before the training began")
+                del self._missing[worker]
+                self._refused[worker] = "it did not come back"
+        if not self._seats and not self._missing:
+            raise CannotDistribute("no worker is left", hint="--resume goes on from the last round")
+        if not self._missing:
+            self._release()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _conclude(self) -> None:
+        """Gives everybody the last model, hears what each did, and reports."""
+        machine = self._machine
+        for seat in self._seats.values():
+            seat.link.send(FINAL, machine.reference.tobytes())
+        orders: dict[int, Any] = {}
+        until = time.monotonic() + _LAST_WORDS
+        while orders.keys() < self._seats.keys() and (event := self._next(until)) is not None:
+            kind, link, frame = event
+            worker = self._of(link)
+            if kind == "frame" and worker is not None and frame.kind == CONTROL:
+                with suppress(BadMessage):
+                    orders[worker] = frame.json().get("order")
+            elif kind != "frame" and worker is not None:
+                orders.setdefault(worker, None)
+        self._traffic.look()
+        for seat in self._seats.values():
+            seat.link.finish(_LAST_WORDS)
+        if "log" in self._settings:
+            _write_log(Path(self._settings["log"]), self._log, orders)
+        counts, traffic = machine.counts, self._traffic
+        self._tell(
+            "finished",
+            round=self._begun_with.number + counts.rounds,
+            rounds=counts.rounds,
+            subrounds=counts.subrounds,
+            balances=counts.balances,
+            bytes_up=counts.up,
+            bytes_down=counts.down,
+            messages_up=counts.messages_up,
+            messages_down=counts.messages_down,
+            socket_bytes=traffic.sent + traffic.received if traffic.known else None,
+            wire_bytes=traffic.with_headers if traffic.known else None,
+            refused={str(worker): reason for worker, reason in self._refused.items()},
+            steps=list(self._committed),
+        )
+
+
+def base_checked(vector: Vector) -> Vector:
+    """Raises WrongUsage if a model holds numbers that are not finite."""
+    Layout.of(vector)
+    return vector
+
+
+def _packed(carried: Carried) -> bytes:
+    from safetensors.torch import save
+
+    return save(dict(carried))
+
+
+def _write_log(path: Path, hub: Sequence[Event], orders: Mapping[int, Any]) -> None:
+    """Writes the events of all processes, a line of JSON each."""
+    lines = [json.dumps(event.to_json()) for event in hub]
+    for worker, order in sorted(orders.items()):
+        for did, times in order or ():
+            lines += [json.dumps(Event(worker, did).to_json())] * times
+    text = "".join(line + "\n" for line in lines).encode()
+    FileSystem().replace_file(path, lambda file: file.write([text]), mode=None, durable=False)
+
+
+def main(text: str) -> int:
+    """Runs one job; returns the exit code."""
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    end_with_stdin()
+
+    def tell(event: str, **fields: Any) -> None:
+        print(json.dumps({"event": event, **fields}), file=events, flush=True)
+
+    try:
+        Service(json.loads(text), tell).run()
+        return 0
+    except MvcError as error:
+        failure = (error.message, error.hint, type(error).__name__, error.exit_code)
+    except Exception as error:
+        traceback.print_exc()
+        failure = (f"{type(error).__name__}: {error}", None, "CannotDistribute", 3)
+    message, hint, kind, code = failure
+    tell("failed", message=message, hint=hint, kind=kind)
+    return code
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads wait inside gloo, which knows no way to stop them

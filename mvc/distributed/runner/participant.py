@@ -1,0 +1,338 @@
+"""What a training script holds: ``with mvc.distributed.join(model) as worker:``."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+
+from mvc.distributed import messages
+from mvc.distributed.protocols import base
+from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.runner.connection import (
+    CONTROL,
+    FINAL,
+    MESSAGE,
+    MODEL,
+    Connection,
+    ConnectionGone,
+    Frame,
+)
+from mvc.distributed.runner.connection import connect as connect_store
+from mvc.distributed.runner.launch import ADDRESS, CoordinatorProcess, Dismissed
+from mvc.distributed.runner.layout import ModelLayout
+from mvc.distributed.runner.settings import checked, protocol_of
+from mvc.errors import BadMessage, CannotDistribute, WrongUsage
+
+__all__ = ["Participant", "join"]
+
+_Batch = TypeVar("_Batch")
+
+_LAST_WORDS = 10.0  # seconds that the last messages may take
+_LAST = {"failed", "again"}  # what the coordinator says last
+_PAUSE = 0.1  # seconds between two attempts to reach the coordinator
+
+
+def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> Participant:
+    """Takes part in a training of several processes; use the result as a context manager.
+
+    When it returns, all workers are there and ``model`` holds the global model. ``settings`` are
+    those of the command ``mvc train-distributed`` (``protocol="fgm"``, ``rho=12``, ``rate=0.01``,
+    ``repo="models"``, ``target="global"``); what the command was given takes their place.
+    ``timeout``: seconds for which a lost coordinator is waited for. Raises WrongUsage in a process
+    that neither the command nor torchrun has started, and CannotDistribute with the reason if the
+    training cannot begin.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise WrongUsage(f"join takes a torch.nn.Module, not a {type(model).__name__}")
+    layout, settings = ModelLayout.of(model), checked(settings)
+    try:
+        rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        address = os.environ.get(ADDRESS) or _through_torchrun(rank, workers)
+    except (KeyError, ValueError):
+        raise WrongUsage(
+            "this process is not one of several that train together",
+            hint="start it by 'mvc train-distributed SCRIPT --workers 4' or by torchrun",
+        ) from None
+    return Participant(model, layout, address, (rank, workers), settings, timeout)
+
+
+class Participant:
+    """The part of one process. ``rank``: its number, from 0; ``workers``: how many there are."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        layout: ModelLayout,
+        address: str,
+        place: tuple[int, int],
+        settings: Mapping[str, Any],
+        timeout: float,
+    ) -> None:
+        self.rank, self.workers = place
+        self._model, self._layout, self._settings = model, layout, settings
+        host, _, port = address.rpartition(":")
+        self._address, self._timeout = (host, int(port)), timeout
+        self._steps = self._skip = 0
+        self._order: list[list[Any]] = []
+        self._closed = self._ending = False
+        self._machine: base.Worker | None = None
+        atexit.register(self._abandon)
+        self._connect()
+
+    # -- the script's side -------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """How many batches this worker has trained on, those before a restart included."""
+        return self._steps
+
+    @property
+    def round(self) -> int:
+        """The round that is running, from 1."""
+        return self._worker.round
+
+    def batches(self, data: Iterable[_Batch]) -> Iterator[_Batch]:
+        """The batches of ``data``, with a ``step`` after each.
+
+        After a restart it leaves out those that were trained on before the last global model, so
+        ``data`` must give the same batches in the same order again.
+        """
+        for batch in data:
+            if self._skip:
+                self._skip -= 1
+                continue
+            yield batch
+            self.step()
+
+    def step(self) -> None:
+        """Call it after each step of the optimizer: it says what must be said, and listens.
+
+        Most calls send nothing. It may wait for the other workers, and replace the parameters by
+        a new global model. Raises Dismissed, and CannotDistribute if the coordinator is lost.
+        """
+        if self._closed:
+            raise WrongUsage("this worker has left the training")
+        self._steps += 1
+        machine = self._worker
+        machine.model[:] = self._layout.read(self._model)
+        self._did("update")
+        with self._fitting():
+            self._say(machine.on_update())
+        self._listen(lambda: machine.waiting)
+
+    def close(self) -> None:
+        """Waits until all workers are done; then ``model`` holds the last global model."""
+        if self._closed:
+            return
+        self._ending = True
+        self._end()
+        self._listen(lambda: not self._worker.finished)
+        self._closed = True
+        self._link.say(order=self._order)
+        while (frame := self._inbox.get()) is not None:
+            if frame.kind == FINAL:
+                self._layout.write(self._model, np.frombuffer(frame.data, np.float32))
+        self._link.finish(_LAST_WORDS)
+        self._finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._closed:
+            self._leave(f"worker {self.rank} failed: {type(error).__name__}: {error}")
+
+    # -- messages ------------------------------------------------------------------------------
+
+    @property
+    def _worker(self) -> base.Worker:
+        assert self._machine is not None
+        return self._machine
+
+    def _did(self, what: str) -> None:
+        """Notes an event for the log: runs of equal ones with their lengths."""
+        if self._order and self._order[-1][0] == what:
+            self._order[-1][1] += 1
+        else:
+            self._order.append([what, 1])
+
+    def _say(self, answers: Sequence[messages.Message]) -> None:
+        for message in answers:
+            self._link.send(MESSAGE, message.to_bytes(), self._steps)
+
+    def _listen(self, awaited: Callable[[], bool]) -> None:
+        """Takes what has arrived, and waits for more as long as ``awaited`` says so."""
+        while not self._worker.finished:
+            try:
+                frame = self._inbox.get(block=awaited())
+            except queue.Empty:
+                break
+            if frame is None:
+                self._connect()
+            elif frame.kind == MESSAGE:
+                self._did("message")
+                with self._fitting():
+                    self._say(self._worker.on_message(messages.from_bytes(frame.data)))
+            elif frame.kind == CONTROL:
+                self._control(frame.json())
+        if self._worker.changed:
+            self._worker.changed = False
+            self._layout.write(self._model, self._worker.model)
+
+    def _control(self, said: Mapping[str, Any]) -> None:
+        if "failed" in said:
+            self._finish()
+            raise Dismissed(str(said["failed"]))
+        if "again" in said:
+            self._connect()
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Leaves the training if a message, or the model, does not fit."""
+        try:
+            yield
+        except BadMessage as error:
+            self._leave(error.message)
+            raise Dismissed(error.message) from None
+
+    def _end(self) -> None:
+        self._did("end")
+        self._say(self._worker.end())
+
+    def _abandon(self) -> None:
+        """The script ends without having left the block."""
+        if not self._closed:
+            self._leave(f"the script of worker {self.rank} ended before its training did")
+
+    def _leave(self, reason: str) -> None:
+        self._link.say(leave=reason[:1000])
+        self._link.finish(_LAST_WORDS)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._closed = True
+        atexit.unregister(self._abandon)
+        self._reader.join(_LAST_WORDS)  # gloo aborts a process that ends while a thread receives
+
+    # -- coming and coming back ------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """Meets the coordinator, now or within the time limit, and begins with its model."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                self._meet(deadline)
+                break
+            except (ConnectionGone, OSError):
+                if time.monotonic() > deadline:
+                    self._closed = True
+                    atexit.unregister(self._abandon)
+                    raise CannotDistribute(
+                        f"the coordinator at {self._address[0]}:{self._address[1]} is not there",
+                        hint="every global model until now is in its repository; "
+                        "start the training again with --resume",
+                    ) from None
+                time.sleep(_PAUSE)
+        self._did("join")
+        self._say(self._worker.join())
+        self._listen(lambda: self._worker.waiting)
+        if self._ending:  # this coordinator has not heard of it
+            self._end()
+
+    def _meet(self, deadline: float) -> None:
+        socket.create_connection(self._address, timeout=self._timeout).close()
+        left = max(1.0, deadline - time.monotonic())
+        store = connect_store(*self._address, left)
+        try:
+            number = store.add("links", 1)
+            store.set(f"link/{number}", b"1")
+        except RuntimeError as error:  # the coordinator died just now
+            raise ConnectionGone(str(error)) from error
+        self._link = Connection(store, f"gloo/{number}", 1, left)
+        self._inbox: queue.Queue[Frame | None] = queue.Queue()
+        self._reader = threading.Thread(
+            target=_receive, args=(self._link, self._inbox), daemon=True
+        )
+        self._reader.start()
+        self._link.say(
+            hello=self.rank,
+            pid=os.getpid(),
+            layout=self._layout.to_json(),
+            settings=dict(self._settings),
+        )
+        self._be_welcomed()
+
+    def _be_welcomed(self) -> None:
+        layout = self._layout
+        while True:
+            frame = self._inbox.get()
+            if frame is None:
+                raise ConnectionGone("the coordinator has gone")
+            if frame.kind == MODEL:
+                layout.write_carried(self._model, layout.unpack(frame.data))
+                return
+            said = frame.json()
+            self._control(said)
+            if "give" in said:
+                self._link.send(MODEL, layout.read(self._model).tobytes())
+                self._link.send(MODEL, layout.pack(self._model))
+            if "welcome" in said and self._machine is None:
+                vector = layout.read(self._model)
+                kind = Layout(layout.length, layout.measured, vector.dtype, layout.digest)
+                protocol = protocol_of(said["welcome"])
+                self._machine = protocol.worker(self.rank, vector, kind)
+                self._steps = self._skip = int(said["steps"])
+
+
+def _receive(link: Connection, inbox: queue.Queue[Frame | None]) -> None:
+    """Puts what arrives into the inbox; None at the end."""
+    with suppress(ConnectionGone, BadMessage):
+        while True:
+            frame = link.receive()
+            inbox.put(frame)
+            if frame.kind == FINAL or (frame.kind == CONTROL and _LAST & frame.json().keys()):
+                break
+    inbox.put(None)
+
+
+# -- torchrun --------------------------------------------------------------------------------------
+
+
+def _through_torchrun(rank: int, workers: int) -> str:
+    """Where the coordinator is. Worker 0 starts it, and it ends with worker 0."""
+    host = os.environ["MASTER_ADDR"]
+    store = connect_store(host, int(os.environ["MASTER_PORT"]), 60.0)
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    key = f"mvc/coordinator/{restarts}"
+    if rank == 0:
+        heard: queue.Queue[Mapping[str, Any]] = queue.Queue()
+        job = {"host": host, "workers": workers, "resume": restarts != "0"}
+        _coordinators.append(CoordinatorProcess(job, heard.put))
+        event = heard.get()
+        if event["event"] != "listening":
+            raise CannotDistribute(str(event.get("message", "the coordinator cannot start")))
+        store.set(key, f"{host}:{event['port']}")
+    address: bytes = store.get(key)
+    return address.decode()
+
+
+_coordinators: list[CoordinatorProcess] = []
+"""Keeps the pipe open that the coordinator lives by."""

@@ -1,0 +1,46 @@
+"""The settings of a run: of the command, of ``join``, or of both together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mvc.distributed.protocols.named import PROTOCOLS, Protocol, protocol_named
+from mvc.distributed.safe import Threshold
+from mvc.errors import WrongUsage
+
+__all__ = ["PROTOCOLS", "checked", "protocol_of"]
+
+_THRESHOLD = ("radius", "relative", "rho", "rate")
+_NUMBERS = (*_THRESHOLD, "barrier", "rebalance", "outer_rate", "outer_momentum", "timeout")
+_WHOLE = ("every", "seed")
+_TEXTS = ("protocol", "safe", "balancing", "summary", "up", "down")
+_RUN = ("repo", "target", "branch", "log")
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_NUMBERS, (int, float)),
+    **dict.fromkeys(_WHOLE, (int,)),
+    **dict.fromkeys(_TEXTS + _RUN, (str,)),
+    "worker_models": (bool,),
+}
+_PROTOCOL = {*_NUMBERS, *_WHOLE, *_TEXTS} - {*_THRESHOLD, "timeout", "protocol"}
+
+
+def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those that are None. Raises WrongUsage for what cannot be one."""
+    found = {name: value for name, value in settings.items() if value is not None}
+    for name, value in found.items():
+        if name not in _KINDS:
+            raise WrongUsage(f"there is no setting {name}")
+        kinds = _KINDS[name]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise WrongUsage(f"the setting {name} cannot be {value!r}")
+    return found
+
+
+def protocol_of(settings: Mapping[str, Any]) -> Protocol:
+    """The protocol that the settings name, fgm by default. Raises WrongUsage."""
+    units = {name: settings[name] for name in _THRESHOLD if name in settings}
+    options = {name: settings[name] for name in _PROTOCOL & settings.keys()}
+    if units:
+        options["threshold"] = Threshold(**units)
+    return protocol_named(settings.get("protocol", "fgm"), **options)

@@ -1,0 +1,82 @@
+"""Which tensors are trained together: tied and frozen ones, buffers, states there and back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from mvc.distributed.runner.layout import ModelLayout
+from mvc.errors import BadMessage, CannotDistribute
+from tests.cli.program import ROOT
+
+
+class Net(nn.Module):
+    """Tied weights, a frozen layer, statistics, a counter, a buffer that no state holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 3)
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(3)
+        self.out = nn.Linear(3, 5, bias=False)
+        self.out.weight = self.words.weight
+        self.register_buffer("mask", torch.ones(3, dtype=torch.bool))
+        self.register_buffer("scratch", torch.zeros(7), persistent=False)
+
+
+def test_what_is_in_the_vector() -> None:
+    layout = ModelLayout.of(Net())
+    assert [name for name, _ in layout.trained] == ["words.weight", "norm.weight", "norm.bias"]
+    assert [name for name, _ in layout.statistics] == ["norm.running_mean", "norm.running_var"]
+    assert {name for name, *_ in layout.carried} == {
+        *("frozen.weight", "frozen.bias", "norm.num_batches_tracked", "mask")
+    }
+    assert (layout.measured, layout.length) == (21, 27)
+
+
+def test_there_and_back() -> None:
+    torch.manual_seed(0)
+    one, other = Net(), Net()
+    layout = ModelLayout.of(one)
+    assert ModelLayout.from_json(layout.to_json()) == layout
+    assert layout.difference(ModelLayout.of(other)) is None
+    vector, carried = layout.read(one), layout.unpack(layout.pack(one))
+    state = layout.state(vector, carried)
+    assert list(state) == list(one.state_dict())
+    assert all(torch.equal(state[name], value) for name, value in one.state_dict().items())
+    other.load_state_dict(state)
+    again, rest = layout.split(other.state_dict())
+    assert (again == vector).all()
+    assert all(torch.equal(rest[name], value) for name, value in carried.items())
+    layout.write(other, vector + 1)
+    layout.write_carried(other, {**carried, "mask": torch.zeros(3, dtype=torch.bool)})
+    assert torch.equal(other.words.weight, one.words.weight + 1)
+    assert other.out.weight is other.words.weight
+    assert not other.mask.any()
+    vector[:] = 0  # a copy
+    assert one.words.weight.any()
+
+
+def test_what_others_send_is_checked() -> None:
+    layout = ModelLayout.of(Net())
+    negative, unknown = [[], [["a", [-1, -2]]], [], []], [[["a", "b"]], [["a", [2]]], [], []]
+    for wrong in (None, [], negative, unknown, 7):
+        with pytest.raises(BadMessage, match="the description of a model cannot be read"):
+            ModelLayout.from_json(wrong)
+    with pytest.raises(BadMessage, match="the tensors of a model cannot be read"):
+        layout.unpack(b"12345678")
+    with pytest.raises(BadMessage, match="are not those of its model"):
+        layout.unpack(ModelLayout.of(nn.BatchNorm1d(3)).pack(nn.BatchNorm1d(3)))
+    with pytest.raises(CannotDistribute, match=r"does not fit the model: words\.weight"):
+        layout.split({"words.weight": torch.zeros(5, 4)})
+
+
+def test_torch_is_imported_only_by_who_trains() -> None:
+    code = "import sys, mvc.distributed, mvc.cli.commands.train_distributed; "
+    code += "sys.exit('torch' in sys.modules)"
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0

@@ -1,0 +1,134 @@
+"""Trainings over real links in the threads of this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mvc.distributed.runner.participant import Participant
+from mvc.errors import NotARepository
+from mvc.repo.repository import Repository
+from tests.distributed.runner import small
+from tests.distributed.runner.small import Trainer
+from tests.distributed.runner.team import Team, global_models, ordinary, replayed
+
+
+def team_of(count: int, batches: int = 30) -> list[Trainer]:
+    return [Trainer(worker, count=batches) for worker in range(count)]
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    """Bit for bit, but for the counters of batches, which are not averaged."""
+    return a.keys() == b.keys() and all(
+        torch.equal(a[name].view(torch.int32), b[name].view(torch.int32))
+        for name in a
+        if a[name].dtype == torch.float32
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rho": 0.2, "rate": 0.05},
+        {"rho": 0.2, "rate": 0.05, "up": "int8", "down": "int8"},
+        {"protocol": "fgm-rebalancing", "rho": 0.2, "rate": 0.05},
+        {"protocol": "gm", "radius": 0.3},
+        {"protocol": "sync"},
+        {"protocol": "local-sgd", "every": 7},
+        {"protocol": "fda", "radius": 0.4},
+        {"protocol": "diloco", "every": 5},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_replay_of_the_log_gives_the_same_models_and_bytes(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    log = tmp_path / "log"
+    team = Team(tmp_path / "repo", log=str(log), **settings)
+    count = 6 if settings.get("protocol") == "sync" else 30
+    assert team.run(team_of(3, count)) == [None] * 3
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    coordinator, models = replayed(lines, team_of(3, count), **settings)
+    kept = global_models(tmp_path / "repo")
+    assert len(models) == len(kept) == team.finished["rounds"] + 1 > 2
+    assert all(same(a, b) for a, b in zip(models, kept, strict=True))
+    counts, done = coordinator.counts, team.finished
+    assert (counts.up, counts.down) == (done["bytes_up"], done["bytes_down"])
+    assert (counts.messages_up, counts.messages_down) == (
+        done["messages_up"],
+        done["messages_down"],
+    )
+
+
+def test_every_round_is_a_version_with_its_figures(tmp_path: Path) -> None:
+    team = Team(tmp_path, rho=0.2, rate=0.05)
+    trainers = team_of(2)
+    assert team.run(trainers) == [None, None]
+    rounds = team.of("round")
+    with Repository.open(tmp_path) as repo:
+        deployed = repo.deployments("global")
+        assert [each.commit.hex() for each in deployed] == [each["commit"] for each in rounds]
+        for number, (each, event) in enumerate(zip(deployed, rounds, strict=True)):
+            version = repo.version(each.commit)
+            assert version.message == f"round {number}"
+            assert version.params["protocol"] == "fgm"
+            assert version.metrics == {
+                name: event[name] for name in ("round", "subrounds", "bytes_up", "bytes_down")
+            }
+        live = repo.checkout(target="global")
+    assert rounds[-1]["bytes_up"] == team.finished["bytes_up"]
+    assert small.accuracy(live) > 0.9
+    for trainer in trainers:  # the script holds the last global model
+        assert same(trainer.model.state_dict(), live)
+
+
+def test_workers_models_are_deployed_if_asked_for(tmp_path: Path) -> None:
+    team = Team(tmp_path, protocol="local-sgd", every=10, worker_models=True, branch="main")
+    assert team.run(team_of(2)) == [None, None]
+    models = [global_models(tmp_path, f"worker-{worker}") for worker in range(2)]
+    kept = global_models(tmp_path)
+    assert [len(each) for each in models] == [team.finished["rounds"]] * 2
+    for first, second, average in zip(*models, kept[1:], strict=True):
+        mean = (first["0.weight"].double() + second["0.weight"]) / 2
+        assert not torch.equal(first["0.weight"], second["0.weight"])
+        assert torch.allclose(mean.float(), average["0.weight"], atol=1e-6)
+    with Repository.open(tmp_path) as repo:
+        assert {ref.name for ref in repo.branches()} == {"main", "worker-0", "worker-1"}
+
+
+def test_training_goes_on_from_what_is_live(tmp_path: Path) -> None:
+    settings = {"protocol": "diloco", "every": 5, "up": "int8", "down": "int8"}
+    whole, parts = Team(tmp_path / "whole", **settings), Team(tmp_path / "parts", **settings)
+    assert whole.run(team_of(2, 20)) == [None, None]
+
+    def first_half(worker: Participant, trainer: Trainer) -> None:
+        for batch in worker.batches(trainer.stream[:10]):
+            trainer.step(batch)
+
+    assert parts.run(team_of(2, 20), first_half) == [None, None]
+    seen = []
+
+    def rest(worker: Participant, trainer: Trainer) -> None:
+        seen.append(worker.steps)
+        ordinary(worker, trainer)
+
+    assert parts.run(team_of(2, 20), rest, resume=True) == [None, None]
+    assert seen == [10, 10]  # what has been trained on is left out
+    assert parts.of("resumed")[0]["round"] == 2
+    numbers = [event["round"] for event in parts.of("round")]
+    assert numbers == [0, 1, 2, 3, 4]
+    assert parts.of("finished")[1]["steps"] == [20, 20]
+    up = [event["bytes_up"] for event in parts.of("round")]
+    assert up == sorted(up)
+
+
+def test_settings_of_the_script_are_taken_unless_the_command_has_them(tmp_path: Path) -> None:
+    Repository.init(tmp_path).close()
+    team = Team(tmp_path, protocol="local-sgd")
+    del team.settings["repo"]
+    assert isinstance(team.run(team_of(2))[0], Exception)
+    assert isinstance(team.failure, NotARepository)
