@@ -100,7 +100,11 @@ def test_the_thesis_says_what_an_update_saves():
     assert round(100 * (1 - update / full), 1) == 63.7
 
 
-@pytest.mark.parametrize(("name", "rows"), [("mmlib", 3 * 5), ("mmlib-provenance", 2 + 2)])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("mmlib", 3 * 5), ("mmlib-grafted", 7 + 2), ("mmlib-resnet152", 3 + 2),
+     ("mmlib-provenance", 2 + 2)],
+)  # fmt: skip
 def test_published_bytes_are_what_their_results_say(call, name, rows):
     """docs/results has the figures: whoever has them can print the page's tables."""
     code, printed, _ = call("table", PROJECT / "docs" / "results" / f"{name}.json")
