@@ -72,7 +72,7 @@ def _report(folder: Path, what: str) -> None:
     took = [statistics.median(_recovery(folder, id_) for _ in range(RUNS)) for id_ in ids]
     print(
         f"{what}: {len(ids)} versions, {found.stored_bytes / 1e6:.1f} MB, "
-        f"{found.chain_max} deltas at most, {found.chain_mean:.1f} in the mean; "
+        f"{found.deltas_worst} deltas at most, {found.deltas_mean:.1f} in the mean; "
         f"worst {max(took):.3f} s, mean {statistics.mean(took):.3f} s",
         flush=True,
     )
