@@ -282,8 +282,11 @@ class Repository:
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
-        ``states`` stay exact. A stage that goes by the loss takes it from ``metrics``. Without
-        ``pipeline`` everything is stored as given, coded as the setting ``commit.pipeline`` says.
+        ``states`` stay exact. A stage that goes by the loss takes it from ``metrics``. A pipeline
+        such as ``lc`` stores an approximation of that state, which is the result's ``state``
+        (docs/lc.md); files that were read stay as they are. Without
+        ``pipeline`` everything is stored as given, coded as the setting ``commit.pipeline`` says,
+        and approximated only if that is ``lc`` or its kind.
 
         Raises WrongUsage, InvalidName, InvalidTime, InvalidPipeline, UnsupportedTensor,
         CannotRecord and BadModelFile for what cannot be committed, NothingToCommit,

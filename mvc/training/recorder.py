@@ -80,8 +80,10 @@ class Recorder:
     for ``commit``.
     ``pipeline`` is text, or Requirements, which ``commit`` explains.
 
-    Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says.
-    With a lossy one a version holds production weights, made in the recorder's thread; the
+    Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says,
+    unless that is ``lc`` or its kind: such a pipeline stores approximate weights and moments, from
+    which the training can be resumed (docs/lc.md). With another lossy one a version holds production
+    weights, made in the recorder's thread; the
     training's own weights are not touched. That thread calls ``on_deploy`` with every version
     once it is durable. ``evaluate(state, data)`` returns an accuracy from 0 to 1, or (accuracy,
     samples), for ``dsed``; ``monitor(data)`` returns what ``drift`` watches: a number, or one for
