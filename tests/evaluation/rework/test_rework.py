@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from mvc.evaluation.rework.tables import mean_of
 from mvc.evaluation.rework.training import Training
 from mvc.evaluation.rework.workloads import WORKLOADS
 from tests.evaluation.rework.small import experiment
+
+PROJECT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -123,6 +126,17 @@ def test_the_case_study(call, tmp_path, monkeypatch):
     assert 0 < line["grown"] < 0.2 * made["groups"][0]["setting"]["state"]
     assert line["rework"] < 7
     assert not (tmp_path / "overhead").exists()
+
+
+def test_the_page_states_what_the_published_files_hold(call):
+    files = sorted((PROJECT / "docs" / "results").glob("rework*.json"))
+    kinds = ("", "-adam", "-alexnet", "-buckets", "-overhead", "-sizes", "-uniform")
+    assert sorted(file.stem for file in files) == [f"rework{kind}" for kind in kinds]
+    printed = "".join(call("table", file)[1] for file in files)
+    page = (PROJECT / "docs" / "rework.md").read_text()
+    stated = re.findall(r"-?\d+\.\d\d \[[^]]+\]|\d+\.\d\d / \d+\.\d\d %", page)
+    assert len(stated) > 100
+    assert not [each for each in stated if each not in printed]
 
 
 def test_errors(call, tmp_path):
