@@ -19,7 +19,20 @@ from mvc.evaluation.distributed.thesis import SETTINGS, TABLES
 from mvc.io.files import FileSystem
 
 PROJECT = Path(__file__).parents[2]
-TINY = ("--limit", "600", "--epochs", "1", "--warm-epochs", "1", "--seeds", "2", "--rates", "0.01")
+TINY = (
+    "--limit",
+    "600",
+    "--epochs",
+    "1",
+    "--warm-epochs",
+    "1",
+    "--seeds",
+    "2",
+    "--rates",
+    "0.01",
+    "--threads",
+    "1",
+)
 
 
 @pytest.fixture
@@ -72,7 +85,7 @@ def test_the_best_rate_is_that_with_the_least_loss_on_held_out_samples(call, tmp
 def test_drift_shows_the_new_class_at_all_workers_and_at_some(call, tmp_path):
     code, printed, _ = call(
         *("fgm", "drift", *TINY, "--no-plot", "--out", tmp_path, "--protocols", "fgm@4"),
-        *("--sites", "1", "--label", "3"),
+        *("--sites", "1", "--label", "3", "--optimizer", "sgd", "--warm-share", "0.3"),
     )
     assert code == 0
     assert "Class 3 of digits comes at all workers" in printed
@@ -111,7 +124,9 @@ def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
     ],
 )
 def test_wrong_options_are_one_line(call, tmp_path, arguments, said):
-    code, printed, error = call("fgm", "compare", "--out", tmp_path, "--no-plot", *arguments)
+    code, printed, error = call(
+        *("fgm", "compare", "--out", tmp_path, "--no-plot", "--threads", "1"), *arguments
+    )
     assert code in {2, 3}
     assert printed == ""
     assert said in error
