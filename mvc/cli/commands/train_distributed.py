@@ -94,9 +94,9 @@ def command(
         protocol_of(given)
     job = {"host": host, "port": port, "resume": resume, "settings": given}
     done = launch(Launch(script, arguments, workers, job, restarts), _Teller(session))
-    if session.as_json:
+    if session.as_json and not done["refused"]:
         session.out.json("mvc.train-distributed/1", done)
-    elif session.verbosity >= 0:
+    elif not session.as_json and session.verbosity >= 0:
         session.out.line(_summary(done))
     if done["refused"]:
         worker, reason = min(done["refused"].items())

@@ -75,6 +75,7 @@ class Frame:
 class Connection:
     """One end of a connection. Frames are sent in order, by a thread of its own.
 
+    ``beside``: bytes, both ways, that are no messages of the protocol: first and last models.
     Only ``receive`` tells that the other end has gone: a frame that was sent may not arrive.
     """
 
@@ -89,6 +90,7 @@ class Connection:
             self._group = _c10d.ProcessGroupGloo(_c10d.PrefixStore(name, store), rank, 2, options)
         except RuntimeError as error:
             raise ConnectionGone(str(error)) from error
+        self.beside = 0
         self._outbox: queue.Queue[Frame | None] = queue.Queue()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
@@ -110,6 +112,7 @@ class Connection:
         with suppress(RuntimeError):
             while (frame := self._outbox.get()) is not None:
                 data = frame.data
+                self.beside += 0 if frame.kind == MESSAGE else len(data)
                 head = bytearray(_HEAD.size + _INLINE)
                 _HEAD.pack_into(head, 0, frame.kind, frame.step, len(data))
                 parts = [head]
@@ -127,6 +130,7 @@ class Connection:
         self._fill(head)
         raw = head.numpy().tobytes()
         kind, step, length = _HEAD.unpack_from(raw)
+        self.beside += 0 if kind == MESSAGE else length
         if length > MAX_FRAME:
             raise BadMessage(f"a frame has {length} bytes, more than {MAX_FRAME}")
         if length <= _INLINE:

@@ -82,6 +82,7 @@ class Service:
         self._held: list[m.Message] = []
         self._log: list[Event] = []
         self._traffic = Traffic()
+        self._connections: list[Connection] = []
         self._over = self._running = False
         self._drifts: dict[int, m.Drift] = {}
         self._timeout = float(self._settings.get("timeout", _TIMEOUT))
@@ -229,6 +230,7 @@ class Service:
             seat.link.say(failed=reason)
             return None
         self._seats[worker] = seat
+        self._connections.append(seat.link)
         self._refused.pop(worker, None)
         self._tell("joined", worker=worker, pid=said.get("pid"))
         return worker
@@ -468,10 +470,8 @@ class Service:
     # -- the end -------------------------------------------------------------------------------
 
     def _conclude(self) -> None:
-        """Gives everybody the last model, hears what each did, and reports."""
+        """Hears what each did, gives everybody the last model, and reports."""
         machine = self._machine
-        for seat in self._seats.values():
-            seat.link.send(FINAL, machine.reference.tobytes())
         orders: dict[int, Any] = {}
         until = time.monotonic() + _LAST_WORDS
         while orders.keys() < self._seats.keys() and (event := self._next(until)) is not None:
@@ -482,9 +482,11 @@ class Service:
                     orders[worker] = frame.json().get("order")
             elif kind != "frame" and worker is not None:
                 orders.setdefault(worker, None)
-        self._traffic.look()
+        for seat in self._seats.values():
+            seat.link.send(FINAL, machine.reference.tobytes())
         for seat in self._seats.values():
             seat.link.finish(_LAST_WORDS)
+            self._traffic.look()
         if "log" in self._settings:
             _write_log(Path(self._settings["log"]), self._log, orders)
         counts, traffic = machine.counts, self._traffic
@@ -498,6 +500,7 @@ class Service:
             bytes_down=counts.down,
             messages_up=counts.messages_up,
             messages_down=counts.messages_down,
+            bytes_beside=sum(each.beside for each in self._connections),
             socket_bytes=traffic.sent + traffic.received if traffic.known else None,
             wire_bytes=traffic.with_headers if traffic.known else None,
             refused={str(worker): reason for worker, reason in self._refused.items()},

@@ -126,6 +126,8 @@ def test_real_bytes_of_four_workers(tmp_path: Path) -> None:
     done = killing.run("--width=4000", workers=4, settings={"protocol": "local-sgd", "every": 2})
     payload = done["bytes_up"] + done["bytes_down"]
     assert payload < done["wire_bytes"] < 1.1 * payload
+    assert done["bytes_beside"] > 5 * 4000 * 25 * 4  # the first model, and the last one to all
+    assert done["wire_bytes"] < 1.02 * (payload + done["bytes_beside"])
 
 
 @pytest.mark.long

@@ -54,7 +54,7 @@ def test_replay_of_the_log_gives_the_same_models_and_bytes(
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     coordinator, models = replayed(lines, team_of(3, count), **settings)
     kept = global_models(tmp_path / "repo")
-    assert len(models) == len(kept) == team.finished["rounds"] + 1 > 2
+    assert len(models) == len(kept) == team.finished["rounds"] + 1 > 1
     assert all(same(a, b) for a, b in zip(models, kept, strict=True))
     counts, done = coordinator.counts, team.finished
     assert (counts.up, counts.down) == (done["bytes_up"], done["bytes_down"])
