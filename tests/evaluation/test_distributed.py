@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,21 @@ from mvc.evaluation.distributed.tasks import Network, load_task
 from mvc.evaluation.distributed.thesis import SETTINGS, TABLES
 from mvc.io.files import FileSystem
 
-TINY = ("--limit", "600", "--epochs", "1", "--warm-epochs", "1", "--seeds", "2", "--rates", "0.01")
+PROJECT = Path(__file__).parents[2]
+TINY = (
+    "--limit",
+    "600",
+    "--epochs",
+    "1",
+    "--warm-epochs",
+    "1",
+    "--seeds",
+    "2",
+    "--rates",
+    "0.01",
+    "--threads",
+    "1",
+)
 
 
 @pytest.fixture
@@ -70,7 +85,7 @@ def test_the_best_rate_is_that_with_the_least_loss_on_held_out_samples(call, tmp
 def test_drift_shows_the_new_class_at_all_workers_and_at_some(call, tmp_path):
     code, printed, _ = call(
         *("fgm", "drift", *TINY, "--no-plot", "--out", tmp_path, "--protocols", "fgm@4"),
-        *("--sites", "1", "--label", "3"),
+        *("--sites", "1", "--label", "3", "--optimizer", "sgd", "--warm-share", "0.3"),
     )
     assert code == 0
     assert "Class 3 of digits comes at all workers" in printed
@@ -80,7 +95,8 @@ def test_drift_shows_the_new_class_at_all_workers_and_at_some(call, tmp_path):
 
 def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
     code, printed, _ = call(
-        *("fgm", "appendix", *TINY, "--no-plot", "--out", tmp_path, "--protocols", "fgm:cap")
+        *("fgm", "appendix", *TINY, "--epochs", "0.3", "--no-plot", "--out", tmp_path),
+        *("--protocols", "fgm:cap"),
     )
     assert code == 0
     assert "Table B.4: SFCC, fgm, cap" in printed
@@ -101,12 +117,16 @@ def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
         (("--rates", "-1"), "rates must be positive"),
         (("--seeds", "0"), "seeds is 0"),
         (("--limit", "0"), "limit is 0"),
+        (("--optimizer", "adamw"), "there is no optimizer adamw"),
+        (("--warm-share", "0.9"), "warm_share is 0.9"),
         (("--limit", "20"), "samples are too few for 8 workers"),
         (("--data", "nowhere"), "there is no nowhere"),
     ],
 )
 def test_wrong_options_are_one_line(call, tmp_path, arguments, said):
-    code, printed, error = call("fgm", "compare", "--out", tmp_path, "--no-plot", *arguments)
+    code, printed, error = call(
+        *("fgm", "compare", "--out", tmp_path, "--no-plot", "--threads", "1"), *arguments
+    )
     assert code in {2, 3}
     assert printed == ""
     assert said in error
@@ -198,3 +218,16 @@ def test_a_run_depends_on_its_seed_alone():
     )
     assert first == again
     assert first["accuracy"] != other["accuracy"] or first["bytes"] != other["bytes"]
+
+
+@pytest.mark.parametrize(
+    "name", ["fgm-digits", "fgm-toronto", "fgm-workers", "fgm-drift-all", "fgm-drift-some"]
+)
+def test_published_tables_are_what_their_results_say(call, name):
+    """docs/results has the figures: whoever has them can print the page's tables."""
+    code, printed, _ = call("fgm", "table", PROJECT / "docs" / "results" / f"{name}.json")
+    assert code == 0
+    page = (PROJECT / "docs" / "distributed.md").read_text()
+    rows = [line for line in printed.splitlines() if line.startswith("|")]
+    assert len(rows) >= 5
+    assert not [row for row in rows if row not in page]

@@ -164,8 +164,9 @@ def plane(report: Report, form: str = "png") -> bytes:
             row["bytes"] / 1000, row["accuracy"], 0 if math.isnan(half) else half,
             fmt="os^v"[number // 10 % 4], color=color, label=label,
         )  # fmt: skip
-        sent = [point["bytes"] / 1000 for point in row["curve"]]
-        right.plot(sent, [point["accuracy"] for point in row["curve"]], color=color, label=label)
+        points = row.get("curve", [])
+        sent = [point["bytes"] / 1000 for point in points]
+        right.plot(sent, [point["accuracy"] for point in points], color=color, label=label)
     left.set(xscale="log", xlabel="kB sent", ylabel="accuracy (%)", title=report.title)
     right.set(xscale="log", xlabel="kB sent so far", ylabel="accuracy (%), seed 0")
     for panel in (left, right):

@@ -147,7 +147,7 @@ class Session:
                 known["quiet_rounds"] = sum(tick < half for tick in known["rounds_at"])
                 known["ramp_rounds"] = sum(tick >= half for tick in known["rounds_at"])
             self.fs.make_dirs(file.parent)
-            write_result(self.fs, file, {"parameters": parameters, **known})
+            write_result(self.fs, file, {"run": parameters, **known})
         return known | {"workers": training.workers}
 
     def _about(self) -> dict[str, Any]:
