@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from mvc.codecs.words import Bytes
 
-__all__ = ["index_of", "pack", "per_byte", "unpack"]
+__all__ = ["index_of", "occurrences", "pack", "per_byte", "unpack"]
+
+_BLOCK = 1 << 16
 
 _FACTORS = {
     4: np.uint32(1 << 24 | 1 << 18 | 1 << 12 | 1 << 6),
@@ -31,6 +33,14 @@ def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
     words: NDArray[Any] = symbols.view(f"<u{count}") * _FACTORS[count]
     words >>= words.dtype.type(8 * (count - 1))
     return words
+
+
+def occurrences(symbols: NDArray[Any]) -> NDArray[np.int64]:
+    """How often each symbol occurs, up to the largest one; block by block, to stay in the cache."""
+    counts = np.zeros(int(symbols.max(initial=0)) + 1, np.int64)
+    for at in range(0, len(symbols), _BLOCK):
+        counts += np.bincount(symbols[at : at + _BLOCK], minlength=len(counts))
+    return counts
 
 
 def pack(symbols: Bytes, count: int) -> Bytes:

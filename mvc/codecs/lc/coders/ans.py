@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mvc.codecs.lc.coders import packed
-from mvc.codecs.lc.packing import pack, per_byte, unpack
+from mvc.codecs.lc.packing import occurrences, pack, per_byte, unpack
 from mvc.codecs.lc.step import BLOCK, Symbols
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
@@ -105,12 +105,12 @@ def _width(alphabet: int) -> int:
 
 def _letters(symbols: Symbols, alphabet: int) -> tuple[int, Letters, NDArray[Any], float]:
     """Symbols a letter, the letters, how often each occurs, and the bytes that they will take."""
-    counts = np.bincount(symbols)
+    counts = occurrences(symbols)
     size = _size(counts)
     together = per_byte(alphabet)
     if together > 1:
         letters = pack(symbols.astype(np.uint8, copy=False), together)
-        of_letters = np.bincount(letters)
+        of_letters = occurrences(letters)
         if (joined_size := _size(of_letters)) <= _WORTH * size:
             return together, letters, of_letters, joined_size
     return 1, symbols, counts, size

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.lc.packing import pack, per_byte
+from mvc.codecs.lc.packing import occurrences, pack, per_byte
 from mvc.codecs.lc.step import BLOCK, Symbols
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
@@ -112,7 +112,7 @@ def encode(symbols: Symbols, alphabet: int, tables: CodeTables | None = None) ->
         return []
     if bool((symbols == symbols[0]).all()):
         return [bytes((CONSTANT,)) + varint(int(symbols[0]))]
-    counts = np.bincount(symbols)
+    counts = occurrences(symbols)
     lengths = lengths_of(counts) if tables is None else tables.lengths(counts)
     total = int((lengths * counts).sum())
     return [

@@ -61,8 +61,10 @@ def _encode(data: Bytes) -> Parts:
         return [bytes((CONSTANT, first))]
     if len(data) < _SMALL:
         return [bytes((RAW,)), data.tobytes()]
-    code = zlib.compressobj(1, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
-    frames = {ZLIB: code.compress(data.data) + code.flush(), ZSTD: compress(data, HUFFMAN)}
+    frames = {ZSTD: compress(data, HUFFMAN)}
+    if len(frames[ZSTD]) > len(data) // 8:  # below a bit a byte no Huffman code is smaller
+        code = zlib.compressobj(1, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
+        frames[ZLIB] = code.compress(data.data) + code.flush()
     form = min(frames, key=lambda f: len(frames[f]))
     frame = frames[form]
     if len(frame) >= len(data):
