@@ -152,7 +152,7 @@ def test_errors(call, tmp_path):
         out = () if arguments[0] == "table" else ("--out", tmp_path)
         code, printed, error = call(*arguments, *out)
         assert code and not printed
-        assert error.startswith(f"error: {said}")
+        assert error.startswith(f"mvc: {said}")
     (tmp_path / "other.json").write_text('{"schema": "mvc.evaluation.mmlib/1"}')
     assert "is no report" in call("table", tmp_path / "other.json")[2]
 
