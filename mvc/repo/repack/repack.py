@@ -147,7 +147,7 @@ def _chosen(problem: RepackProblem) -> RepackPlan:
     if goal.layout is not None:
         plan = problem.plan_of(problem.skipping(goal.layout))
         a, b = plan.before, plan.after
-        kept = a.bytes <= b.bytes and a.worst_seconds <= b.worst_seconds
+        kept = a.bytes <= b.bytes and a.worst_seconds <= b.worst_seconds * _ALIKE
         return problem.unchanged() if kept else plan
     if goal.max_recovery is not None:
         return _within_time(problem, goal.max_recovery)

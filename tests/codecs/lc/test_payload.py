@@ -219,6 +219,6 @@ def test_the_example_of_the_document():
 
 def test_the_example_of_the_page(capsys):
     text = (Path(__file__).parents[3] / "docs" / "lc.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
+    *_, code = re.findall(r"^```python\n(.*?)^```", text, re.S | re.M)
     exec(code, {})
     assert capsys.readouterr().out.splitlines() == re.findall(r"print.*  # (.*)", code)
