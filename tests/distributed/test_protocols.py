@@ -494,7 +494,7 @@ def test_a_training_goes_on_with_the_one_worker_that_is_left(name):
     net.update(0, (3, 0))
     assert net.hub.reference.tolist() == [3, 0]
     net.update(0, (0, 4))
-    assert net.hub.reference.tolist() == [3, 4]
+    assert net.hub.reference.tolist() == [0, 4]
 
 
 def test_a_coordinator_goes_on_from_the_memory_of_another():
