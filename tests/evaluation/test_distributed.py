@@ -130,7 +130,7 @@ def test_wrong_options_are_one_line(call, tmp_path, arguments, said):
     assert code in {2, 3}
     assert printed == ""
     assert said in error
-    assert error.count("error:") == 1
+    assert error.count("mvc:") == 1
     assert "Traceback" not in error
 
 
