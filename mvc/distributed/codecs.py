@@ -1,4 +1,4 @@
-"""How drifts and changes of the model travel: vectors to bytes and back (numpy only)."""
+"""How drifts and changes of the model travel: vectors to bytes and back."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.codecs.lc.payload import decode_steps, encode_steps
+from mvc.codecs.lc.quantise import quantise
+from mvc.codecs.lc.step import Step
+from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
-from mvc.errors import BadMessage, WrongUsage
+from mvc.errors import BadMessage, DamagedData, InvalidPipeline, WrongUsage
 
 __all__ = ["CODECS", "DriftCodec", "Plain", "Wire", "codec_named"]
 
@@ -177,6 +181,54 @@ class TopK(DriftCodec):
         return kept
 
 
+class Lc(DriftCodec):
+    """LC-Checkpoint's buckets or equal steps: a delta of the whole vector, from zero.
+
+    ``bound`` is what follows ``lc:`` in a pipeline: ``x=3``, ``budget=0.05``, ``error=0.1,ans``.
+    """
+
+    name = "lc"
+
+    def __init__(self, bound: str = "x=3") -> None:
+        """Raises WrongUsage if it is no such bound."""
+        try:
+            self._pipeline = Pipeline.parse(f"lc:{bound}")
+        except InvalidPipeline as error:
+            raise WrongUsage(str(error), hint=error.hint) from None
+
+    def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:
+        return b"".join(encode_steps(self._pipeline, [self._step(values, dtype)]))
+
+    def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:
+        size = length * dtype.itemsize
+        try:
+            (step,) = decode_steps(self._pipeline, memoryview(data), [size])
+            if step.dtype != dtype.name or step.root:
+                raise ValueError(f"a delta of {step.dtype} is none of {dtype}")
+            return self._values(step, dtype)
+        except DamagedData as error:
+            raise ValueError(str(error)) from None
+
+    def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:
+        return self._values(self._step(values, dtype), dtype)
+
+    def _step(self, values: Vector, dtype: np.dtype[Any]) -> Step:
+        """Raises BadMessage for numbers that are not finite in the element type."""
+        with np.errstate(over="ignore"):  # quantise finds what is infinite
+            after = values.astype(dtype).tobytes()
+        before = bytes(len(after))
+        (step,) = quantise(self._pipeline, [(before, dtype.name)], [(after, dtype.name)])
+        if step is None:
+            raise BadMessage("the vector holds numbers that are not finite")
+        return step
+
+    @staticmethod
+    def _values(step: Step, dtype: np.dtype[Any]) -> Vector:
+        state = bytearray(step.nbytes)
+        step.apply(memoryview(state))
+        return np.frombuffer(state, dtype).astype(np.float64)
+
+
 def _inflated(data: bytes, length: int, bits: int = -15) -> bytes:
     """Exactly so many bytes of a deflate stream; ValueError for any other."""
     stream = zlib.decompressobj(bits)
@@ -192,17 +244,19 @@ def _inflated(data: bytes, length: int, bits: int = -15) -> bytes:
 _BLOCK = 256
 _RANKS = 15
 
-CODECS: dict[str, type[DriftCodec]] = {each.name: each for each in (Plain, Int8, Exponent, TopK)}
+CODECS: dict[str, type[DriftCodec]] = {
+    each.name: each for each in (Plain, Int8, Exponent, TopK, Lc)
+}
 
 
 def codec_named(text: str) -> DriftCodec:
-    """``none``, ``int8``, ``exponent``, ``topk`` or ``topk:SHARE``. Raises WrongUsage."""
+    """``none``, ``int8``, ``exponent``, ``topk[:SHARE]`` or ``lc[:BOUND]``. Raises WrongUsage."""
     name, _, parameter = text.partition(":")
     made = CODECS.get(name)
     if made is None:
         raise WrongUsage(f"there is no codec {name}: it must be one of {', '.join(CODECS)}")
-    if made is TopK:
-        return TopK(parameter or "0.05")
+    if parameter and made in (TopK, Lc):
+        return made(parameter)
     if parameter:
         raise WrongUsage(f"the codec {name} takes no parameter")
     return made()

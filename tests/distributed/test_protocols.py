@@ -175,7 +175,7 @@ def test_while_the_counters_are_at_most_k_the_mean_is_safe(rebalance):
             assert hub.safe.of(mean) < 1e-9, (trial, rebalance)
 
 
-@pytest.mark.parametrize("codec", ["int8", "exponent", "topk:0.3"])
+@pytest.mark.parametrize("codec", ["int8", "exponent", "topk:0.3", "lc:x=3"])
 def test_with_a_codec_the_mean_of_what_will_be_decoded_is_safe(codec):
     for trial in range(30):
         random = np.random.default_rng(trial)
@@ -211,7 +211,7 @@ def test_a_model_that_would_not_be_finite_is_not_made():
         net.pass_on(sent)
 
 
-@pytest.mark.parametrize("codec", ["none", "int8", "exponent", "topk:0.3"])
+@pytest.mark.parametrize("codec", ["none", "int8", "exponent", "topk:0.3", "lc:x=3"])
 @pytest.mark.parametrize("balancing", ["gm", "gm-hedge"])
 def test_balancing_preserves_the_sum_of_models(codec, balancing):
     protocol = protocol_named(balancing, threshold=Threshold(radius=1.0), up=codec, down=codec)
@@ -384,6 +384,9 @@ def test_a_worker_with_another_model_does_not_join(length, digest, said):
         ("gm", {"threshold": CAP, "safe": "cup"}, "there is no safe function cup"),
         ("sync", {"up": "int9"}, "there is no codec int9: it must be one of none, int8"),
         ("sync", {"up": "topk:2"}, "topk keeps a share"),
+        ("sync", {"up": "lc:y=2"}, "lc does not know 'y=2'"),
+        ("sync", {"up": "lc:x=2,budget=0.1"}, "does not say one bound"),
+        ("sync", {"down": "int8:2"}, "the codec int8 takes no parameter"),
         ("sync", {"whatever": 1}, "there is no option whatever"),
         ("diloco", {"outer_momentum": 1.0}, "outer_momentum is 1.0"),
         ("fgm-rebalancing", {"threshold": CAP, "rebalance": 1.5}, "rebalance is 1.5"),
@@ -481,6 +484,17 @@ def test_a_worker_that_dies_is_left_out_and_may_join_again():
     assert net.models[2].tolist() == [1.5, 0]
     net.update(2, (1.5, 6))
     assert net.hub.reference.tolist() == [1.5, 2]
+
+
+@pytest.mark.parametrize("name", ["sync", "gm", "fgm"])
+def test_a_training_goes_on_with_the_one_worker_that_is_left(name):
+    options = {} if name == "sync" else {"threshold": Threshold(radius=1.0)}
+    net = Net(protocol_named(name, **options), [0.0, 0.0], 2)
+    net.pass_on(net.hub.remove(1))
+    net.update(0, (3, 0))
+    assert net.hub.reference.tolist() == [3, 0]
+    net.update(0, (0, 4))
+    assert net.hub.reference.tolist() == [0, 4]
 
 
 def test_a_coordinator_goes_on_from_the_memory_of_another():

@@ -121,7 +121,7 @@ def test_bytes_that_are_no_message_are_refused(raw):
         m.from_bytes(raw)
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", [*CODECS, "lc:budget=0.05", "lc:uniform,error=0.1,packed"])
 @pytest.mark.parametrize("length", [1, 3, 256, 1000])
 def test_codecs_decode_what_they_say_they_will(codec, length):
     random = np.random.default_rng(length)
@@ -138,14 +138,14 @@ def test_codecs_decode_what_they_say_they_will(codec, length):
 
 def test_int8_and_exponent_are_small_tables_counted():
     values = np.random.default_rng(0).normal(size=10_000) * 1e-3
-    for codec, factor in (("int8", 3.9), ("exponent", 7.0), ("topk:0.05", 15.0)):
+    for codec, factor in (("int8", 3.9), ("exponent", 7.0), ("topk:0.05", 15.0), ("lc:x=3", 11.0)):
         assert 40_000 / len(codec_named(codec).encode(values, F4)) > factor
 
 
 def test_error_feedback_loses_nothing_in_the_long_run():
-    """What int8 and top-k leave out comes later: the mean of the models is that without codec."""
+    """What a codec leaves out comes later: the mean of the models is that without codec."""
     ends = {}
-    for codec in ("none", "int8", "exponent", "topk:0.3"):
+    for codec in ("none", "int8", "exponent", "topk:0.3", "lc:x=3"):
         protocol = protocol_named("local-sgd", every=4, up=codec, down=codec)
         simulation = Simulation(protocol, np.zeros(500), 4)
         random = np.random.default_rng(1)
@@ -156,9 +156,29 @@ def test_error_feedback_loses_nothing_in_the_long_run():
             return ()
 
         ends[codec] = simulation.run(train, 200).reference
-    for codec in ("int8", "exponent", "topk:0.3"):
+    for codec, most in (("int8", 1e-3), ("exponent", 0.01), ("topk:0.3", 0.1), ("lc:x=3", 0.1)):
         apart = np.linalg.norm(ends[codec] - ends["none"]) / np.linalg.norm(ends["none"])
-        assert apart < {"int8": 1e-3, "exponent": 0.01, "topk:0.3": 0.1}[codec], codec
+        assert apart < most, (codec, apart)
+
+
+def test_lc_refuses_other_deltas_and_numbers_without_an_end():
+    codec, values = codec_named("lc:x=2"), np.linspace(-1, 1, 64)
+    data = codec.encode(values, np.dtype("<f8"))
+    with pytest.raises(ValueError, match="a delta of float64 is none of float32"):
+        codec.decode(data, 128, F4)
+    for at in range(len(data)):
+        for bit in (1, 128):
+            damaged = bytearray(data)
+            damaged[at] ^= bit
+            try:
+                found = codec.decode(bytes(damaged), 64, np.dtype("<f8"))
+            except ValueError:
+                continue
+            assert len(found) == 64
+            assert np.isfinite(found).all()
+    for wrong in (1e39, np.nan, np.inf):
+        with pytest.raises(BadMessage, match="not finite"):
+            codec.encode(np.array([0.0, wrong]), F4)
 
 
 def _ticks_and_bytes(workers, rho=20.0, ticks=400, length=200, rate=0.01):

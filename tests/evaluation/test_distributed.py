@@ -220,8 +220,23 @@ def test_a_run_depends_on_its_seed_alone():
     assert first["accuracy"] != other["accuracy"] or first["bytes"] != other["bytes"]
 
 
+def test_a_setting_may_name_a_bound_of_lc():
+    protocol = measure.Setting("fgm@3+lc:budget=0.05").protocol(0.01, 0)
+    assert (protocol.up, protocol.down) == ("lc:budget=0.05", "lc:budget=0.05")
+
+
 @pytest.mark.parametrize(
-    "name", ["fgm-digits", "fgm-toronto", "fgm-workers", "fgm-drift-all", "fgm-drift-some"]
+    "name",
+    [
+        "fgm-digits",
+        "fgm-toronto",
+        "fgm-toronto-rates",
+        "fgm-toronto-32",
+        "fgm-workers",
+        "fgm-codecs",
+        "fgm-drift-all",
+        "fgm-drift-some",
+    ],
 )
 def test_published_tables_are_what_their_results_say(call, name):
     """docs/results has the figures: whoever has them can print the page's tables."""

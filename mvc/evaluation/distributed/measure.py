@@ -31,7 +31,7 @@ _EPSILON = 1e-8
 _CURVE = 24  # points of a curve
 _GRAMMAR = re.compile(
     r"(?P<name>[a-z-]+?)(:(?P<detail>[a-z0-9.]+))?(@(?P<number>T?[0-9.]+))?"
-    r"(\+(?P<up>[a-z0-9.:]+))?"
+    r"(\+(?P<up>[a-z0-9.:=]+))?"
 )
 
 
