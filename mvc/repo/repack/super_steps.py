@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
+from typing import TypeAlias
+
+import numpy as np
 
 from mvc.codecs.lc.joint import encode_joint
 from mvc.codecs.lc.payload import encode_steps
 from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
-from mvc.limits import PIECE
+from mvc.errors import DamagedData
+from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
 from mvc.repo.context import Context
 from mvc.repo.maintenance.inventory import CodingPlace, StoredRecord, inventory
 from mvc.repo.maintenance.rewrite_plan import (
@@ -33,7 +37,7 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import JOINT, Coding, Member, encode_header, payload_check
-from mvc.store.recovery.grouped import decode_shared
+from mvc.store.recovery.grouped import MOST_JOINT, decode_shared, decode_super_step
 from mvc.store.writing.full_or_delta import BasePiece, choose
 from mvc.types import Bytes
 
@@ -44,6 +48,8 @@ STEP = 8
 
 _RUNS = 8
 """Runs that a shortcut leads over."""
+_Chain: TypeAlias = tuple[tuple[StoredRecord, int], ...]
+"""Members that lead from one object to the next, each with its record."""
 _MARGIN = 1.05  # a shortcut's size is estimated from samples
 
 
@@ -57,10 +63,14 @@ class SuperStep:
 
     entry_index: int
     pipeline: str
-    chains: tuple[tuple[tuple[StoredRecord, int], ...], ...]
+    chains: tuple[_Chain, ...]
 
     def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]:
-        """The record's head and the parts of its body. Raises DamagedData."""
+        """The record's head and the parts of its body, which have been read back.
+
+        Raises DamagedData, if what is read back is not what was stored, too: the steps that the
+        record replaces are then not given up.
+        """
         decoded: dict[tuple[int, int], list[Addition]] = {}
 
         def added(record: StoredRecord, i: int) -> Addition:
@@ -71,7 +81,12 @@ class SuperStep:
 
         count = len(self.chains[0])
         times = [[added(*chain[t]) for chain in self.chains] for t in range(count)]
-        body = encode_joint(Pipeline.parse(self.pipeline), times)
+        pipeline = Pipeline.parse(self.pipeline)
+        body = encode_joint(pipeline, times)
+        sizes = [step.nbytes for time in times for step in time]
+        found = decode_super_step(pipeline, memoryview(b"".join(body)), sizes, count)
+        if any(map(_differ, found, (step for time in times for step in time))):
+            raise DamagedData("a super-step is not what it was made of; nothing was replaced")
         coding = Coding(f"{JOINT}:{count} | {self.pipeline}")
         check, size = payload_check(body), sum(map(len, body))
         members = [
@@ -80,6 +95,13 @@ class SuperStep:
             for record, i in (chain[t] for chain in self.chains)
         ]
         return encode_header(members, group=True, body_size=size), body
+
+
+def _differ(one: Addition, other: Addition) -> bool:
+    if (one.dtype, one.root) != (other.dtype, other.root):
+        return True
+    same = one.table.tobytes() == other.table.tobytes()
+    return not same or not np.array_equal(one.symbols, other.symbols)
 
 
 @dataclass
@@ -174,11 +196,18 @@ class _Planner:
         numbers = [self._found.graph.number(m.id) for r in records for m in r.header.members]
         if len(records) < 2 or any(self._found.graph.ambiguous[number] for number in numbers):
             return  # an id's first bytes must go on to mean what they mean
-        lengths: dict[int, list[tuple[tuple[StoredRecord, int], ...]]] = {}
+        lengths: dict[int, list[_Chain]] = {}
         for chain in self._chains(records):
+            record, member = chain[0]
+            if record.header.members[member].nbytes * len(chain) > MOST_JOINT:
+                return  # more than a reader holds in memory
             lengths.setdefault(len(chain), []).append(tuple(chain))
         pipeline, home = records[-1].header.members[0].coding.pipeline, records[0].entry_index
-        made = [SuperStep(home, pipeline, tuple(chains)) for chains in lengths.values()]
+        made = [
+            SuperStep(home, pipeline, part)
+            for chains in lengths.values()
+            for part in _parts(chains, len(chains[0]))
+        ]
         size = sum(sum(map(len, [head, *body])) for head, body in self._encoded(made))
         saved = sum(record.header.size for record in records) - size
         if saved <= 0:
@@ -268,6 +297,22 @@ class _Planner:
             (choice,) = choose(spec, new, spec, BasePiece(base, old), policy)
             total += choice.share * len(new) + len(id_)
         return total
+
+
+def _parts(chains: Iterable[_Chain], times: int) -> Iterator[tuple[_Chain, ...]]:
+    """Chains of equal length, in portions that may be one record each, as a writer cuts them."""
+    part: list[_Chain] = []
+    room = most = min(RECORD, MOST_JOINT // times)
+    for chain in chains:
+        record, i = chain[0]
+        size = record.header.members[i].nbytes
+        if part and (size > room or (len(part) + 1) * times > RECORD_MEMBERS):
+            yield tuple(part)
+            part, room = [], most
+        part.append(chain)
+        room -= size
+    if part:
+        yield tuple(part)
 
 
 def _adds(member: Member) -> bool:

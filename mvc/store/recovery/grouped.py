@@ -17,6 +17,8 @@ from mvc.codecs.group import decode_group
 from mvc.codecs.lc.joint import decode_joint
 from mvc.codecs.lc.payload import decode_steps
 from mvc.codecs.lc.step import Step as Addition
+from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.varint import Cursor
 from mvc.codecs.words import combine
 from mvc.errors import DamagedData
 from mvc.io.process import cpu_count
@@ -25,10 +27,13 @@ from mvc.store.graph.search import Path, Step
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
-__all__ = ["decode_shared", "is_grouped", "walk_together"]
+__all__ = ["MOST_JOINT", "decode_shared", "decode_super_step", "is_grouped", "walk_together"]
 
 _MOST = 4 * (RECORD + PIECE)
 """Raw bytes of a group: a record is written once it has RECORD, the last piece included."""
+
+MOST_JOINT = 16 * (RECORD + PIECE)
+"""Raw bytes of the members of a super-step, of all its times together."""
 
 _KEPT = 64 << 20  # raw bytes of decoded groups
 
@@ -152,22 +157,27 @@ def decode_shared(packs: PackReader, step: Step, *, check: bool = True) -> _Deco
     pipeline = pipeline_of(step)
     sizes = [member.nbytes for member in step.header.members]
     joint = step.member.coding.joint
-    if sum(sizes) > _MOST * max(1, joint):
+    if sum(sizes) > (MOST_JOINT if joint else _MOST):
         raise DamagedData(f"{short_name(step)} claims another length than there can be")
     payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
     if joint:
-        times = decode_joint(pipeline, payload, _sizes_of_one(step, sizes, joint))
-        if len(times) != joint:
-            raise DamagedData(f"{short_name(step)} has another number of steps than it names")
-        return [added for time in times for added in time]
+        if not step.member.base:
+            raise DamagedData(f"{short_name(step)} is a super-step of nothing")
+        return decode_super_step(pipeline, payload, sizes, joint)
     if pipeline.forward_only:
         return decode_steps(pipeline, payload, sizes)
     return decode_group(pipeline, payload, sizes)
 
 
-def _sizes_of_one(step: Step, sizes: list[int], joint: int) -> list[int]:
-    """Raw bytes of the objects of which a super-step has ``joint`` steps each, in turn."""
+def decode_super_step(
+    pipeline: Pipeline, payload: memoryview, sizes: list[int], joint: int
+) -> list[Addition]:
+    """The members of a super-step of ``joint`` times, time after time. Raises DamagedData.
+
+    ``sizes`` are the raw bytes of all of them, at most ``MOST_JOINT`` together: the symbols of
+    all times are in memory at once.
+    """
     one = sizes[: len(sizes) // joint]
-    if not step.member.base or one * joint != sizes:
-        raise DamagedData(f"{short_name(step)} is a super-step of objects that do not line up")
-    return one
+    if sum(sizes) > MOST_JOINT or one * joint != sizes or Cursor(payload).varint() != joint:
+        raise DamagedData(f"a super-step does not have {joint} steps of the same objects")
+    return [added for time in decode_joint(pipeline, payload, one) for added in time]

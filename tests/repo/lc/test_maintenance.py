@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import mvc
 from mvc.errors import DamagedData
+from mvc.repo.repack import super_steps
+from mvc.store.recovery import grouped
+from mvc.store.writing import object_writer
 from tests.repo.lc.histories import bits, check, first, grow, moved, start
 
 
@@ -154,3 +158,42 @@ def test_the_index_can_be_made_anew(tmp_path: Path) -> None:
         repo.rebuild_index()
         check(repo, made)
         assert moved(first())
+
+
+def test_a_joined_record_is_cut_as_a_writer_cuts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More raw bytes than a record may have: as a large model, in proportion."""
+    small = 64 << 10
+    monkeypatch.setattr(object_writer, "RECORD", small)
+    monkeypatch.setattr(super_steps, "RECORD", small)
+    monkeypatch.setattr(grouped, "_MOST", 8 * small)
+    monkeypatch.setattr(grouped, "MOST_JOINT", 32 * small)
+    monkeypatch.setattr(super_steps, "MOST_JOINT", 32 * small)
+    torch.manual_seed(0)
+    state = {f"w{i}": torch.randn(128, 120) for i in range(20)}  # 1.2 MB; 64 kB are a record
+    moving = {name: torch.rand_like(value) < 0.02 for name, value in state.items()}
+    made = {}
+    with start(tmp_path) as repo:
+        for _ in range(10):
+            done = repo.commit(state, pipeline="lc:x=2,huffman")
+            made[done.id] = bits(done.state)
+            state = {k: v + moving[k] * torch.randn_like(v) * 0.1 for k, v in state.items()}
+        assert repo.repack(super_step=8).plan.joined
+        check(repo, made)
+
+
+def test_steps_stay_if_a_super_step_cannot_be_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start(tmp_path) as repo:
+        made, _ = grow(repo, first(), 10, "lc:x=2,huffman")
+        encode = super_steps.encode_joint
+
+        def wrong(pipeline: Any, times: Any) -> Any:
+            return encode(pipeline, [times[1], *times[1:]])
+
+        monkeypatch.setattr(super_steps, "encode_joint", wrong)
+        with pytest.raises(DamagedData, match="not what it was made of"):
+            repo.repack(super_step=8)
+        check(repo, made)
