@@ -136,7 +136,7 @@ class Service:
             self._begun_with = start
             now = time.monotonic()
             self._missing = {w: now for w in range(self._workers) if w not in self._seats}
-            self._committed = list(start.steps)
+            self._committed = [*start.steps, *[0] * self._workers][: self._workers]
             kind = Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             self._machine = protocol.coordinator(
                 start.vector, range(self._workers), kind, start.memory or None

@@ -126,6 +126,21 @@ def test_training_goes_on_from_what_is_live(tmp_path: Path) -> None:
     assert up == sorted(up)
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_training_goes_on_with_another_number_of_workers(tmp_path: Path, count: int) -> None:
+    team = Team(tmp_path, protocol="local-sgd", every=5)
+    assert team.run(team_of(3, 10)) == [None] * 3
+    seen = {}
+
+    def rest(worker: Participant, trainer: Trainer) -> None:
+        seen[worker.rank] = worker.steps
+        ordinary(worker, trainer)
+
+    assert team.run(team_of(count, 20), rest, resume=True) == [None] * count
+    assert seen == {rank: 10 if rank < 3 else 0 for rank in range(count)}
+    assert team.of("finished")[1]["steps"] == [20] * count
+
+
 def test_settings_of_the_script_are_taken_unless_the_command_has_them(tmp_path: Path) -> None:
     Repository.init(tmp_path).close()
     team = Team(tmp_path, protocol="local-sgd")
