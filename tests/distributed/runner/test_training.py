@@ -124,6 +124,9 @@ def test_training_goes_on_from_what_is_live(tmp_path: Path) -> None:
     assert parts.of("finished")[1]["steps"] == [20, 20]
     up = [event["bytes_up"] for event in parts.of("round")]
     assert up == sorted(up)
+    end = parts.of("finished")[1]
+    assert (end["rounds"], end["resumed"]) == (4, True)
+    assert up[-1] <= end["bytes_up"] < up[-1] + 100  # what was said after the last round
 
 
 @pytest.mark.parametrize("count", [2, 4])
