@@ -173,8 +173,7 @@ def command(
         session.out.note(f"gave up the weights of {done.id.short}: {how}; the file stays")
         if no_verify:
             session.out.note(
-                f"'mvc repack --add {done.id.short} --trust-code' stores them again; without "
-                "training, 'mvc repack --add' does so until the next 'mvc gc'"
+                f"'mvc repack --add {done.id.short}' stores them again until the next 'mvc gc'"
             )
 
 

@@ -161,7 +161,9 @@ def test_the_command_survives_kills_of_a_worker_and_of_the_coordinator(mvc: Mvc)
     assert "warning: the coordinator was killed by SIGKILL; it starts again" in done.err
     assert "2 workers, fgm, r = 0.4" in done.err
     assert "rho = 0.3\n" in done.err
-    assert re.search(r"^\d+ rounds, \d+ sub-rounds?; .* up, .* down; \d+ messages since the restart$", done.out)
+    assert re.search(
+        r"^\d+ rounds, \d+ sub-rounds?; .* up, .* down; \d+ messages since the restart$", done.out
+    )
     assert Path("killed-worker").exists()
     assert Path("killed-hub").exists()
     with Repository.open(mvc.folder) as repo:
