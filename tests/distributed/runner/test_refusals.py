@@ -126,10 +126,11 @@ def test_statistics_that_are_not_finite_are_noticed_at_the_next_step() -> None:
     protocol = protocol_named("fgm", threshold=Threshold(radius=1.0))
     model = np.ones(10)
     layout = Layout.of(model, 6)
-    hub = protocol.coordinator(model.copy(), range(1), layout)
-    worker = protocol.worker(0, model, layout)
-    for message in hub.on_messages(worker.join()):
-        worker.on_message(message)
+    hub = protocol.coordinator(model.copy(), range(2), layout)
+    worker, other = protocol.worker(0, model, layout), protocol.worker(1, np.ones(10), layout)
+    for message in hub.on_messages([*worker.join(), *other.join()]):
+        if message.worker == 0:
+            worker.on_message(message)
     assert worker.on_update() == []
     model[8] = np.nan  # no safe function sees it
     with pytest.raises(BadMessage, match="not finite after update 2"):
