@@ -115,7 +115,7 @@ class Threshold:
         if not (0 < given[0] < math.inf):
             raise WrongUsage(f"the threshold is {given[0]:g}: it must be a positive number")
         if self.rho is not None and self.rate is None:
-            raise WrongUsage("a threshold in rho needs the learning rate")
+            raise WrongUsage("a threshold in rho needs the learning rate", hint="rate, or --rate")
         if self.rate is not None and not (0 < self.rate < math.inf):
             raise WrongUsage(f"the learning rate is {self.rate:g}: it must be a positive number")
 

@@ -144,8 +144,10 @@ def made_again(
     if trust is not True:
         files = {name: None for each in recipes.values() for name in sorted(each.code)}
         calls = [
-            call.text[:_CALL] + "…" * (len(call.text) > _CALL)
-            for recipe in recipes.values()
+            f"{each.short}: " * (len(order) > 1)
+            + call.text[:_CALL]
+            + "…" * (len(call.text) > _CALL)
+            for each, recipe in recipes.items()
             for call in recipe.calls
             if not call.stored
         ]

@@ -183,7 +183,9 @@ def test_open_or_init_makes_a_repository_once(tmp_path: Path) -> None:
 
 def test_an_empty_state_is_not_committed_by_mistake(repo: Any) -> None:
     for act in (lambda: repo.commit({}), lambda: repo.commit(states={"a": {}, "b": STATE})):
-        with pytest.raises(WrongUsage, match="is empty, and would take the place"):
+        with pytest.raises(
+            WrongUsage, match="is empty, and would take the place of what may be stored there"
+        ):
             act()
     assert len(repo.log()) == 2
     repo.commit({}, options=mvc.CommitOptions(allow_empty=True))

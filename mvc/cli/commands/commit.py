@@ -171,6 +171,10 @@ def command(
     elif provenance is not None:
         how = "not proven" if no_verify else "the replay made the same weights"
         session.out.note(f"gave up the weights of {done.id.short}: {how}; the file stays")
+        if no_verify:
+            session.out.note(
+                f"'mvc repack --add {done.id.short}' stores them again until the next 'mvc gc'"
+            )
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
+from mvc.api import Repository
 from mvc.cli.completing import complete_files, complete_targets
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import size
+from mvc.cli.text import count, size
 from mvc.distributed.runner.launch import Launch, launch
-from mvc.distributed.runner.settings import PROTOCOLS, checked, protocol_of
+from mvc.distributed.runner.settings import PROTOCOLS, check_alone, checked
 from mvc.errors import CannotDistribute
 from mvc.model.names import printable
 
@@ -90,8 +91,9 @@ def command(
         if settings[name] is not None:
             settings[name] = str(Path(settings[name]).absolute())
     given = checked(settings)
-    if "protocol" in given:
-        protocol_of(given)
+    check_alone(given)
+    if "repo" in given:
+        Repository.open(given["repo"]).close()
     job = {"host": host, "port": port, "resume": resume, "settings": given}
     done = launch(Launch(script, arguments, workers, job, restarts), _Teller(session))
     if session.as_json and not done["refused"]:
@@ -129,9 +131,9 @@ class _Teller:
 
 
 def _summary(done: Mapping[str, Any]) -> str:
-    up, down = done["bytes_up"], done["bytes_down"]
+    sent = count(done["messages_up"] + done["messages_down"], "message")
     return (
-        f"{done['rounds']:,} rounds, {done['subrounds']:,} sub-rounds; "
-        f"{size(up)} up, {size(down)} down in {done['messages_up'] + done['messages_down']:,} "
-        "messages"
+        f"{count(done['rounds'], 'round')}, {count(done['subrounds'], 'sub-round')}; "
+        f"{size(done['bytes_up'])} up, {size(done['bytes_down'])} down"
+        + (f"; {sent} since the restart" if done["resumed"] else f" in {sent}")
     )

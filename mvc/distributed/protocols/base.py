@@ -446,7 +446,8 @@ class Worker(ABC):
             self._check(drift)
         drift = self._up.rounded(drift)
         value = safe.of(drift) if share == 1 else share * safe.of(drift / share)
-        if not np.isfinite(value):
+        beside = self.model[self.layout.measured :]
+        if not (np.isfinite(value) and np.isfinite(beside).all()):
             raise self._not_finite()
         return value
 

@@ -137,9 +137,10 @@ class FunctionalWorker(Worker):
         return self.value(self._safe, 1.0 if self._anchor is None else SHARE)
 
     def _watch(self) -> list[m.Message]:
+        value = self._now()  # at every update: a model that is not finite is noticed at once
         if self._quantum == 0:  # values are being collected: what rises now is seen afterwards
             return []
-        quotient = (self._now() - self._zero) / self._quantum + _TOLERANCE
+        quotient = (value - self._zero) / self._quantum + _TOLERANCE
         risen = math.floor(max(-1.0, min(quotient, _MOST)))
         if risen <= self._counter:
             return []

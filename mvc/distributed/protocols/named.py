@@ -20,7 +20,7 @@ from mvc.distributed.protocols.variance import VarianceCoordinator, VarianceWork
 from mvc.distributed.safe import SAFE_FUNCTIONS
 from mvc.errors import WrongUsage
 
-__all__ = ["PROTOCOLS", "Protocol", "protocol_named"]
+__all__ = ["PROTOCOLS", "Protocol", "check_values", "protocol_named"]
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,17 @@ def protocol_named(name: str, **options: Any) -> Protocol:
             raise WrongUsage(f"the protocol {name} takes no {key}")
     if "threshold" in chosen and "threshold" not in given:
         raise WrongUsage(
-            f"the protocol {name} needs a threshold", hint="radius, relative (T) or rho"
+            f"the protocol {name} needs a threshold",
+            hint="radius, relative (T), or rho with rate; of the command: --radius, --relative, "
+            "or --rho with --rate",
         )
     made = Protocol(name, **{**preset, **given})
-    _check(made)
+    check_values(made)
     return made
 
 
-def _check(made: Protocol) -> None:
+def check_values(made: Options) -> None:
+    """Raises WrongUsage if an option has a value that no protocol takes."""
     if made.safe not in SAFE_FUNCTIONS:
         known = ", ".join(SAFE_FUNCTIONS)
         raise WrongUsage(f"there is no safe function {made.safe}: it must be one of {known}")

@@ -136,7 +136,7 @@ class Service:
             self._begun_with = start
             now = time.monotonic()
             self._missing = {w: now for w in range(self._workers) if w not in self._seats}
-            self._committed = list(start.steps)
+            self._committed = [*start.steps, *[0] * self._workers][: self._workers]
             kind = Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             self._machine = protocol.coordinator(
                 start.vector, range(self._workers), kind, start.memory or None
@@ -489,15 +489,16 @@ class Service:
             self._traffic.look()
         if "log" in self._settings:
             _write_log(Path(self._settings["log"]), self._log, orders)
-        counts, traffic = machine.counts, self._traffic
+        counts, start, traffic = machine.counts, self._begun_with, self._traffic
         self._tell(
             "finished",
-            round=self._begun_with.number + counts.rounds,
-            rounds=counts.rounds,
-            subrounds=counts.subrounds,
+            resumed=start.number > 0,
+            round=start.number + counts.rounds,
+            rounds=start.number + counts.rounds,
+            subrounds=start.subrounds + counts.subrounds,
             balances=counts.balances,
-            bytes_up=counts.up,
-            bytes_down=counts.down,
+            bytes_up=start.up + counts.up,
+            bytes_down=start.down + counts.down,
             messages_up=counts.messages_up,
             messages_down=counts.messages_down,
             bytes_beside=sum(each.beside for each in self._connections),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mvc.distributed.protocols.named import PROTOCOLS, Protocol, protocol_named
+from mvc.distributed.protocols.named import PROTOCOLS, Protocol, check_values, protocol_named
+from mvc.distributed.protocols.options import Options
 from mvc.distributed.safe import Threshold
 from mvc.errors import WrongUsage
 
-__all__ = ["PROTOCOLS", "checked", "protocol_of"]
+__all__ = ["PROTOCOLS", "check_alone", "checked", "protocol_of"]
 
 _THRESHOLD = ("radius", "relative", "rho", "rate")
 _NUMBERS = (*_THRESHOLD, "barrier", "rebalance", "outer_rate", "outer_momentum", "timeout")
@@ -44,3 +45,15 @@ def protocol_of(settings: Mapping[str, Any]) -> Protocol:
     if units:
         options["threshold"] = Threshold(**units)
     return protocol_named(settings.get("protocol", "fgm"), **options)
+
+
+def check_alone(settings: Mapping[str, Any]) -> None:
+    """Raises WrongUsage for what is wrong whatever the script adds to the settings by ``join``."""
+    if "protocol" in settings:
+        protocol_of(settings)
+        return
+    units = {name: settings[name] for name in _THRESHOLD if name in settings}
+    if units.keys() <= {"rho", "rate"}:  # the script may name the other
+        units = {"rho": 1.0, "rate": 1.0, **units}
+    options = {name: settings[name] for name in _PROTOCOL & settings.keys()}
+    check_values(Options("fgm", threshold=Threshold(**units), **options))

@@ -43,7 +43,8 @@ def refuse_empty(states: Mapping[str, Mapping[str, Any]]) -> None:
     for path, state in states.items():
         if not state:
             raise WrongUsage(
-                f"the state at {path} is empty, and would take the place of what is stored there",
+                f"the state at {path} is empty, and would take the place of what may be "
+                "stored there",
                 hint="if that is meant, pass options=mvc.CommitOptions(allow_empty=True)",
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,7 @@ def test_a_replay_that_makes_other_weights_keeps_them_and_says_how_far_off(train
 def test_without_a_replay_nothing_is_proven(trained: Mvc) -> None:
     done = commit(trained, "--no-verify", name=":differs")
     assert "not proven" in done.err
+    assert re.search(r"'mvc repack --add \w+' stores them again until the next 'mvc gc'", done.err)
     assert is_given_up(trained.folder)
     line = trained("log", "-n", 1).out
     assert "recoverable by retraining (not proven)" in line  # nobody knows how long it takes

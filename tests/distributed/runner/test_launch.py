@@ -161,13 +161,16 @@ def test_the_command_survives_kills_of_a_worker_and_of_the_coordinator(mvc: Mvc)
     assert "warning: the coordinator was killed by SIGKILL; it starts again" in done.err
     assert "2 workers, fgm, r = 0.4" in done.err
     assert "rho = 0.3\n" in done.err
-    assert re.search(r"^\d+ rounds, \d+ sub-rounds; .* up, .* down in \d+ messages$", done.out)
+    assert re.search(
+        r"^\d+ rounds, \d+ sub-rounds?; .* up, .* down; \d+ messages since the restart$", done.out
+    )
     assert Path("killed-worker").exists()
     assert Path("killed-hub").exists()
     with Repository.open(mvc.folder) as repo:
         deployed = repo.deployments("site")
         versions = [repo.version(each.commit) for each in deployed]
         assert [version.metrics["round"] for version in versions] == list(range(len(versions)))
+        assert done.out.startswith(f"{len(versions) - 1} rounds, ")
         assert all(a.id == b.parents[0] for a, b in pairwise(versions))
         assert len({version.params["run"] for version in versions}) == 1
         assert repo.find("b") == versions[-1].id
@@ -183,6 +186,27 @@ def test_refusals_of_the_command(mvc: Mvc) -> None:
         "mvc: there is no file no.py\n"
     )
     mvc("train-distributed", SCRIPT, "--workers", 2, "--rho", "wide", code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (("--radius", -1), 2, "the threshold is -1: it must be a positive number"),
+        (("--radius", 1, "--rho", 1), 2, "give the threshold as one of"),
+        (("--radius", 1, "--up", "int9"), 2, "int9"),
+        (("--up", "int9"), 2, "int9"),
+        (("--rho", 1, "--safe", "cube"), 2, "there is no safe function cube"),
+        (("--protocol", "fgm"), 2, "or --rho with --rate"),
+        (("--protocol", "fgm", "--rho", 1), 2, "--rate"),
+        (("--radius", 1, "--repo", "/nonexist"), 3, "/nonexist"),
+    ],
+)
+def test_options_are_refused_before_the_script_runs(
+    mvc: Mvc, options: tuple[object, ...], code: int, text: str
+) -> None:
+    Path("own.py").write_text("open('ran', 'w')")
+    assert text in mvc("train-distributed", "own.py", "--workers", 2, *options, code=code).err
+    assert not Path("ran").exists()
 
 
 @pytest.mark.long

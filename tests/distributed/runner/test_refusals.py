@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from mvc.distributed import messages as m
+from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.protocols.named import protocol_named
 from mvc.distributed.runner.connection import (
     CONTROL,
     MESSAGE,
@@ -25,6 +28,7 @@ from mvc.distributed.runner.connection import (
 from mvc.distributed.runner.launch import Dismissed
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.participant import Participant, join
+from mvc.distributed.safe import Threshold
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.repo.repository import Repository
 from tests.distributed.runner.small import Trainer, make
@@ -116,6 +120,21 @@ def test_numbers_that_are_not_finite_in_a_drift(tmp_path: Path) -> None:
     assert list(team.finished["refused"]) == ["1"]
     assert team.finished["steps"][0] == team.finished["steps"][2] == 60
     assert finite(tmp_path)
+
+
+def test_statistics_that_are_not_finite_are_noticed_at_the_next_step() -> None:
+    protocol = protocol_named("fgm", threshold=Threshold(radius=1.0))
+    model = np.ones(10)
+    layout = Layout.of(model, 6)
+    hub = protocol.coordinator(model.copy(), range(2), layout)
+    worker, other = protocol.worker(0, model, layout), protocol.worker(1, np.ones(10), layout)
+    for message in hub.on_messages([*worker.join(), *other.join()]):
+        if message.worker == 0:
+            worker.on_message(message)
+    assert worker.on_update() == []
+    model[8] = np.nan  # no safe function sees it
+    with pytest.raises(BadMessage, match="not finite after update 2"):
+        worker.on_update()
 
 
 def test_a_script_that_fails_leaves_the_others_training(tmp_path: Path) -> None:

@@ -124,6 +124,24 @@ def test_training_goes_on_from_what_is_live(tmp_path: Path) -> None:
     assert parts.of("finished")[1]["steps"] == [20, 20]
     up = [event["bytes_up"] for event in parts.of("round")]
     assert up == sorted(up)
+    end = parts.of("finished")[1]
+    assert (end["rounds"], end["resumed"]) == (4, True)
+    assert up[-1] <= end["bytes_up"] < up[-1] + 100  # what was said after the last round
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_training_goes_on_with_another_number_of_workers(tmp_path: Path, count: int) -> None:
+    team = Team(tmp_path, protocol="local-sgd", every=5)
+    assert team.run(team_of(3, 10)) == [None] * 3
+    seen = {}
+
+    def rest(worker: Participant, trainer: Trainer) -> None:
+        seen[worker.rank] = worker.steps
+        ordinary(worker, trainer)
+
+    assert team.run(team_of(count, 20), rest, resume=True) == [None] * count
+    assert seen == {rank: 10 if rank < 3 else 0 for rank in range(count)}
+    assert team.of("finished")[1]["steps"] == [20] * count
 
 
 def test_settings_of_the_script_are_taken_unless_the_command_has_them(tmp_path: Path) -> None:
