@@ -197,9 +197,10 @@ def test_with_a_codec_the_mean_of_what_will_be_decoded_is_safe(codec):
         assert hub.counts.rounds > 0
 
 
-def test_a_model_that_would_not_be_finite_is_not_made():
+@pytest.mark.parametrize("codec", ["none", "int8", "exponent", "topk:0.5"])
+def test_a_model_that_would_not_be_finite_is_not_made(codec):
     net = Net(protocol_named("sync"), np.zeros(2), 2)
-    hub = protocol_named("diloco", every=1, outer_rate=9.0).coordinator(
+    hub = protocol_named("diloco", every=1, outer_rate=9.0, down=codec).coordinator(
         np.zeros(2, np.float32), range(2)
     )
     rows = np.zeros((2, 2), np.float32)

@@ -212,18 +212,10 @@ class Coordinator(ABC):
         change[:measured] = self._outer.step(mean[:measured]) + self._residual[:measured]
         before = self.reference.astype(np.float64)
         data = b""
-        if self._down.codec.exact:
-            moved = before + change
-        else:
+        reference = self._finite(before + change)
+        if not self._down.codec.exact:
             data, decoded = self._down.encode(change)
-            moved = before + decoded
-        with np.errstate(over="ignore"):  # looked at below
-            reference = moved.astype(self.layout.dtype)
-        if not np.isfinite(reference).all():
-            raise CannotDistribute(
-                "the next global model would hold numbers that are not finite",
-                hint="lower the learning rate, or the rate and momentum of the outer step",
-            )
+            reference = self._finite(before + decoded)
         self.reference = reference
         if data:
             self._residual = before + change - self.reference
@@ -233,6 +225,17 @@ class Coordinator(ABC):
             self._stop()
             return
         self._begin(self.members, data)
+
+    def _finite(self, model: Vector) -> NDArray[Any]:
+        """In the model's element type. Raises CannotDistribute."""
+        with np.errstate(over="ignore"):  # looked at below
+            reference = model.astype(self.layout.dtype)
+        if not np.isfinite(reference).all():
+            raise CannotDistribute(
+                "the next global model would hold numbers that are not finite",
+                hint="lower the learning rate, or the rate and momentum of the outer step",
+            )
+        return reference
 
     def _stop(self) -> None:
         self.finished = True

@@ -72,15 +72,16 @@ class FunctionalCoordinator(Coordinator):
             self._send(m.Collect(worker, self.round, self.subround))
 
     def _decide(self) -> None:
+        joining = bool(self._flushed and self._joiners)  # one can only begin at a reference
         if self._phase == "watch" and not self._ending:
-            if self._flushed and self._joiners:  # who joins can only begin at a reference
+            if joining:
                 self._phase = "fetch"
                 self._fetch(self.members)
             elif self._counter > len(self.members):
                 self._collect()
         elif self._phase == "collect" and self._values.keys() >= self.members:
             psi = sum(self._values[each] for each in sorted(self.members)) + self._hub_psi()
-            if psi >= self.protocol.barrier * len(self.members) * self._at_zero:
+            if joining or psi >= self.protocol.barrier * len(self.members) * self._at_zero:
                 self._phase = "fetch"
                 self._fetch(self.members)
             else:
