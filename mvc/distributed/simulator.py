@@ -147,16 +147,15 @@ class Simulation:
         try:
             return worker.on_update()
         except BadMessage as error:
-            self._fail(worker.number, error.message)
-            return []
+            return self._fail(worker.number, error.message)
 
-    def _fail(self, number: int, reason: str) -> None:
-        """A worker that cannot go on is removed, as if it had died."""
+    def _fail(self, number: int, reason: str) -> list[m.Message]:
+        """A worker that cannot go on is removed, as if it had died; gives what follows."""
         self._ended.add(number)
         self.workers[number].finished = True
         self.failures.append((number, reason))
         self._say(HUB, "remove", number)
-        self._deliver(self.coordinator.remove(number))
+        return self._answers(self.coordinator.remove, number)
 
     def _deliver(self, sent: Sequence[m.Message]) -> None:
         while sent:
@@ -164,19 +163,24 @@ class Simulation:
             down = [message for message in sent if not message.up]
             answers: list[m.Message] = []
             for message in down:
+                if any(number == message.worker for number, _ in self.failures):
+                    continue  # it has gone
                 self._say(message.worker, "message")
                 try:
                     answers += self.workers[message.worker].on_message(message)
                 except BadMessage as error:
-                    self._ended.add(message.worker)
-                    self.failures.append((message.worker, error.message))
+                    answers += self._fail(message.worker, error.message)
             if up:
                 self._say(HUB, "batch", *(message.worker for message in up))
-                rounds = self.coordinator.counts.rounds
-                answers += self.coordinator.on_messages(up)
-                if self._on_round and self.coordinator.counts.rounds > rounds:
-                    self._on_round(self.coordinator)
+                answers += self._answers(self.coordinator.on_messages, up)
             sent = answers
+
+    def _answers(self, ask: Callable[[Any], list[m.Message]], about: Any) -> list[m.Message]:
+        rounds = self.coordinator.counts.rounds
+        answers = ask(about)
+        if self._on_round and self.coordinator.counts.rounds > rounds:
+            self._on_round(self.coordinator)
+        return answers
 
     def _say(self, process: int, did: str, *of: int) -> None:
         if self._log is not None:

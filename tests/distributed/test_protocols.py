@@ -1,6 +1,7 @@
 """Protocols: traces made by hand, safety, and what is refused."""
 
 import math
+from collections import deque
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from mvc.distributed.protocols.base import Layout
 from mvc.distributed.protocols.named import PROTOCOLS, protocol_named
 from mvc.distributed.safe import SAFE_FUNCTIONS, Cap, Norm, Threshold, Variance
 from mvc.distributed.simulator import Simulation
-from mvc.errors import BadMessage, WrongUsage
+from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
 E = np.array([3.0, 4.0])
 CAP = Threshold(relative=0.5)
@@ -196,9 +197,10 @@ def test_with_a_codec_the_mean_of_what_will_be_decoded_is_safe(codec):
         assert hub.counts.rounds > 0
 
 
-def test_a_model_that_would_not_be_finite_is_not_made():
+@pytest.mark.parametrize("codec", ["none", "int8", "exponent", "topk:0.5"])
+def test_a_model_that_would_not_be_finite_is_not_made(codec):
     net = Net(protocol_named("sync"), np.zeros(2), 2)
-    hub = protocol_named("diloco", every=1, outer_rate=9.0).coordinator(
+    hub = protocol_named("diloco", every=1, outer_rate=9.0, down=codec).coordinator(
         np.zeros(2, np.float32), range(2)
     )
     rows = np.zeros((2, 2), np.float32)
@@ -207,8 +209,12 @@ def test_a_model_that_would_not_be_finite_is_not_made():
     net.pass_on([each for worker in net.workers for each in worker.join()])
     rows[:] = 3e38
     sent = [each for worker in net.workers for each in worker.on_update()]
-    with np.errstate(over="ignore"), pytest.raises(BadMessage, match="next global model would"):
+    with (
+        np.errstate(over="ignore"),
+        pytest.raises(CannotDistribute, match="next global model would"),
+    ):
         net.pass_on(sent)
+    assert hub.reference.tolist() == [0, 0]  # not the one that could not be made
 
 
 @pytest.mark.parametrize("codec", ["none", "int8", "exponent", "topk:0.3", "lc:x=3"])
@@ -495,6 +501,226 @@ def test_a_training_goes_on_with_the_one_worker_that_is_left(name):
     assert net.hub.reference.tolist() == [3, 0]
     net.update(0, (0, 4))
     assert net.hub.reference.tolist() == [0, 4]
+
+
+def join_again(net, *numbers):
+    for each in numbers:
+        net.workers[each] = net.workers[each].protocol.worker(each, net.models[each])
+    net.pass_on([said for each in numbers for said in net.workers[each].join()])
+
+
+def test_those_who_come_back_begin_anew_when_all_died_while_values_were_collected():
+    net = Net(protocol_named("fgm", threshold=Threshold(radius=1.0)), [0.0, 0.0], 2)
+    assert kinds(net.hub.remove(0)) == ["Collect"]
+    net.hub.remove(1)
+    join_again(net, 0, 1)
+    assert net.hub.members == {0, 1}
+    net.update(0, (4, 0))
+    assert net.hub.reference.tolist() == [2, 0]
+
+
+def test_those_who_come_back_begin_anew_when_all_died_while_fda_fetched_drifts():
+    net = Net(protocol_named("fda", threshold=Threshold(radius=1.0)), [0.0, 0.0], 2)
+    for number, model in enumerate([(5, 0), (-5, 0)]):
+        net.models[number] = model
+        answers = net.hub.on_messages(net.workers[number].on_update())
+    assert kinds(answers) == ["Fetch", "Fetch"]
+    net.hub.remove(0)
+    net.hub.remove(1)
+    join_again(net, 0, 1)
+    net.update(0, (4, 3))
+    net.update(1, (-2, 1))
+    assert net.hub.reference.tolist() == [1, 2]
+
+
+def test_an_end_that_nobody_lived_to_see_is_withdrawn():
+    net = Net(protocol_named("fgm", threshold=Threshold(radius=1.0)), [0.0, 0.0], 2)
+    net.update(0, (0.1, 0))
+    answers = net.hub.on_messages([each for worker in net.workers for each in worker.end()])
+    assert kinds(answers) == ["Fetch", "Fetch"]
+    net.hub.remove(0)
+    net.hub.remove(1)
+    join_again(net, 0, 1)
+    net.update(0, (4, 0))
+    assert net.hub.reference.tolist() == [2, 0]
+    net.pass_on([each for worker in net.workers for each in worker.end()])
+    assert [net.hub.finished, *(each.finished for each in net.workers)] == [True] * 3
+
+
+def test_who_joins_while_the_training_ends_is_told_so():
+    net = Net(protocol_named("gm", threshold=Threshold(radius=1.0)), [0.0, 0.0], 2)
+    net.update(0, (0.1, 0))
+    fetched = net.hub.on_messages([each for worker in net.workers for each in worker.end()])
+    net.hub.remove(1)
+    join_again(net, 1)
+    net.pass_on([each for each in fetched if each.worker == 0])
+    assert net.hub.reference.tolist() == [0.1, 0]
+    assert [net.hub.finished, *(each.finished for each in net.workers)] == [True] * 3
+
+
+def flushed():
+    """A net of three right after a flush, each having drifted along its own axis."""
+    protocol = protocol_named("fgm-rebalancing", threshold=Threshold(radius=1.0), rebalance=0.1)
+    net = Net(protocol, np.zeros(3), 3)
+    while not net.hub.counts.balances:
+        for number, worker in enumerate(net.workers):
+            net.pass_on(_step(net, number, worker))
+    assert net.hub.counts.rounds == 0
+    return net
+
+
+def _step(net, number, worker):
+    net.models[number, number] += 0.05
+    return worker.on_update()
+
+
+def test_what_a_worker_sent_before_it_died_is_in_no_mean():
+    net = flushed()
+    net.pass_on(net.hub.remove(2))
+    net.pass_on([each for worker in net.workers[:2] for each in worker.end()])
+    drifts = [net.hub.reference[number] * 2 for number in range(2)]
+    assert min(drifts) > 0.5
+    assert net.hub.reference[2] == 0
+    # the mean of the two that are left: each went along its own axis only
+    assert np.linalg.norm(net.hub.reference) <= 1
+
+
+def test_a_worker_that_joins_after_a_flush_ends_the_round():
+    net = flushed()
+    net.pass_on(net.hub.remove(2))
+    join_again(net, 2)
+    assert net.hub.members == {0, 1, 2}
+    assert net.hub.counts.rounds == 1
+
+
+def test_fda_uses_no_direction_that_a_member_does_not_know():
+    net = Net(protocol_named("fda", threshold=Threshold(radius=1.0)), [0.0, 0.0], 2)
+    net.update(0, (4, 0))
+    net.update(1, (0, 0))
+    assert net.hub.reference.tolist() == [2, 0]  # the direction of the next round
+    net.pass_on(net.hub.remove(1))
+    join_again(net, 1)
+    net.update(0, (3.2, 0))
+    net.update(1, (1, 0))  # the variance is 1.1^2; with half the direction it would be 0.86
+    assert net.hub.reference.tolist() == pytest.approx([2.1, 0])
+    net.update(0, (5, 0))
+    net.update(1, (5, 0))  # all know the direction again: the variance is seen to be 0
+    assert net.hub.counts.rounds == 2
+    assert not net.workers[0].waiting
+
+
+class Crowd:
+    """Workers that train, die and come back at random moments, over channels that take time."""
+
+    def __init__(self, protocol, count, seed):
+        self.random = np.random.default_rng(seed)
+        self.protocol, self.count = protocol, count
+        self.hub = protocol.coordinator(np.ones(4), range(count))
+        self.outer = protocol.outer_step()
+        self.sent, self.means = {}, 0  # of this round: what is to be averaged, by worker
+        self.workers, self.left = {}, {}
+        self.up = {each: deque() for each in range(count)}
+        self.down = {each: deque() for each in range(count)}
+        for each in range(count):
+            self.join(each)
+
+    def join(self, number):
+        """A new process in the place of the dead one, which had nothing in its memory."""
+        self.workers[number] = self.protocol.worker(number, np.zeros(4))
+        self.left[number] = int(self.random.integers(1, 20))
+        self.up[number].extend(self.workers[number].join())
+
+    def die(self, number):
+        del self.workers[number]
+        self.up[number].clear()
+        self.down[number].clear()
+        self.sent.pop(number, None)
+        self.ask(self.hub.remove, number)
+
+    def ask(self, method, argument):
+        """The coordinator's answers are sent, and a new global model is what it must be."""
+        before, rounds, number = self.hub.reference, self.hub.counts.rounds, self.hub.round
+        for message in method(argument):
+            self.down[message.worker].append(message)
+        if self.hub.counts.rounds > rounds:
+            mean = sum(self.sent.values()) / len(self.sent)
+            moved = before + self.outer.step(mean)
+            np.testing.assert_allclose(self.hub.reference, moved, atol=1e-9)
+            self.means += 1
+        if self.hub.round > number:
+            self.sent.clear()
+
+    def receive(self, number):
+        message = self.up[number].popleft()
+        if isinstance(message, m.Drift) and message.round == self.hub.round:
+            drift = np.frombuffer(message.data)
+            flushes = self.protocol.rebalance is not None
+            self.sent[number] = drift + (self.sent.get(number, 0) if flushes else 0)
+        self.ask(self.hub.on_messages, [message])
+
+    def listen(self, number):
+        self.up[number].extend(self.workers[number].on_message(self.down[number].popleft()))
+
+    def train(self, number):
+        worker = self.workers[number]
+        self.left[number] -= 1
+        if self.left[number] < 0:
+            self.up[number].extend(worker.end())
+            return
+        worker.model += self.random.normal(size=4) * 0.1 + 0.01
+        self.up[number].extend(worker.on_update())
+
+    def acts(self):
+        """What may happen next."""
+        for each in range(self.count):
+            if self.up[each]:
+                yield self.receive, each
+        for each, worker in self.workers.items():
+            if self.down[each]:
+                yield self.listen, each
+            if not worker.waiting and not worker.finished and self.left[each] >= 0:
+                yield self.train, each
+
+    def run(self, deaths):
+        """Until nothing can happen any more; who is dead by then comes back first."""
+        for _ in range(5000):
+            dead = sorted(set(range(self.count)) - set(self.workers))
+            acts = list(self.acts())
+            if deaths and self.random.random() < 0.04:
+                deaths -= 1
+                all_of_them = self.random.random() < 0.3
+                for each in sorted(self.workers):
+                    if all_of_them or self.random.random() < 0.4:
+                        self.die(each)
+            elif dead and (not acts or self.random.random() < 0.1):
+                self.join(dead[0])
+            elif acts:
+                act, number = acts[self.random.integers(len(acts))]
+                act(number)
+            else:
+                return
+        raise AssertionError("the training goes on for ever")
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_training_ends_for_all_whoever_dies_and_comes_back_and_whenever(name):
+    monitors = name.startswith(("gm", "fgm", "fda"))
+    options = {"threshold": Threshold(radius=0.3)} if monitors else {}
+    if name in {"local-sgd", "diloco"}:
+        options["every"] = 4
+    if name == "fgm-rebalancing":
+        options["rebalance"] = 0.1
+    means = balances = 0
+    for seed in range(30):
+        crowd = Crowd(protocol_named(name, **options), 2 + seed % 7, seed)
+        crowd.run(deaths=seed % 5)
+        assert crowd.hub.finished, seed
+        assert all(each.finished for each in crowd.workers.values()), seed
+        assert crowd.hub.refusals == []
+        means += crowd.means
+        balances += crowd.hub.counts.balances
+    assert means > 30
+    assert (balances > 10) == (name in {"gm", "gm-hedge", "fgm-rebalancing"})
 
 
 def test_a_coordinator_goes_on_from_the_memory_of_another():

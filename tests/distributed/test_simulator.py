@@ -215,6 +215,29 @@ def test_runs_of_equal_seeds_are_equal():
     assert first.counts == second.counts
 
 
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_worker_that_fails_when_it_is_asked_is_removed_and_the_others_finish(name):
+    models = []
+    simulation = Simulation(made(name), np.ones(60, np.float32), 3, on_round=models.append)
+    walks = Walks(3)
+
+    def train(models, active):
+        walks.all(models, active)
+        if simulation.ticks == 3:
+            simulation.workers[1]._watch = list  # it does not look by itself
+            models[1, 0] = np.nan
+        return ()
+
+    hub = simulation.run(train, 60 if name in {"sync", "fda", "fda-sketch"} else 5)
+    assert hub.finished
+    assert [each.finished for each in simulation.workers] == [True] * 3
+    ((worker, line),) = simulation.failures
+    assert worker == 1
+    assert "its model holds numbers that are not finite" in line
+    assert np.isfinite(hub.reference).all()
+    assert len(models) == hub.counts.rounds > 0
+
+
 def test_protocols_and_simulator_import_neither_torch_nor_the_repository():
     code = (
         "import sys, mvc.distributed.simulator;"

@@ -208,6 +208,18 @@ def test_intervals_are_students():
     assert row["accuracy_interval"] == pytest.approx(4.30 * 1 / 3**0.5)
 
 
+def test_a_table_says_which_settings_lost_workers(call, tmp_path):
+    arguments = [*TINY]
+    arguments[arguments.index("0.01")] = "1e38"  # the models are soon not finite
+    code, printed, _ = call(
+        *("fgm", "compare", *arguments, "--no-plot", "--out", tmp_path, "--optimizer", "sgd"),
+        *("--workers", "4", "--protocols", "local-sgd@4"),
+    )
+    assert code == 0
+    assert "Workers that were removed, as their models were not finite:" in printed
+    assert "- local-sgd@4, k = 4: 8 of 8, over all seeds\n" in printed
+
+
 def test_a_run_depends_on_its_seed_alone():
     pytest.importorskip("sklearn")
     task = load_task(FileSystem(), None, 400)

@@ -18,7 +18,7 @@ from mvc.distributed import messages as m
 from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.protocols.options import Options
 from mvc.distributed.safe import SafeFunction
-from mvc.errors import BadMessage, WrongUsage
+from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
 __all__ = ["Coordinator", "Counts", "Layout", "Refusal", "Vector", "Worker"]
 
@@ -58,7 +58,8 @@ class Coordinator(ABC):
     Feed it with ``on_messages`` and send what it returns. ``counts.rounds`` grows by one with every
     new global model; more than one new model never comes from one call. ``finished`` is true when
     all workers are done and the last average is made. What a misfit worker sends is not used: the
-    worker is removed, and ``refusals`` (which the caller empties) says why.
+    worker is removed, and ``refusals`` (which the caller empties) says why. Raises
+    CannotDistribute, and keeps ``reference``, if the next model would not be finite.
     """
 
     def __init__(
@@ -194,11 +195,15 @@ class Coordinator(ABC):
             self._send(m.Fetch(worker, self.round, self._subround_of(worker)))
 
     def _mean(self) -> Vector:
-        """The mean of the drifts here, added in the order of the workers' numbers."""
+        """The mean of the drifts here."""
+        return self._mean_of(self.drifts)
+
+    def _mean_of(self, drifts: Mapping[int, Vector]) -> Vector:
+        """Added in the order of the workers' numbers."""
         total = np.zeros(self.layout.length)
-        for worker in sorted(self.drifts):
-            total += self.drifts[worker]
-        return total / len(self.drifts)
+        for worker in sorted(drifts):
+            total += drifts[worker]
+        return total / len(drifts)
 
     def _end_round(self, mean: Vector) -> None:
         """The reference moves by the mean drift, or as the outer step says; a round begins."""
@@ -207,27 +212,34 @@ class Coordinator(ABC):
         change[:measured] = self._outer.step(mean[:measured]) + self._residual[:measured]
         before = self.reference.astype(np.float64)
         data = b""
-        if self._down.codec.exact:
-            moved = before + change
-        else:
+        reference = self._finite(before + change)
+        if not self._down.codec.exact:
             data, decoded = self._down.encode(change)
-            moved = before + decoded
-        with np.errstate(over="ignore"):  # looked at below
-            self.reference = moved.astype(self.layout.dtype)
+            reference = self._finite(before + decoded)
+        self.reference = reference
         if data:
             self._residual = before + change - self.reference
         self._change = self.reference.astype(np.float64) - before
-        if not np.isfinite(self._change).all():
-            raise BadMessage("the next global model would hold numbers that are not finite")
         self.counts.rounds += 1
         if self._ending:
             self._stop()
             return
         self._begin(self.members, data)
 
+    def _finite(self, model: Vector) -> NDArray[Any]:
+        """In the model's element type. Raises CannotDistribute."""
+        with np.errstate(over="ignore"):  # looked at below
+            reference = model.astype(self.layout.dtype)
+        if not np.isfinite(reference).all():
+            raise CannotDistribute(
+                "the next global model would hold numbers that are not finite",
+                hint="lower the learning rate, or the rate and momentum of the outer step",
+            )
+        return reference
+
     def _stop(self) -> None:
         self.finished = True
-        for worker in sorted(self.members):
+        for worker in sorted(self.members | self._joiners):
             self._send(m.Stop(worker, self.round, 0))
 
     def _begin(self, members: Iterable[int], change: bytes = b"") -> None:
@@ -249,6 +261,8 @@ class Coordinator(ABC):
     # ---- the rest
 
     def _admit(self) -> None:
+        """Who has joined takes part from now on; the end waits for it, too."""
+        self._ending = self._ending and not self._joiners
         for worker in sorted(self._joiners):
             self.members.add(worker)
             data = self.reference.tobytes()
@@ -322,11 +336,13 @@ class Coordinator(ABC):
     def _answers(self) -> list[m.Message]:
         if not self._started and self._joiners and self.expected <= self._joiners:
             self._started = True
-            self._begin(())
-        elif self._started and self._joiners and not self.finished and self._may_join():
-            self._admit()
         if self.members and not self.finished:
             self._decide()
+        if self._started and self._joiners and not self.finished:
+            if not self.members:  # nobody is left to answer what was asked in this round
+                self._begin(())
+            elif self._may_join():
+                self._admit()
         everyone = bool(self.members) and self.members <= self.done and not self._joiners
         if everyone and not self.finished and not self._ending and self._idle():
             self._ending = True

@@ -33,7 +33,7 @@ class FunctionalCoordinator(Coordinator):
         self._phase = "watch"
         self._counter = 0
         self._values: dict[int, float] = {}
-        self._flushed: Vector | None = None
+        self._flushed: dict[int, Vector] = {}  # what each has sent before its last flush
         self._at_zero = self.safe.at_zero
         self._theta = -self._at_zero / 2
 
@@ -44,10 +44,10 @@ class FunctionalCoordinator(Coordinator):
         return self._phase == "watch" and super()._idle()
 
     def _unaveraged(self) -> bool:
-        return self._flushed is not None or super()._unaveraged()
+        return bool(self._flushed) or super()._unaveraged()
 
     def _may_join(self) -> bool:
-        return self._flushed is None and self._idle()
+        return not self._flushed and self._idle()
 
     def _take(self, message: m.Message) -> None:
         if isinstance(message, m.Increment) and self._phase == "watch":
@@ -61,6 +61,7 @@ class FunctionalCoordinator(Coordinator):
 
     def _on_removal(self, worker: int) -> None:
         self._values.pop(worker, None)
+        self._flushed.pop(worker, None)
         if self._phase == "watch" and self.members and not self._ending:
             self._collect()
 
@@ -71,11 +72,16 @@ class FunctionalCoordinator(Coordinator):
             self._send(m.Collect(worker, self.round, self.subround))
 
     def _decide(self) -> None:
-        if self._phase == "watch" and self._counter > len(self.members) and not self._ending:
-            self._collect()
+        joining = bool(self._flushed and self._joiners)  # one can only begin at a reference
+        if self._phase == "watch" and not self._ending:
+            if joining:
+                self._phase = "fetch"
+                self._fetch(self.members)
+            elif self._counter > len(self.members):
+                self._collect()
         elif self._phase == "collect" and self._values.keys() >= self.members:
             psi = sum(self._values[each] for each in sorted(self.members)) + self._hub_psi()
-            if psi >= self.protocol.barrier * len(self.members) * self._at_zero:
+            if joining or psi >= self.protocol.barrier * len(self.members) * self._at_zero:
                 self._phase = "fetch"
                 self._fetch(self.members)
             else:
@@ -87,12 +93,13 @@ class FunctionalCoordinator(Coordinator):
         if self.protocol.rebalance is None:
             self._end_round(self._mean())
             return
-        flushed = self._mean() * len(self.members)
-        self._flushed = flushed if self._flushed is None else self._flushed + flushed
+        for worker, drift in self.drifts.items():
+            self._flushed[worker] = self._flushed.get(worker, 0.0) + drift
         count = len(self.members)
         psi = SHARE * count * self._at_zero + self._hub_psi()
-        if self._ending or psi > self.protocol.rebalance * count * self._at_zero:
-            self._end_round(self._flushed / count)
+        ends = self._ending or bool(self._joiners)
+        if ends or psi > self.protocol.rebalance * count * self._at_zero:
+            self._end_round(self._mean_of(self._flushed))
             return
         self.drifts.clear()
         self.counts.balances += 1
@@ -100,10 +107,10 @@ class FunctionalCoordinator(Coordinator):
 
     def _hub_psi(self) -> float:
         """What the coordinator holds adds to the sum of the values."""
-        if self._flushed is None:
+        if not self._flushed:
             return 0.0
-        share = (1 - SHARE) * len(self.members)
-        return share * self.safe.of(self._flushed[: self.layout.measured] / share)
+        mean = self._mean_of(self._flushed)[: self.layout.measured]
+        return (1 - SHARE) * len(self.members) * self.safe.of(mean / (1 - SHARE))
 
     def _new_subround(self, psi: float) -> None:
         self._phase = "watch"

@@ -53,6 +53,12 @@ class VarianceCoordinator(Coordinator):
     def _new_round(self) -> None:
         self._states: dict[int, tuple[float, Vector]] = {}
         self._over = False
+        self._directed = True
+
+    def _admit(self) -> None:
+        """A worker that joins does not know the last change: nobody's length along it counts."""
+        self._directed = self._directed and not self._joiners
+        super()._admit()
 
     def _idle(self) -> bool:
         return super()._idle() and not self._states
@@ -101,7 +107,7 @@ class VarianceCoordinator(Coordinator):
         summary = sum(summaries) / len(summaries)
         if self.protocol.summary == "sketch":
             return float(mean - square_of(summary)) / (1 + _EPSILON)
-        return float(mean) - float(summary[0]) ** 2
+        return float(mean) - (float(summary[0]) ** 2 if self._directed else 0.0)
 
 
 class VarianceWorker(Worker):

@@ -48,6 +48,8 @@ def row_of(runs: Sequence[Mapping[str, Any]], tuned: Sequence[float]) -> dict[st
         "threshold": first.get("threshold", ""),
         "curve": first.get("curve", []),
     }
+    if lost := sum(run.get("lost_workers", 0) for run in runs):
+        row["lost_workers"] = lost
     for name in _MEANS:
         values = [float(run[name]) for run in runs if name in run]
         if len(values) == len(runs):
@@ -98,7 +100,22 @@ def markdown(report: Report) -> str:
     for row in report.rows:
         if row["threshold"]:
             lines.append(f"- {row['setting']}, k = {row['workers']}: {row['threshold']}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_losses(report)]) + "\n"
+
+
+def _losses(report: Report) -> list[str]:
+    """Which figures are not those of all workers."""
+    lost = [
+        f"- {row['setting']}, k = {row['workers']}: {row['lost_workers']} of "
+        f"{row['workers'] * row['seeds']}, over all seeds"
+        for row in report.rows
+        if row.get("lost_workers")
+    ]
+    return (
+        ["", "Workers that were removed, as their models were not finite:", "", *lost]
+        if lost
+        else []
+    )
 
 
 def _line(row: Mapping[str, Any], base: float | None, drift: bool) -> list[str]:
@@ -133,7 +150,8 @@ def appendix(report: Report) -> str:
             columns += ["our rounds", "our accuracy", "our bytes"]
             lines += [grid(columns, rows), ""]
     lines += ["Why the rows of the thesis cannot be reproduced:", ""]
-    return "\n".join([*lines, *(f"- {reason}" for reason in REASONS)]) + "\n"
+    lines += [f"- {reason}" for reason in REASONS]
+    return "\n".join([*lines, *_losses(report)]) + "\n"
 
 
 def _beside(
