@@ -180,7 +180,7 @@ def expand(text: str) -> str:
         )
     bound = bounds[0]
     if bound == "x":
-        whole(text, "x", said["x"], 1, 8)
+        whole(text, "X", said["x"], 1, MAX_BITS)
     coder = coders[0] if coders else "packed" if bound == "x" else "ans"
     if "uniform" in said:
         if bound == "x" or "mean" in said:
