@@ -212,3 +212,13 @@ def test_no_step_is_divided_by_a_second_moment_that_was_left_out(tmp_path: Path)
     other.weight.grad = torch.zeros_like(other.weight)
     again.step()
     assert float((other.weight.detach() - before).abs().max()) < 0.02
+
+
+def test_super_steps_of_a_whole_training_take_no_more_bytes(tmp_path: Path) -> None:
+    with open_repo(tmp_path, 16) as repo:
+        record(repo, adam(), 40)
+        before = repo.repack(super_step=8, dry_run=True).plan.before.bytes
+        plan = repo.repack(super_step=8).plan
+        now = repo.repack(super_step=8, dry_run=True).plan.before.bytes
+        assert plan.deltas_added == 0
+        assert now <= before

@@ -159,6 +159,9 @@ def _print(session: Session, done: Repacked) -> None:
     ):
         if full or deltas:
             out.line(f"{what:8}{count(full, 'full tensor')}, {count(deltas, 'delta')}")
+    if plan.joined:
+        steps = count(plan.joined, "approximate step")
+        out.line(f"join    {steps}; the planned recovery counts them as single")
     out.line()
     columns = {"now": plan.before}
     if done.now is not None:

@@ -109,7 +109,10 @@ class Uniform(Quantiser):
     def read(cls, name: str, parameter: str) -> Stage:
         first, *said = (part.strip() for part in parameter.split(","))
         key, value = _bound(name, first)
-        said = _flags(name, ",".join(said), ("tensor",))
+        _, options = read_options(name, ",".join(("", *said)), ("budget", "error"), ("tensor",))
+        said = [flag for flag in ("tensor",) if flag in options]
+        if len(options) > len(said):
+            raise InvalidPipeline(f"stage {name} takes one bound: budget=B or error=E")
         share = {"budget": None, "error": None, key: value}
         text = _text(f"{name}:{key}={plain(value)}", said, ",")
         return cls(text, share["budget"], share["error"], "tensor" in said)
@@ -176,6 +179,8 @@ def expand(text: str) -> str:
             f"{', '.join(_CODERS)}",
         )
     bound = bounds[0]
+    if bound == "x":
+        whole(text, "X", said["x"], 1, MAX_BITS)
     coder = coders[0] if coders else "packed" if bound == "x" else "ans"
     if "uniform" in said:
         if bound == "x" or "mean" in said:

@@ -69,10 +69,12 @@ class RepackProblem:
     def steps(self) -> list[tuple[int, int, int]]:
         """Deltas from every M-th version of a line of descent to the next one (super-steps)."""
         step = self.goal.super_step or 1
+        if any(map(self._adds, range(len(self.survey.versions)))):
+            return []  # deltas of what is exact beside the steps would only take more bytes
         found = []
         for i in range(len(self.survey.versions)):
             depth = self.survey.generation(i)
-            if depth and depth % step == 0 and step > 1 and not self._adds(i):
+            if depth and depth % step == 0 and step > 1:
                 start = self.survey.ancestor(i, step)
                 assert start is not None
                 found.append((start, i, step))

@@ -135,8 +135,10 @@ def _chosen(problem: RepackProblem) -> RepackPlan:
     if goal.remove:
         return problem.plan_of(removed(problem))
     if goal.super_step is not None:
-        versions, today = problem.versions(full=False)
         pairs = [(a, b) for a, b, _ in problem.steps()]
+        if not pairs:
+            return problem.unchanged()
+        versions, today = problem.versions(full=False)
         layout = layouts.with_steps(versions, today, pairs)
         return problem.plan_of(problem.with_edges(versions, layout))
     if goal.interval is not None:

@@ -41,3 +41,12 @@ def test_the_setting_is_told(mvc: Mvc) -> None:
     assert "modified" in mvc("status").out  # the file is not what HEAD holds
     (mvc.folder / "notes.txt").write_text("no tensors")
     assert "Approximated" not in mvc("commit", "notes.txt").err
+
+
+def test_a_plan_says_how_many_steps_are_joined(mvc: Mvc) -> None:
+    file = mvc.folder / "model.safetensors"
+    for step in range(10):
+        write(file, step)
+        mvc("commit", "model.safetensors", "--pipeline", "lc:x=2,huffman", "-m", f"step {step}")
+    said = mvc("repack", "-n", "--super-step", "2").out
+    assert "the planned recovery counts them as single" in said
