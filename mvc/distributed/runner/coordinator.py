@@ -16,7 +16,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,7 @@ from mvc.repo.repository import Repository
 __all__ = ["Service"]
 
 _TIMEOUT = 120.0
+_LOOK = 0.05  # seconds between two looks for workers that come
 _LAST_WORDS = 30.0  # seconds that workers may take to end
 
 Tell = Callable[..., None]
@@ -108,7 +108,7 @@ class Service:
             raise
         finally:
             self._over = True
-            store.set(f"link/{store.add('links', 1)}", b"")
+            store.add("links", 1)
             accepting.join(5.0)
 
     def _train(self) -> None:
@@ -160,8 +160,8 @@ class Service:
         store = connect(host, port, 10.0)
         number = 0
         while True:
-            store.wait([f"link/{number + 1}"], timedelta(days=3650))
-            while number < store.add("links", 0):  # a worker may die before it sets its own key
+            time.sleep(_LOOK)
+            while number < store.add("links", 0):
                 number += 1
                 if self._over:
                     return

@@ -102,8 +102,8 @@ class GlobalModels:
     def newest(self, layout: ModelLayout, run: str | None) -> Round | None:
         """The round that is live on the target; None if nothing was ever deployed there.
 
-        With ``run`` the newest round of this run, whatever else is live. Raises CannotDistribute if it does not fit the layout
-        or is no round of a training.
+        With ``run`` the newest round of this run, whatever else is live. Raises
+        CannotDistribute if there is none, it does not fit the layout or is no round of a training.
         """
         try:
             commit = self._repo.live(target=self._target).commit

@@ -270,7 +270,6 @@ class Participant:
         store = connect_store(*self._address, left)
         try:
             number = store.add("links", 1)
-            store.set(f"link/{number}", b"1")
         except RuntimeError as error:  # the coordinator died just now
             raise ConnectionGone(str(error)) from error
         self._link = Connection(store, f"gloo/{number}", 1, left)
